@@ -1,0 +1,43 @@
+# `make help` lists the commands; everything runs in .venv, which is made when it is missing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all check lint bench bench-quick clean
+
+help: ## List the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' && touch $@
+
+demo: $(STAMP) ## Kill an agent in the middle of a superstep, resume it, fork it (about a minute)
+	@$(BIN)/pgstate demo
+
+test: $(STAMP) ## Run the tests on the embedded PostgreSQL, or on PGSTATE_TEST_DSN
+	@$(BIN)/python -m pytest
+
+test-all: $(STAMP) ## Run the tests, the slow ones included
+	@$(BIN)/python -m pytest -m ''
+
+lint: $(STAMP) ## ruff, mypy --strict, import-linter
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+check: lint test ## What a commit has to pass
+
+bench: $(STAMP) ## Measure against the official saver; writes benchmarks/results/
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
+	@$(BIN)/python -m benchmarks
+
+bench-quick: $(STAMP) ## The same in two minutes, with fewer rounds; writes nothing to the README
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
+	@$(BIN)/python -m benchmarks --quick
+
+clean: ## Remove the virtual environment, the embedded data and caches
+	rm -rf $(VENV) .pgstate .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

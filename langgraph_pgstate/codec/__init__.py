@@ -1,0 +1,1 @@
+"""How values become bytes and bytes become values; knows nothing of databases."""

@@ -1,0 +1,87 @@
+"""Checkpoint metadata as JSON that PostgreSQL accepts, with what JSON cannot say kept beside it.
+
+`jsonb` knows no NUL, no NaN, no lone surrogate and no Python type. LangGraph strips NUL from metadata strings; this
+does so at every depth. A top-level value that is still not exactly JSON is stored twice: as close as JSON comes, to
+be searched, and exactly, through the serializer, to be returned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from langgraph_pgstate.codec.values import encodes_as_utf8
+from langgraph_pgstate.errors import ConfigurationError
+
+_INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
+
+
+def split_metadata(metadata: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Metadata as JSON text, and those of its values that JSON does not say exactly."""
+    plain: dict[str, Any] = {}
+    exact: dict[str, Any] = {}
+    for key, value in metadata.items():
+        plain[_text(key)], is_exact = _to_json(value)
+        if not is_exact or not encodes_as_utf8(key):
+            exact[key] = value
+    return orjson.dumps(plain).decode(), exact
+
+
+def join_metadata(text: str, exact: Mapping[str, Any]) -> dict[str, Any]:
+    """What `split_metadata` was given, without its NULs."""
+    metadata: dict[str, Any] = orjson.loads(text)
+    metadata.update(exact)
+    return metadata
+
+
+def filter_json(filter: Mapping[str, Any]) -> str:
+    """A metadata filter as JSON for a containment test.
+
+    Raises:
+        ConfigurationError: If a value is of a type that metadata cannot be searched for.
+    """
+    plain = {}
+    for key, value in filter.items():
+        if type(key) is not str:
+            raise ConfigurationError(f"filter keys are metadata keys, strings; {key!r} is {type(key).__name__}")
+        plain[key], is_exact = _to_json(value)
+        if not is_exact:
+            raise ConfigurationError(
+                f"filter[{key!r}] is {type(value).__name__}: metadata can be searched for str, int, finite float, "
+                "bool, None, and lists and dicts of them"
+            )
+    return orjson.dumps(plain).decode()
+
+
+def _to_json(value: Any) -> tuple[Any, bool]:
+    """The nearest JSON value, and whether it says the same."""
+    kind = type(value)
+    if kind is str:
+        return _text(value), encodes_as_utf8(value)
+    if kind is bool or value is None:
+        return value, True
+    if kind is int:
+        return (value, True) if _INT_MIN <= value <= _INT_MAX else (str(value), False)
+    if kind is float:
+        return (value, True) if math.isfinite(value) else (None, False)
+    if kind is list or kind is tuple:
+        # A tuple comes back as a list from every saver.
+        items = [_to_json(item) for item in value]
+        return [item for item, _ in items], all(is_exact for _, is_exact in items)
+    if kind is dict:
+        pairs = {}
+        is_exact = True
+        for key, item in value.items():
+            pairs[_text(key) if type(key) is str else str(key)], item_is_exact = _to_json(item)
+            is_exact = is_exact and item_is_exact and type(key) is str and encodes_as_utf8(key)
+        return pairs, is_exact
+    return _text(str(value)), False
+
+
+def _text(value: str) -> str:
+    if "\0" in value:
+        value = value.replace("\0", "")
+    return value if encodes_as_utf8(value) else value.encode("utf-8", "replace").decode()

@@ -1,0 +1,214 @@
+"""A checkpoint's `state`: everything but its large values, in one frame.
+
+    [format, v, ts, channel_versions, versions_seen, updated_channels, manifest, extra, exact_metadata]
+
+`manifest` says where each channel's value is: a scalar stands there itself; `[0, type, bytes]` is a small value;
+`[1, type, position, offset, length]` is a slice of the segment at that position of the row's `segment_ids`;
+`[2, position, first, count, …]` is a list, as runs of elements of segments. A channel that has a version but is not
+in the manifest is empty. `extra` holds keys of the checkpoint that this version of LangGraph does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import ormsgpack
+
+from langgraph_pgstate.codec import frames
+from langgraph_pgstate.codec.lists import Run
+from langgraph_pgstate.errors import CorruptStateError
+
+FORMAT: Final = 1
+_ABSENT: Final = False
+_INLINE, _SLICE, _ELEMENTS = 0, 1, 2
+_KNOWN_KEYS = frozenset({"v", "id", "ts", "channel_values", "channel_versions", "versions_seen", "updated_channels"})
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A value that stands in the manifest itself."""
+
+    value: str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Inline:
+    """A small encoded value."""
+
+    type: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A whole value, somewhere in a segment."""
+
+    type: str
+    segment_id: int
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """A list.
+
+    Attributes:
+        runs: Where its elements are.
+        digests: Their fingerprints, 16 bytes each; `None` when they were never computed in this process.
+    """
+
+    runs: tuple[Run, ...]
+    digests: bytes | None = field(default=None, compare=False)
+
+
+Entry = Scalar | Inline | Slice | Elements
+NOTHING: Final = object()
+
+
+@dataclass(slots=True)
+class Manifest:
+    """Where the values of one checkpoint's channels are.
+
+    Attributes:
+        versions: The checkpoint's `channel_versions`.
+        entries: Entry of each channel that has a value.
+    """
+
+    versions: Mapping[str, Any]
+    entries: dict[str, Entry]
+
+    def entry(self, channel: str, version: Any) -> Entry | object | None:
+        """The entry of a channel at a version, `NOTHING` if it is empty there, `None` if this checkpoint can't tell."""
+        known = self.versions.get(channel)
+        if known is None or known != version:
+            return None
+        return self.entries.get(channel, NOTHING)
+
+    def size_of(self, channel: str) -> int:
+        """Encoded bytes of a channel's value, as far as they are known."""
+        entry = self.entries.get(channel)
+        if isinstance(entry, Elements):
+            return sum(run.size for run in entry.runs)
+        return entry.length if isinstance(entry, Slice) else 0
+
+    def segment_ids(self) -> list[int]:
+        """Every segment the entries refer to, once, in order of first use."""
+        return list(dict.fromkeys(_segment_ids(self.entries.values())))
+
+
+@dataclass(slots=True)
+class State:
+    """A decoded `state`.
+
+    Attributes:
+        checkpoint: LangGraph's checkpoint without `id` and `channel_values`.
+        manifest: Where the channel values are.
+        extra: Encoded values of unknown checkpoint keys.
+        exact_metadata: Encoded values of metadata keys that JSON does not say exactly.
+    """
+
+    checkpoint: dict[str, Any]
+    manifest: Manifest
+    extra: dict[str, list[Any]]
+    exact_metadata: dict[str, list[Any]]
+
+
+def unknown_keys(checkpoint: Mapping[str, Any]) -> list[str]:
+    """Keys of a checkpoint that have no place of their own in a state."""
+    return [key for key in checkpoint if key not in _KNOWN_KEYS]
+
+
+def encode_state(
+    checkpoint: Mapping[str, Any],
+    manifest: Manifest,
+    segment_ids: Sequence[int],
+    extra: Mapping[str, tuple[str, bytes]],
+    exact_metadata: Mapping[str, tuple[str, bytes]],
+) -> bytes:
+    """A state as the bytes of its column.
+
+    Args:
+        checkpoint: LangGraph's checkpoint.
+        manifest: Where its channel values are.
+        segment_ids: The row's `segment_ids`, which positions refer to.
+        extra: Encoded values of unknown checkpoint keys.
+        exact_metadata: Encoded values of metadata keys that JSON does not say exactly.
+    """
+    position = {segment_id: index for index, segment_id in enumerate(segment_ids)}
+    return frames.pack(
+        ormsgpack.packb(
+            [
+                FORMAT,
+                checkpoint["v"],
+                checkpoint["ts"],
+                checkpoint["channel_versions"],
+                checkpoint["versions_seen"],
+                checkpoint.get("updated_channels", _ABSENT),
+                {channel: _encode_entry(entry, position) for channel, entry in manifest.entries.items()},
+                {key: [*value] for key, value in extra.items()},
+                {key: [*value] for key, value in exact_metadata.items()},
+            ]
+        )
+    )
+
+
+def decode_state(data: bytes, segment_ids: Sequence[int], where: str) -> State:
+    """The state that `encode_state` was given.
+
+    Raises:
+        CorruptStateError: If the bytes are damaged, or written by a newer version of this package.
+    """
+    try:
+        fields = ormsgpack.unpackb(frames.unpack(data, where))
+        if fields[0] != FORMAT:
+            raise CorruptStateError(where, f"its format {fields[0]} is newer than this langgraph_pgstate knows")
+        _, v, ts, versions, seen, updated, entries, extra, exact_metadata = fields
+        checkpoint = {"v": v, "ts": ts, "channel_versions": versions, "versions_seen": seen}
+        if updated is not _ABSENT:
+            checkpoint["updated_channels"] = updated
+        manifest = Manifest(versions, {name: _decode_entry(entry, segment_ids) for name, entry in entries.items()})
+    except (ormsgpack.MsgpackDecodeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise CorruptStateError(where, f"its state does not decode ({error})") from error
+    return State(checkpoint, manifest, extra, exact_metadata)
+
+
+def _encode_entry(entry: Entry, position: Mapping[int, int]) -> Any:
+    match entry:
+        case Scalar(value):
+            return value
+        case Inline(type_, data):
+            return [_INLINE, type_, data]
+        case Slice(type_, segment_id, offset, length):
+            return [_SLICE, type_, position[segment_id], offset, length]
+        case Elements(runs):
+            encoded = [_ELEMENTS]
+            for run in runs:
+                encoded += (position[run.segment_id], run.first, run.count)
+            return encoded
+
+
+def _decode_entry(entry: Any, segment_ids: Sequence[int]) -> Entry:
+    if type(entry) is not list:
+        return Scalar(entry)
+    kind = entry[0]
+    if kind == _INLINE:
+        return Inline(entry[1], entry[2])
+    if kind == _SLICE:
+        return Slice(entry[1], segment_ids[entry[2]], entry[3], entry[4])
+    if kind == _ELEMENTS:
+        return Elements(
+            tuple(Run(segment_ids[entry[at]], entry[at + 1], entry[at + 2]) for at in range(1, len(entry), 3))
+        )
+    raise ValueError(f"entry kind {kind} is unknown")
+
+
+def _segment_ids(entries: Iterable[Entry]) -> Iterable[int]:
+    for entry in entries:
+        if isinstance(entry, Slice):
+            yield entry.segment_id
+        elif isinstance(entry, Elements):
+            for run in entry.runs:
+                yield run.segment_id

@@ -1,0 +1,242 @@
+"""Channel values and pending writes to bytes and back, through LangGraph's serializer.
+
+With `JsonPlusSerializer` (the default) lists are handled element by element, so that a new version of a list need not
+write the old elements again. Any other serializer, an encrypting one for instance, gets every value whole and is the
+only one to see it: nothing of a value is stored outside of what it returned.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+import ormsgpack
+import xxhash
+from langgraph.checkpoint.base import _with_msgpack_allowlist
+from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_methods
+from langgraph.checkpoint.serde.event_hooks import SerdeEvent, register_serde_event_listener
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from langgraph_pgstate.codec.messages import DIGEST_SIZE, PACK_OPTIONS, SHAPES, UNPACK_OPTIONS, decoding_hook
+from langgraph_pgstate.errors import CorruptStateError, PGStateError, SerializationError, UnsafeTypeError
+
+# Types of our own, for what msgpack cannot say. The serializer's types never contain a slash.
+TYPE_STR: Final = "pgstate/str"
+TYPE_INT: Final = "pgstate/int"
+_INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
+
+_GENERIC_SEED = secrets.randbits(64)
+
+
+class _Refusals(threading.local):
+    """Types the serializer refused to build on this thread since `names` was last set."""
+
+    names: list[tuple[str, str]] | None = None
+
+
+_refusals = _Refusals()
+
+
+def _note_refusal(event: SerdeEvent) -> None:
+    if _refusals.names is not None and event["kind"] in ("msgpack_blocked", "msgpack_method_blocked"):
+        _refusals.names.append((event["module"], event["name"]))
+
+
+register_serde_event_listener(_note_refusal)
+
+
+class ValueCodec:
+    """Turns values into typed bytes and back.
+
+    Attributes:
+        serde: The serializer.
+        is_native: Whether the serializer is LangGraph's own, so that values may be taken apart and scalars inlined.
+    """
+
+    def __init__(self, serde: SerializerProtocol | None = None, *, refuse_unsafe: bool | None = None) -> None:
+        # Strict unless the user hands over a serializer that says otherwise.
+        self.serde: SerializerProtocol = (
+            JsonPlusSerializer(allowed_msgpack_modules=None) if serde is None else maybe_add_typed_methods(serde)
+        )
+        self._refuse_unsafe = serde is None if refuse_unsafe is None else refuse_unsafe
+        self.is_native = type(self.serde) is JsonPlusSerializer and not self.serde._custom_unpack_ext_hook
+
+    def with_allowlist(self, extra: Collection[tuple[str, ...]]) -> ValueCodec:
+        """A codec that may also build the given types; itself if that changes nothing."""
+        serde = _with_msgpack_allowlist(self.serde, extra)
+        return self if serde is self.serde else ValueCodec(serde, refuse_unsafe=self._refuse_unsafe)
+
+    # Whole values
+
+    def dumps(self, channel: str, value: Any) -> tuple[str, bytes]:
+        """A value as `(type, bytes)`.
+
+        Raises:
+            SerializationError: If it cannot be stored.
+        """
+        try:
+            if self.is_native:
+                kind = type(value)
+                if kind is list:
+                    try:
+                        return "msgpack", array_header(len(value)) + self.encode_elements(channel, value)
+                    except SerializationError:
+                        return self.serde.dumps_typed(value)
+                if kind is str and not encodes_as_utf8(value):
+                    return TYPE_STR, value.encode("utf-8", "surrogatepass")
+                if kind is int and not _INT_MIN <= value <= _INT_MAX:
+                    return TYPE_INT, b"%d" % value
+                shape = SHAPES.get(kind)
+                if shape is not None and (encoded := shape.encode(value)) is not None:
+                    return "msgpack", encoded
+            type_, data = self.serde.dumps_typed(value)
+            return type_, bytes(data)
+        except PGStateError:
+            raise
+        except Exception as error:
+            raise SerializationError(channel, value, error) from error
+
+    def loads(self, type_: str, data: bytes, where: str) -> Any:
+        """The value that `dumps` was given.
+
+        Raises:
+            UnsafeTypeError: If it holds a type that may not be built, and the serializer is the strict default.
+            CorruptStateError: If the bytes are not what the type says.
+        """
+        if type_ == TYPE_STR:
+            return data.decode("utf-8", "surrogatepass")
+        if type_ == TYPE_INT:
+            return int(data)
+        with self._refusing(where):
+            if self.is_native and type_ == "msgpack":
+                return self._unpack(data, None)
+            return self.serde.loads_typed((type_, data))
+
+    def is_inline(self, value: Any) -> bool:
+        """Whether a value is a small exact scalar that msgpack says exactly: it may sit in the checkpoint row."""
+        if not self.is_native:
+            return False
+        kind = type(value)
+        if kind is str:
+            return encodes_as_utf8(value)
+        if kind is int:
+            return bool(_INT_MIN <= value <= _INT_MAX)
+        return kind is float or kind is bool or value is None
+
+    # Lists, element by element
+
+    def encode_elements(self, channel: str, elements: Sequence[Any]) -> bytes:
+        """Elements one after the other, each in the serializer's own bytes, without an array header."""
+        parts = []
+        for element in elements:
+            shape = SHAPES.get(type(element))
+            encoded = shape.encode(element) if shape is not None else None
+            parts.append(self._encode(channel, element) if encoded is None else encoded)
+        return b"".join(parts)
+
+    def decode_elements(self, payload: bytes, where: str) -> tuple[list[Any], bytes]:
+        """Elements from an array, with their fingerprints (16 bytes each)."""
+        digests: list[bytes] = []
+        with self._refusing(where):
+            elements = self._unpack(payload, digests)
+            if type(elements) is not list:
+                raise CorruptStateError(where, "it holds no array")
+        # One fingerprint per element is only certain when every element is itself a message: nested ones count too.
+        if len(digests) == len(elements) and all(type(element) in SHAPES for element in elements):
+            return elements, b"".join(digests)
+        return elements, self.fingerprints(where, elements)
+
+    def fingerprints(self, channel: str, elements: Sequence[Any]) -> bytes:
+        """16 bytes for each element, equal exactly when the element's stored bytes would be equal.
+
+        Taken from the live content on every call: state may be mutated in place, so identity proves nothing.
+        """
+        digest = xxhash.xxh3_128_digest
+        pack = ormsgpack.packb
+        shapes = SHAPES
+        found = []
+        for element in elements:
+            shape = shapes.get(type(element))
+            if shape is not None and not element.__pydantic_extra__:
+                try:
+                    found.append(digest(pack(element.__dict__, option=PACK_OPTIONS), shape.seed))
+                    continue
+                except ormsgpack.MsgpackEncodeError:
+                    pass
+            found.append(digest(self._encode(channel, element), _GENERIC_SEED))
+        return b"".join(found)
+
+    def _encode(self, channel: str, element: Any) -> bytes:
+        # A list of one differs from its element by one byte of header.
+        try:
+            type_, data = self.serde.dumps_typed([element])
+        except Exception as error:
+            raise SerializationError(channel, element, error) from error
+        if type_ != "msgpack":
+            raise SerializationError(channel, element, TypeError(f"the serializer fell back to {type_}"))
+        return data[1:]
+
+    def _unpack(self, data: bytes, digests: list[bytes] | None) -> Any:
+        assert isinstance(self.serde, JsonPlusSerializer)
+        hook = decoding_hook(self.serde._unpack_ext_hook, digests, _GENERIC_SEED)
+        return ormsgpack.unpackb(data, ext_hook=hook, option=UNPACK_OPTIONS)
+
+    def _refusing(self, where: str) -> _Reading:
+        return _Reading(where, self._refuse_unsafe)
+
+
+class _Reading:
+    """A context in which bytes are decoded: damage and refused types become this package's errors."""
+
+    __slots__ = ("_outer", "_refuse", "_where")
+
+    def __init__(self, where: str, refuse: bool) -> None:
+        self._where, self._refuse = where, refuse
+
+    def __enter__(self) -> None:
+        self._outer = _refusals.names
+        _refusals.names = [] if self._refuse else None
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        refused, _refusals.names = _refusals.names, self._outer
+        if isinstance(error, ormsgpack.MsgpackDecodeError | NotImplementedError):
+            raise CorruptStateError(self._where, f"its bytes do not decode ({error})") from error
+        if error is None and refused:
+            raise UnsafeTypeError(self._where, sorted(set(refused)))
+
+
+def encodes_as_utf8(text: str) -> bool:
+    """Whether a string holds no lone surrogate."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def array_header(count: int) -> bytes:
+    """msgpack's header of an array."""
+    if count < 16:
+        return bytes((0x90 | count,))
+    if count < 1 << 16:
+        return b"\xdc" + count.to_bytes(2, "big")
+    return b"\xdd" + count.to_bytes(4, "big")
+
+
+def split_array(payload: bytes, where: str) -> tuple[int, int]:
+    """How many elements an array has, and at which byte the first begins."""
+    first = payload[0] if payload else 0
+    if 0x90 <= first <= 0x9F:
+        return first & 0x0F, 1
+    if first == 0xDC:
+        return int.from_bytes(payload[1:3], "big"), 3
+    if first == 0xDD:
+        return int.from_bytes(payload[1:5], "big"), 5
+    raise CorruptStateError(where, "it holds no array")
+
+
+__all__ = ["DIGEST_SIZE", "ValueCodec", "array_header", "encodes_as_utf8", "split_array"]

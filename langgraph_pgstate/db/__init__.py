@@ -1,0 +1,1 @@
+"""The only room that knows psycopg: ports, pools, retries, errors translated, the embedded server."""

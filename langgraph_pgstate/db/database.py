@@ -1,0 +1,417 @@
+"""Where connections come from, in both colours: a pool or one connection, owned or lent, with bounded retries.
+
+`Database` blocks, `AsyncDatabase` suspends; they are the package's only hand-written pair. Both run an operation
+(`operations/`) on a connection of their own choosing and translate what psycopg raises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
+
+from langgraph_pgstate.db.port import Port, run_blocking
+from langgraph_pgstate.db.translate import is_connection_loss, is_retryable, translate
+from langgraph_pgstate.errors import ConfigurationError, UnavailableError
+from langgraph_pgstate.settings import PoolSettings, RetryPolicy
+from langgraph_pgstate.types import Parameters, Query, Rows
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+__all__ = [
+    "DEFAULT_PREPARE_THRESHOLD",
+    "AsyncConnection",
+    "AsyncConnectionPool",
+    "AsyncDatabase",
+    "Connection",
+    "ConnectionPool",
+    "Database",
+]
+
+Connection = psycopg.Connection[Any]
+AsyncConnection = psycopg.AsyncConnection[Any]
+DEFAULT_PREPARE_THRESHOLD = 5
+
+_DRIVER_ERRORS = (psycopg.Error, PoolClosed, PoolTimeout, TooManyRequests)
+# A peer that vanished without a word (failover, a dropped NAT entry) is noticed within a minute, not after two hours.
+_KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+
+
+class _BlockingPort:
+    """A port over a blocking connection: its coroutines never suspend."""
+
+    __slots__ = ("_connection", "_cursor")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._cursor = psycopg.RawCursor(connection, row_factory=tuple_row)
+
+    async def fetch(self, query: Query, parameters: Parameters) -> Rows:
+        self._cursor.execute(query.text, [parameters[name] for name in query.parameters], binary=True)
+        return self._cursor.fetchall()
+
+    async def execute(self, query: Query, parameters: Parameters) -> int:
+        self._cursor.execute(query.text, [parameters[name] for name in query.parameters], binary=True)
+        return self._cursor.rowcount
+
+    async def script(self, text: str) -> None:
+        self._connection.cursor().execute(text.encode(), prepare=False)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        with self._connection.transaction():
+            yield
+
+
+class _SuspendingPort:
+    """A port over an asynchronous connection."""
+
+    __slots__ = ("_connection", "_cursor")
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+        self._cursor = psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
+
+    async def fetch(self, query: Query, parameters: Parameters) -> Rows:
+        await self._cursor.execute(query.text, [parameters[name] for name in query.parameters], binary=True)
+        return await self._cursor.fetchall()
+
+    async def execute(self, query: Query, parameters: Parameters) -> int:
+        await self._cursor.execute(query.text, [parameters[name] for name in query.parameters], binary=True)
+        return self._cursor.rowcount
+
+    async def script(self, text: str) -> None:
+        await self._connection.cursor().execute(text.encode(), prepare=False)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        async with self._connection.transaction():
+            yield
+
+
+class _Retries:
+    """The decision, free of any waiting: try again after so many seconds, or raise."""
+
+    def __init__(self, policy: RetryPolicy, schema: str, *, allowed: bool) -> None:
+        self._policy, self._schema, self._allowed = policy, schema, allowed
+        self._attempt = 0
+
+    def seconds_after(self, error: Exception, *, repairable: bool) -> float:
+        """Seconds to wait before the next try.
+
+        Args:
+            error: What the driver raised.
+            repairable: Whether a lost connection can be replaced: not when it belongs to the caller.
+
+        Raises:
+            PGStateError: The translated error, when the operation is not to be tried again.
+        """
+        self._attempt += 1
+        again = self._allowed and self._attempt < self._policy.attempts and is_retryable(error)
+        if again and isinstance(error, psycopg.Error) and is_connection_loss(error):
+            again = repairable
+        if not again:
+            raise translate(error, self._schema) from error
+        return self._policy.delay(self._attempt, random.random())
+
+
+def _connection_options(prepare_threshold: int | None) -> dict[str, Any]:
+    return {"autocommit": True, "prepare_threshold": prepare_threshold, **_KEEPALIVES}
+
+
+def _in_transaction(connection: Connection | AsyncConnection) -> bool:
+    return connection.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+
+
+class Database:
+    """Runs operations on blocking connections. Safe to call from many threads; with a pool they run at once."""
+
+    def __init__(
+        self,
+        source: Connection | ConnectionPool[Any] | Callable[[], Connection],
+        *,
+        schema: str,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        self.schema = schema
+        self._retry = retry or RetryPolicy()
+        self._pool = source if isinstance(source, ConnectionPool) else None
+        self._connect = None if isinstance(source, ConnectionPool | psycopg.Connection) else source
+        if self._pool is None and not isinstance(source, psycopg.Connection) and not callable(source):
+            raise ConfigurationError(
+                f"a psycopg Connection or ConnectionPool is needed, not {type(source).__name__}"
+                " (AsyncPGStateSaver takes the asynchronous ones)"
+            )
+        self._single = source if isinstance(source, psycopg.Connection) else None
+        self._lock = threading.Lock()
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls,
+        dsn: str,
+        *,
+        schema: str,
+        pool: PoolSettings | bool | int = True,
+        prepare_threshold: int | None = DEFAULT_PREPARE_THRESHOLD,
+        retry: RetryPolicy | None = None,
+    ) -> Iterator[Database]:
+        """Connect, and disconnect at the end.
+
+        Raises:
+            UnavailableError: If the server does not answer within the pool's timeout.
+        """
+        options = _connection_options(prepare_threshold)
+        settings = PoolSettings.of(pool)
+        if settings is None:
+            database = cls(lambda: psycopg.Connection.connect(dsn, **options), schema=schema, retry=retry)
+            try:
+                database.run(_ping)
+                yield database
+            finally:
+                if database._single is not None:
+                    database._single.close()
+            return
+        connections = ConnectionPool(
+            dsn,
+            kwargs=options,
+            min_size=min(settings.min_size, settings.max_size),
+            max_size=settings.max_size,
+            timeout=settings.timeout,
+            max_idle=settings.max_idle,
+            max_lifetime=settings.max_lifetime,
+            open=False,
+        )
+        try:
+            connections.open(wait=True, timeout=settings.timeout)
+            yield cls(connections, schema=schema, retry=retry)
+        except PoolTimeout as error:
+            raise UnavailableError(f"PostgreSQL did not answer within {settings.timeout:g} s: {error}") from error
+        finally:
+            connections.close()
+
+    def run(
+        self,
+        operation: Callable[Concatenate[Port, P], Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run an idempotent operation, again if the connection is lost or a transaction loses a race.
+
+        Nothing is retried inside a caller's transaction.
+
+        Raises:
+            PGStateError: The driver's error, translated.
+        """
+        return self._run(True, lambda port: operation(port, *args, **kwargs))
+
+    def run_once(
+        self,
+        operation: Callable[Concatenate[Port, P], Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run an operation that must not be repeated."""
+        return self._run(False, lambda port: operation(port, *args, **kwargs))
+
+    def _run(self, idempotent: bool, call: Callable[[Port], Awaitable[T]]) -> T:
+        lent = self._single if self._connect is None else None
+        retries = _Retries(
+            self._retry, self.schema, allowed=idempotent and not (lent is not None and _in_transaction(lent))
+        )
+        while True:
+            try:
+                with self._checkout() as connection:
+                    return run_blocking(cast("Coroutine[Any, Any, T]", call(_BlockingPort(connection))))
+            except _DRIVER_ERRORS as error:
+                delay = retries.seconds_after(error, repairable=lent is None)
+                self._discard_dead()
+            time.sleep(delay)
+
+    @contextmanager
+    def _checkout(self) -> Iterator[Connection]:
+        if self._pool is not None:
+            connection = self._pool.getconn()
+            try:
+                with _autocommit(connection):
+                    yield connection
+            finally:
+                self._pool.putconn(connection)
+            return
+        with self._lock:
+            if self._single is None or (self._connect is not None and self._single.closed):
+                assert self._connect is not None
+                self._single = self._connect()
+            with _autocommit(self._single):
+                yield self._single
+
+    def _discard_dead(self) -> None:
+        # After an outage every idle connection of the pool is dead; without this each retry would meet another one.
+        if self._pool is not None and not self._pool.closed:
+            self._pool.check()
+
+
+class AsyncDatabase:
+    """Asynchronous twin of `Database`. Bound to the event loop it was opened in."""
+
+    def __init__(
+        self,
+        source: AsyncConnection | AsyncConnectionPool[Any] | Callable[[], Awaitable[AsyncConnection]],
+        *,
+        schema: str,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        self.schema = schema
+        self._retry = retry or RetryPolicy()
+        self._pool = source if isinstance(source, AsyncConnectionPool) else None
+        self._connect = None if isinstance(source, AsyncConnectionPool | psycopg.AsyncConnection) else source
+        if self._pool is None and not isinstance(source, psycopg.AsyncConnection) and not callable(source):
+            raise ConfigurationError(
+                f"a psycopg AsyncConnection or AsyncConnectionPool is needed, not {type(source).__name__}"
+                " (PGStateSaver takes the blocking ones)"
+            )
+        self._single = source if isinstance(source, psycopg.AsyncConnection) else None
+        self._lock = asyncio.Lock()
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        dsn: str,
+        *,
+        schema: str,
+        pool: PoolSettings | bool | int = True,
+        prepare_threshold: int | None = DEFAULT_PREPARE_THRESHOLD,
+        retry: RetryPolicy | None = None,
+    ) -> AsyncIterator[AsyncDatabase]:
+        """Async twin of `Database.open`."""
+        options = _connection_options(prepare_threshold)
+        settings = PoolSettings.of(pool)
+        if settings is None:
+            database = cls(lambda: psycopg.AsyncConnection.connect(dsn, **options), schema=schema, retry=retry)
+            try:
+                await database.run(_ping)
+                yield database
+            finally:
+                if database._single is not None:
+                    await database._single.close()
+            return
+        connections = AsyncConnectionPool(
+            dsn,
+            kwargs=options,
+            min_size=min(settings.min_size, settings.max_size),
+            max_size=settings.max_size,
+            timeout=settings.timeout,
+            max_idle=settings.max_idle,
+            max_lifetime=settings.max_lifetime,
+            open=False,
+        )
+        try:
+            await connections.open(wait=True, timeout=settings.timeout)
+            yield cls(connections, schema=schema, retry=retry)
+        except PoolTimeout as error:
+            raise UnavailableError(f"PostgreSQL did not answer within {settings.timeout:g} s: {error}") from error
+        finally:
+            await connections.close()
+
+    async def run(
+        self,
+        operation: Callable[Concatenate[Port, P], Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Async twin of `Database.run`."""
+        return await self._run(True, lambda port: operation(port, *args, **kwargs))
+
+    async def run_once(
+        self,
+        operation: Callable[Concatenate[Port, P], Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Async twin of `Database.run_once`."""
+        return await self._run(False, lambda port: operation(port, *args, **kwargs))
+
+    async def _run(self, idempotent: bool, call: Callable[[Port], Awaitable[T]]) -> T:
+        lent = self._single if self._connect is None else None
+        retries = _Retries(
+            self._retry, self.schema, allowed=idempotent and not (lent is not None and _in_transaction(lent))
+        )
+        while True:
+            try:
+                async with self._checkout() as connection:
+                    return await call(_SuspendingPort(connection))
+            except _DRIVER_ERRORS as error:
+                delay = retries.seconds_after(error, repairable=lent is None)
+                await self._discard_dead()
+            await asyncio.sleep(delay)
+
+    @asynccontextmanager
+    async def _checkout(self) -> AsyncIterator[AsyncConnection]:
+        if self._pool is not None:
+            connection = await self._pool.getconn()
+            try:
+                async with _async_autocommit(connection):
+                    yield connection
+            finally:
+                await self._pool.putconn(connection)
+            return
+        async with self._lock:
+            if self._single is None or (self._connect is not None and self._single.closed):
+                assert self._connect is not None
+                self._single = await self._connect()
+            async with _async_autocommit(self._single):
+                yield self._single
+
+    async def _discard_dead(self) -> None:
+        if self._pool is not None and not self._pool.closed:
+            await self._pool.check()
+
+
+async def _ping(port: Port) -> None:
+    await port.script("SELECT 1")
+
+
+@contextmanager
+def _autocommit(connection: Connection) -> Iterator[None]:
+    """One statement is one transaction and one round trip, also on a connection that is not in autocommit.
+
+    psycopg keeps that mode on the client's side, so the switch costs nothing. Inside a caller's transaction nothing
+    is switched: her commit decides.
+    """
+    if connection.autocommit or connection.info.transaction_status != TransactionStatus.IDLE:
+        yield
+        return
+    connection.autocommit = True
+    try:
+        yield
+    finally:
+        if connection.info.transaction_status == TransactionStatus.IDLE:
+            connection.autocommit = False
+
+
+@asynccontextmanager
+async def _async_autocommit(connection: AsyncConnection) -> AsyncIterator[None]:
+    if connection.autocommit or connection.info.transaction_status != TransactionStatus.IDLE:
+        yield
+        return
+    await connection.set_autocommit(True)
+    try:
+        yield
+    finally:
+        if connection.info.transaction_status == TransactionStatus.IDLE:
+            await connection.set_autocommit(False)

@@ -1,0 +1,55 @@
+"""The connection protocol that operations are written against, and the runner of the blocking colour.
+
+Operations are `async def` functions that await nothing but a `Port`. A blocking port answers without
+ever suspending, so a synchronous caller drives the same function to its end with one `send`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from langgraph_pgstate.types import Parameters, Query, Rows
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class Port(Protocol):
+    """One connection, for as long as an operation holds it."""
+
+    async def fetch(self, query: Query, parameters: Parameters) -> Rows:
+        """Run a statement and return its rows. One round trip; atomic by itself."""
+        ...
+
+    async def execute(self, query: Query, parameters: Parameters) -> int:
+        """Run a statement and return how many rows it touched. One round trip; atomic by itself."""
+        ...
+
+    async def script(self, text: str) -> None:
+        """Run several parameterless statements, as a migration has them, inside the current transaction."""
+        ...
+
+    def transaction(self) -> AbstractAsyncContextManager[None]:
+        """An explicit `BEGIN … COMMIT`; a savepoint inside a caller's transaction."""
+        ...
+
+
+Operation = Callable[Concatenate[Port, P], Awaitable[T]]
+
+
+def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Drive an operation over a blocking port to its end.
+
+    Raises:
+        RuntimeError: If the operation suspends, which only an operation that awaits something other
+            than its port can do.
+    """
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    coroutine.close()
+    raise RuntimeError(f"{coroutine!r} suspended: an operation may await nothing but its port")

@@ -1,0 +1,66 @@
+"""psycopg's errors, said in this package's words."""
+
+from __future__ import annotations
+
+import psycopg
+from psycopg import errors as pg
+from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
+
+from langgraph_pgstate.errors import (
+    ConfigurationError,
+    ConflictError,
+    DatabaseError,
+    PGStateError,
+    SchemaMissingError,
+    UnavailableError,
+)
+
+# Classes 08 (connection), 57P (the server is stopping or was told to end this session), 53300 (too many connections).
+_UNAVAILABLE_CODES = ("08", "57P", "53300")
+
+
+def translate(error: Exception, schema: str) -> PGStateError:
+    """The error to raise for a driver's error.
+
+    Args:
+        error: What psycopg or its pool raised.
+        schema: The schema the operation worked in, for errors about missing tables.
+    """
+    if isinstance(error, PoolTimeout | TooManyRequests):
+        return UnavailableError(f"no connection to PostgreSQL within the pool's timeout: {error}")
+    if isinstance(error, PoolClosed):
+        return UnavailableError(f"the connection pool is closed: {error}")
+    if not isinstance(error, psycopg.Error):
+        return DatabaseError(str(error))
+    code = error.sqlstate
+    message = _first_line(error)
+    if isinstance(error, pg.UndefinedTable | pg.InvalidSchemaName):
+        return SchemaMissingError(schema)
+    if isinstance(error, pg.SerializationFailure | pg.DeadlockDetected):
+        return ConflictError(message, code)
+    if is_connection_loss(error):
+        return UnavailableError(f"the connection to PostgreSQL was lost: {message}", code)
+    if isinstance(error, pg.ProgramLimitExceeded):
+        return ConfigurationError(f"a value exceeds a limit of PostgreSQL: {message}")
+    return DatabaseError(message, code)
+
+
+def is_connection_loss(error: psycopg.Error) -> bool:
+    """Whether the connection, rather than the statement, is what failed."""
+    code = error.sqlstate or ""
+    if code.startswith(_UNAVAILABLE_CODES):
+        return True
+    # libpq's own failures (reset, SSL drop, refused) come as OperationalError without a code.
+    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not code
+
+
+def is_retryable(error: Exception) -> bool:
+    """Whether an idempotent operation that failed so may simply be tried again."""
+    if isinstance(error, pg.SerializationFailure | pg.DeadlockDetected):
+        return True
+    return isinstance(error, psycopg.Error) and is_connection_loss(error)
+
+
+def _first_line(error: psycopg.Error) -> str:
+    text = error.diag.message_primary or str(error)
+    return text.strip().splitlines()[0] if text.strip() else type(error).__name__

@@ -1,0 +1,112 @@
+"""Reading LangGraph's configs: which thread, namespace and checkpoint is meant, refused early when it cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from langgraph.checkpoint.base import get_checkpoint_id
+
+from langgraph_pgstate.codec.values import encodes_as_utf8
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.settings import MAX_KEY_BYTES
+
+
+class Address(NamedTuple):
+    """Where a checkpoint is. `checkpoint_id` is `None` where the latest is meant."""
+
+    thread_id: str
+    checkpoint_ns: str
+    checkpoint_id: str | None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """As LangGraph passes it around: exactly these three keys."""
+        return {"configurable": self._asdict()}
+
+    def __str__(self) -> str:
+        namespace = f" namespace {self.checkpoint_ns!r}" if self.checkpoint_ns else ""
+        return f"checkpoint {self.checkpoint_id!r} of thread {self.thread_id!r}{namespace}"
+
+
+def thread_id_of(value: Any) -> str:
+    """A thread id as stored: a number or a UUID is the same thread as its string.
+
+    Raises:
+        ConfigurationError: If it is missing, empty, of another type or not storable.
+    """
+    if type(value) is not str:
+        if value is None:
+            raise ConfigurationError(
+                'the config names no thread: pass {"configurable": {"thread_id": "..."}} with every call on a graph '
+                "that has a checkpointer"
+            )
+        if isinstance(value, bool) or not isinstance(value, str | int | UUID):
+            raise ConfigurationError(f"thread_id must be a string, an integer or a UUID, not {type(value).__name__}")
+        value = str(value)
+    if not value:
+        raise ConfigurationError("thread_id is empty")
+    return identifier("thread_id", value)
+
+
+def identifier(name: str, value: str) -> str:
+    """An id that PostgreSQL's text can hold.
+
+    Raises:
+        ConfigurationError: If it cannot.
+    """
+    if type(value) is not str:
+        if not isinstance(value, str):
+            raise ConfigurationError(f"{name} must be a string, not {type(value).__name__}")
+        value = str.__str__(value)
+    if "\0" in value or not encodes_as_utf8(value):
+        raise ConfigurationError(f"{name} {value!r} holds NUL or a lone surrogate, which PostgreSQL cannot store")
+    return value
+
+
+def check_key_size(names: str, parts: Iterable[str | None]) -> None:
+    """Refuse ids that do not fit an index entry.
+
+    Raises:
+        ConfigurationError: If they are longer than `MAX_KEY_BYTES` together.
+    """
+    size = sum(len(part.encode()) for part in parts if part)
+    if size > MAX_KEY_BYTES:
+        raise ConfigurationError(
+            f"{names} are {size} bytes together; PostgreSQL can index {MAX_KEY_BYTES}. Use shorter ids."
+        )
+
+
+def configurable_of(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """A config's `configurable`.
+
+    Raises:
+        ConfigurationError: If there is none.
+    """
+    configurable = (config or {}).get("configurable")
+    if not isinstance(configurable, Mapping):
+        return {}
+    return configurable
+
+
+def address_of(config: Mapping[str, Any]) -> Address:
+    """The checkpoint a config names; an absent or empty `checkpoint_id` means the latest."""
+    configurable = configurable_of(config)
+    checkpoint_id = configurable.get("checkpoint_id")
+    return Address(
+        thread_id_of(configurable.get("thread_id")),
+        identifier("checkpoint_ns", configurable.get("checkpoint_ns") or ""),
+        identifier("checkpoint_id", checkpoint_id) if checkpoint_id else None,
+    )
+
+
+def before_id(before: Mapping[str, Any] | None) -> str | None:
+    """The checkpoint id of a `before` argument, nested or flat."""
+    if before is None:
+        return None
+    if isinstance(before.get("configurable"), Mapping):
+        found = get_checkpoint_id(before)  # type: ignore[arg-type]
+    else:
+        found = before.get("checkpoint_id")
+    return identifier("before", found) if found else None

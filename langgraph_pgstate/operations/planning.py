@@ -1,0 +1,340 @@
+"""Planning a put: which of a checkpoint's values are inherited, which are written, and how. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from langgraph.checkpoint.base import CheckpointMetadata, get_serializable_checkpoint_metadata
+
+from langgraph_pgstate.codec import frames
+from langgraph_pgstate.codec.ids import new_segment_id
+from langgraph_pgstate.codec.lists import SEGMENT_BYTES, Fresh, Run, arrange
+from langgraph_pgstate.codec.metadata import split_metadata
+from langgraph_pgstate.codec.states import (
+    NOTHING,
+    Elements,
+    Entry,
+    Inline,
+    Manifest,
+    Scalar,
+    Slice,
+    encode_state,
+    unknown_keys,
+)
+from langgraph_pgstate.codec.values import ValueCodec, array_header
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.operations.addresses import Address, address_of, check_key_size, identifier
+
+# A reference to a segment costs about this much in the row; a smaller value may as well stand there itself.
+_INLINE_BYTES: Final = 96
+# Values below this share one segment per put; a larger one has its own, so that a prune can free it alone.
+_SHARED_BYTES: Final = 4 * 1024
+_AGENT_KEYS = ("agent", "graph_id", "assistant_id")
+_USER_KEYS = ("user_id", "owner", "langgraph_auth_user_id")
+_INT4_MAX = 2**31 - 1
+
+
+@dataclass(slots=True)
+class PutRequest:
+    """A put as LangGraph made it, checked and with its metadata ready.
+
+    Attributes:
+        address: The checkpoint to store.
+        parent: Its parent, if the config named one.
+        checkpoint: LangGraph's checkpoint.
+        new_versions: The channels whose values are to be stored, with their versions.
+        metadata: JSON text.
+        exact_metadata: Encoded values of metadata keys that JSON does not say exactly.
+        columns: Values of the typed columns.
+    """
+
+    address: Address
+    parent: Address | None
+    checkpoint: Mapping[str, Any]
+    new_versions: Mapping[str, Any]
+    metadata: str
+    exact_metadata: dict[str, tuple[str, bytes]]
+    columns: dict[str, Any]
+
+
+@dataclass(slots=True)
+class PutPlan:
+    """What a put sends to the database.
+
+    Attributes:
+        request: The put.
+        manifest: Where the values will be.
+        new_segments: Frames to write, by id.
+        bases: Checkpoints that must still exist, with `inherited_ids` among their segments.
+        parent: The parent's manifest, if it was known.
+        unresolved: Channels whose value was stored before, nobody here knows where.
+        tried: Whether the plan was sent already; its ids may then be taken.
+    """
+
+    request: PutRequest
+    manifest: Manifest
+    new_segments: dict[int, bytes]
+    bases: list[str]
+    parent: Manifest | None = None
+    unresolved: list[str] = field(default_factory=list)
+    tried: bool = False
+
+    def with_new_ids(self) -> PutPlan:
+        """The same plan with other ids for its new segments."""
+        ids = {old: new_segment_id() for old in self.new_segments}
+        entries = {channel: _renumber(entry, ids) for channel, entry in self.manifest.entries.items()}
+        return replace(
+            self,
+            manifest=Manifest(self.manifest.versions, entries),
+            new_segments={ids[old]: frame for old, frame in self.new_segments.items()},
+        )
+
+    def parameters(self, codec: ValueCodec, touch_thread: bool) -> dict[str, Any]:
+        """Parameters of the query `put_checkpoint`."""
+        request = self.request
+        segment_ids = self.manifest.segment_ids()
+        extra = {
+            key: codec.dumps(key, request.checkpoint[key])  # type: ignore[literal-required, unused-ignore]
+            for key in unknown_keys(request.checkpoint)
+        }
+        return {
+            "thread_id": request.address.thread_id,
+            "checkpoint_ns": request.address.checkpoint_ns,
+            "checkpoint_id": request.address.checkpoint_id,
+            "parent_checkpoint_id": request.parent.checkpoint_id if request.parent else None,
+            "base_ids": self.bases,
+            "inherited_ids": [id for id in segment_ids if id not in self.new_segments],
+            "new_ids": list(self.new_segments),
+            "new_data": list(self.new_segments.values()),
+            "segment_ids": segment_ids,
+            "metadata": request.metadata,
+            "state": encode_state(request.checkpoint, self.manifest, segment_ids, extra, request.exact_metadata),
+            "touch_thread": touch_thread,
+            **request.columns,
+        }
+
+
+def request_put(
+    codec: ValueCodec,
+    config: Mapping[str, Any],
+    checkpoint: Mapping[str, Any],
+    metadata: CheckpointMetadata,
+    new_versions: Mapping[str, Any],
+) -> PutRequest:
+    """Check a put's arguments and prepare what does not depend on other checkpoints.
+
+    Raises:
+        ConfigurationError: If an id is missing or cannot be stored.
+        SerializationError: If metadata cannot be stored.
+    """
+    parent = address_of(config)
+    checkpoint_id = identifier("checkpoint id", checkpoint.get("id") or "")
+    if not checkpoint_id:
+        raise ConfigurationError("the checkpoint has no id")
+    address = parent._replace(checkpoint_id=checkpoint_id)
+    check_key_size("thread_id, checkpoint_ns and checkpoint_id", address)
+    check_key_size("the parent's checkpoint_id", [parent.checkpoint_id])
+    for channel in checkpoint["channel_versions"]:
+        identifier("channel name", channel)
+    merged = get_serializable_checkpoint_metadata(config, metadata)  # type: ignore[arg-type]
+    text, exact = split_metadata(merged)
+    return PutRequest(
+        address=address,
+        parent=parent if parent.checkpoint_id else None,
+        checkpoint=checkpoint,
+        new_versions=new_versions,
+        metadata=text,
+        exact_metadata={key: codec.dumps(f"metadata[{key!r}]", value) for key, value in exact.items()},
+        columns=_columns(merged),
+    )
+
+
+def run_id_of(config: Mapping[str, Any]) -> str | None:
+    """The run a config belongs to, if the metadata tells."""
+    for part in ("metadata", "configurable"):
+        found = (config.get(part) or {}).get("run_id")
+        if found is not None:
+            return _text_or_none(str(found))
+    return None
+
+
+def plan_put(
+    codec: ValueCodec, request: PutRequest, parent: Manifest | None, others: Mapping[str, Manifest] | None = None
+) -> PutPlan:
+    """Decide how each value of a checkpoint is stored.
+
+    Args:
+        codec: Encodes the values.
+        request: The put.
+        parent: The parent's manifest, if it is known.
+        others: Manifests of further checkpoints of the namespace in which inherited values were found, by id. When
+            given, what is still unresolved is taken from the checkpoint itself.
+
+    Raises:
+        SerializationError: If a value cannot be stored.
+    """
+    values = request.checkpoint["channel_values"]
+    versions = request.checkpoint["channel_versions"]
+    entries: dict[str, Entry] = {}
+    bases: dict[str, None] = {}
+    unresolved = []
+    writer = _SegmentWriter(codec)
+    parent_id = request.parent.checkpoint_id if request.parent else None
+    for channel, version in versions.items():
+        if channel in values and codec.is_inline(values[channel]):
+            entries[channel] = Scalar(values[channel])
+            continue
+        base = parent.entries.get(channel) if parent is not None else None
+        if channel in request.new_versions:
+            if channel in values:
+                entries[channel], inherits = writer.store(channel, values[channel], base)
+                if inherits and parent_id:
+                    bases[parent_id] = None
+            continue
+        entry, home = _find(channel, version, parent_id, parent, others)
+        if entry is None:
+            if others is None:
+                unresolved.append(channel)
+            elif channel in values:
+                entries[channel], _ = writer.store(channel, values[channel], None)
+        elif entry is not NOTHING:
+            assert isinstance(entry, Scalar | Inline | Slice | Elements)
+            entries[channel] = entry
+            if home and isinstance(entry, Slice | Elements):
+                bases[home] = None
+    for channel, value in values.items():
+        # A scalar without a version is kept, as LangGraph's own PostgreSQL saver keeps it.
+        if channel not in versions and codec.is_inline(value):
+            entries[identifier("channel name", channel)] = Scalar(value)
+    writer.finish(entries)
+    return PutPlan(request, Manifest(versions, entries), writer.segments, list(bases), parent, unresolved)
+
+
+def _find(
+    channel: str, version: Any, parent_id: str | None, parent: Manifest | None, others: Mapping[str, Manifest] | None
+) -> tuple[Entry | object | None, str | None]:
+    if parent is not None and (entry := parent.entry(channel, version)) is not None:
+        return entry, parent_id
+    for home, manifest in (others or {}).items():
+        if (entry := manifest.entry(channel, version)) is not None:
+            return entry, home
+    return None, None
+
+
+class _SegmentWriter:
+    """Collects the segments of one put."""
+
+    def __init__(self, codec: ValueCodec) -> None:
+        self._codec = codec
+        self.segments: dict[int, bytes] = {}
+        self._shared: list[tuple[str, str, bytes]] = []
+
+    def store(self, channel: str, value: Any, base: Entry | None) -> tuple[Entry, bool]:
+        """The entry for a value to be written, and whether it refers to segments of the base."""
+        if self._codec.is_native and type(value) is list and _is_worth_splitting(value):
+            stored = self._store_list(channel, value, base if isinstance(base, Elements) else None)
+            if stored is not None:
+                return stored
+        type_, data = self._codec.dumps(channel, value)
+        if len(data) <= _INLINE_BYTES:
+            return Inline(type_, data), False
+        if len(data) < _SHARED_BYTES:
+            self._shared.append((channel, type_, data))
+            # Replaced in `finish`, when the shared segment is complete.
+            return Slice(type_, 0, 0, len(data)), False
+        segment_id = self._add(data)
+        return Slice(type_, segment_id, 0, len(data)), False
+
+    def finish(self, entries: dict[str, Entry]) -> None:
+        """Write the shared segment and settle the entries that wait for it."""
+        if not self._shared:
+            return
+        segment_id = self._add(b"".join(data for _, _, data in self._shared))
+        offset = 0
+        for channel, type_, data in self._shared:
+            entries[channel] = Slice(type_, segment_id, offset, len(data))
+            offset += len(data)
+
+    def _store_list(self, channel: str, value: list[Any], base: Elements | None) -> tuple[Entry, bool] | None:
+        """A list as runs and fresh segments; `None` if its elements cannot be told apart."""
+        codec = self._codec
+        try:
+            digests = codec.fingerprints(channel, value)
+        except TypeError:
+            # An element that only the serializer's fallback can store: the whole value goes that way, or is refused.
+            return None
+        pieces = arrange(base.runs if base else (), base.digests if base else None, digests)
+        if not any(isinstance(piece, Run) for piece in pieces):
+            encoded = codec.encode_elements(channel, value)
+            if len(encoded) < _INLINE_BYTES:
+                return Inline("msgpack", array_header(len(value)) + encoded), False
+        runs: list[Run] = []
+        inherits = False
+        for piece in pieces:
+            if isinstance(piece, Fresh):
+                runs += self._store_elements(channel, value[piece.start : piece.stop])
+            else:
+                runs.append(piece)
+                inherits = True
+        return Elements(tuple(runs), digests), inherits
+
+    def _store_elements(self, channel: str, elements: Sequence[Any]) -> list[Run]:
+        runs = []
+        start = 0
+        pending: list[bytes] = []
+        size = 0
+        for index, element in enumerate(elements):
+            encoded = self._codec.encode_elements(channel, (element,))
+            pending.append(encoded)
+            size += len(encoded)
+            if size >= SEGMENT_BYTES or index == len(elements) - 1:
+                count = index + 1 - start
+                runs.append(Run(self._add(array_header(count) + b"".join(pending)), 0, count, size))
+                start, pending, size = index + 1, [], 0
+        return runs
+
+    def _add(self, content: bytes) -> int:
+        segment_id = new_segment_id()
+        self.segments[segment_id] = frames.pack(content)
+        return segment_id
+
+
+def _is_worth_splitting(value: list[Any]) -> bool:
+    # A fingerprint takes 16 bytes; a list of numbers is smaller whole.
+    return bool(value) and type(value[0]) not in (int, float, bool, type(None))
+
+
+def _renumber(entry: Entry, ids: Mapping[int, int]) -> Entry:
+    if isinstance(entry, Slice):
+        return replace(entry, segment_id=ids.get(entry.segment_id, entry.segment_id))
+    if isinstance(entry, Elements):
+        return replace(
+            entry, runs=tuple(replace(run, segment_id=ids.get(run.segment_id, run.segment_id)) for run in entry.runs)
+        )
+    return entry
+
+
+def _columns(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    step = metadata.get("step")
+    return {
+        "run_id": _text_or_none(metadata.get("run_id")),
+        "source": _text_or_none(metadata.get("source")),
+        "step": step if type(step) is int and abs(step) <= _INT4_MAX else None,
+        "agent": _first_text(metadata, _AGENT_KEYS),
+        "user_id": _first_text(metadata, _USER_KEYS),
+    }
+
+
+def _first_text(metadata: Mapping[str, Any], keys: Sequence[str]) -> str | None:
+    return next((text for key in keys if (text := _text_or_none(metadata.get(key)))), None)
+
+
+def _text_or_none(value: Any) -> str | None:
+    if type(value) is not str or "\0" in value:
+        return None
+    try:
+        return value if len(value.encode()) <= 512 else None
+    except UnicodeEncodeError:
+        return None

@@ -1,0 +1,127 @@
+"""The schema: set up, move up and down, compare with what this package expects."""
+
+from __future__ import annotations
+
+from langgraph_pgstate.db.port import Port
+from langgraph_pgstate.errors import ConfigurationError, MigrationConflictError, SchemaMissingError, SchemaOutdatedError
+from langgraph_pgstate.sql import Migration, Queries, bootstrap, migrations, recording
+from langgraph_pgstate.types import SchemaStatus
+
+
+async def get_status(port: Port, queries: Queries) -> SchemaStatus:
+    """Where the schema stands.
+
+    Raises:
+        MigrationConflictError: If an applied migration differs from the one this package ships.
+    """
+    applied = await _applied(port, queries)
+    shipped = migrations()
+    pending = tuple(f"{step.version:04d}_{step.name}" for step in shipped if step.version not in applied)
+    return SchemaStatus(queries.schema, max(applied, default=0), shipped[-1].version, pending)
+
+
+async def setup(port: Port, queries: Queries) -> list[str]:
+    """Apply the migrations that are missing, all in one transaction.
+
+    Safe from many processes at once, inside a caller's transaction, and while other sessions sit idle in theirs: when
+    nothing is missing, nothing is locked or written.
+
+    Returns:
+        Names of the migrations applied.
+
+    Raises:
+        MigrationConflictError: If an applied migration differs from the one this package ships.
+        SchemaOutdatedError: If the schema is newer than this package.
+    """
+    status = await get_status(port, queries)
+    if status.version > status.expected:
+        raise SchemaOutdatedError(queries.schema, status.version, status.expected)
+    if not status.pending:
+        return []
+    async with port.transaction():
+        await port.fetch(queries.take_turns, {"key": f"langgraph_pgstate.setup.{queries.schema}"})
+        schema_exists, table_exists = await _exists(port, queries)
+        if not table_exists:
+            await port.script(bootstrap(queries.schema, create_schema=not schema_exists))
+        applied = await _applied(port, queries)
+        missing = [step for step in migrations() if step.version not in applied]
+        for step in missing:
+            await _apply(port, queries, step)
+        return [f"{step.version:04d}_{step.name}" for step in missing]
+
+
+async def migrate_to(port: Port, queries: Queries, version: int) -> list[str]:
+    """Move the schema up or down to a version, in one transaction. Down loses what the tables hold.
+
+    Returns:
+        Names of the migrations applied or taken back, in that order.
+
+    Raises:
+        ConfigurationError: If there is no such version.
+    """
+    shipped = migrations()
+    if not 0 <= version <= shipped[-1].version:
+        raise ConfigurationError(f"there is no version {version}; this package knows 0 to {shipped[-1].version}")
+    async with port.transaction():
+        await port.fetch(queries.take_turns, {"key": f"langgraph_pgstate.setup.{queries.schema}"})
+        schema_exists, table_exists = await _exists(port, queries)
+        if not table_exists:
+            await port.script(bootstrap(queries.schema, create_schema=not schema_exists))
+        applied = await _applied(port, queries)
+        moved = []
+        for step in shipped:
+            if step.version not in applied and step.version <= version:
+                await _apply(port, queries, step)
+                moved.append(f"up {step.version:04d}_{step.name}")
+        for step in reversed(shipped):
+            if step.version in applied and step.version > version:
+                await port.script(step.rendered(queries.schema, down=True))
+                await port.execute(queries.forget_migration, {"version": step.version})
+                moved.append(f"down {step.version:04d}_{step.name}")
+        return moved
+
+
+async def check_version(port: Port, queries: Queries) -> None:
+    """Refuse to work with a schema that this package does not know.
+
+    Raises:
+        SchemaMissingError: If there is none.
+        SchemaOutdatedError: If it is older or newer.
+    """
+    status = await get_status(port, queries)
+    if status.version == 0:
+        raise SchemaMissingError(queries.schema)
+    if status.version != status.expected:
+        raise SchemaOutdatedError(queries.schema, status.version, status.expected)
+
+
+def setup_script(schema: str) -> str:
+    """Everything `setup` would run on an empty database, for people who run their own migrations."""
+    steps = [f"{step.rendered(schema)}\n{recording(schema, step)}" for step in migrations()]
+    return "\n".join(["BEGIN;\n", bootstrap(schema), *steps, "COMMIT;\n"])
+
+
+async def _apply(port: Port, queries: Queries, step: Migration) -> None:
+    await port.script(step.rendered(queries.schema))
+    await port.execute(
+        queries.record_migration, {"version": step.version, "name": step.name, "checksum": step.checksum}
+    )
+
+
+async def _exists(port: Port, queries: Queries) -> tuple[bool, bool]:
+    schema = f'"{queries.schema}"'
+    row = (await port.fetch(queries.find_schema, {"schema": schema, "migrations_table": f"{schema}.migrations"}))[0]
+    return row[0], row[1]
+
+
+async def _applied(port: Port, queries: Queries) -> set[int]:
+    _, table_exists = await _exists(port, queries)
+    if not table_exists:
+        return set()
+    shipped = {step.version: step for step in migrations()}
+    applied = set()
+    for version, name, checksum in await port.fetch(queries.list_migrations, {}):
+        if version in shipped and shipped[version].checksum != checksum:
+            raise MigrationConflictError(version, name)
+        applied.add(version)
+    return applied

@@ -1,0 +1,60 @@
+"""Threads: delete, copy, list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from langgraph_pgstate.db.port import Port
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.types import Thread
+
+
+async def delete_thread(port: Port, queries: Queries, thread_id: str) -> None:
+    """Remove every row of a thread. One statement; an unknown thread is no error."""
+    await port.fetch(queries.delete_thread, {"thread_id": thread_id, "thread_ids": [thread_id]})
+
+
+async def delete_for_runs(port: Port, queries: Queries, run_ids: Sequence[str]) -> list[str]:
+    """Remove the checkpoints and writes of some runs, in one transaction for each thread; safe to repeat.
+
+    Returns:
+        The threads that had any.
+    """
+    threads = [row[0] for row in await port.fetch(queries.find_runs, {"run_ids": list(run_ids)})]
+    for thread_id in threads:
+        async with port.transaction():
+            await port.execute(queries.delete_runs, {"thread_id": thread_id, "run_ids": list(run_ids)})
+            await port.fetch(queries.delete_unreferenced_segments, {"thread_id": thread_id})
+    return threads
+
+
+async def copy_thread(port: Port, queries: Queries, source_id: str, target_id: str) -> None:
+    """Copy a thread with ids, parents, namespaces, forks and pending writes. One transaction; safe to repeat.
+
+    Raises:
+        ConfigurationError: If the target has checkpoints that the source does not have, or is the source.
+    """
+    if source_id == target_id:
+        raise ConfigurationError(f"thread {source_id!r} cannot be copied onto itself")
+    key = {"source_id": source_id, "target_id": target_id}
+    async with port.transaction():
+        strangers = await port.fetch(queries.find_strangers, key)
+        if strangers:
+            raise ConfigurationError(
+                f"thread {target_id!r} already has a history of its own (checkpoint {strangers[0][1]!r}); "
+                "copy into a new thread, or delete that one first"
+            )
+        await port.execute(queries.copy_thread, key)
+
+
+async def list_threads(
+    port: Port, queries: Queries, limit: int, after: tuple[datetime, str] | None = None
+) -> list[Thread]:
+    """A page of threads, most recently touched first; reads no checkpoint."""
+    updated_at, thread_id = after or (None, None)
+    rows = await port.fetch(
+        queries.list_threads, {"cursor_updated_at": updated_at, "cursor_id": thread_id, "page_size": limit}
+    )
+    return [Thread(*row) for row in rows]

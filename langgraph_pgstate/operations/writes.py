@@ -1,0 +1,91 @@
+"""Pending writes: what a task wrote before its superstep is checkpointed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from langgraph_pgstate.codec.batches import Write, encode_writes, pack_writes, unpack_writes
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.port import Port
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.operations.addresses import Address, address_of, check_key_size, identifier
+from langgraph_pgstate.operations.planning import run_id_of
+from langgraph_pgstate.sql import Queries
+
+
+@dataclass(frozen=True, slots=True)
+class WritesRequest:
+    """A call of `put_writes`, checked and encoded."""
+
+    address: Address
+    task_id: str
+    task_path: str
+    run_id: str | None
+    rows: list[tuple[int, list[Write]]]
+
+    def parameters(self, rows: Sequence[tuple[int, Sequence[Write]]]) -> dict[str, Any]:
+        """Parameters of the query `put_writes`."""
+        return {
+            **self.address._asdict(),
+            "task_id": self.task_id,
+            "task_path": self.task_path,
+            "run_id": self.run_id,
+            "idxs": [idx for idx, _ in rows],
+            "data": [pack_writes(writes) for _, writes in rows],
+        }
+
+
+def request_writes(
+    codec: ValueCodec, config: Mapping[str, Any], writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+) -> WritesRequest:
+    """Check and encode a task's writes.
+
+    Raises:
+        ConfigurationError: If an id is missing or cannot be stored.
+        SerializationError: If a value cannot be stored.
+    """
+    address = address_of(config)
+    if address.checkpoint_id is None:
+        raise ConfigurationError("put_writes needs the checkpoint_id of the checkpoint that the task started from")
+    task_id = identifier("task_id", str(task_id))
+    check_key_size("thread_id, checkpoint_ns, checkpoint_id and task_id", [*address, task_id])
+    for channel, _ in writes:
+        identifier("channel name", channel)
+    return WritesRequest(
+        address, task_id, identifier("task_path", task_path), run_id_of(config), encode_writes(codec, writes)
+    )
+
+
+async def put_writes(port: Port, queries: Queries, request: WritesRequest) -> None:
+    """Store a task's writes. One statement; only a task that stored other writes before costs two more.
+
+    Special channels replace what the task wrote to them before; ordinary writes never replace anything, so a repeated
+    call changes nothing.
+    """
+    if not request.rows:
+        return
+    stored = {row[0] for row in await port.fetch(queries.put_writes, request.parameters(request.rows))}
+    refused = [(idx, writes) for idx, writes in request.rows if idx not in stored]
+    if refused:
+        await _add_missing(port, queries, request, refused)
+
+
+async def _add_missing(
+    port: Port, queries: Queries, request: WritesRequest, refused: Sequence[tuple[int, list[Write]]]
+) -> None:
+    """Store those writes whose numbers the task has not used yet."""
+    async with port.transaction():
+        rows = await port.fetch(queries.get_task_writes, {**request.address._asdict(), "task_id": request.task_id})
+        used: set[int] = set()
+        for idx, data in rows:
+            count = len(unpack_writes(data, f"writes of task {request.task_id!r}"))
+            used.update(range(idx, idx + count))
+        missing = []
+        for idx, writes in refused:
+            at = next((offset for offset in range(len(writes)) if idx + offset not in used), None)
+            if at is not None:
+                missing.append((idx + at, writes[at:]))
+        if missing:
+            await port.fetch(queries.put_writes, request.parameters(missing))

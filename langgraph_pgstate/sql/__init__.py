@@ -1,0 +1,159 @@
+"""How things are said to the database: named queries and migrations, read from `.sql` files.
+
+A query file holds statements like
+
+    -- name: delete_thread
+    -- Removes every row of a thread.
+    DELETE FROM /*schema*/checkpoints WHERE thread_id = :thread_id;
+
+`/*schema*/` stands before every table and leaves the file valid SQL; `:parameter` names become `$1 … $n` in the order
+of their first use. Both are resolved once per schema.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from langgraph_pgstate.settings import check_schema_name
+
+_MARKER = "/*schema*/"
+_SCHEMA_NAME = "/*schema_name*/pgstate"
+_HEADER = re.compile(r"^-- name: (\w+)\n((?:-- .*\n)+)", re.MULTILINE)
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedQuery:
+    """One statement, ready for one schema.
+
+    Attributes:
+        name: Its name in the `.sql` file.
+        purpose: The sentence below the name.
+        text: The statement with `$n` placeholders.
+        parameters: Parameter names in placeholder order.
+    """
+
+    name: str
+    purpose: str
+    text: bytes
+    parameters: tuple[str, ...]
+
+
+class Queries:
+    """The named queries of one schema, as attributes.
+
+    Raises:
+        AttributeError: On access to a name no file defines.
+    """
+
+    def __init__(self, schema: str) -> None:
+        self.schema = schema
+        self.all = {query.name: query for query in _load(check_schema_name(schema))}
+
+    def __getattr__(self, name: str) -> NamedQuery:
+        try:
+            return self.all[name]
+        except KeyError:
+            raise AttributeError(f"no query is named {name!r}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One numbered step of the schema.
+
+    Attributes:
+        version: Its number, from 1.
+        name: What it does, from the file's name.
+        up: SQL with the schema marker, one transaction.
+        down: The way back.
+        checksum: SHA-256 of `up`, so that a changed migration is noticed.
+    """
+
+    version: int
+    name: str
+    up: str
+    down: str
+    checksum: str
+
+    def rendered(self, schema: str, *, down: bool = False) -> str:
+        """The SQL for one schema."""
+        return _in_schema(self.down if down else self.up, schema)
+
+
+@cache
+def queries(schema: str) -> Queries:
+    """The queries of `schema`, parsed once per process."""
+    return Queries(schema)
+
+
+@cache
+def migrations() -> tuple[Migration, ...]:
+    """Every migration this package ships, in order."""
+    found = []
+    for entry in sorted(resources.files(__name__).joinpath("migrations").iterdir(), key=lambda item: item.name):
+        if not entry.name.endswith(".up.sql"):
+            continue
+        number, name = entry.name.removesuffix(".up.sql").split("_", 1)
+        up = entry.read_text("utf-8")
+        down = resources.files(__name__).joinpath("migrations", f"{number}_{name}.down.sql").read_text("utf-8")
+        found.append(Migration(int(number), name, up, down, hashlib.sha256(up.encode()).hexdigest()))
+    return tuple(found)
+
+
+def bootstrap(schema: str, *, create_schema: bool = True) -> str:
+    """What a setup runs before its first migration; safe to run again."""
+    first = (
+        [_read("create_schema.sql").replace(_SCHEMA_NAME, f'"{check_schema_name(schema)}"')] if create_schema else []
+    )
+    return "\n".join([*first, _in_schema(_read("bootstrap.sql"), schema)])
+
+
+def recording(schema: str, migration: Migration) -> str:
+    """The statement that notes a migration as applied, with its values written out."""
+    query = queries(schema).record_migration
+    text = query.text.decode()
+    values = {"version": str(migration.version), "name": f"'{migration.name}'", "checksum": f"'{migration.checksum}'"}
+    for number, parameter in enumerate(query.parameters, 1):
+        text = text.replace(f"${number}", values[parameter])
+    return text + ";\n"
+
+
+def schema_story(schema: str) -> str:
+    """The whole schema in one readable script."""
+    return _in_schema(_read("schema.sql"), schema)
+
+
+def _read(name: str) -> str:
+    return resources.files(__name__).joinpath(name).read_text("utf-8")
+
+
+def _load(schema: str) -> list[NamedQuery]:
+    found = []
+    for entry in resources.files(__name__).joinpath("queries").iterdir():
+        text = entry.read_text("utf-8")
+        headers = list(_HEADER.finditer(text))
+        for header, following in zip(headers, [*headers[1:], None], strict=True):
+            body = text[header.end() : following.start() if following else len(text)].strip().rstrip(";")
+            purpose = " ".join(line.removeprefix("-- ") for line in header.group(2).splitlines())
+            found.append(_parse(header.group(1), purpose, _in_schema(body, schema)))
+    return found
+
+
+def _parse(name: str, purpose: str, body: str) -> NamedQuery:
+    order: list[str] = []
+
+    def number(match: re.Match[str]) -> str:
+        parameter = match.group(1)
+        if parameter not in order:
+            order.append(parameter)
+        return f"${order.index(parameter) + 1}"
+
+    return NamedQuery(name, purpose, _PARAMETER.sub(number, body).encode(), tuple(order))
+
+
+def _in_schema(text: str, schema: str) -> str:
+    return text.replace(_MARKER, f'"{check_schema_name(schema)}".')

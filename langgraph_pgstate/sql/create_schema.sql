@@ -1,0 +1,2 @@
+-- The schema that everything is in.
+CREATE SCHEMA IF NOT EXISTS /*schema_name*/pgstate;

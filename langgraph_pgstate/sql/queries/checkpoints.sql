@@ -1,0 +1,214 @@
+-- name: put_checkpoint
+-- Stores a checkpoint and its new segments, and touches its thread; answers no row, and writes nothing, when a checkpoint it inherits segments from is gone.
+WITH base AS MATERIALIZED (
+    -- The lock keeps a concurrent prune from deleting what this checkpoint is about to refer to.
+    SELECT segment_ids FROM /*schema*/checkpoints
+    WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:base_ids::text[])
+    FOR KEY SHARE
+), held AS MATERIALIZED (
+    SELECT 1 WHERE :inherited_ids::bigint[] <@ ARRAY(SELECT unnest(segment_ids) FROM base)
+), touched AS (
+    INSERT INTO /*schema*/threads (thread_id, agent, user_id)
+    SELECT :thread_id, :agent::text, :user_id::text FROM held WHERE :touch_thread::boolean
+    ON CONFLICT (thread_id) DO UPDATE SET
+        agent = coalesce(excluded.agent, threads.agent),
+        user_id = coalesce(excluded.user_id, threads.user_id),
+        updated_at = excluded.updated_at
+), new_segments AS (
+    INSERT INTO /*schema*/segments (thread_id, segment_id, data)
+    SELECT :thread_id, new.segment_id, new.data
+    FROM held CROSS JOIN LATERAL unnest(:new_ids::bigint[], :new_data::bytea[]) AS new (segment_id, data)
+)
+INSERT INTO /*schema*/checkpoints AS stored (
+    thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, segment_ids, metadata, state
+)
+SELECT
+    :thread_id, :checkpoint_ns, :checkpoint_id::text, :parent_checkpoint_id::text, :run_id::text, :source::text,
+    :step::integer, :segment_ids::bigint[], :metadata::jsonb, :state::bytea
+FROM held
+ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
+    parent_checkpoint_id = excluded.parent_checkpoint_id,
+    run_id = excluded.run_id,
+    source = excluded.source,
+    step = excluded.step,
+    -- What the row once referred to stays referred to: another process may be about to inherit it.
+    segment_ids = excluded.segment_ids || stored.segment_ids,
+    metadata = excluded.metadata,
+    state = excluded.state
+RETURNING 1;
+
+-- name: get_checkpoint
+-- Reads one checkpoint by id: its row, then its segments, then its pending writes.
+WITH head AS MATERIALIZED (
+    SELECT checkpoint_id, parent_checkpoint_id, metadata, state, segment_ids FROM /*schema*/checkpoints
+    WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id
+)
+SELECT 0 AS kind, checkpoint_id AS a, parent_checkpoint_id AS b, metadata::text AS c, 0::bigint AS n, state AS data,
+    segment_ids AS ids
+FROM head
+UNION ALL
+SELECT 1, NULL, NULL, NULL, s.segment_id, s.data, NULL
+FROM head JOIN /*schema*/segments s ON s.thread_id = :thread_id AND s.segment_id = ANY(head.segment_ids)
+UNION ALL
+SELECT 2, w.task_id, w.task_path, NULL, w.idx, w.data, NULL
+FROM head JOIN /*schema*/writes w
+    ON w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns AND w.checkpoint_id = head.checkpoint_id;
+
+-- name: get_latest_checkpoint
+-- Reads the newest checkpoint of a namespace: its row, then its segments, then its pending writes.
+WITH head AS MATERIALIZED (
+    SELECT checkpoint_id, parent_checkpoint_id, metadata, state, segment_ids FROM /*schema*/checkpoints
+    WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns
+    ORDER BY checkpoint_id DESC LIMIT 1
+)
+SELECT 0 AS kind, checkpoint_id AS a, parent_checkpoint_id AS b, metadata::text AS c, 0::bigint AS n, state AS data,
+    segment_ids AS ids
+FROM head
+UNION ALL
+SELECT 1, NULL, NULL, NULL, s.segment_id, s.data, NULL
+FROM head JOIN /*schema*/segments s ON s.thread_id = :thread_id AND s.segment_id = ANY(head.segment_ids)
+UNION ALL
+SELECT 2, w.task_id, w.task_path, NULL, w.idx, w.data, NULL
+FROM head JOIN /*schema*/writes w
+    ON w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns AND w.checkpoint_id = head.checkpoint_id;
+
+-- name: list_in_namespace
+-- A page of one namespace's checkpoints, newest first, below a cursor; the state is read only when it is asked for.
+SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata::text, created_at,
+    CASE WHEN :with_state::boolean THEN state END, segment_ids
+FROM /*schema*/checkpoints
+WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns
+    AND checkpoint_id < :cursor_id::text
+    AND (:before_id::text IS NULL OR checkpoint_id < :before_id)
+    AND (:checkpoint_id::text IS NULL OR checkpoint_id = :checkpoint_id)
+    AND (:source::text IS NULL OR source = :source)
+    AND (:step::integer IS NULL OR step = :step)
+    AND (:run_id::text IS NULL OR run_id = :run_id)
+    AND (:metadata::jsonb IS NULL OR metadata @> :metadata)
+ORDER BY checkpoint_id DESC
+LIMIT :page_size;
+
+-- name: list_in_thread
+-- A page of one thread's checkpoints over all its namespaces, newest first, below a cursor.
+SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata::text, created_at,
+    CASE WHEN :with_state::boolean THEN state END, segment_ids
+FROM /*schema*/checkpoints
+WHERE thread_id = :thread_id
+    AND (checkpoint_id, checkpoint_ns) < (:cursor_id::text, :cursor_ns::text)
+    AND (:before_id::text IS NULL OR checkpoint_id < :before_id)
+    AND (:checkpoint_id::text IS NULL OR checkpoint_id = :checkpoint_id)
+    AND (:source::text IS NULL OR source = :source)
+    AND (:step::integer IS NULL OR step = :step)
+    AND (:run_id::text IS NULL OR run_id = :run_id)
+    AND (:metadata::jsonb IS NULL OR metadata @> :metadata)
+ORDER BY checkpoint_id DESC, checkpoint_ns DESC
+LIMIT :page_size;
+
+-- name: list_everywhere
+-- A page of all threads' checkpoints, newest first, below a cursor; walks the index on checkpoint_id.
+SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata::text, created_at,
+    CASE WHEN :with_state::boolean THEN state END, segment_ids
+FROM /*schema*/checkpoints
+WHERE checkpoint_id <= :cursor_id::text
+    AND (checkpoint_id, thread_id, checkpoint_ns) < (:cursor_id, :cursor_thread::text, :cursor_ns::text)
+    AND (:before_id::text IS NULL OR checkpoint_id < :before_id)
+    AND (:source::text IS NULL OR source = :source)
+    AND (:step::integer IS NULL OR step = :step)
+    AND (:run_id::text IS NULL OR run_id = :run_id)
+    AND (:metadata::jsonb IS NULL OR metadata @> :metadata)
+ORDER BY checkpoint_id DESC, thread_id DESC, checkpoint_ns DESC
+LIMIT :page_size;
+
+-- name: list_of_run
+-- Every checkpoint of one run over all threads, newest first, below a cursor; for when nothing but the run is known.
+SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata::text, created_at,
+    CASE WHEN :with_state::boolean THEN state END, segment_ids
+FROM /*schema*/checkpoints
+WHERE run_id = :run_id
+    AND (checkpoint_id, thread_id, checkpoint_ns) < (:cursor_id::text, :cursor_thread::text, :cursor_ns::text)
+    AND (:before_id::text IS NULL OR checkpoint_id < :before_id)
+    AND (:source::text IS NULL OR source = :source)
+    AND (:step::integer IS NULL OR step = :step)
+    AND (:metadata::jsonb IS NULL OR metadata @> :metadata)
+ORDER BY checkpoint_id DESC, thread_id DESC, checkpoint_ns DESC
+LIMIT :page_size;
+
+-- name: get_lineage
+-- The ancestors of a checkpoint, nearest first, with their state but no segments; at most `page_size` of them.
+WITH RECURSIVE lineage AS (
+    SELECT checkpoint_id, parent_checkpoint_id, state, segment_ids, 0 AS depth FROM /*schema*/checkpoints
+    WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id
+    UNION ALL
+    SELECT c.checkpoint_id, c.parent_checkpoint_id, c.state, c.segment_ids, l.depth + 1
+    FROM lineage l JOIN /*schema*/checkpoints c
+        ON c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns AND c.checkpoint_id = l.parent_checkpoint_id
+    WHERE l.depth < :page_size - 1
+)
+SELECT checkpoint_id, parent_checkpoint_id, state, segment_ids FROM lineage ORDER BY depth;
+
+-- name: get_states
+-- The state, without segments, of some checkpoints of a namespace.
+SELECT checkpoint_id, state, segment_ids FROM /*schema*/checkpoints
+WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[]);
+
+-- name: scan_states
+-- A page of a namespace's states without segments, newest first, below a cursor.
+SELECT checkpoint_id, state, segment_ids FROM /*schema*/checkpoints
+WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns
+    AND checkpoint_id < :cursor_id::text
+ORDER BY checkpoint_id DESC
+LIMIT :page_size;
+
+-- name: get_outline
+-- A thread's checkpoints without their state, oldest first, for deciding what to keep.
+SELECT c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id, c.metadata::text,
+    c.created_at < now() - :older_than::interval AS is_old,
+    EXISTS (
+        SELECT 1 FROM /*schema*/writes w
+        WHERE w.thread_id = :thread_id AND w.checkpoint_ns = c.checkpoint_ns AND w.checkpoint_id = c.checkpoint_id
+    ) AS has_writes
+FROM /*schema*/checkpoints c
+WHERE c.thread_id = :thread_id
+ORDER BY c.checkpoint_ns, c.checkpoint_id;
+
+-- name: delete_checkpoints
+-- Removes some checkpoints of a namespace with their pending writes; answers how many of each and their bytes.
+WITH gone AS (
+    DELETE FROM /*schema*/checkpoints
+    WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[])
+    RETURNING octet_length(state) AS bytes
+), gone_writes AS (
+    DELETE FROM /*schema*/writes
+    WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[])
+    RETURNING octet_length(data) AS bytes
+)
+SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM gone_writes),
+    (SELECT coalesce(sum(bytes), 0)::bigint FROM gone) + (SELECT coalesce(sum(bytes), 0)::bigint FROM gone_writes);
+
+-- name: count_checkpoints
+-- What `delete_checkpoints` would remove.
+SELECT
+    (SELECT count(*) FROM /*schema*/checkpoints WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns
+        AND checkpoint_id = ANY(:checkpoint_ids::text[])),
+    (SELECT count(*) FROM /*schema*/writes WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns
+        AND checkpoint_id = ANY(:checkpoint_ids::text[])),
+    (SELECT coalesce(sum(octet_length(state)), 0)::bigint FROM /*schema*/checkpoints WHERE thread_id = :thread_id
+        AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[]))
+    + (SELECT coalesce(sum(octet_length(data)), 0)::bigint FROM /*schema*/writes WHERE thread_id = :thread_id
+        AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[]));
+
+-- name: find_runs
+-- The threads in which some runs left checkpoints or writes.
+SELECT thread_id FROM /*schema*/checkpoints WHERE run_id = ANY(:run_ids::text[])
+UNION
+SELECT thread_id FROM /*schema*/writes WHERE run_id = ANY(:run_ids::text[]);
+
+-- name: delete_runs
+-- Removes the checkpoints of some runs from a thread, the writes on them, and the runs' own writes elsewhere in it.
+WITH gone AS (
+    DELETE FROM /*schema*/checkpoints WHERE thread_id = :thread_id AND run_id = ANY(:run_ids::text[])
+    RETURNING checkpoint_ns, checkpoint_id
+)
+DELETE FROM /*schema*/writes w
+WHERE w.thread_id = :thread_id
+    AND (w.run_id = ANY(:run_ids::text[]) OR (w.checkpoint_ns, w.checkpoint_id) IN (SELECT * FROM gone));

@@ -1,0 +1,28 @@
+-- name: get_segments
+-- Some segments of a thread.
+SELECT segment_id, data FROM /*schema*/segments
+WHERE thread_id = :thread_id AND segment_id = ANY(:segment_ids::bigint[]);
+
+-- name: delete_unreferenced_segments
+-- Removes the segments of a thread that no surviving checkpoint, in whatever namespace or fork, refers to.
+WITH live AS (
+    SELECT DISTINCT unnest(segment_ids) AS segment_id FROM /*schema*/checkpoints WHERE thread_id = :thread_id
+), gone AS (
+    DELETE FROM /*schema*/segments s
+    WHERE s.thread_id = :thread_id AND NOT EXISTS (SELECT 1 FROM live WHERE live.segment_id = s.segment_id)
+    RETURNING octet_length(s.data) AS bytes
+)
+SELECT count(*), coalesce(sum(bytes), 0)::bigint FROM gone;
+
+-- name: count_unreferenced_segments
+-- The segments of a thread that would be unreferenced without the checkpoints listed, pairwise, as going.
+WITH going AS (
+    SELECT * FROM unnest(:namespaces::text[], :checkpoint_ids::text[]) AS g (checkpoint_ns, checkpoint_id)
+), live AS (
+    SELECT DISTINCT unnest(c.segment_ids) AS segment_id FROM /*schema*/checkpoints c
+    WHERE c.thread_id = :thread_id AND NOT EXISTS (
+        SELECT 1 FROM going g WHERE g.checkpoint_ns = c.checkpoint_ns AND g.checkpoint_id = c.checkpoint_id
+    )
+)
+SELECT count(*), coalesce(sum(octet_length(s.data)), 0)::bigint FROM /*schema*/segments s
+WHERE s.thread_id = :thread_id AND NOT EXISTS (SELECT 1 FROM live WHERE live.segment_id = s.segment_id);

@@ -1,0 +1,28 @@
+-- name: put_writes
+-- Stores rows of pending writes: special channels (negative idx) replace what was there, ordinary ones never do; answers the idx of each row stored.
+INSERT INTO /*schema*/writes AS stored (
+    thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, data
+)
+SELECT :thread_id, :checkpoint_ns, :checkpoint_id::text, :task_id::text, new.idx, :task_path::text, :run_id::text,
+    new.data
+FROM unnest(:idxs::integer[], :data::bytea[]) AS new (idx, data)
+ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO UPDATE SET
+    task_path = excluded.task_path,
+    run_id = excluded.run_id,
+    data = excluded.data
+WHERE stored.idx < 0
+RETURNING idx;
+
+-- name: get_task_writes
+-- The ordinary writes one task has stored, locked until the transaction ends.
+SELECT idx, data FROM /*schema*/writes
+WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id
+    AND task_id = :task_id AND idx >= 0
+ORDER BY created_at, idx
+FOR UPDATE;
+
+-- name: get_writes
+-- The pending writes of some checkpoints of a namespace, in the order they are applied.
+SELECT checkpoint_id, task_id, task_path, idx, data FROM /*schema*/writes
+WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[])
+ORDER BY task_path, task_id, created_at, idx;

@@ -1,0 +1,64 @@
+"""One PostgreSQL for the whole run, one empty schema for each test that asks for it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
+from langgraph_pgstate.db.embedded import embedded_server
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def dsn() -> Iterator[str]:
+    """The server under test: `PGSTATE_TEST_DSN`, else the embedded one on a directory of its own."""
+    given = os.environ.get("PGSTATE_TEST_DSN")
+    if given:
+        yield given
+        return
+    directory = Path(tempfile.mkdtemp(prefix="pgstate-test-"))
+    try:
+        with embedded_server(directory / "data", version=int(os.environ.get("PGSTATE_TEST_VERSION", "18"))) as uri:
+            yield uri
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def connection(dsn: str) -> Iterator[psycopg.Connection]:
+    """A connection in autocommit, for looking behind the saver's back."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def schema(connection: psycopg.Connection) -> Iterator[str]:
+    """The name of a schema that does not exist yet, and does not afterwards."""
+    name = f"t{os.getpid()}_{next(_numbers)}"
+    yield name
+    connection.execute(f'DROP SCHEMA IF EXISTS "{name}" CASCADE')
+
+
+@pytest.fixture
+def saver(dsn: str, schema: str) -> Iterator[PGStateSaver]:
+    """A blocking saver on an empty schema."""
+    with PGStateSaver.from_conn_string(dsn, schema=schema) as saver:
+        saver.setup()
+        yield saver
+
+
+@pytest.fixture
+async def async_saver(dsn: str, schema: str) -> AsyncIterator[AsyncPGStateSaver]:
+    """An asynchronous saver on an empty schema."""
+    async with AsyncPGStateSaver.from_conn_string(dsn, schema=schema) as saver:
+        await saver.setup()
+        yield saver
