@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check lint bench bench-quick clean
+.PHONY: help demo test test-all test-versions check lint bench bench-quick clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml
+	@echo "Setting up $(VENV); this takes half a minute, once"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' && touch $@
 
@@ -22,6 +23,10 @@ test: $(STAMP) ## Run the tests on the embedded PostgreSQL, or on PGSTATE_TEST_D
 
 test-all: $(STAMP) ## Run the tests, the slow ones included
 	@$(BIN)/python -m pytest -m ''
+
+test-versions: $(STAMP) ## Run the tests on PostgreSQL 16, and on Debian's 15 where it is installed
+	@PGSTATE_TEST_VERSION=16 $(BIN)/python -m pytest
+	@if test -d /usr/lib/postgresql/15; then PGSTATE_TEST_VERSION=15 $(BIN)/python -m pytest; fi
 
 lint: $(STAMP) ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff check .

@@ -1,1 +1,321 @@
-"""Looking after the database."""
+"""Looking after the database: the schema, its integrity, and moving threads in and out."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from langgraph_pgstate.codec.opaque import OpaqueCodec
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.database import DEFAULT_PREPARE_THRESHOLD, Database
+from langgraph_pgstate.db.embedded import embedded_server
+from langgraph_pgstate.db.port import Port
+from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, DatabaseError, PGStateError
+from langgraph_pgstate.operations import integrity, transfer, transfer_langgraph
+from langgraph_pgstate.operations import schema as schemas
+from langgraph_pgstate.operations.addresses import thread_id_of
+from langgraph_pgstate.operations.transfer_langgraph import LangGraphStore
+from langgraph_pgstate.operations.transfer_pgstate import PGStateStore
+from langgraph_pgstate.settings import DEFAULT_EMBEDDED_PATH, DEFAULT_SCHEMA, RetryPolicy, check_schema_name
+from langgraph_pgstate.sql import Queries, langgraph_queries, queries
+from langgraph_pgstate.types import CheckReport, Problem, Progress, SchemaStatus, TransferReport
+
+OnProgress = Callable[[Progress], None]
+
+# Classes 22 and 54: what one thread holds does not fit the tables; the others may.
+_DATA_ERRORS = ("22", "54")
+
+
+class Admin:
+    """What is done to a whole schema rather than to one thread. Blocking.
+
+    Args:
+        database: Where the tables are, and in which schema.
+        serde: The serializer of the application's saver, if it is not the default; only `check(deep=True)` decodes
+            with it. Values are split into shared segments only for LangGraph's own serializer.
+
+    Example:
+        >>> with Admin.open("postgresql://localhost/app") as admin:
+        ...     admin.setup()
+        ...     report = admin.import_langgraph("postgresql://localhost/old")
+    """
+
+    def __init__(
+        self, database: Database, *, serde: SerializerProtocol | None = None, retry: RetryPolicy | None = None
+    ) -> None:
+        self._database = database
+        self._queries = queries(check_schema_name(database.schema))
+        self._serde = serde
+        self._codec = OpaqueCodec(serde)
+        self._retry = retry or RetryPolicy()
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls,
+        dsn: str,
+        *,
+        schema: str = DEFAULT_SCHEMA,
+        serde: SerializerProtocol | None = None,
+        prepare_threshold: int | None = DEFAULT_PREPARE_THRESHOLD,
+        retry: RetryPolicy | None = None,
+    ) -> Iterator[Self]:
+        """Connect, and disconnect at the end of the `with` block.
+
+        Raises:
+            UnavailableError: If the server does not answer.
+            ConfigurationError: If `schema` is no plain identifier.
+        """
+        check_schema_name(schema)
+        with Database.open(
+            dsn, schema=schema, pool=False, prepare_threshold=prepare_threshold, retry=retry
+        ) as database:
+            yield cls(database, serde=serde, retry=retry)
+
+    @classmethod
+    @contextmanager
+    def embedded(cls, path: str | Path = DEFAULT_EMBEDDED_PATH, *, schema: str = DEFAULT_SCHEMA) -> Iterator[Self]:
+        """The same on the PostgreSQL that the `embedded` extra brings along."""
+        with embedded_server(path) as dsn, cls.open(dsn, schema=schema) as admin:
+            yield admin
+
+    @property
+    def schema(self) -> str:
+        """The PostgreSQL schema the tables are in."""
+        return self._queries.schema
+
+    def status(self) -> SchemaStatus:
+        """Where the schema stands; version 0 if it was never set up.
+
+        Raises:
+            MigrationConflictError: If the schema was changed by other means.
+        """
+        return self._database.run(schemas.get_status, self._queries)
+
+    def setup(self, *, metadata_index: bool = False) -> list[str]:
+        """Make the tables, or bring them up to date. One transaction; safe to repeat and from many processes at once.
+
+        Args:
+            metadata_index: Also make a GIN index on all metadata.
+
+        Returns:
+            Names of the migrations applied; empty when nothing was missing.
+
+        Raises:
+            SchemaOutdatedError: If the schema is newer than this package.
+            MigrationConflictError: If the schema was changed by other means.
+        """
+        return self._database.run(schemas.setup, self._queries, with_metadata_index=metadata_index)
+
+    def migrate(self, version: int | None = None) -> list[str]:
+        """Move the schema up or down to a version, in one transaction. Down loses what the tables hold.
+
+        Args:
+            version: Where to; the newest this package ships when left out.
+
+        Returns:
+            Names of the migrations applied or taken back, in that order, each after `"up "` or `"down "`.
+
+        Raises:
+            ConfigurationError: If there is no such version.
+            MigrationConflictError: If the schema was changed by other means.
+        """
+        target = self.status().expected if version is None else version
+        return self._database.run(schemas.migrate_to, self._queries, target)
+
+    def setup_script(self) -> str:
+        """The SQL that `setup` would run on an empty database, for people who run their own migrations."""
+        return schemas.setup_script(self.schema)
+
+    def check(
+        self, thread_id: str | None = None, *, deep: bool = False, progress: OnProgress | None = None
+    ) -> CheckReport:
+        """Re-read every checkpoint, follow its references, and name what is broken. Reads only, page by page.
+
+        Args:
+            thread_id: One thread; all of them when left out.
+            deep: Decode every value, too, through the serializer.
+            progress: Called after each thread.
+
+        Returns:
+            What was read, and its problems; damage never raises.
+
+        Raises:
+            SchemaMissingError: If `setup` was never run.
+            UnavailableError: If the server does not answer.
+        """
+        codec = ValueCodec(self._serde, refuse_unsafe=False) if deep else None
+        self._database.run(schemas.check_version, self._queries)
+        report = CheckReport()
+        given = None if thread_id is None else [thread_id_of(thread_id)]
+        total = len(given) if given else self._database.run(integrity.count_threads, self._queries)
+        for id in given or self._threads(self._database, integrity.next_threads, self._queries):
+            report += self._database.run(integrity.check_thread, self._queries, codec, id)
+            if progress:
+                progress(Progress(report.threads, total, report.checkpoints, id))
+        return report
+
+    def import_langgraph(
+        self,
+        source_dsn: str,
+        *,
+        source_schema: str = "public",
+        thread_ids: Sequence[str] | None = None,
+        overwrite: bool = False,
+        verify: bool = True,
+        progress: OnProgress | None = None,
+    ) -> TransferReport:
+        """Copy threads out of the tables of LangGraph's own PostgreSQL saver. The source is only read.
+
+        Thread by thread in the order of their ids, in transactions of at most a few dozen checkpoints. Stopped at any
+        point and started again it goes on where it was: what is there and equal is skipped. A further run brings over
+        what the old application has written since. Values are carried over as bytes; no object of theirs is built.
+
+        Args:
+            source_dsn: The database of the old application; may be the same one.
+            source_schema: Schema of its tables.
+            thread_ids: Only these threads.
+            overwrite: Bring over threads that went on in both places, too. Nothing of ours is deleted: what is on
+                both sides becomes theirs, and the rest stays as another branch.
+            verify: Read each thread from both sides afterwards and compare.
+            progress: Called after each thread.
+
+        Raises:
+            SchemaMissingError: If `setup` was never run here, or `source_schema` has no such tables.
+            ConfigurationError: If the source's tables are those of the shallow saver.
+            UnavailableError: If one of the servers does not answer. What was copied stays.
+        """
+        theirs = langgraph_queries(source_schema)
+        self._database.run(schemas.check_version, self._queries)
+        with Database.open(source_dsn, schema=source_schema, pool=False, prepare_threshold=None) as source:
+            source.run(transfer_langgraph.check_tables, theirs)
+
+            async def copy(target_port: Port, source_port: Port, thread_id: str) -> TransferReport:
+                return await transfer.transfer_thread(
+                    LangGraphStore(source_port, theirs, thread_id),
+                    PGStateStore(target_port, self._queries, self._codec, thread_id),
+                    thread_id,
+                    overwrite=overwrite,
+                    verify=verify,
+                )
+
+            if thread_ids is None:
+                total = source.run(transfer_langgraph.count_threads, theirs)
+                threads: Iterable[str] = self._threads(source, transfer_langgraph.next_threads, theirs)
+            else:
+                threads = dict.fromkeys(map(thread_id_of, thread_ids))
+                total = len(threads)
+            return self._transfer(source, self._database, copy, threads, total, progress)
+
+    def export_langgraph(
+        self,
+        target_dsn: str,
+        *,
+        target_schema: str = "public",
+        thread_ids: Sequence[str] | None = None,
+        overwrite: bool = False,
+        verify: bool = True,
+        progress: OnProgress | None = None,
+    ) -> TransferReport:
+        """Copy threads to the tables of LangGraph's own PostgreSQL saver, so that it answers the same.
+
+        The tables are made if they are missing, as its own `setup()` would make them. Idempotent and resumable like
+        `import_langgraph`.
+
+        Args:
+            target_dsn: The database to write to; may be the same one.
+            target_schema: Schema of the tables; made if it is missing.
+            thread_ids: Only these threads.
+            overwrite: Write threads that went on in both places, too; nothing of theirs is deleted.
+            verify: Read each thread from both sides afterwards and compare.
+            progress: Called after each thread.
+
+        Raises:
+            SchemaMissingError: If `setup` was never run here.
+            ConfigurationError: If the target's tables are those of the shallow saver.
+            UnavailableError: If one of the servers does not answer. What was copied stays.
+        """
+        theirs = langgraph_queries(target_schema)
+        self._database.run(schemas.check_version, self._queries)
+        with Database.open(target_dsn, schema=target_schema, pool=False, prepare_threshold=None) as target:
+            target.run(transfer_langgraph.create_tables, theirs)
+
+            async def copy(target_port: Port, source_port: Port, thread_id: str) -> TransferReport:
+                return await transfer.transfer_thread(
+                    PGStateStore(source_port, self._queries, self._codec, thread_id),
+                    LangGraphStore(target_port, theirs, thread_id),
+                    thread_id,
+                    overwrite=overwrite,
+                    verify=verify,
+                )
+
+            if thread_ids is None:
+                total = self._database.run(integrity.count_threads, self._queries)
+                threads: Iterable[str] = self._threads(self._database, integrity.next_threads, self._queries)
+            else:
+                threads = dict.fromkeys(map(thread_id_of, thread_ids))
+                total = len(threads)
+            return self._transfer(self._database, target, copy, threads, total, progress)
+
+    def _threads(
+        self, database: Database, next_page: Callable[[Port, Queries, str], Awaitable[list[str]]], queries: Queries
+    ) -> Iterator[str]:
+        """The ids of all threads, page by page."""
+        after = ""
+        while page := database.run(next_page, queries, after):
+            yield from page
+            after = page[-1]
+
+    def _transfer(
+        self,
+        source: Database,
+        target: Database,
+        copy: Callable[[Port, Port, str], Coroutine[Any, Any, TransferReport]],
+        threads: Iterable[str],
+        total: int,
+        progress: OnProgress | None,
+    ) -> TransferReport:
+        report = TransferReport()
+        for thread_id in threads:
+            report += self._with_retries(source, target, copy, thread_id)
+            if progress:
+                progress(Progress(report.threads, total, report.checkpoints + report.unchanged, thread_id))
+        return report
+
+    def _with_retries(
+        self,
+        source: Database,
+        target: Database,
+        copy: Callable[[Port, Port, str], Coroutine[Any, Any, TransferReport]],
+        thread_id: str,
+    ) -> TransferReport:
+        """Copy one thread over two connections, again when one of them was lost: what is there is skipped then."""
+
+        async def lend(port: Port) -> TransferReport:
+            return target.run_once(copy, port, thread_id)
+
+        attempt = 1
+        while True:
+            try:
+                return source.run_once(lend)
+            except (CorruptStateError, ConfigurationError) as error:
+                return _failure(thread_id, error)
+            except DatabaseError as error:
+                if (error.sqlstate or "").startswith(_DATA_ERRORS):
+                    return _failure(thread_id, error)
+                if not error.retryable or attempt >= self._retry.attempts:
+                    raise
+            time.sleep(self._retry.delay(attempt, random.random()))
+            attempt += 1
+
+
+def _failure(thread_id: str, error: PGStateError) -> TransferReport:
+    """One thread that could not be copied, or not to its end; the job goes on with the next."""
+    where, why = (error.where, error.why) if isinstance(error, CorruptStateError) else ("the thread", str(error))
+    return TransferReport(threads=1, differences=[Problem(thread_id, where, why)])

@@ -137,10 +137,11 @@ class CorruptStateError(PGStateError):
 
     Attributes:
         where: The checkpoint, segment or write that is damaged.
+        why: What is wrong with it.
     """
 
     def __init__(self, where: str, why: str) -> None:
-        self.where = where
+        self.where, self.why = where, why
         super().__init__(f"{where} is damaged: {why}. `pgstate check` names everything that is broken.")
 
 
@@ -163,6 +164,6 @@ class UnavailableError(DatabaseError):
 
 
 class ConflictError(DatabaseError):
-    """The database gave up on a transaction that ran into another (40001, 40P01)."""
+    """The database gave up on a transaction that ran into another (40001, 40P01, 23505)."""
 
     retryable = True

@@ -35,8 +35,9 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from langgraph_pgstate.cache import ManifestCache, Touches
 from langgraph_pgstate.codec.states import Manifest
-from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.codec.values import ValueCodec, encodes_as_utf8
 from langgraph_pgstate.db.database import (
     DEFAULT_PREPARE_THRESHOLD,
     AsyncConnection,
@@ -51,8 +52,7 @@ from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations import checkpoints, retention, schema, threads, writes
 from langgraph_pgstate.operations.addresses import Address, address_of, thread_id_of
-from langgraph_pgstate.operations.cache import ManifestCache, Touches
-from langgraph_pgstate.operations.planning import PutPlan, plan_put, request_put
+from langgraph_pgstate.operations.planning import PutPlan, PutRequest, plan_put, request_put
 from langgraph_pgstate.operations.reading import load_tuple
 from langgraph_pgstate.settings import (
     DEFAULT_EMBEDDED_PATH,
@@ -71,6 +71,7 @@ P = ParamSpec("P")
 _TOUCH_SECONDS = 5.0
 # Encoding or decoding more than this takes milliseconds: the asynchronous saver does it off the event loop.
 _HEAVY_BYTES = 256 * 1024
+_MANY_ELEMENTS = 200
 
 
 @dataclass(slots=True)
@@ -122,28 +123,16 @@ class _Saver(BaseCheckpointSaver[str]):
         clone.serde = codec.serde
         return clone
 
-    def _plan(
+    def _request(
         self,
         config: RunnableConfig,
         checkpoint: Checkpoint,
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
-    ) -> PutPlan:
+    ) -> tuple[PutRequest, Manifest | None]:
+        """A checked put, and its parent's manifest if it is known."""
         request = request_put(self._codec, config, checkpoint, metadata, new_versions)
-        parent = self._knowledge.cache.get(request.parent) if request.parent else None
-        return plan_put(self._codec, request, parent)
-
-    def _is_heavy(self, config: RunnableConfig, checkpoint: Checkpoint, new_versions: ChannelVersions) -> bool:
-        """Whether the values to store are known to be large, from their parent's or their own size."""
-        parent = self._knowledge.cache.get(address_of(config))
-        size = 0
-        for channel in new_versions:
-            value = checkpoint["channel_values"].get(channel)
-            if isinstance(value, str | bytes | bytearray):
-                size += len(value)
-            if parent is not None:
-                size += parent.size_of(channel)
-        return size > _HEAVY_BYTES or (parent is None and len(new_versions) > 0 and _holds_much(checkpoint))
+        return request, self._knowledge.cache.get(request.parent) if request.parent else None
 
     def _is_touch_due(self, address: Address, plan: PutPlan) -> bool:
         return plan.request.parent is None or self._knowledge.touches.is_due(address.thread_id, time.monotonic())
@@ -175,7 +164,8 @@ class PGStateSaver(_Saver):
 
     Args:
         connection: A psycopg `Connection` or `ConnectionPool` that the caller owns and closes. On a single connection
-            calls take turns, and inside a transaction of the caller nothing is committed or retried.
+            calls take turns. Inside a transaction of the caller nothing is committed or retried; outside of one each
+            call commits by itself, whether or not the connection is in autocommit.
         schema: The PostgreSQL schema of the tables.
         serde: Serializer of values; LangGraph's own when left out, refusing to build types that are neither its safe
             ones nor allowed by `with_allowlist`. A serializer passed here decides for itself.
@@ -249,14 +239,18 @@ class PGStateSaver(_Saver):
             saver.setup()
             yield saver
 
-    def setup(self) -> None:
+    def setup(self, *, metadata_index: bool = False) -> None:
         """Make the tables, or bring them up to date. One transaction; safe to call at every start of every process.
+
+        Args:
+            metadata_index: Also make a GIN index on all metadata, for filters other than `source`, `step` and `run_id`
+                over many threads.
 
         Raises:
             SchemaOutdatedError: If the schema is newer than this package.
             MigrationConflictError: If the schema was changed by other means.
         """
-        self._database.run(schema.setup, self._queries)
+        self._database.run(schema.setup, self._queries, with_metadata_index=metadata_index)
         self._knowledge.schema_checked = True
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
@@ -319,7 +313,7 @@ class PGStateSaver(_Saver):
             ConfigurationError: If an id is missing or too long. Nothing was written.
             SerializationError: If a value cannot be stored. Nothing was written.
         """
-        plan = self._plan(config, checkpoint, metadata, new_versions)
+        plan = plan_put(self._codec, *self._request(config, checkpoint, metadata, new_versions))
         touch = self._is_touch_due(plan.request.address, plan)
         manifest = self._run(checkpoints.put, self._queries, self._codec, plan, touch)
         return self._note_put(plan, manifest, touch)
@@ -564,9 +558,9 @@ class AsyncPGStateSaver(_Saver):
         finally:
             await asyncio.to_thread(server.__exit__, None, None, None)
 
-    async def setup(self) -> None:
+    async def setup(self, *, metadata_index: bool = False) -> None:
         """Async twin of `PGStateSaver.setup`, of the same name as in LangGraph's own asynchronous saver."""
-        await self._database.run(schema.setup, self._queries)
+        await self._database.run(schema.setup, self._queries, with_metadata_index=metadata_index)
         self._knowledge.schema_checked = True
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
@@ -604,10 +598,11 @@ class AsyncPGStateSaver(_Saver):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """Async twin of `put`."""
-        if self._is_heavy(config, checkpoint, new_versions):
-            plan = await asyncio.to_thread(self._plan, config, checkpoint, metadata, new_versions)
+        request, parent = self._request(config, checkpoint, metadata, new_versions)
+        if _is_heavy(request, parent):
+            plan = await asyncio.to_thread(plan_put, self._codec, request, parent)
         else:
-            plan = self._plan(config, checkpoint, metadata, new_versions)
+            plan = plan_put(self._codec, request, parent)
         touch = self._is_touch_due(plan.request.address, plan)
         manifest = await self._run(checkpoints.put, self._queries, self._codec, plan, touch)
         return self._note_put(plan, manifest, touch)
@@ -681,14 +676,14 @@ class AsyncPGStateSaver(_Saver):
             self._knowledge.schema_checked = True
         return await self._database.run(operation, *args, **kwargs)
 
-    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def _wait(self, coroutine: Coroutine[Any, Any, T], name: str | None = None) -> T:
         """Wait, on another thread, for a coroutine that runs on the saver's loop."""
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:
             running = None
         if self._loop is None or running is self._loop or not self._loop.is_running():
-            name = getattr(coroutine, "__name__", "the method")
+            name = name or getattr(coroutine, "__name__", "the method")
             coroutine.close()
             if running is None:
                 raise ConfigurationError(
@@ -714,12 +709,11 @@ class AsyncPGStateSaver(_Saver):
         metadata_only: bool = False,
     ) -> Iterator[CheckpointTuple]:
         """`alist`, for callers on another thread."""
-        items = self.alist(config, filter=filter, before=before, limit=limit, metadata_only=metadata_only)
-
-        async def alist() -> list[CheckpointTuple]:
-            return [item async for item in items]
-
-        yield from self._wait(alist())
+        listing = checkpoints.request_list(config, filter, before, limit, metadata_only)
+        while listing is not None:
+            page = self._wait(self._run(checkpoints.list_page, self._queries, self._codec, listing), "alist")
+            yield from page.load(self._codec)
+            listing = page.following
 
     def put(
         self,
@@ -778,8 +772,19 @@ _put_writes = writes.put_writes
 def _run_ids(run_ids: Sequence[str]) -> list[str]:
     if isinstance(run_ids, str):
         raise ConfigurationError("run_ids is a sequence of run ids, not one string")
-    return [str(id) for id in run_ids if id]
+    # What PostgreSQL's text cannot hold was never stored.
+    return [id for id in map(str, run_ids) if id and "\0" not in id and encodes_as_utf8(id)]
 
 
-def _holds_much(checkpoint: Checkpoint) -> bool:
-    return any(isinstance(value, list) and len(value) > 200 for value in checkpoint["channel_values"].values())
+def _is_heavy(request: PutRequest, parent: Manifest | None) -> bool:
+    """Whether the values to store are known to be large, from their own size or that of their last version."""
+    size = 0
+    for channel in request.new_versions:
+        value = request.checkpoint["channel_values"].get(channel)
+        if isinstance(value, str | bytes | bytearray):
+            size += len(value)
+        elif parent is not None:
+            size += parent.size_of(channel)
+        elif isinstance(value, list) and len(value) > _MANY_ELEMENTS:
+            return True
+    return size > _HEAVY_BYTES

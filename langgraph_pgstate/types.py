@@ -93,6 +93,68 @@ class CheckReport:
     unreferenced: int = 0
     problems: list[Problem] = field(default_factory=list)
 
+    def __add__(self, other: CheckReport) -> CheckReport:
+        return CheckReport(
+            self.threads + other.threads,
+            self.checkpoints + other.checkpoints,
+            self.segments + other.segments,
+            self.writes + other.writes,
+            self.unreferenced + other.unreferenced,
+            self.problems + other.problems,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job over many threads has come.
+
+    Attributes:
+        threads: Threads finished.
+        total: Threads there were to visit when the job began.
+        checkpoints: Checkpoints read or written so far.
+        thread_id: The thread just worked on.
+    """
+
+    threads: int
+    total: int
+    checkpoints: int
+    thread_id: str
+
+
+@dataclass(slots=True)
+class TransferReport:
+    """What an import from LangGraph's own tables, or an export to them, did.
+
+    Attributes:
+        threads: Threads visited.
+        checkpoints: Checkpoints written.
+        writes: Pending writes written.
+        unchanged: Checkpoints that were there already and equal.
+        verified: Checkpoints read from both sides afterwards and compared.
+        conflicts: Threads that went on in both places; left as they are.
+        differences: What the two sides answer differently after the copy, or could not be copied; empty when all is
+            well.
+    """
+
+    threads: int = 0
+    checkpoints: int = 0
+    writes: int = 0
+    unchanged: int = 0
+    verified: int = 0
+    conflicts: list[Problem] = field(default_factory=list)
+    differences: list[Problem] = field(default_factory=list)
+
+    def __add__(self, other: TransferReport) -> TransferReport:
+        return TransferReport(
+            self.threads + other.threads,
+            self.checkpoints + other.checkpoints,
+            self.writes + other.writes,
+            self.unchanged + other.unchanged,
+            self.verified + other.verified,
+            self.conflicts + other.conflicts,
+            self.differences + other.differences,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class SchemaStatus:
@@ -111,15 +173,63 @@ class SchemaStatus:
     pending: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class TableSize:
+    """What one table takes.
+
+    Attributes:
+        name: The table.
+        rows: Its rows.
+        exact: Whether they were counted; else PostgreSQL's estimate.
+        bytes: On disk, with indexes and TOAST.
+        index_bytes: Of these, the indexes.
+    """
+
+    name: str
+    rows: int
+    exact: bool
+    bytes: int
+    index_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadSize:
+    """What one thread takes, before PostgreSQL's own overhead.
+
+    Attributes:
+        checkpoints: Checkpoint rows.
+        state_bytes: Bytes of their states.
+        segments: Segment rows.
+        segment_bytes: Bytes of their data.
+        writes: Rows of pending writes.
+        write_bytes: Bytes of their data.
+    """
+
+    checkpoints: int
+    state_bytes: int
+    segments: int
+    segment_bytes: int
+    writes: int
+    write_bytes: int
+
+
 class Query(Protocol):
     """A named statement, ready for one schema."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Its name in the `.sql` file."""
+        ...
+
     @property
-    def text(self) -> bytes: ...
+    def text(self) -> bytes:
+        """The statement, with `$n` for its parameters."""
+        ...
+
     @property
-    def parameters(self) -> tuple[str, ...]: ...
+    def parameters(self) -> tuple[str, ...]:
+        """Parameter names in placeholder order."""
+        ...
 
 
 Row = tuple[Any, ...]

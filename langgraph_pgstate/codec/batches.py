@@ -1,6 +1,7 @@
 """Pending writes of one call, packed into as few rows as their idempotence allows.
 
-Ordinary writes that follow one another are one row, numbered by the first: `[[channel, type, bytes], …]` in a frame.
+The ordinary writes of a call are one row: `[[number, channel, type, bytes], …]` in a frame. A task's first such row
+has the `idx` 0, so that a second call meets it, and adds what is missing as a row under the next `idx`.
 A write to a special channel (error, interrupt, resume, scheduled) is a row of its own under its negative number,
 because it alone may be replaced later.
 """
@@ -17,26 +18,22 @@ from langgraph_pgstate.codec import frames
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import CorruptStateError
 
-Write = tuple[str, str, bytes]
+# Channel, type and bytes, after the number that orders a task's writes.
+Write = tuple[int, str, str, bytes]
 
 
 def encode_writes(codec: ValueCodec, writes: Sequence[tuple[str, Any]]) -> list[tuple[int, list[Write]]]:
     """Rows as `(idx, writes)`, encoded but not yet packed."""
-    rows: list[tuple[int, list[Write]]] = []
     special: dict[int, list[Write]] = {}
-    following = -1
+    ordinary: list[Write] = []
     for index, (channel, value) in enumerate(writes):
-        write = (channel, *codec.dumps(channel, value))
         number = WRITES_IDX_MAP.get(channel, index)
+        write = (number, channel, *codec.dumps(channel, value))
         if number < 0:
             special[number] = [write]
-        elif index == following:
-            rows[-1][1].append(write)
-            following += 1
         else:
-            rows.append((index, [write]))
-            following = index + 1
-    return [*special.items(), *rows]
+            ordinary.append(write)
+    return [*special.items(), (0, ordinary)] if ordinary else [*special.items()]
 
 
 def pack_writes(writes: Sequence[Write]) -> bytes:
@@ -51,6 +48,9 @@ def unpack_writes(data: bytes, where: str) -> list[Write]:
         CorruptStateError: If the row is damaged.
     """
     try:
-        return [(channel, type_, content) for channel, type_, content in ormsgpack.unpackb(frames.unpack(data, where))]
+        return [
+            (number, channel, type_, content)
+            for number, channel, type_, content in ormsgpack.unpackb(frames.unpack(data, where))
+        ]
     except (ormsgpack.MsgpackDecodeError, TypeError, ValueError) as error:
         raise CorruptStateError(where, f"its writes do not decode ({error})") from error

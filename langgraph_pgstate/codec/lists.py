@@ -10,14 +10,15 @@ from typing import Final
 
 from langgraph_pgstate.codec.messages import DIGEST_SIZE
 
-# When this many trailing runs of one size class have gathered they are written again as one, so that a list of
-# 1,000 messages is read from about two dozen segments instead of 1,000.
-MERGE_AT: Final = 8
-_SIZE_CLASSES: Final = (8, 64)
+# When this many small trailing runs have gathered they are written again as one, so that a list of 1,000 messages is
+# read from about four dozen segments instead of 1,000. Merging at 8 and at 64 halved the reads for a third more WAL.
+MERGE_AT: Final = 64
 # A segment is read whole even when one of its elements is wanted.
 SEGMENT_BYTES: Final = 64 * 1024
+# A run of this size is worth a reference of its own.
+_SMALL_BYTES: Final = SEGMENT_BYTES // 8
 # A list in more runs than this (edits and removals split them) is written afresh.
-_MAX_RUNS: Final = 48
+_MAX_RUNS: Final = 128
 _MAX_RUNS_SHARE: Final = 24
 
 
@@ -47,6 +48,7 @@ class Fresh:
 
     @property
     def count(self) -> int:
+        """Number of elements."""
         return self.stop - self.start
 
 
@@ -109,18 +111,17 @@ def _match(old_runs: tuple[Run, ...], old_digests: bytes, digests: bytes) -> lis
 
 
 def _merge(pieces: list[Piece]) -> list[Piece]:
-    """Fuse trailing small pieces into one to be written, one size class after the other."""
-    for size_class in _SIZE_CLASSES:
-        tail = 0
-        size = 0
-        while tail < len(pieces):
-            piece = pieces[-1 - tail]
-            size += piece.size if isinstance(piece, Run) else 0
-            if piece.count >= size_class or size > SEGMENT_BYTES:
-                break
-            tail += 1
-        if tail >= MERGE_AT:
-            stop = sum(piece.count for piece in pieces)
-            start = stop - sum(piece.count for piece in pieces[-tail:])
-            pieces = [*pieces[:-tail], Fresh(start, stop)]
-    return pieces
+    """Fuse the small pieces at the end into one to be written, once they are many or large together."""
+    tail = 0
+    size = 0
+    for piece in reversed(pieces):
+        piece_size = piece.size if isinstance(piece, Run) else 0
+        if piece.count >= MERGE_AT or piece_size >= _SMALL_BYTES:
+            break
+        tail += 1
+        size += piece_size
+    if tail < MERGE_AT and size < SEGMENT_BYTES:
+        return pieces
+    stop = sum(piece.count for piece in pieces)
+    start = stop - sum(piece.count for piece in pieces[-tail:])
+    return [*pieces[:-tail], Fresh(start, stop)]

@@ -16,6 +16,7 @@ import ormsgpack
 import xxhash
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.messages.ai import InputTokenDetails, OutputTokenDetails, UsageMetadata
+from pydantic import BaseModel
 
 # The serializer's own options: the bytes must be the same.
 PACK_OPTIONS: Final = (
@@ -30,7 +31,8 @@ UNPACK_OPTIONS: Final = ormsgpack.OPT_NON_STR_KEYS
 EXTENSION_PYDANTIC: Final = 5
 DIGEST_SIZE: Final = 16
 
-_SUFFIX = ormsgpack.packb("model_validate_json")
+_METHOD = "model_validate_json"
+_SUFFIX = ormsgpack.packb(_METHOD)
 _TOOL_CALL_KEYS = ("name", "args", "id", "type")
 _USAGE_KEYS = frozenset(UsageMetadata.__annotations__)
 _USAGE_DETAILS = {
@@ -41,6 +43,13 @@ _USAGE_DETAILS = {
 ExtensionHook = Callable[[int, bytes], Any]
 
 
+# Straight to the slots: pydantic's own `__setattr__` looks for fields first.
+_set_dict = BaseModel.__dict__["__dict__"].__set__
+_set_fields_set = BaseModel.__dict__["__pydantic_fields_set__"].__set__
+_set_extra = BaseModel.__dict__["__pydantic_extra__"].__set__
+_set_private = BaseModel.__dict__["__pydantic_private__"].__set__
+
+
 class MessageShape:
     """What is known of one message class.
 
@@ -48,17 +57,19 @@ class MessageShape:
         cls: The class, matched exactly.
         fields: Its fields in the order `model_dump` gives them.
         seed: Seed of its fingerprints, random per process, so that equal fields of two classes differ.
+        build: Gives the message with some fields, or `None` if validation could change something.
+        before_fields: Bytes before the fields in an encoded message.
     """
 
-    __slots__ = ("_check", "_field_set", "_prefix", "cls", "fields", "seed", "type_name")
+    __slots__ = ("_check", "_prefix", "before_fields", "build", "cls", "fields", "seed")
 
     def __init__(self, cls: type[BaseMessage], check: Callable[[dict[str, Any]], bool]) -> None:
         self.cls = cls
         self.fields = tuple(cls.model_fields)
         self.seed = secrets.randbits(64)
-        self.type_name = cls.model_fields["type"].default
-        self._field_set = frozenset(self.fields)
+        self.build = _builder(cls, check)
         self._prefix = b"\x94" + ormsgpack.packb(cls.__module__) + ormsgpack.packb(cls.__name__)
+        self.before_fields = len(self._prefix)
         self._check = check
 
     def encode(self, message: BaseMessage) -> bytes | None:
@@ -71,42 +82,41 @@ class MessageShape:
         except ormsgpack.MsgpackEncodeError:
             return None
 
-    def build(self, fields: dict[str, Any]) -> BaseMessage | None:
-        """The message with these fields, or `None` if validation could change something."""
+
+def _builder(
+    cls: type[BaseMessage], check: Callable[[dict[str, Any]], bool]
+) -> Callable[[dict[str, Any]], BaseMessage | None]:
+    names = tuple(cls.model_fields)
+    name_set = set(names)
+    type_name = cls.model_fields["type"].default
+    new = cls.__new__
+
+    def build(fields: dict[str, Any]) -> BaseMessage | None:
+        if tuple(fields) != names:
+            return None
+        content, name, id = fields["content"], fields["name"], fields["id"]
         if (
-            tuple(fields) != self.fields
-            or fields["type"] != self.type_name
-            or not _base_is_valid(fields)
-            or not self._check(fields)
+            (type(content) is not str and not _is_content_list(content))
+            or (id is not None and type(id) is not str)
+            or (name is not None and type(name) is not str)
+            or type(fields["additional_kwargs"]) is not dict
+            or type(fields["response_metadata"]) is not dict
+            or fields["type"] != type_name
+            or not check(fields)
         ):
             return None
-        message = self.cls.__new__(self.cls)
-        set_attribute = object.__setattr__
-        set_attribute(message, "__dict__", fields)
-        set_attribute(message, "__pydantic_fields_set__", set(self._field_set))
-        set_attribute(message, "__pydantic_extra__", {})
-        set_attribute(message, "__pydantic_private__", None)
+        message = new(cls)
+        _set_dict(message, fields)
+        _set_fields_set(message, name_set.copy())
+        _set_extra(message, {})
+        _set_private(message, None)
         return message
 
-    def digest_of_encoded(self, data: bytes) -> bytes | None:
-        """The fingerprint of a message from its extension's data; `None` if those bytes are not of this shape."""
-        if data.startswith(self._prefix) and data.endswith(_SUFFIX):
-            return xxhash.xxh3_128_digest(data[len(self._prefix) : -len(_SUFFIX)], self.seed)
-        return None
+    return build
 
 
-def _base_is_valid(fields: dict[str, Any]) -> bool:
-    content, name, id = fields["content"], fields["name"], fields["id"]
-    return (
-        (
-            type(content) is str
-            or (type(content) is list and all(type(item) is str or type(item) is dict for item in content))
-        )
-        and type(fields["additional_kwargs"]) is dict
-        and type(fields["response_metadata"]) is dict
-        and (name is None or type(name) is str)
-        and (id is None or type(id) is str)
-    )
+def _is_content_list(content: Any) -> bool:
+    return type(content) is list and all(type(item) is str or type(item) is dict for item in content)
 
 
 def _always(fields: dict[str, Any]) -> bool:
@@ -182,32 +192,35 @@ def decoding_hook(fallback: ExtensionHook, digests: list[bytes] | None, generic_
         generic_seed: Seed for messages whose fields hold extensions of their own.
     """
     unpack = ormsgpack.unpackb
+    digest = xxhash.xxh3_128_digest
+    shapes = SHAPES_BY_NAME
+    nested: list[int] = []
+
+    def note(code: int, data: bytes) -> Any:
+        nested.append(code)
+        return fallback(code, data)
 
     def hook(code: int, data: bytes) -> Any:
         if code != EXTENSION_PYDANTIC:
             return fallback(code, data)
-        nested = False
-
-        def note(code: int, data: bytes) -> Any:
-            nonlocal nested
-            nested = True
-            return fallback(code, data)
-
         try:
-            module, name, fields, _ = unpack(data, ext_hook=note, option=UNPACK_OPTIONS)
-            shape = SHAPES_BY_NAME.get((module, name))
-            message = shape.build(fields) if shape is not None else None
+            module, name, fields, method = unpack(data, ext_hook=note, option=UNPACK_OPTIONS)
+            shape = shapes.get((module, name))
+            message = None if shape is None or method != _METHOD else shape.build(fields)
         except Exception:
             # Not what the serializer writes for a message: its own hook knows what to make of that.
-            return fallback(code, data)
-        if shape is None or message is None:
+            message = None
+        if message is None:
+            nested.clear()
             return fallback(code, data)
         if digests is not None:
-            digest = (
-                xxhash.xxh3_128_digest(extension(code, data), generic_seed) if nested else shape.digest_of_encoded(data)
-            )
-            if digest is not None:
-                digests.append(digest)
+            assert shape is not None
+            if nested:
+                digests.append(digest(extension(code, data), generic_seed))
+            else:
+                # What is hashed of a live message is its packed fields; here they are, packed already.
+                digests.append(digest(data[shape.before_fields : -len(_SUFFIX)], shape.seed))
+        nested.clear()
         return message
 
     return hook

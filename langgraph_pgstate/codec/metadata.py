@@ -17,6 +17,8 @@ from langgraph_pgstate.codec.values import encodes_as_utf8
 from langgraph_pgstate.errors import ConfigurationError
 
 _INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
+# What lies deeper is not searched for; JSON's readers and writers have limits of their own not far above.
+_MAX_DEPTH = 100
 
 
 def split_metadata(metadata: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -48,7 +50,7 @@ def filter_json(filter: Mapping[str, Any]) -> str:
         if type(key) is not str:
             raise ConfigurationError(f"filter keys are metadata keys, strings; {key!r} is {type(key).__name__}")
         plain[key], is_exact = _to_json(value)
-        if not is_exact:
+        if not is_exact and not (type(value) is float and math.isfinite(value)):
             raise ConfigurationError(
                 f"filter[{key!r}] is {type(value).__name__}: metadata can be searched for str, int, finite float, "
                 "bool, None, and lists and dicts of them"
@@ -56,8 +58,10 @@ def filter_json(filter: Mapping[str, Any]) -> str:
     return orjson.dumps(plain).decode()
 
 
-def _to_json(value: Any) -> tuple[Any, bool]:
+def _to_json(value: Any, depth: int = 0) -> tuple[Any, bool]:
     """The nearest JSON value, and whether it says the same."""
+    if depth > _MAX_DEPTH:
+        return None, False
     kind = type(value)
     if kind is str:
         return _text(value), encodes_as_utf8(value)
@@ -66,19 +70,24 @@ def _to_json(value: Any) -> tuple[Any, bool]:
     if kind is int:
         return (value, True) if _INT_MIN <= value <= _INT_MAX else (str(value), False)
     if kind is float:
-        return (value, True) if math.isfinite(value) else (None, False)
+        return (value, _is_exact(value)) if math.isfinite(value) else (None, False)
     if kind is list or kind is tuple:
         # A tuple comes back as a list from every saver.
-        items = [_to_json(item) for item in value]
+        items = [_to_json(item, depth + 1) for item in value]
         return [item for item, _ in items], all(is_exact for _, is_exact in items)
     if kind is dict:
         pairs = {}
         is_exact = True
         for key, item in value.items():
-            pairs[_text(key) if type(key) is str else str(key)], item_is_exact = _to_json(item)
+            pairs[_text(key) if type(key) is str else str(key)], item_is_exact = _to_json(item, depth + 1)
             is_exact = is_exact and item_is_exact and type(key) is str and encodes_as_utf8(key)
         return pairs, is_exact
     return _text(str(value)), False
+
+
+def _is_exact(value: float) -> bool:
+    # jsonb's numbers know no negative zero, and one written as 1e16 comes back without point or exponent: an integer.
+    return -1e16 < value < 1e16 and (value != 0 or math.copysign(1, value) > 0)
 
 
 def _text(value: str) -> str:

@@ -4,7 +4,8 @@
 
 `manifest` says where each channel's value is: a scalar stands there itself; `[0, type, bytes]` is a small value;
 `[1, type, position, offset, length]` is a slice of the segment at that position of the row's `segment_ids`;
-`[2, position, first, count, …]` is a list, as runs of elements of segments. A channel that has a version but is not
+`[2, position, first, count, …]` is a list, as runs of elements of segments; `[3, position, count, …]` is one whose
+runs are whole segments in consecutive positions, as nearly all are. A channel that has a version but is not
 in the manifest is empty. `extra` holds keys of the checkpoint that this version of LangGraph does not know.
 """
 
@@ -22,7 +23,7 @@ from langgraph_pgstate.errors import CorruptStateError
 
 FORMAT: Final = 1
 _ABSENT: Final = False
-_INLINE, _SLICE, _ELEMENTS = 0, 1, 2
+_INLINE, _SLICE, _ELEMENTS, _WHOLE_SEGMENTS = 0, 1, 2, 3
 _KNOWN_KEYS = frozenset({"v", "id", "ts", "channel_values", "channel_versions", "versions_seen", "updated_channels"})
 
 
@@ -75,10 +76,12 @@ class Manifest:
     Attributes:
         versions: The checkpoint's `channel_versions`.
         entries: Entry of each channel that has a value.
+        revision: The `revision` of the row they are from; 0 while it is not written yet.
     """
 
     versions: Mapping[str, Any]
     entries: dict[str, Entry]
+    revision: int = 0
 
     def entry(self, channel: str, version: Any) -> Entry | object | None:
         """The entry of a channel at a version, `NOTHING` if it is empty there, `None` if this checkpoint can't tell."""
@@ -184,6 +187,9 @@ def _encode_entry(entry: Entry, position: Mapping[int, int]) -> Any:
         case Slice(type_, segment_id, offset, length):
             return [_SLICE, type_, position[segment_id], offset, length]
         case Elements(runs):
+            first = position[runs[0].segment_id] if runs else 0
+            if all(not run.first and position[run.segment_id] == first + at for at, run in enumerate(runs)):
+                return [_WHOLE_SEGMENTS, first, *(run.count for run in runs)]
             encoded = [_ELEMENTS]
             for run in runs:
                 encoded += (position[run.segment_id], run.first, run.count)
@@ -202,6 +208,9 @@ def _decode_entry(entry: Any, segment_ids: Sequence[int]) -> Entry:
         return Elements(
             tuple(Run(segment_ids[entry[at]], entry[at + 1], entry[at + 2]) for at in range(1, len(entry), 3))
         )
+    if kind == _WHOLE_SEGMENTS:
+        first = entry[1]
+        return Elements(tuple(Run(segment_ids[first + at], 0, count) for at, count in enumerate(entry[2:])))
     raise ValueError(f"entry kind {kind} is unknown")
 
 

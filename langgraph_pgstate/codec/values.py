@@ -144,7 +144,7 @@ class ValueCodec:
             if type(elements) is not list:
                 raise CorruptStateError(where, "it holds no array")
         # One fingerprint per element is only certain when every element is itself a message: nested ones count too.
-        if len(digests) == len(elements) and all(type(element) in SHAPES for element in elements):
+        if len(digests) == len(elements) and set(map(type, elements)) <= SHAPES.keys():
             return elements, b"".join(digests)
         return elements, self.fingerprints(where, elements)
 

@@ -57,11 +57,11 @@ class _BlockingPort:
         self._cursor = psycopg.RawCursor(connection, row_factory=tuple_row)
 
     async def fetch(self, query: Query, parameters: Parameters) -> Rows:
-        self._cursor.execute(query.text, [parameters[name] for name in query.parameters], binary=True)
+        self._cursor.execute(query.text, _arguments(query, parameters), binary=True)
         return self._cursor.fetchall()
 
     async def execute(self, query: Query, parameters: Parameters) -> int:
-        self._cursor.execute(query.text, [parameters[name] for name in query.parameters], binary=True)
+        self._cursor.execute(query.text, _arguments(query, parameters), binary=True)
         return self._cursor.rowcount
 
     async def script(self, text: str) -> None:
@@ -83,11 +83,11 @@ class _SuspendingPort:
         self._cursor = psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
 
     async def fetch(self, query: Query, parameters: Parameters) -> Rows:
-        await self._cursor.execute(query.text, [parameters[name] for name in query.parameters], binary=True)
+        await self._cursor.execute(query.text, _arguments(query, parameters), binary=True)
         return await self._cursor.fetchall()
 
     async def execute(self, query: Query, parameters: Parameters) -> int:
-        await self._cursor.execute(query.text, [parameters[name] for name in query.parameters], binary=True)
+        await self._cursor.execute(query.text, _arguments(query, parameters), binary=True)
         return self._cursor.rowcount
 
     async def script(self, text: str) -> None:
@@ -99,34 +99,54 @@ class _SuspendingPort:
             yield
 
 
-class _Retries:
-    """The decision, free of any waiting: try again after so many seconds, or raise."""
+def _arguments(query: Query, parameters: Parameters) -> list[Any]:
+    """A query's parameters in placeholder order, with lists as array literals.
 
-    def __init__(self, policy: RetryPolicy, schema: str, *, allowed: bool) -> None:
-        self._policy, self._schema, self._allowed = policy, schema, allowed
-        self._attempt = 0
+    psycopg looks at every element of a list to find its type; the statements say the type already, and a put has
+    five lists (0.04 against 0.2 ms).
+    """
+    arguments = []
+    for name in query.parameters:
+        value = parameters[name]
+        arguments.append(_array_literal(value) if type(value) is list else value)
+    return arguments
 
-    def seconds_after(self, error: Exception, *, repairable: bool) -> float:
-        """Seconds to wait before the next try.
 
-        Args:
-            error: What the driver raised.
-            repairable: Whether a lost connection can be replaced: not when it belongs to the caller.
+def _array_literal(items: list[Any]) -> str:
+    """A one-dimensional array of integers or of strings as PostgreSQL's text."""
+    if items and type(items[0]) is str:
+        quoted = [item.replace("\\", "\\\\").replace('"', '\\"') for item in items]
+        return '{"' + '","'.join(quoted) + '"}'
+    return "{" + ",".join(map(str, items)) + "}"
 
-        Raises:
-            PGStateError: The translated error, when the operation is not to be tried again.
-        """
-        self._attempt += 1
-        again = self._allowed and self._attempt < self._policy.attempts and is_retryable(error)
-        if again and isinstance(error, psycopg.Error) and is_connection_loss(error):
-            again = repairable
-        if not again:
-            raise translate(error, self._schema) from error
-        return self._policy.delay(self._attempt, random.random())
+
+def _delay_after(error: Exception, attempt: int, policy: RetryPolicy, schema: str, *, repairable: bool) -> float:
+    """Seconds to wait before the next try, after try number `attempt` failed.
+
+    Args:
+        error: What the driver raised.
+        attempt: Number of the try that failed, from 1.
+        policy: How often and how patiently.
+        schema: For the translated error.
+        repairable: Whether a lost connection can be replaced: not when it belongs to the caller.
+
+    Raises:
+        PGStateError: The translated error, when the operation is not to be tried again.
+    """
+    again = attempt < policy.attempts and is_retryable(error)
+    if again and isinstance(error, psycopg.Error) and is_connection_loss(error):
+        again = repairable
+    if not again:
+        raise translate(error, schema) from error
+    return policy.delay(attempt, random.random())
 
 
 def _connection_options(prepare_threshold: int | None) -> dict[str, Any]:
     return {"autocommit": True, "prepare_threshold": prepare_threshold, **_KEEPALIVES}
+
+
+def _is_idle(connection: Connection | AsyncConnection) -> bool:
+    return connection.info.transaction_status == TransactionStatus.IDLE
 
 
 def _in_transaction(connection: Connection | AsyncConnection) -> bool:
@@ -227,35 +247,54 @@ class Database:
         return self._run(False, lambda port: operation(port, *args, **kwargs))
 
     def _run(self, idempotent: bool, call: Callable[[Port], Awaitable[T]]) -> T:
+        attempt = 0
+        # In a caller's transaction a second try would not stand alone, and a lost connection is hers to replace.
         lent = self._single if self._connect is None else None
-        retries = _Retries(
-            self._retry, self.schema, allowed=idempotent and not (lent is not None and _in_transaction(lent))
-        )
+        once = not idempotent or (lent is not None and _in_transaction(lent))
         while True:
             try:
                 with self._checkout() as connection:
                     return run_blocking(cast("Coroutine[Any, Any, T]", call(_BlockingPort(connection))))
             except _DRIVER_ERRORS as error:
-                delay = retries.seconds_after(error, repairable=lent is None)
-                self._discard_dead()
+                if once:
+                    raise translate(error, self.schema) from error
+                attempt += 1
+                delay = _delay_after(error, attempt, self._retry, self.schema, repairable=lent is None)
             time.sleep(delay)
+            self._discard_dead()
 
     @contextmanager
     def _checkout(self) -> Iterator[Connection]:
+        """A connection on which one statement is one transaction and one round trip.
+
+        psycopg keeps autocommit on the client's side, so switching it costs nothing. Inside a caller's transaction
+        nothing is switched: her commit decides.
+        """
         if self._pool is not None:
             connection = self._pool.getconn()
+            switched = False
             try:
-                with _autocommit(connection):
-                    yield connection
+                if not connection.autocommit:
+                    connection.autocommit = switched = True
+                yield connection
             finally:
+                if switched and _is_idle(connection):
+                    connection.autocommit = False
                 self._pool.putconn(connection)
             return
         with self._lock:
             if self._single is None or (self._connect is not None and self._single.closed):
                 assert self._connect is not None
                 self._single = self._connect()
-            with _autocommit(self._single):
-                yield self._single
+            connection = self._single
+            switched = not connection.autocommit and _is_idle(connection)
+            try:
+                if switched:
+                    connection.autocommit = True
+                yield connection
+            finally:
+                if switched and _is_idle(connection):
+                    connection.autocommit = False
 
     def _discard_dead(self) -> None:
         # After an outage every idle connection of the pool is dead; without this each retry would meet another one.
@@ -347,35 +386,50 @@ class AsyncDatabase:
         return await self._run(False, lambda port: operation(port, *args, **kwargs))
 
     async def _run(self, idempotent: bool, call: Callable[[Port], Awaitable[T]]) -> T:
+        attempt = 0
         lent = self._single if self._connect is None else None
-        retries = _Retries(
-            self._retry, self.schema, allowed=idempotent and not (lent is not None and _in_transaction(lent))
-        )
+        once = not idempotent or (lent is not None and _in_transaction(lent))
         while True:
             try:
                 async with self._checkout() as connection:
                     return await call(_SuspendingPort(connection))
             except _DRIVER_ERRORS as error:
-                delay = retries.seconds_after(error, repairable=lent is None)
-                await self._discard_dead()
+                if once:
+                    raise translate(error, self.schema) from error
+                attempt += 1
+                delay = _delay_after(error, attempt, self._retry, self.schema, repairable=lent is None)
             await asyncio.sleep(delay)
+            await self._discard_dead()
 
     @asynccontextmanager
     async def _checkout(self) -> AsyncIterator[AsyncConnection]:
+        """Async twin of `Database._checkout`."""
         if self._pool is not None:
             connection = await self._pool.getconn()
+            switched = False
             try:
-                async with _async_autocommit(connection):
-                    yield connection
+                if not connection.autocommit:
+                    await connection.set_autocommit(True)
+                    switched = True
+                yield connection
             finally:
+                if switched and _is_idle(connection):
+                    await connection.set_autocommit(False)
                 await self._pool.putconn(connection)
             return
         async with self._lock:
             if self._single is None or (self._connect is not None and self._single.closed):
                 assert self._connect is not None
                 self._single = await self._connect()
-            async with _async_autocommit(self._single):
-                yield self._single
+            connection = self._single
+            switched = not connection.autocommit and _is_idle(connection)
+            try:
+                if switched:
+                    await connection.set_autocommit(True)
+                yield connection
+            finally:
+                if switched and _is_idle(connection):
+                    await connection.set_autocommit(False)
 
     async def _discard_dead(self) -> None:
         if self._pool is not None and not self._pool.closed:
@@ -383,35 +437,5 @@ class AsyncDatabase:
 
 
 async def _ping(port: Port) -> None:
-    await port.script("SELECT 1")
-
-
-@contextmanager
-def _autocommit(connection: Connection) -> Iterator[None]:
-    """One statement is one transaction and one round trip, also on a connection that is not in autocommit.
-
-    psycopg keeps that mode on the client's side, so the switch costs nothing. Inside a caller's transaction nothing
-    is switched: her commit decides.
-    """
-    if connection.autocommit or connection.info.transaction_status != TransactionStatus.IDLE:
-        yield
-        return
-    connection.autocommit = True
-    try:
-        yield
-    finally:
-        if connection.info.transaction_status == TransactionStatus.IDLE:
-            connection.autocommit = False
-
-
-@asynccontextmanager
-async def _async_autocommit(connection: AsyncConnection) -> AsyncIterator[None]:
-    if connection.autocommit or connection.info.transaction_status != TransactionStatus.IDLE:
-        yield
-        return
-    await connection.set_autocommit(True)
-    try:
-        yield
-    finally:
-        if connection.info.transaction_status == TransactionStatus.IDLE:
-            await connection.set_autocommit(False)
+    # An empty message is answered, too.
+    await port.script("")

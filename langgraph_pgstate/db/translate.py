@@ -17,6 +17,8 @@ from langgraph_pgstate.errors import (
 
 # Classes 08 (connection), 57P (the server is stopping or was told to end this session), 53300 (too many connections).
 _UNAVAILABLE_CODES = ("08", "57P", "53300")
+# A key that is taken is another process that was faster: two that agreed on a segment's id, or that set up at once.
+_CONFLICTS = (pg.SerializationFailure, pg.DeadlockDetected, pg.UniqueViolation)
 
 
 def translate(error: Exception, schema: str) -> PGStateError:
@@ -36,7 +38,7 @@ def translate(error: Exception, schema: str) -> PGStateError:
     message = _first_line(error)
     if isinstance(error, pg.UndefinedTable | pg.InvalidSchemaName):
         return SchemaMissingError(schema)
-    if isinstance(error, pg.SerializationFailure | pg.DeadlockDetected):
+    if isinstance(error, _CONFLICTS):
         return ConflictError(message, code)
     if is_connection_loss(error):
         return UnavailableError(f"the connection to PostgreSQL was lost: {message}", code)
@@ -56,8 +58,11 @@ def is_connection_loss(error: psycopg.Error) -> bool:
 
 def is_retryable(error: Exception) -> bool:
     """Whether an idempotent operation that failed so may simply be tried again."""
-    if isinstance(error, pg.SerializationFailure | pg.DeadlockDetected):
+    if isinstance(error, _CONFLICTS):
         return True
+    if isinstance(error, PoolClosed | PoolTimeout | TooManyRequests):
+        # The pool has waited as long as it was told to.
+        return False
     return isinstance(error, psycopg.Error) and is_connection_loss(error)
 
 

@@ -60,7 +60,7 @@ def identifier(name: str, value: str) -> str:
         if not isinstance(value, str):
             raise ConfigurationError(f"{name} must be a string, not {type(value).__name__}")
         value = str.__str__(value)
-    if "\0" in value or not encodes_as_utf8(value):
+    if "\0" in value or not (value.isascii() or encodes_as_utf8(value)):
         raise ConfigurationError(f"{name} {value!r} holds NUL or a lone surrogate, which PostgreSQL cannot store")
     return value
 
@@ -71,7 +71,11 @@ def check_key_size(names: str, parts: Iterable[str | None]) -> None:
     Raises:
         ConfigurationError: If they are longer than `MAX_KEY_BYTES` together.
     """
-    size = sum(len(part.encode()) for part in parts if part)
+    present = [part for part in parts if part]
+    # A character takes four bytes at most, so short ids need no counting.
+    if sum(map(len, present)) * 4 <= MAX_KEY_BYTES:
+        return
+    size = sum(len(part.encode()) for part in present)
     if size > MAX_KEY_BYTES:
         raise ConfigurationError(
             f"{names} are {size} bytes together; PostgreSQL can index {MAX_KEY_BYTES}. Use shorter ids."

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, Final
 
 from langgraph.checkpoint.base import CheckpointMetadata, get_serializable_checkpoint_metadata
@@ -13,7 +15,6 @@ from langgraph_pgstate.codec.ids import new_segment_id
 from langgraph_pgstate.codec.lists import SEGMENT_BYTES, Fresh, Run, arrange
 from langgraph_pgstate.codec.metadata import split_metadata
 from langgraph_pgstate.codec.states import (
-    NOTHING,
     Elements,
     Entry,
     Inline,
@@ -29,11 +30,15 @@ from langgraph_pgstate.operations.addresses import Address, address_of, check_ke
 
 # A reference to a segment costs about this much in the row; a smaller value may as well stand there itself.
 _INLINE_BYTES: Final = 96
+# A value that is new may stand in the row up to this size: the next superstep may replace it, and then one row was
+# written instead of two. The first checkpoint that inherits it moves it to a segment.
+_NEW_INLINE_BYTES: Final = 2 * 1024
 # Values below this share one segment per put; a larger one has its own, so that a prune can free it alone.
 _SHARED_BYTES: Final = 4 * 1024
 _AGENT_KEYS = ("agent", "graph_id", "assistant_id")
 _USER_KEYS = ("user_id", "owner", "langgraph_auth_user_id")
 _INT4_MAX = 2**31 - 1
+_REVISION_BITS: Final = 53
 
 
 @dataclass(slots=True)
@@ -67,18 +72,18 @@ class PutPlan:
         request: The put.
         manifest: Where the values will be.
         new_segments: Frames to write, by id.
-        bases: Checkpoints that must still exist, with `inherited_ids` among their segments.
+        bases: Revisions of the checkpoints that values are inherited from, by id; they must still be there, unchanged.
         parent: The parent's manifest, if it was known.
-        unresolved: Channels whose value was stored before, nobody here knows where.
+        is_complete: Whether everything inherited was found; if not, nothing is planned and the database must be asked.
         tried: Whether the plan was sent already; its ids may then be taken.
     """
 
     request: PutRequest
     manifest: Manifest
     new_segments: dict[int, bytes]
-    bases: list[str]
+    bases: dict[str, int]
     parent: Manifest | None = None
-    unresolved: list[str] = field(default_factory=list)
+    is_complete: bool = True
     tried: bool = False
 
     def with_new_ids(self) -> PutPlan:
@@ -92,8 +97,10 @@ class PutPlan:
         )
 
     def parameters(self, codec: ValueCodec, touch_thread: bool) -> dict[str, Any]:
-        """Parameters of the query `put_checkpoint`."""
+        """Parameters of the query `put_checkpoint`, under a new revision."""
         request = self.request
+        self.manifest.revision = secrets.randbits(_REVISION_BITS)
+        base_id, base_revision = next(iter(self.bases.items())) if len(self.bases) == 1 else (None, None)
         segment_ids = self.manifest.segment_ids()
         extra = {
             key: codec.dumps(key, request.checkpoint[key])  # type: ignore[literal-required, unused-ignore]
@@ -104,16 +111,32 @@ class PutPlan:
             "checkpoint_ns": request.address.checkpoint_ns,
             "checkpoint_id": request.address.checkpoint_id,
             "parent_checkpoint_id": request.parent.checkpoint_id if request.parent else None,
-            "base_ids": self.bases,
-            "inherited_ids": [id for id in segment_ids if id not in self.new_segments],
+            "base_id": base_id,
+            "base_revision": base_revision,
+            "revision": self.manifest.revision,
             "new_ids": list(self.new_segments),
-            "new_data": list(self.new_segments.values()),
+            **end_to_end(list(self.new_segments.values()), "new_data", "new_starts", "new_lengths"),
             "segment_ids": segment_ids,
             "metadata": request.metadata,
             "state": encode_state(request.checkpoint, self.manifest, segment_ids, extra, request.exact_metadata),
             "touch_thread": touch_thread,
             **request.columns,
         }
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the checkpoint's row is all there is to write, and nothing is inherited."""
+        return not self.new_segments and not self.bases
+
+
+def end_to_end(parts: Sequence[bytes], data: str, starts: str, lengths: str) -> dict[str, Any]:
+    """Byte strings as one, with the place of each as SQL's `substr` counts it, under the given parameter names."""
+    sizes = [len(part) for part in parts]
+    return {
+        data: parts[0] if len(parts) == 1 else b"".join(parts),
+        starts: [1 + before for before in accumulate(sizes[:-1], initial=0)] if parts else [],
+        lengths: sizes,
+    }
 
 
 def request_put(
@@ -137,7 +160,8 @@ def request_put(
     check_key_size("thread_id, checkpoint_ns and checkpoint_id", address)
     check_key_size("the parent's checkpoint_id", [parent.checkpoint_id])
     for channel in checkpoint["channel_versions"]:
-        identifier("channel name", channel)
+        if not channel.isascii() or "\0" in channel:
+            identifier("channel name", channel)
     merged = get_serializable_checkpoint_metadata(config, metadata)  # type: ignore[arg-type]
     text, exact = split_metadata(merged)
     return PutRequest(
@@ -170,57 +194,79 @@ def plan_put(
         request: The put.
         parent: The parent's manifest, if it is known.
         others: Manifests of further checkpoints of the namespace in which inherited values were found, by id. When
-            given, what is still unresolved is taken from the checkpoint itself.
+            given, the database was asked: a value that is found nowhere is taken from the checkpoint itself.
+
+    Returns:
+        The plan; an incomplete one if the parent, or the home of an inherited value, is not known.
 
     Raises:
         SerializationError: If a value cannot be stored.
     """
     values = request.checkpoint["channel_values"]
     versions = request.checkpoint["channel_versions"]
-    entries: dict[str, Entry] = {}
-    bases: dict[str, None] = {}
-    unresolved = []
-    writer = _SegmentWriter(codec)
+    inherited, missing = find_inherited(codec, request, parent, others)
+    if others is None and (missing or (request.parent is not None and parent is None)):
+        return PutPlan(request, Manifest(versions, {}), {}, {}, parent, is_complete=False)
     parent_id = request.parent.checkpoint_id if request.parent else None
-    for channel, version in versions.items():
-        if channel in values and codec.is_inline(values[channel]):
-            entries[channel] = Scalar(values[channel])
-            continue
-        base = parent.entries.get(channel) if parent is not None else None
-        if channel in request.new_versions:
-            if channel in values:
-                entries[channel], inherits = writer.store(channel, values[channel], base)
-                if inherits and parent_id:
-                    bases[parent_id] = None
-            continue
-        entry, home = _find(channel, version, parent_id, parent, others)
-        if entry is None:
-            if others is None:
-                unresolved.append(channel)
-            elif channel in values:
-                entries[channel], _ = writer.store(channel, values[channel], None)
-        elif entry is not NOTHING:
-            assert isinstance(entry, Scalar | Inline | Slice | Elements)
-            entries[channel] = entry
-            if home and isinstance(entry, Slice | Elements):
-                bases[home] = None
+    entries: dict[str, Entry] = {}
+    bases: dict[str, int] = {}
+    writer = _SegmentWriter(codec)
+    for channel in versions:
+        if channel in inherited:
+            entry, home, revision = inherited[channel]
+            if isinstance(entry, Scalar | Inline | Slice | Elements):
+                entries[channel] = writer.settle(channel, entry) if isinstance(entry, Inline) else entry
+                bases[home] = revision
+        elif channel in values:
+            value = values[channel]
+            if codec.is_inline(value):
+                entries[channel] = Scalar(value)
+                continue
+            base = parent.entries.get(channel) if parent is not None and channel in request.new_versions else None
+            entries[channel], builds_on_base = writer.store(channel, value, base)
+            if builds_on_base and parent is not None and parent_id:
+                bases[parent_id] = parent.revision
     for channel, value in values.items():
         # A scalar without a version is kept, as LangGraph's own PostgreSQL saver keeps it.
         if channel not in versions and codec.is_inline(value):
             entries[identifier("channel name", channel)] = Scalar(value)
     writer.finish(entries)
-    return PutPlan(request, Manifest(versions, entries), writer.segments, list(bases), parent, unresolved)
+    return PutPlan(request, Manifest(versions, entries), writer.segments, bases, parent)
+
+
+def find_inherited(
+    codec: ValueCodec, request: PutRequest, parent: Manifest | None, others: Mapping[str, Manifest] | None
+) -> tuple[dict[str, tuple[Entry | object, str, int]], list[str]]:
+    """Where the values are that a put does not bring.
+
+    Returns:
+        By channel, the entry with id and revision of the checkpoint that has it; and the channels found nowhere.
+    """
+    values = request.checkpoint["channel_values"]
+    parent_id = request.parent.checkpoint_id if request.parent else None
+    found = {}
+    missing = []
+    for channel, version in request.checkpoint["channel_versions"].items():
+        if channel in request.new_versions or (channel in values and codec.is_inline(values[channel])):
+            continue
+        entry, home, revision = _find(channel, version, parent_id, parent, others)
+        if entry is None:
+            missing.append(channel)
+        else:
+            found[channel] = (entry, home, revision)
+    return found, missing
 
 
 def _find(
     channel: str, version: Any, parent_id: str | None, parent: Manifest | None, others: Mapping[str, Manifest] | None
-) -> tuple[Entry | object | None, str | None]:
-    if parent is not None and (entry := parent.entry(channel, version)) is not None:
-        return entry, parent_id
+) -> tuple[Entry | object | None, str, int]:
+    """A channel's entry at a version, with id and revision of the checkpoint that has it."""
+    if parent is not None and parent_id and (entry := parent.entry(channel, version)) is not None:
+        return entry, parent_id, parent.revision
     for home, manifest in (others or {}).items():
         if (entry := manifest.entry(channel, version)) is not None:
-            return entry, home
-    return None, None
+            return entry, home, manifest.revision
+    return None, "", 0
 
 
 class _SegmentWriter:
@@ -230,6 +276,7 @@ class _SegmentWriter:
         self._codec = codec
         self.segments: dict[int, bytes] = {}
         self._shared: list[tuple[str, str, bytes]] = []
+        self._inline_budget = _NEW_INLINE_BYTES
 
     def store(self, channel: str, value: Any, base: Entry | None) -> tuple[Entry, bool]:
         """The entry for a value to be written, and whether it refers to segments of the base."""
@@ -240,12 +287,22 @@ class _SegmentWriter:
         type_, data = self._codec.dumps(channel, value)
         if len(data) <= _INLINE_BYTES:
             return Inline(type_, data), False
+        if len(data) <= self._inline_budget:
+            self._inline_budget -= len(data)
+            return Inline(type_, data), False
         if len(data) < _SHARED_BYTES:
-            self._shared.append((channel, type_, data))
-            # Replaced in `finish`, when the shared segment is complete.
-            return Slice(type_, 0, 0, len(data)), False
+            return self._share(channel, type_, data), False
         segment_id = self._add(data)
         return Slice(type_, segment_id, 0, len(data)), False
+
+    def settle(self, channel: str, entry: Inline) -> Entry:
+        """The entry for an inherited value that stood in its checkpoint's row."""
+        return entry if len(entry.data) <= _INLINE_BYTES else self._share(channel, entry.type, entry.data)
+
+    def _share(self, channel: str, type_: str, data: bytes) -> Slice:
+        self._shared.append((channel, type_, data))
+        # Replaced in `finish`, when the shared segment is complete.
+        return Slice(type_, 0, 0, len(data))
 
     def finish(self, entries: dict[str, Entry]) -> None:
         """Write the shared segment and settle the entries that wait for it."""
@@ -296,7 +353,7 @@ class _SegmentWriter:
         return runs
 
     def _add(self, content: bytes) -> int:
-        segment_id = new_segment_id()
+        segment_id = new_segment_id(self.segments)
         self.segments[segment_id] = frames.pack(content)
         return segment_id
 
@@ -328,7 +385,11 @@ def _columns(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _first_text(metadata: Mapping[str, Any], keys: Sequence[str]) -> str | None:
-    return next((text for key in keys if (text := _text_or_none(metadata.get(key)))), None)
+    for key in keys:
+        value = metadata.get(key)
+        if value is not None and (text := _text_or_none(value)):
+            return text
+    return None
 
 
 def _text_or_none(value: Any) -> str | None:

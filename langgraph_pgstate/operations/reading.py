@@ -17,12 +17,13 @@ from langgraph_pgstate.codec.states import Elements, Entry, Inline, Manifest, Sc
 from langgraph_pgstate.codec.values import ValueCodec, array_header, split_array
 from langgraph_pgstate.errors import CorruptStateError
 from langgraph_pgstate.operations.addresses import Address
+from langgraph_pgstate.types import Row
 
 # The first checkpoint format that keeps pending sends in a channel of its own.
 _SENDS_IN_STATE: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CheckpointRow:
     """A row of `checkpoints`, as much of it as was read.
 
@@ -32,6 +33,7 @@ class CheckpointRow:
         metadata: JSON text.
         state: The encoded state; `None` when only metadata was asked for.
         segment_ids: What the state's positions refer to.
+        revision: Drawn when the row was written; 0 if it was not read.
     """
 
     address: Address
@@ -39,6 +41,19 @@ class CheckpointRow:
     metadata: str
     state: bytes | None
     segment_ids: Sequence[int]
+    revision: int = 0
+    _decoded: State | None = None
+
+    def decode(self) -> State:
+        """The state, decoded once.
+
+        Raises:
+            CorruptStateError: If it is damaged.
+        """
+        if self._decoded is None:
+            assert self.state is not None
+            self._decoded = decode_state(self.state, self.segment_ids, str(self.address))
+        return self._decoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +118,7 @@ def load_tuple(
         UnsafeTypeError: If it holds a type that may not be built.
     """
     where = str(row.address)
-    assert row.state is not None
-    state = decode_state(row.state, row.segment_ids, where)
+    state = row.decode()
     values: dict[str, Any] = {}
     entries: dict[str, Entry] = {}
     for channel, entry in state.manifest.entries.items():
@@ -123,7 +137,7 @@ def load_tuple(
         parent_config=parent_config(row),  # type: ignore[arg-type]
         pending_writes=load_writes(codec, writes, where),
     )
-    return loaded, Manifest(state.manifest.versions, entries)
+    return loaded, Manifest(state.manifest.versions, entries, row.revision)
 
 
 def load_metadata(codec: ValueCodec, row: CheckpointRow, state: State | None) -> dict[str, Any]:
@@ -210,24 +224,21 @@ def _load_elements(
     return elements, Elements(tuple(sized), b"".join(digests))
 
 
-def flatten_writes(rows: Iterable[WritesRow], where: str) -> list[tuple[str, str, int, Write]]:
-    """`(task_path, task_id, idx, write)` of every pending write, in the order live execution applies them.
-
-    Rows come in the order they were stored; where two hold the same number of a task, the first counts.
-    """
-    found: dict[tuple[str, int], tuple[str, str, int, Write]] = {}
-    for row in rows:
-        for offset, write in enumerate(unpack_writes(row.data, f"writes of task {row.task_id!r} at {where}")):
-            idx = row.idx + offset
-            found.setdefault((row.task_id, idx), (row.task_path, row.task_id, idx, write))
-    return sorted(found.values(), key=lambda item: item[:3])
+def flatten_writes(rows: Iterable[WritesRow], where: str) -> list[tuple[str, str, Write]]:
+    """`(task_path, task_id, write)` of every pending write, in the order live execution applies them."""
+    found = [
+        (row.task_path, row.task_id, write)
+        for row in rows
+        for write in unpack_writes(row.data, f"writes of task {row.task_id!r} at {where}")
+    ]
+    return sorted(found, key=lambda item: (item[0], item[1], item[2][0]))
 
 
 def load_writes(codec: ValueCodec, rows: Iterable[WritesRow], where: str) -> list[PendingWrite]:
     """Pending writes as LangGraph wants them."""
     return [
         (task_id, channel, codec.loads(type_, data, f"a pending write to {channel!r} at {where}"))
-        for _, task_id, _, (channel, type_, data) in flatten_writes(rows, where)
+        for _, task_id, (_, channel, type_, data) in flatten_writes(rows, where)
     ]
 
 
@@ -237,9 +248,11 @@ def is_old_format(state: State) -> bool:
     return type(v) is int and v < _SENDS_IN_STATE
 
 
-def states_to_manifests(rows: Iterable[tuple[str, bytes, Sequence[int]]], where: str) -> Mapping[str, Manifest]:
-    """Manifests by checkpoint id, from `(checkpoint_id, state, segment_ids)`."""
-    return {
-        checkpoint_id: decode_state(state, segment_ids, f"checkpoint {checkpoint_id!r} of {where}").manifest
-        for checkpoint_id, state, segment_ids in rows
-    }
+def states_to_manifests(rows: Iterable[Row], where: str) -> Mapping[str, Manifest]:
+    """Manifests by checkpoint id, from `(checkpoint_id, state, segment_ids, revision)`."""
+    manifests = {}
+    for checkpoint_id, state, segment_ids, revision in rows:
+        manifest = decode_state(state, segment_ids, f"checkpoint {checkpoint_id!r} of {where}").manifest
+        manifest.revision = revision
+        manifests[checkpoint_id] = manifest
+    return manifests

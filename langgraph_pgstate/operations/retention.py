@@ -18,6 +18,7 @@ from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.addresses import thread_id_of
 from langgraph_pgstate.operations.reading import is_old_format, states_to_manifests
+from langgraph_pgstate.operations.threads import delete_thread
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import PruneResult
 
@@ -89,9 +90,12 @@ async def prune_thread(port: Port, queries: Queries, request: PruneRequest, thre
         if request.strategy != KEEP_LATEST:
             if any(not row.is_old for row in outline):
                 return PruneResult(dry_run=request.dry_run)
-            query = queries.count_thread if request.dry_run else queries.delete_thread
-            gone, checkpoints, writes, segments, size = (await port.fetch(query, {"thread_ids": [thread_id]}))[0]
-            return PruneResult(gone, checkpoints, writes, segments, size, request.dry_run)
+            if not request.dry_run:
+                return await delete_thread(port, queries, thread_id)
+            gone, checkpoints, writes, segments, size = (
+                await port.fetch(queries.count_thread, {"thread_ids": [thread_id]})
+            )[0]
+            return PruneResult(gone, checkpoints, writes, segments, size, dry_run=True)
         kept = await _kept(port, queries, request, outline, thread_id)
         going = [row for row in outline if (row.namespace, row.id) not in kept]
         if not going:
@@ -180,14 +184,14 @@ async def _sending_parents(
     states = await port.fetch(queries.get_states, {**key, "checkpoint_ids": list(at_risk)})
     parents = {
         str(at_risk[id])
-        for id, state, segment_ids in states
+        for id, state, segment_ids, _ in states
         if is_old_format(decode_state(state, segment_ids, f"checkpoint {id!r} of {where}"))
     }
     writes = await port.fetch(queries.get_writes, {**key, "checkpoint_ids": list(parents)})
     return {
         (namespace, parent_id)
         for parent_id, *_, data in writes
-        if any(channel == TASKS for channel, _, _ in unpack_writes(data, f"writes at {parent_id!r} of {where}"))
+        if any(channel == TASKS for _, channel, _, _ in unpack_writes(data, f"writes at {parent_id!r} of {where}"))
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError, MigrationConflictError, SchemaMissingError, SchemaOutdatedError
-from langgraph_pgstate.sql import Migration, Queries, bootstrap, migrations, recording
+from langgraph_pgstate.sql import Migration, Queries, bootstrap, metadata_index, migrations, recording
 from langgraph_pgstate.types import SchemaStatus
 
 
@@ -20,11 +20,16 @@ async def get_status(port: Port, queries: Queries) -> SchemaStatus:
     return SchemaStatus(queries.schema, max(applied, default=0), shipped[-1].version, pending)
 
 
-async def setup(port: Port, queries: Queries) -> list[str]:
+async def setup(port: Port, queries: Queries, *, with_metadata_index: bool = False) -> list[str]:
     """Apply the migrations that are missing, all in one transaction.
 
     Safe from many processes at once, inside a caller's transaction, and while other sessions sit idle in theirs: when
     nothing is missing, nothing is locked or written.
+
+    Args:
+        port: The connection.
+        queries: The queries of the schema.
+        with_metadata_index: Also index all metadata, if it is not indexed yet.
 
     Returns:
         Names of the migrations applied.
@@ -36,8 +41,24 @@ async def setup(port: Port, queries: Queries) -> list[str]:
     status = await get_status(port, queries)
     if status.version > status.expected:
         raise SchemaOutdatedError(queries.schema, status.version, status.expected)
-    if not status.pending:
+    applied = await _apply_missing(port, queries) if status.pending else []
+    if with_metadata_index:
+        async with port.transaction():
+            await port.script(metadata_index(queries.schema))
+    return applied
+
+
+async def _apply_missing(port: Port, queries: Queries) -> list[str]:
+    try:
+        return await _apply_in_turn(port, queries)
+    except Exception:
+        # Under REPEATABLE READ the record of a setup that this one waited for is invisible until a new transaction.
+        if (await get_status(port, queries)).pending:
+            raise
         return []
+
+
+async def _apply_in_turn(port: Port, queries: Queries) -> list[str]:
     async with port.transaction():
         await port.fetch(queries.take_turns, {"key": f"langgraph_pgstate.setup.{queries.schema}"})
         schema_exists, table_exists = await _exists(port, queries)

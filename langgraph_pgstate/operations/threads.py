@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.types import Thread
+from langgraph_pgstate.types import PruneResult, Thread
 
 
-async def delete_thread(port: Port, queries: Queries, thread_id: str) -> None:
-    """Remove every row of a thread. One statement; an unknown thread is no error."""
-    await port.fetch(queries.delete_thread, {"thread_id": thread_id, "thread_ids": [thread_id]})
+async def delete_thread(port: Port, queries: Queries, thread_id: str) -> PruneResult:
+    """Remove every row of a thread. One transaction; an unknown thread is no error.
+
+    Returns:
+        What went.
+    """
+    key = {"thread_id": thread_id}
+    result = PruneResult()
+    async with port.transaction():
+        while True:
+            gone, checkpoints, writes, size = (await port.fetch(queries.delete_thread, {"thread_ids": [thread_id]}))[0]
+            result += PruneResult(checkpoints=checkpoints, writes=writes, bytes=size)
+            result = replace(result, threads=result.threads or gone)
+            if not checkpoints:
+                break
+            # A put that held its parent when the statement began may have been committed while it waited. Only the
+            # next statement sees that checkpoint, and only it may judge which segments nothing refers to.
+        segments, size = (await port.fetch(queries.delete_unreferenced_segments, key))[0]
+    return result + PruneResult(segments=segments, bytes=size)
 
 
 async def delete_for_runs(port: Port, queries: Queries, run_ids: Sequence[str]) -> list[str]:

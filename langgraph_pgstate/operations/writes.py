@@ -11,7 +11,7 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.addresses import Address, address_of, check_key_size, identifier
-from langgraph_pgstate.operations.planning import run_id_of
+from langgraph_pgstate.operations.planning import end_to_end, run_id_of
 from langgraph_pgstate.sql import Queries
 
 
@@ -33,7 +33,7 @@ class WritesRequest:
             "task_path": self.task_path,
             "run_id": self.run_id,
             "idxs": [idx for idx, _ in rows],
-            "data": [pack_writes(writes) for _, writes in rows],
+            **end_to_end([pack_writes(writes) for _, writes in rows], "data", "starts", "lengths"),
         }
 
 
@@ -66,7 +66,10 @@ async def put_writes(port: Port, queries: Queries, request: WritesRequest) -> No
     """
     if not request.rows:
         return
-    stored = {row[0] for row in await port.fetch(queries.put_writes, request.parameters(request.rows))}
+    first, _ = request.rows[0]
+    is_plain = len(request.rows) == 1 and first >= 0
+    query = queries.put_new_writes if is_plain else queries.put_writes
+    stored = {row[0] for row in await port.fetch(query, {**request.parameters(request.rows), "idx": first})}
     refused = [(idx, writes) for idx, writes in request.rows if idx not in stored]
     if refused:
         await _add_missing(port, queries, request, refused)
@@ -77,15 +80,13 @@ async def _add_missing(
 ) -> None:
     """Store those writes whose numbers the task has not used yet."""
     async with port.transaction():
-        rows = await port.fetch(queries.get_task_writes, {**request.address._asdict(), "task_id": request.task_id})
-        used: set[int] = set()
-        for idx, data in rows:
-            count = len(unpack_writes(data, f"writes of task {request.task_id!r}"))
-            used.update(range(idx, idx + count))
-        missing = []
-        for idx, writes in refused:
-            at = next((offset for offset in range(len(writes)) if idx + offset not in used), None)
-            if at is not None:
-                missing.append((idx + at, writes[at:]))
-        if missing:
-            await port.fetch(queries.put_writes, request.parameters(missing))
+        missing = [write for _, writes in refused for write in writes]
+        while missing:
+            rows = await port.fetch(queries.get_task_writes, {**request.address._asdict(), "task_id": request.task_id})
+            where = f"writes of task {request.task_id!r}"
+            used = {number for _, data in rows for number, *_ in unpack_writes(data, where)}
+            missing = [write for write in missing if write[0] not in used]
+            following = max((idx for idx, _ in rows), default=-1) + 1
+            # No answer means that another call took this idx in the meantime: what it wrote counts first.
+            if missing and await port.fetch(queries.put_writes, request.parameters([(following, missing)])):
+                return

@@ -50,9 +50,9 @@ class Queries:
         AttributeError: On access to a name no file defines.
     """
 
-    def __init__(self, schema: str) -> None:
+    def __init__(self, schema: str, folder: str = "queries") -> None:
         self.schema = schema
-        self.all = {query.name: query for query in _load(check_schema_name(schema))}
+        self.all = {query.name: query for query in _load(check_schema_name(schema), folder)}
 
     def __getattr__(self, name: str) -> NamedQuery:
         try:
@@ -91,6 +91,22 @@ def queries(schema: str) -> Queries:
 
 
 @cache
+def langgraph_queries(schema: str) -> Queries:
+    """The queries over the tables of LangGraph's own PostgreSQL saver in `schema`."""
+    return Queries(schema, "langgraph")
+
+
+def langgraph_tables(schema: str, *, create_schema: bool = True) -> str:
+    """The tables of LangGraph's own PostgreSQL saver as its `setup()` leaves them; safe to run again."""
+    return _created(schema, "langgraph_tables.sql", create_schema)
+
+
+def snapshot() -> str:
+    """What a transaction that only reads begins with."""
+    return _read("snapshot.sql")
+
+
+@cache
 def migrations() -> tuple[Migration, ...]:
     """Every migration this package ships, in order."""
     found = []
@@ -106,10 +122,12 @@ def migrations() -> tuple[Migration, ...]:
 
 def bootstrap(schema: str, *, create_schema: bool = True) -> str:
     """What a setup runs before its first migration; safe to run again."""
-    first = (
-        [_read("create_schema.sql").replace(_SCHEMA_NAME, f'"{check_schema_name(schema)}"')] if create_schema else []
-    )
-    return "\n".join([*first, _in_schema(_read("bootstrap.sql"), schema)])
+    return _created(schema, "bootstrap.sql", create_schema)
+
+
+def metadata_index(schema: str) -> str:
+    """The optional index on all metadata; safe to run again."""
+    return _in_schema(_read("metadata_index.sql"), schema)
 
 
 def recording(schema: str, migration: Migration) -> str:
@@ -127,13 +145,19 @@ def schema_story(schema: str) -> str:
     return _in_schema(_read("schema.sql"), schema)
 
 
+def _created(schema: str, name: str, create_schema: bool) -> str:
+    quoted = f'"{check_schema_name(schema)}"'
+    first = [_read("create_schema.sql").replace(_SCHEMA_NAME, quoted)] if create_schema else []
+    return "\n".join([*first, _in_schema(_read(name), schema)])
+
+
 def _read(name: str) -> str:
     return resources.files(__name__).joinpath(name).read_text("utf-8")
 
 
-def _load(schema: str) -> list[NamedQuery]:
+def _load(schema: str, folder: str) -> list[NamedQuery]:
     found = []
-    for entry in resources.files(__name__).joinpath("queries").iterdir():
+    for entry in resources.files(__name__).joinpath(folder).iterdir():
         text = entry.read_text("utf-8")
         headers = list(_HEADER.finditer(text))
         for header, following in zip(headers, [*headers[1:], None], strict=True):

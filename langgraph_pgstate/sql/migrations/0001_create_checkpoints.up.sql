@@ -19,22 +19,24 @@ CREATE TABLE /*schema*/checkpoints (
     source text,
     step integer,
     created_at timestamptz NOT NULL DEFAULT now(),
-    segment_ids bigint[] NOT NULL,
+    revision bigint NOT NULL DEFAULT (random() * 9007199254740991)::bigint,
+    segment_ids integer[] NOT NULL,
     metadata jsonb NOT NULL,
     state bytea NOT NULL,
     PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id)
 ) WITH (toast_tuple_target = 4080);
 ALTER TABLE /*schema*/checkpoints ALTER COLUMN state SET STORAGE EXTERNAL;
-CREATE INDEX checkpoints_checkpoint_id_idx ON /*schema*/checkpoints (checkpoint_id);
+CREATE INDEX checkpoints_checkpoint_id_idx ON /*schema*/checkpoints (checkpoint_id COLLATE "POSIX");
 CREATE INDEX checkpoints_parent_idx ON /*schema*/checkpoints (parent_checkpoint_id)
     WHERE parent_checkpoint_id IS NOT NULL;
 CREATE INDEX checkpoints_run_id_idx ON /*schema*/checkpoints (run_id) WHERE run_id IS NOT NULL;
-CREATE INDEX checkpoints_source_step_idx ON /*schema*/checkpoints (source, step);
-CREATE INDEX checkpoints_created_at_idx ON /*schema*/checkpoints USING brin (created_at);
+CREATE INDEX checkpoints_source_step_idx ON /*schema*/checkpoints (source, step) WHERE source <> 'loop';
+CREATE INDEX checkpoints_created_at_idx ON /*schema*/checkpoints USING brin (created_at)
+    WITH (pages_per_range = 8, autosummarize = on);
 
 CREATE TABLE /*schema*/segments (
     thread_id text COLLATE "C" NOT NULL,
-    segment_id bigint NOT NULL,
+    segment_id integer NOT NULL,
     data bytea NOT NULL,
     PRIMARY KEY (thread_id, segment_id)
 ) WITH (toast_tuple_target = 4080);

@@ -1,12 +1,12 @@
 -- name: put_checkpoint
--- Stores a checkpoint and its new segments, and touches its thread; answers no row, and writes nothing, when a checkpoint it inherits segments from is gone.
+-- Stores a checkpoint and its new segments, and touches its thread; answers no row, and writes nothing, when the checkpoint it inherits values from is gone or was written again.
 WITH base AS MATERIALIZED (
     -- The lock keeps a concurrent prune from deleting what this checkpoint is about to refer to.
-    SELECT segment_ids FROM /*schema*/checkpoints
-    WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:base_ids::text[])
+    SELECT revision FROM /*schema*/checkpoints
+    WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :base_id::text
     FOR KEY SHARE
 ), held AS MATERIALIZED (
-    SELECT 1 WHERE :inherited_ids::bigint[] <@ ARRAY(SELECT unnest(segment_ids) FROM base)
+    SELECT 1 WHERE :base_id IS NULL OR EXISTS (SELECT 1 FROM base WHERE base.revision = :base_revision::bigint)
 ), touched AS (
     INSERT INTO /*schema*/threads (thread_id, agent, user_id)
     SELECT :thread_id, :agent::text, :user_id::text FROM held WHERE :touch_thread::boolean
@@ -15,62 +15,103 @@ WITH base AS MATERIALIZED (
         user_id = coalesce(excluded.user_id, threads.user_id),
         updated_at = excluded.updated_at
 ), new_segments AS (
+    -- The frames come end to end in one parameter: an array of them would have to be sent as text.
     INSERT INTO /*schema*/segments (thread_id, segment_id, data)
-    SELECT :thread_id, new.segment_id, new.data
-    FROM held CROSS JOIN LATERAL unnest(:new_ids::bigint[], :new_data::bytea[]) AS new (segment_id, data)
+    SELECT :thread_id, new.segment_id, substr(:new_data::bytea, new.start, new.length)
+    FROM held CROSS JOIN LATERAL unnest(:new_ids::integer[], :new_starts::integer[], :new_lengths::integer[])
+        AS new (segment_id, start, length)
 )
 INSERT INTO /*schema*/checkpoints AS stored (
-    thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, segment_ids, metadata, state
+    thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, revision, segment_ids,
+    metadata, state
 )
 SELECT
     :thread_id, :checkpoint_ns, :checkpoint_id::text, :parent_checkpoint_id::text, :run_id::text, :source::text,
-    :step::integer, :segment_ids::bigint[], :metadata::jsonb, :state::bytea
+    :step::integer, :revision::bigint, :segment_ids::integer[], :metadata::jsonb, :state::bytea
 FROM held
 ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
     parent_checkpoint_id = excluded.parent_checkpoint_id,
     run_id = excluded.run_id,
     source = excluded.source,
     step = excluded.step,
+    revision = excluded.revision,
     -- What the row once referred to stays referred to: another process may be about to inherit it.
     segment_ids = excluded.segment_ids || stored.segment_ids,
     metadata = excluded.metadata,
     state = excluded.state
 RETURNING 1;
 
+-- name: put_checkpoint_alone
+-- Stores a checkpoint that has no new segments, inherits none and whose thread needs no touch: a third cheaper than the whole.
+INSERT INTO /*schema*/checkpoints AS stored (
+    thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, revision, segment_ids,
+    metadata, state
+)
+VALUES (
+    :thread_id, :checkpoint_ns, :checkpoint_id, :parent_checkpoint_id, :run_id, :source, :step, :revision,
+    :segment_ids, :metadata, :state
+)
+ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
+    parent_checkpoint_id = excluded.parent_checkpoint_id,
+    run_id = excluded.run_id,
+    source = excluded.source,
+    step = excluded.step,
+    revision = excluded.revision,
+    segment_ids = excluded.segment_ids || stored.segment_ids,
+    metadata = excluded.metadata,
+    state = excluded.state
+RETURNING 1;
+
+-- name: hold_checkpoints
+-- Locks some checkpoints of a namespace against deletion until the transaction ends; answers their revisions.
+SELECT checkpoint_id, revision FROM /*schema*/checkpoints
+WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[])
+FOR KEY SHARE;
+
 -- name: get_checkpoint
 -- Reads one checkpoint by id: its row, then its segments, then its pending writes.
 WITH head AS MATERIALIZED (
-    SELECT checkpoint_id, parent_checkpoint_id, metadata, state, segment_ids FROM /*schema*/checkpoints
+    SELECT checkpoint_id, parent_checkpoint_id, metadata, state, segment_ids, revision FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id
 )
-SELECT 0 AS kind, checkpoint_id AS a, parent_checkpoint_id AS b, metadata::text AS c, 0::bigint AS n, state AS data,
+SELECT 0 AS kind, checkpoint_id AS a, parent_checkpoint_id AS b, metadata::text AS c, revision AS n, state AS data,
     segment_ids AS ids
 FROM head
 UNION ALL
 SELECT 1, NULL, NULL, NULL, s.segment_id, s.data, NULL
-FROM head JOIN /*schema*/segments s ON s.thread_id = :thread_id AND s.segment_id = ANY(head.segment_ids)
+FROM /*schema*/segments s
+WHERE s.thread_id = :thread_id AND s.segment_id = ANY((SELECT segment_ids FROM head)::integer[])
 UNION ALL
-SELECT 2, w.task_id, w.task_path, NULL, w.idx, w.data, NULL
-FROM head JOIN /*schema*/writes w
-    ON w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns AND w.checkpoint_id = head.checkpoint_id;
+(
+    SELECT 2, w.task_id, w.task_path, NULL, w.idx, w.data, NULL
+    FROM /*schema*/writes w
+    WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns
+        AND w.checkpoint_id = (SELECT checkpoint_id FROM head)
+    ORDER BY w.created_at, w.idx
+);
 
 -- name: get_latest_checkpoint
 -- Reads the newest checkpoint of a namespace: its row, then its segments, then its pending writes.
 WITH head AS MATERIALIZED (
-    SELECT checkpoint_id, parent_checkpoint_id, metadata, state, segment_ids FROM /*schema*/checkpoints
+    SELECT checkpoint_id, parent_checkpoint_id, metadata, state, segment_ids, revision FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns
     ORDER BY checkpoint_id DESC LIMIT 1
 )
-SELECT 0 AS kind, checkpoint_id AS a, parent_checkpoint_id AS b, metadata::text AS c, 0::bigint AS n, state AS data,
+SELECT 0 AS kind, checkpoint_id AS a, parent_checkpoint_id AS b, metadata::text AS c, revision AS n, state AS data,
     segment_ids AS ids
 FROM head
 UNION ALL
 SELECT 1, NULL, NULL, NULL, s.segment_id, s.data, NULL
-FROM head JOIN /*schema*/segments s ON s.thread_id = :thread_id AND s.segment_id = ANY(head.segment_ids)
+FROM /*schema*/segments s
+WHERE s.thread_id = :thread_id AND s.segment_id = ANY((SELECT segment_ids FROM head)::integer[])
 UNION ALL
-SELECT 2, w.task_id, w.task_path, NULL, w.idx, w.data, NULL
-FROM head JOIN /*schema*/writes w
-    ON w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns AND w.checkpoint_id = head.checkpoint_id;
+(
+    SELECT 2, w.task_id, w.task_path, NULL, w.idx, w.data, NULL
+    FROM /*schema*/writes w
+    WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns
+        AND w.checkpoint_id = (SELECT checkpoint_id FROM head)
+    ORDER BY w.created_at, w.idx
+);
 
 -- name: list_in_namespace
 -- A page of one namespace's checkpoints, newest first, below a cursor; the state is read only when it is asked for.
@@ -105,18 +146,22 @@ ORDER BY checkpoint_id DESC, checkpoint_ns DESC
 LIMIT :page_size;
 
 -- name: list_everywhere
--- A page of all threads' checkpoints, newest first, below a cursor; walks the index on checkpoint_id.
-SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata::text, created_at,
-    CASE WHEN :with_state::boolean THEN state END, segment_ids
-FROM /*schema*/checkpoints
-WHERE checkpoint_id <= :cursor_id::text
-    AND (checkpoint_id, thread_id, checkpoint_ns) < (:cursor_id, :cursor_thread::text, :cursor_ns::text)
-    AND (:before_id::text IS NULL OR checkpoint_id < :before_id)
-    AND (:source::text IS NULL OR source = :source)
-    AND (:step::integer IS NULL OR step = :step)
-    AND (:run_id::text IS NULL OR run_id = :run_id)
-    AND (:metadata::jsonb IS NULL OR metadata @> :metadata)
-ORDER BY checkpoint_id DESC, thread_id DESC, checkpoint_ns DESC
+-- A page of at most 50 of all threads' checkpoints, newest first, below a cursor. The collation picks the index made for it: the same order, under another name. The inner limit lets the planner walk it; copies of a thread share ids, hence the ties.
+SELECT * FROM (
+    SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata::text, created_at,
+        CASE WHEN :with_state::boolean THEN state END, segment_ids
+    FROM /*schema*/checkpoints
+    WHERE checkpoint_id COLLATE "POSIX" <= :cursor_id::text
+        AND (checkpoint_id, thread_id, checkpoint_ns) < (:cursor_id, :cursor_thread::text, :cursor_ns::text)
+        AND (:before_id::text IS NULL OR checkpoint_id < :before_id)
+        AND (:source::text IS NULL OR source = :source)
+        AND (:step::integer IS NULL OR step = :step)
+        AND (:run_id::text IS NULL OR run_id = :run_id)
+        AND (:metadata::jsonb IS NULL OR metadata @> :metadata)
+    ORDER BY checkpoint_id COLLATE "POSIX" DESC
+    FETCH FIRST 50 ROWS WITH TIES
+) AS page
+ORDER BY checkpoint_id COLLATE "POSIX" DESC, thread_id DESC, checkpoint_ns DESC
 LIMIT :page_size;
 
 -- name: list_of_run
@@ -148,12 +193,12 @@ SELECT checkpoint_id, parent_checkpoint_id, state, segment_ids FROM lineage ORDE
 
 -- name: get_states
 -- The state, without segments, of some checkpoints of a namespace.
-SELECT checkpoint_id, state, segment_ids FROM /*schema*/checkpoints
+SELECT checkpoint_id, state, segment_ids, revision FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[]);
 
 -- name: scan_states
 -- A page of a namespace's states without segments, newest first, below a cursor.
-SELECT checkpoint_id, state, segment_ids FROM /*schema*/checkpoints
+SELECT checkpoint_id, state, segment_ids, revision FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns
     AND checkpoint_id < :cursor_id::text
 ORDER BY checkpoint_id DESC

@@ -1,7 +1,7 @@
 -- name: get_segments
 -- Some segments of a thread.
 SELECT segment_id, data FROM /*schema*/segments
-WHERE thread_id = :thread_id AND segment_id = ANY(:segment_ids::bigint[]);
+WHERE thread_id = :thread_id AND segment_id = ANY(:segment_ids::integer[]);
 
 -- name: delete_unreferenced_segments
 -- Removes the segments of a thread that no surviving checkpoint, in whatever namespace or fork, refers to.

@@ -1,13 +1,10 @@
 -- name: delete_thread
--- Removes every row of some threads; answers how many threads, checkpoints, writes and segments went, and their bytes.
+-- Removes the rows of some threads, all but their segments; answers how many threads, checkpoints and writes went, and their bytes.
 WITH gone AS (
     DELETE FROM /*schema*/checkpoints WHERE thread_id = ANY(:thread_ids::text[])
     RETURNING thread_id, octet_length(state) AS bytes
 ), gone_writes AS (
     DELETE FROM /*schema*/writes WHERE thread_id = ANY(:thread_ids::text[])
-    RETURNING thread_id, octet_length(data) AS bytes
-), gone_segments AS (
-    DELETE FROM /*schema*/segments WHERE thread_id = ANY(:thread_ids::text[])
     RETURNING thread_id, octet_length(data) AS bytes
 ), gone_threads AS (
     DELETE FROM /*schema*/threads WHERE thread_id = ANY(:thread_ids::text[])
@@ -19,12 +16,10 @@ SELECT
     ) AS t),
     (SELECT count(*) FROM gone),
     (SELECT count(*) FROM gone_writes),
-    (SELECT count(*) FROM gone_segments),
-    (SELECT coalesce(sum(bytes), 0)::bigint FROM gone) + (SELECT coalesce(sum(bytes), 0)::bigint FROM gone_writes)
-        + (SELECT coalesce(sum(bytes), 0)::bigint FROM gone_segments);
+    (SELECT coalesce(sum(bytes), 0)::bigint FROM gone) + (SELECT coalesce(sum(bytes), 0)::bigint FROM gone_writes);
 
 -- name: count_thread
--- What `delete_thread` would remove.
+-- What deleting some threads would remove, segments included.
 SELECT
     (SELECT count(*) FROM (
         SELECT thread_id FROM /*schema*/threads WHERE thread_id = ANY(:thread_ids::text[])

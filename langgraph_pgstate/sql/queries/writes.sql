@@ -4,13 +4,25 @@ INSERT INTO /*schema*/writes AS stored (
     thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, data
 )
 SELECT :thread_id, :checkpoint_ns, :checkpoint_id::text, :task_id::text, new.idx, :task_path::text, :run_id::text,
-    new.data
-FROM unnest(:idxs::integer[], :data::bytea[]) AS new (idx, data)
+    substr(:data::bytea, new.start, new.length)
+FROM unnest(:idxs::integer[], :starts::integer[], :lengths::integer[]) AS new (idx, start, length)
 ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO UPDATE SET
     task_path = excluded.task_path,
     run_id = excluded.run_id,
     data = excluded.data
 WHERE stored.idx < 0
+RETURNING idx;
+
+-- name: put_new_writes
+-- Stores one row of ordinary writes, unless it is there; two that do so at once collide on the key. Without ON CONFLICT, which logs every row twice.
+INSERT INTO /*schema*/writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, data)
+SELECT :thread_id, :checkpoint_ns, :checkpoint_id::text, :task_id::text, :idx::integer, :task_path::text,
+    :run_id::text, :data::bytea
+WHERE NOT EXISTS (
+    SELECT 1 FROM /*schema*/writes
+    WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id
+        AND task_id = :task_id AND idx = :idx
+)
 RETURNING idx;
 
 -- name: get_task_writes

@@ -6,8 +6,8 @@ checkpoint it inherits from still exists and still refers to what is inherited.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from contextlib import suppress
+from collections import OrderedDict, defaultdict
+from threading import Lock
 from typing import Final
 
 from langgraph_pgstate.codec.states import Elements, Inline, Manifest
@@ -21,46 +21,58 @@ _RUN_BYTES: Final = 100
 class ManifestCache:
     """The most recently used manifests, bounded by their estimated size. Safe to share between threads.
 
-    Only single dictionary operations are used, which are atomic in CPython; a lost race costs an entry, no more.
+    Its lock is held for dictionary operations only, never while the database works.
     """
 
     def __init__(self, max_bytes: int = _DEFAULT_BYTES) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._manifests: OrderedDict[Address, tuple[Manifest, int]] = OrderedDict()
+        self._by_thread: defaultdict[str, set[Address]] = defaultdict(set)
+        self._lock = Lock()
 
     def get(self, address: Address) -> Manifest | None:
         """The manifest of a checkpoint, if it is still known."""
-        found = self._manifests.get(address)
-        if found is None:
-            return None
-        with suppress(KeyError):
+        with self._lock:
+            found = self._manifests.get(address)
+            if found is None:
+                return None
             self._manifests.move_to_end(address)
-        return found[0]
+            return found[0]
 
     def put(self, address: Address, manifest: Manifest) -> None:
         """Remember a manifest. Call it only for what is committed."""
         size = _size_of(manifest)
-        self.discard(address)
-        self._manifests[address] = (manifest, size)
-        self._bytes += size
-        while self._bytes > self._max_bytes and self._manifests:
-            try:
-                _, (_, dropped) = self._manifests.popitem(last=False)
-            except KeyError:
-                break
-            self._bytes -= dropped
-
-    def discard(self, address: Address) -> None:
-        """Forget a checkpoint."""
-        found = self._manifests.pop(address, None)
-        if found is not None:
-            self._bytes -= found[1]
+        with self._lock:
+            self._discard(address)
+            self._manifests[address] = (manifest, size)
+            self._by_thread[address.thread_id].add(address)
+            self._bytes += size
+            while self._bytes > self._max_bytes:
+                self._discard(next(iter(self._manifests)))
 
     def discard_thread(self, thread_id: str) -> None:
         """Forget a thread."""
-        for address in [address for address in list(self._manifests) if address.thread_id == thread_id]:
-            self.discard(address)
+        with self._lock:
+            for address in list(self._by_thread.get(thread_id, ())):
+                self._discard(address)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._manifests.clear()
+            self._by_thread.clear()
+            self._bytes = 0
+
+    def _discard(self, address: Address) -> None:
+        found = self._manifests.pop(address, None)
+        if found is None:
+            return
+        self._bytes -= found[1]
+        siblings = self._by_thread[address.thread_id]
+        siblings.discard(address)
+        if not siblings:
+            del self._by_thread[address.thread_id]
 
 
 def _size_of(manifest: Manifest) -> int:

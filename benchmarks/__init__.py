@@ -1,0 +1,1 @@
+"""Measures the savers of this package against LangGraph's own, interleaved in one run: `python -m benchmarks`."""

@@ -1,0 +1,14 @@
+"""The cases, in the order they run. Each has a `NAME`, a `TITLE` and `run(server, plan)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from benchmarks.cases import chat, concurrency, history, lists, prune, round_trips, threads, values
+from benchmarks.measure import CaseResult, Plan
+from benchmarks.server import Server
+
+Case = Callable[[Server, Plan], CaseResult]
+CASES: dict[str, Case] = {
+    module.NAME: module.run for module in (chat, threads, lists, values, history, concurrency, prune, round_trips)
+}

@@ -1,0 +1,264 @@
+"""The demo's agent: a real LangGraph tool-calling graph that books trips, and a chat model that needs no network."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Callable, Sequence
+from functools import wraps
+from importlib import import_module
+from typing import Any, Final
+
+from langchain_core.callbacks import CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolCall, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import Runnable
+from langchain_core.tools import BaseTool, StructuredTool
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph.types import Send
+
+from langgraph_pgstate.errors import ConfigurationError
+
+Listener = Callable[[str, str, str], None]
+"""Told of every tool: its name, `begin` or `end`, and its arguments or its answer."""
+
+INSTRUCTIONS: Final = (
+    "You book trips. First search for flights with search_flights. Then, in one go, call book_flight for the cheapest "
+    "and book_hotel for two nights. Then convert the total of both prices to dollars with convert_currency, and tell "
+    "the traveller in two sentences what is booked. Answer later questions with the tools where they help."
+)
+FIRST_WISH: Final = "A weekend in Lisbon, from Berlin: flight, hotel, and the total in dollars."
+OTHER_WISH: Final = "Not Lisbon after all: make it Porto."
+
+_DOLLARS_PER_EURO: Final = 1.08
+_CITIES: Final = ("Lisbon", "Porto", "Madrid", "Athens", "Rome", "Berlin")
+
+
+def follow_up(turn: int) -> str:
+    """What the traveller says in the given turn of the conversation, from 2."""
+    day, euros = turn % 5 + 1, 15 + turn * 7 % 90
+    questions = (
+        f"What is the weather like on day {day}?",
+        f"Lunch on day {day} is {euros} euros a head. What is that in dollars?",
+        f"What should we see on day {day}, before noon?",
+        f"And what on the evening of day {day}, for about {euros} euros?",
+    )
+    return questions[turn % len(questions)]
+
+
+def build_agent(
+    model: BaseChatModel, checkpointer: BaseCheckpointSaver[Any], listener: Listener, *, hotel_seconds: float = 0.1
+) -> CompiledStateGraph[Any, Any, Any, Any]:
+    """The graph: `agent` asks the model, `tools` runs each tool call as a task of its own.
+
+    Args:
+        model: The chat model.
+        checkpointer: Where the state goes; the only thing here that knows of a database.
+        listener: Told when a tool begins and ends.
+        hotel_seconds: How long the hotel's booking system takes.
+    """
+    tools = trip_tools(listener, hotel_seconds)
+    thinker = model.bind_tools(tools)
+
+    def agent(state: MessagesState) -> dict[str, list[BaseMessage]]:
+        return {"messages": [thinker.invoke([SystemMessage(INSTRUCTIONS), *state["messages"]])]}
+
+    def route(state: MessagesState) -> list[Send] | str:
+        last = state["messages"][-1]
+        calls = last.tool_calls if isinstance(last, AIMessage) else []
+        return [Send("tools", [call]) for call in calls] or END
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("agent", agent)
+    builder.add_node("tools", ToolNode(tools))
+    builder.add_edge(START, "agent")
+    builder.add_conditional_edges("agent", route, ["tools", END])
+    builder.add_edge("tools", "agent")
+    return builder.compile(checkpointer=checkpointer)
+
+
+def trip_tools(listener: Listener, hotel_seconds: float) -> list[BaseTool]:
+    """The tools; the same question has the same answer on every day and machine."""
+
+    def search_flights(origin: str, destination: str) -> str:
+        """Find flights between two cities."""
+        base = 60 + _number(origin, destination) % 80
+        carriers = ("TP 533", "LH 1172", "FR 2918")
+        return "; ".join(f"{name} at {base + 35 * place} EUR" for place, name in enumerate(carriers))
+
+    def book_flight(flight: str) -> str:
+        """Book a flight by its number. It costs money."""
+        return f"booked {flight}, ticket {_number(flight) % 900000 + 100000}"
+
+    def book_hotel(city: str, nights: int) -> str:
+        """Book a hotel in a city. It costs money."""
+        time.sleep(hotel_seconds)
+        return f"booked Hotel {city} Central, {nights} nights, {nights * (70 + _number(city) % 40)} EUR"
+
+    def convert_currency(euros: float) -> str:
+        """Convert euros to dollars."""
+        return f"{euros:.2f} EUR is {euros * _DOLLARS_PER_EURO:.2f} USD"
+
+    def weather(city: str, day: int) -> str:
+        """The forecast for a city and a day of the trip."""
+        sky = ("sunny", "some cloud", "light wind from the sea", "a shower in the afternoon")[_number(city, day) % 4]
+        return f"{city}, day {day}: {sky}, {17 + _number(day, city) % 9} degrees"
+
+    functions = (search_flights, book_flight, book_hotel, convert_currency, weather)
+    return [StructuredTool.from_function(_announced(function, listener)) for function in functions]
+
+
+def _announced(function: Callable[..., str], listener: Listener) -> Callable[..., str]:
+    @wraps(function)
+    def announced(**arguments: Any) -> str:
+        listener(function.__name__, "begin", ", ".join(str(value) for value in arguments.values()))
+        answer = function(**arguments)
+        listener(function.__name__, "end", answer)
+        return answer
+
+    return announced
+
+
+class OfflineModel(BaseChatModel):
+    """A chat model whose answers follow from the conversation alone: no network, no key, no chance."""
+
+    @property
+    def _llm_type(self) -> str:
+        return "offline"
+
+    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[Any, AIMessage]:
+        """The script knows the tools already."""
+        return self
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        answer = _answer([message for message in messages if not isinstance(message, SystemMessage)])
+        return ChatResult(generations=[ChatGeneration(message=answer)])
+
+
+def offline_model() -> OfflineModel:
+    """The model that every run of the demo can count on."""
+    return OfflineModel()
+
+
+def provider_model(name: str) -> BaseChatModel:
+    """A real model.
+
+    Args:
+        name: `provider:model`, as langchain's `init_chat_model` takes it.
+
+    Raises:
+        ConfigurationError: If its packages or its key are missing; the message says what to do.
+    """
+    provider = name.partition(":")[0]
+    try:
+        init_chat_model = import_module("langchain.chat_models").init_chat_model
+    except ImportError as error:
+        raise ConfigurationError(
+            f"--model needs langchain and the provider's package: pip install langchain langchain-{provider}"
+        ) from error
+    try:
+        model: BaseChatModel = init_chat_model(name)
+    except ImportError as error:
+        raise ConfigurationError(f"--model {name}: pip install langchain-{provider} ({error})") from error
+    except Exception as error:  # each provider has its own errors for a missing key
+        raise ConfigurationError(f"--model {name}: {str(error).splitlines()[0]}") from error
+    return model
+
+
+def _answer(messages: Sequence[BaseMessage]) -> AIMessage:
+    """The next message of the script: which tool is still needed, or what there is to say."""
+    id = f"ai-{len(messages)}-{_number(*(message.content for message in messages)):08x}"
+    wish_at = max(at for at, message in enumerate(messages) if isinstance(message, HumanMessage))
+    wish = str(messages[wish_at].content)
+    answers = {
+        str(message.name): str(message.content) for message in messages[wish_at:] if isinstance(message, ToolMessage)
+    }
+    city = _city(messages[: wish_at + 1])
+    steps = _trip(city, answers) if wish in (FIRST_WISH, OTHER_WISH) else _question(wish, city, answers)
+    calls = [
+        ToolCall(name=name, args=arguments, id=f"call-{id[3:]}-{place}", type="tool_call")
+        for place, (name, arguments) in enumerate(steps)
+    ]
+    return AIMessage(content="" if calls else _say(wish, city, answers, wish_at), tool_calls=calls, id=id)
+
+
+def _trip(city: str, answers: dict[str, str]) -> list[tuple[str, dict[str, Any]]]:
+    if "search_flights" not in answers:
+        return [("search_flights", {"origin": "Berlin", "destination": city})]
+    if "book_hotel" not in answers:
+        cheapest = answers["search_flights"].split(" at ")[0]
+        return [("book_flight", {"flight": cheapest}), ("book_hotel", {"city": city, "nights": 2})]
+    if "convert_currency" not in answers:
+        flight, hotel = _euros(answers["search_flights"]), _euros(answers["book_hotel"])
+        return [("convert_currency", {"euros": float(flight + hotel)})]
+    return []
+
+
+def _question(wish: str, city: str, answers: dict[str, str]) -> list[tuple[str, dict[str, Any]]]:
+    numbers = [int(number) for number in re.findall(r"\d+", wish)]
+    if "weather" in wish and "weather" not in answers:
+        return [("weather", {"city": city, "day": numbers[0]})]
+    if "dollars" in wish and "convert_currency" not in answers:
+        return [("convert_currency", {"euros": float(numbers[1])})]
+    return []
+
+
+def _say(wish: str, city: str, answers: dict[str, str], turn: int) -> str:
+    if "book_hotel" in answers:
+        return (
+            f"{city} it is: {answers['book_flight']}, and {answers['book_hotel'].removeprefix('booked ')}. "
+            f"Together {answers['convert_currency']}."
+        )
+    first = next(iter(answers.values()), f"For that, {city} has more than one good answer")
+    chosen = sorted(_ADVICE, key=lambda sentence: _number(turn, sentence))[:5]
+    return f"{first}. " + " ".join(sentence.format(city=city) for sentence in chosen)
+
+
+_ADVICE: Final = (
+    "The old quarter of {city} is at its best before ten, when the delivery vans have gone and the tiles are dry.",
+    "Trams fill up by eleven; walking uphill and riding down costs nothing and shows twice as much.",
+    "The covered market has a counter at the back where the fishmongers eat, and they know why.",
+    "Museums are free on the first Sunday of the month, and so are the queues in front of them.",
+    "If it rains, the station hall and its painted walls are worth an hour, coffee included.",
+    "For the evening, book a table near the river for eight; the kitchens of {city} are slow until then.",
+    "Take the ferry for one stop and back: the view of {city} from the water is the one on the postcards.",
+    "There is a garden behind the cathedral that no guide mentions, with benches in the shade.",
+    "Small places close between three and seven, so have something with you for the afternoon.",
+    "A day ticket pays off from the third ride on; the machine on platform two takes cards.",
+    "The lookout above the steps is crowded at sunset; the one a street further up is not.",
+    "Ask for the menu of the day rather than the card: it is half the price and cooked this morning.",
+    "The bookshop on the corner sells maps drawn by hand; {city} is on the third page.",
+    "On Saturdays musicians play under the arches until the neighbours of the square come home.",
+)
+
+
+def _city(messages: Sequence[BaseMessage]) -> str:
+    """Where the trip goes: the last wish that names a place decides."""
+    for message in reversed(messages):
+        if isinstance(message, HumanMessage):
+            wish = str(message.content)
+            if changed := re.search(r"make it (\w+)", wish):
+                return changed.group(1)
+            if named := [city for city in _CITIES if city in wish]:
+                return named[0]
+    return _CITIES[0]
+
+
+def _euros(text: str) -> int:
+    return int(re.findall(r"(\d+) EUR", text)[0])
+
+
+def _number(*parts: object) -> int:
+    """A number that depends on nothing but the parts, on every machine."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:4], "big")

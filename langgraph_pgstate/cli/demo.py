@@ -1,0 +1,277 @@
+"""The demo: an agent is killed in the middle of a superstep, resumed, forked, drawn and weighed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from langchain_core.messages import ToolMessage
+from langchain_core.runnables import RunnableConfig
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from langgraph_pgstate.cli.agent import FIRST_WISH, OTHER_WISH
+from langgraph_pgstate.cli.children import DemoError, ToolRuns, started
+from langgraph_pgstate.cli.output import bytes_in_words, console, count, progress_bar, shorten
+from langgraph_pgstate.cli.tree import draw, outline, short_id
+from langgraph_pgstate.cli.weigh import WholeValues
+from langgraph_pgstate.cli.worker import Job
+from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.operations.retention import next_threads
+from langgraph_pgstate.operations.sizes import get_server_version, get_thread_size, list_table_sizes
+from langgraph_pgstate.saver import PGStateSaver
+from langgraph_pgstate.sql import queries
+
+_WIDTH: Final = 80
+_PREFIX: Final = "demo-"
+_EXAMPLE: Final = "examples/kill_and_resume.py"
+# The hotel's booking system hangs for longer than the demo waits: its process is killed inside.
+_HANGING_SECONDS: Final = 60.0
+_OFFLINE_TURNS: Final = 120
+_PROVIDER_TURNS: Final = 2
+
+
+class Demo:
+    """One run of the story, on a thread of its own.
+
+    Args:
+        dsn: The database.
+        schema: Its schema; made when it is missing.
+        place: The database in words.
+        model: `provider:model`, or `None` for the offline one.
+        turns: Turns the conversation goes on for after it was resumed.
+        program: How `pgstate` is called on the same database, for the commands shown at the end.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        schema: str,
+        place: str,
+        *,
+        model: str | None = None,
+        turns: int | None = None,
+        program: str = "pgstate",
+    ) -> None:
+        self._dsn, self._schema, self._place, self._model, self._program = dsn, schema, place, model, program
+        self._turns = turns if turns is not None else _PROVIDER_TURNS if model else _OFFLINE_TURNS
+        self._queries = queries(schema)
+
+    def run(self) -> None:
+        """Tell the story.
+
+        Raises:
+            PGStateError: If a step fails, or if a tool that had finished was run again.
+        """
+        began_at = time.monotonic()
+        with (
+            PGStateSaver.from_conn_string(self._dsn, schema=self._schema, pool=False) as saver,
+            Database.open(self._dsn, schema=self._schema, pool=False) as database,
+        ):
+            saver.setup()
+            self._saver, self._database = saver, database
+            self._thread_id = self._next_thread_id()
+            self._config: RunnableConfig = {"configurable": {"thread_id": self._thread_id}}
+            version = database.run(get_server_version, self._queries)
+            console.print(f"[bold]pgstate demo[/] on PostgreSQL {version}, {escape(self._place)}")
+            console.print(f"thread {self._thread_id}, schema {self._schema}, model: {self._model or 'offline'}")
+            before = self._kill_in_superstep()
+            self._resume(before)
+            self._fork()
+            whole = WholeValues()
+            nodes = outline(whole.counted(saver.list(self._config)))
+            _title("4  The checkpoint tree", "superstep, node, id, process, what it added")
+            console.print(draw(nodes, self._thread_id, min(_WIDTH, console.width)))
+            self._weigh(whole)
+        self._close(time.monotonic() - began_at)
+
+    def _next_thread_id(self) -> str:
+        """The next unused `demo-n`, so that the demo can be run again and again."""
+        numbers, cursor = [0], _PREFIX
+        while True:
+            page = self._database.run(next_threads, self._queries, cursor)
+            own = [id.removeprefix(_PREFIX) for id in page if id.startswith(_PREFIX)]
+            numbers += [int(number) for number in own if number.isdecimal()]
+            if not page or len(own) < len(page):
+                return f"{_PREFIX}{max(numbers) + 1}"
+            cursor = page[-1]
+
+    def _job(self, part: str, process: str, **more: Any) -> Job:
+        return Job(part, self._dsn, self._schema, self._thread_id, process, self._model, **more)
+
+    def _kill_in_superstep(self) -> ToolRuns:
+        """Start the agent in a process of its own, and kill it while it is inside a tool."""
+        with started(self._job("begin", "p1", hotel_seconds=_HANGING_SECONDS)) as child:
+            _title("1  An agent books a trip", f"process p1, pid {child.pid}")
+            _line("you", f"“{FIRST_WISH}”")
+            begun: dict[str, str] = {}
+            for event in child.events():
+                if event["what"] == "answer":
+                    raise DemoError("the model called no tool to be killed in; run the demo again")
+                _show(event, begun)
+                if self._is_amid(child.runs):
+                    break
+            inside = ", ".join(child.runs.inside)
+            for name in child.runs.inside:
+                _line(name, f"({begun[name]}) is running …")
+            _note(f"The superstep is half done. Stored at this moment: {self._stored()}.")
+            ending = child.kill()
+        console.print(f"   [bold red]kill -9 {child.pid}[/]   p1 is gone inside {inside}, by [bold]{ending}[/].")
+        return child.runs
+
+    def _is_amid(self, runs: ToolRuns) -> bool:
+        """Whether one tool is running and the other of its superstep is done; with a real model, whether any runs."""
+        if self._model:
+            return runs.inside["book_hotel"] > 0 or (runs.begun.total() > 1 and runs.inside.total() > 0)
+        return runs.inside["book_hotel"] > 0 and runs.finished["book_flight"] > 0
+
+    def _stored(self) -> str:
+        """What the database holds of the running superstep, as soon as it does."""
+        deadline = time.monotonic() + (0.5 if self._model else 5.0)
+        answered: list[str] = []
+        while not answered and time.monotonic() < deadline:
+            time.sleep(0.02)
+            latest = self._saver.get_tuple(self._config)
+            writes = latest.pending_writes or [] if latest else []
+            answered = [
+                str(message.name)
+                for _, _, value in writes
+                for message in (value if isinstance(value, list) else [value])
+                if isinstance(message, ToolMessage)
+            ]
+        checkpoints = sum(1 for _ in self._saver.list(self._config, metadata_only=True))
+        pending = f" and, as a pending write, the answer of {', '.join(answered)}" if answered else ""
+        return f"{count(checkpoints, 'checkpoint')}{pending}"
+
+    def _resume(self, before: ToolRuns) -> None:
+        """Go on from the last checkpoint in a new process, and check that nothing finished is done again."""
+        begun: dict[str, str] = {}
+        messages = 0
+        with started(self._job("resume", "p2", turns=self._turns)) as child:
+            _title("2  A new process resumes", f"process p2, pid {child.pid}")
+            _note("graph.invoke(None, config): from the last checkpoint, with the pending write.")
+            events = child.events()
+            for event in events:
+                _show(event, begun)
+                if event["what"] == "answer":
+                    break
+            self._compare(before, child.runs)
+            with progress_bar() as bar:
+                task = bar.add_task("   the conversation goes on", total=self._turns)
+                for event in events:
+                    if event["what"] == "turn":
+                        messages = event["messages"]
+                        bar.update(task, completed=event["turn"] - 1)
+        if messages:
+            console.print(f"   The conversation goes on for {count(self._turns, 'turn')}, to {messages} messages.")
+
+    def _compare(self, before: ToolRuns, after: ToolRuns) -> None:
+        """Show which tool began and finished in which process, for the first wish."""
+        again = [name for name in before.finished if after.begun[name]]
+        if again and not self._model:
+            raise DemoError(f"{', '.join(again)} had finished before the kill and was run again")
+        once = " and ".join(name for name in before.finished if name not in again)
+        _note(f"Not run again: {once or 'nothing'}. Run again, for it had not finished: {', '.join(before.inside)}.")
+        table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+        table.add_column("   as the tools tell it", min_width=24)
+        for column in ("begun in p1", "finished", "begun in p2", "finished"):
+            table.add_column(column, justify="right")
+        for name in dict.fromkeys([*before.begun, *after.begun]):
+            counts = (before.begun[name], before.finished[name], after.begun[name], after.finished[name])
+            table.add_row(f"   {name}", *(str(number) if number else "·" for number in counts))
+        console.print(table)
+
+    def _fork(self) -> None:
+        """Wish something else at a checkpoint of the past, and run on from there."""
+        past = self._fork_point()
+        with started(self._job("fork", "p3", checkpoint_id=past)) as child:
+            _title("3  A fork: the past is still there", f"process p3, pid {child.pid}")
+            _note(f"update_state on checkpoint {short_id(past)}, from before anything was booked:")
+            _line("you", f"“{OTHER_WISH}”")
+            begun: dict[str, str] = {}
+            for event in child.events():
+                _show(event, begun)
+
+    def _fork_point(self) -> str:
+        """The checkpoint after the first tool's answer; nothing has been booked there."""
+        history = self._saver.list(self._config, metadata_only=True)
+        return str(next(item for item in history if item.metadata.get("step", 0) <= 2).checkpoint["id"])
+
+    def _weigh(self, whole: WholeValues) -> None:
+        """Show the bytes stored beside the bytes of whole values."""
+        size = self._database.run(get_thread_size, self._queries, self._thread_id)
+        tables = self._database.run(list_table_sizes, self._queries)
+        threads = next((table.rows for table in tables if table.name == "threads"), 1)
+        stored = size.state_bytes + size.segment_bytes
+        _title("5  The bytes", "counted from what was written")
+        table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+        table.add_column(no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(no_wrap=True)
+        table.add_row(f"   {whole.versions:,} whole values, one per version of a channel", bytes_in_words(whole.bytes))
+        table.add_row(
+            f"   the same in pgstate: {size.checkpoints:,} states, {size.segments:,} segments",
+            f"[bold green]{bytes_in_words(stored)}[/]",
+            f"[bold green]{whole.bytes / max(stored, 1):.0f} times less[/]",
+        )
+        disk = sum(table.bytes for table in tables)
+        table.add_row(f"   on disk: tables, indexes and writes of {count(threads, 'thread')}", bytes_in_words(disk))
+        console.print(table)
+        _note(
+            "Whole values as LangGraph's serializer makes them, before PostgreSQL compresses any; the checkpoints' "
+            "bookkeeping counts only on pgstate's side. `make bench` measures both on disk."
+        )
+
+    def _close(self, seconds: float) -> None:
+        console.print()
+        console.print(f"[bold]Done in {seconds:.0f} s.[/] The thread is kept. Next:")
+        commands = {
+            f"{self._program} tree {self._thread_id}": "its checkpoints again",
+            f"{self._program} status": "tables, rows and bytes",
+            f"{self._program} check --thread {self._thread_id}": "re-read and verify it",
+        }
+        if Path(_EXAMPLE).exists():
+            commands[f"{min(sys.executable, os.path.relpath(sys.executable), key=len)} {_EXAMPLE}"] = (
+                "in 20 lines; run it twice"
+            )
+        width = max(len(command) for command in commands) + 2
+        for command, purpose in commands.items():
+            console.print(f"   [cyan]{escape(command):<{width}}[/] {purpose}", soft_wrap=True)
+
+
+def _title(title: str, right: str) -> None:
+    console.print()
+    space = max(min(_WIDTH, console.width) - len(title) - len(right), 2)
+    console.print(f"[bold]{title}[/]{' ' * space}[dim]{right}[/]")
+
+
+def _note(text: str) -> None:
+    width = min(_WIDTH, console.width)
+    console.print(Padding(Text(text), (0, 0, 0, 3)), width=width)
+
+
+def _line(who: str, what: str, *, lines: int = 1) -> None:
+    width = min(_WIDTH, console.width)
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(width=19)
+    table.add_column(width=width - 22)
+    table.add_row(
+        Text(f"   {who}", style="cyan"),
+        Text(shorten(what, width - 23 if lines == 1 else lines * (width - 26)), overflow="ellipsis"),
+    )
+    console.print(table)
+
+
+def _show(event: dict[str, Any], begun: dict[str, str]) -> None:
+    """Print an event; a tool only once, when it is known how it ended."""
+    if event["what"] == "answer":
+        _line("agent", f"“{event['text']}”", lines=3)
+    elif event["what"] == "tool" and event["phase"] == "begin":
+        begun[event["name"]] = event["detail"]
+    elif event["what"] == "tool":
+        _line(event["name"], f"({begun.get(event['name'], '')}) → {event['detail']}")

@@ -1,0 +1,178 @@
+"""A thread's checkpoints as a tree: every fork a branch, long stretches folded."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langgraph.checkpoint.base import CheckpointTuple
+from rich.style import Style
+from rich.text import Text
+from rich.tree import Tree
+
+from langgraph_pgstate.cli.output import shorten
+
+WRITER_KEY: Final = "process"
+"""Key of the metadata that says which process wrote a checkpoint; the demo puts it into its configs."""
+
+_COLOURS: Final = ("red", "green", "magenta", "cyan", "yellow", "blue")
+_HEAD, _TAIL = 5, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A checkpoint, as far as it is drawn.
+
+    Attributes:
+        id: Its id.
+        parent_id: Its parent's.
+        step: Its superstep.
+        by: The nodes that ran, or the source where none did.
+        said: What the superstep added.
+        writer: The process that wrote it, if the metadata tells.
+    """
+
+    id: str
+    parent_id: str | None
+    step: int
+    by: str
+    said: str
+    writer: str | None
+
+
+def short_id(checkpoint_id: str) -> str:
+    """The part of a checkpoint's id that differs between neighbours; a UUIDv6 begins with the hour."""
+    return checkpoint_id[9:18]
+
+
+def outline(checkpoints: Iterable[CheckpointTuple]) -> list[Node]:
+    """The nodes of the root namespace, oldest first.
+
+    Args:
+        checkpoints: Newest first, as a saver lists them.
+    """
+    nodes = []
+    # A child comes before its parent and is compared with it; nothing else is held in memory.
+    waiting: dict[str | None, list[CheckpointTuple]] = defaultdict(list)
+    for item in checkpoints:
+        if not item.config["configurable"].get("checkpoint_ns"):
+            nodes += [_node(child, item) for child in waiting.pop(item.checkpoint["id"], [])]
+            waiting[_parent_id(item)].append(item)
+    nodes += [_node(item, None) for items in waiting.values() for item in items]
+    return sorted(nodes, key=lambda node: node.id)
+
+
+def draw(nodes: Sequence[Node], title: str, width: int) -> Tree:
+    """The tree of some nodes, each line at most `width` columns."""
+    children: dict[str | None, list[Node]] = defaultdict(list)
+    known = {node.id for node in nodes}
+    for node in nodes:
+        children[node.parent_id if node.parent_id in known else None].append(node)
+    writers = list(dict.fromkeys(node.writer for node in nodes if node.writer))
+    colours = {writer: _COLOURS[at % len(_COLOURS)] for at, writer in enumerate(writers)}
+    tree = Tree(Text(title, style="bold"), guide_style="dim")
+    for root in children[None]:
+        _draw_chain(tree, root, children, colours, width - 4)
+    return tree
+
+
+def _draw_chain(
+    tree: Tree, first: Node, children: Mapping[str | None, list[Node]], colours: Mapping[str, str], width: int
+) -> None:
+    chain = [first]
+    while len(following := children.get(chain[-1].id, [])) == 1:
+        chain.append(following[0])
+    folded = len(chain) - _HEAD - _TAIL
+    for at, node in enumerate(chain):
+        if folded > 2 and at == _HEAD:
+            steps = f"steps {node.step} to {chain[at + folded - 1].step}"
+            tree.add(Text(f"⋮  {folded} more checkpoints, {steps}", style="dim"))
+        if folded <= 2 or not _HEAD <= at < _HEAD + folded:
+            last = tree.add(_line(node, colours, width))
+    for number, branch in enumerate(following, 1):
+        marked = last.add(Text(f"branch {number}", style="bold yellow"))
+        _draw_chain(marked, branch, children, colours, width - 8)
+
+
+def _line(node: Node, colours: Mapping[str, str], width: int) -> Text:
+    colour = Style(color=colours.get(node.writer or "", "default"))
+    line = Text(no_wrap=True, overflow="ellipsis")
+    line.append(f"{node.step:>3} ", style="bold")
+    line.append(f"{shorten(node.by, 12):<6} ")
+    line.append(f"{short_id(node.id)} ", style="dim")
+    if node.writer:
+        line.append(f"{node.writer} ", style=colour)
+    line.append(shorten(node.said, max(width - line.cell_len, 8)), style=colour)
+    return line
+
+
+def _parent_id(item: CheckpointTuple) -> str | None:
+    parent: str | None = (item.parent_config or {}).get("configurable", {}).get("checkpoint_id")
+    return parent
+
+
+def _node(item: CheckpointTuple, parent: CheckpointTuple | None) -> Node:
+    metadata: Mapping[str, Any] = item.metadata
+    writer = metadata.get(WRITER_KEY)
+    source = str(metadata.get("source", "?"))
+    new = _new_messages(item, parent)
+    return Node(
+        id=item.checkpoint["id"],
+        parent_id=_parent_id(item),
+        step=int(metadata.get("step", 0)),
+        by=_by(source, item, parent, new),
+        said=_said(new, item, parent),
+        writer=str(writer) if writer is not None else None,
+    )
+
+
+def _by(source: str, item: CheckpointTuple, parent: CheckpointTuple | None, new: Sequence[BaseMessage]) -> str:
+    """The nodes of the superstep: those that have seen newer versions than in the parent."""
+    if source != "loop":
+        return source
+    seen = item.checkpoint.get("versions_seen") or {}
+    before = (parent.checkpoint.get("versions_seen") or {}) if parent else {}
+    names = [name for name, versions in seen.items() if versions != before.get(name)]
+    shown = [name.strip("_") for name in names if name not in ("__input__", "__interrupt__")]
+    if not shown and new and all(isinstance(message, ToolMessage) for message in new):
+        return "tools"  # a node that was reached by Send leaves no trace in versions_seen
+    return "+".join(shown) or source
+
+
+def _new_messages(item: CheckpointTuple, parent: CheckpointTuple | None) -> list[BaseMessage]:
+    """The messages at the end of a list that the parent does not have."""
+    before = (parent.checkpoint.get("channel_values") or {}) if parent else {}
+    for channel, value in (item.checkpoint.get("channel_values") or {}).items():
+        if isinstance(value, list) and value and all(isinstance(element, BaseMessage) for element in value):
+            old = before.get(channel)
+            known = {element.id for element in old} if isinstance(old, list) else set()
+            if new := [element for element in value if element.id is None or element.id not in known]:
+                return new
+    return []
+
+
+def _said(new: Sequence[BaseMessage], item: CheckpointTuple, parent: CheckpointTuple | None) -> str:
+    if new:
+        return "; ".join(_message(message) for message in new)
+    values = item.checkpoint.get("channel_values") or {}
+    before = (parent.checkpoint.get("channel_values") or {}) if parent else {}
+    shown = [name for name in values if not name.startswith(("branch:", "__")) and values[name] != before.get(name)]
+    return ", ".join(f"{name}={values[name]!r}" for name in shown if not _is_messages(values[name]))
+
+
+def _is_messages(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], BaseMessage)
+
+
+def _message(message: BaseMessage) -> str:
+    text = message.text if isinstance(message.text, str) else str(message.content)
+    if isinstance(message, HumanMessage):
+        return f"“{text}”"
+    if isinstance(message, AIMessage) and message.tool_calls:
+        return "→ " + ", ".join(call["name"] for call in message.tool_calls)
+    if isinstance(message, ToolMessage):
+        return f"{message.name}: {text}"
+    return text

@@ -1,0 +1,195 @@
+"""Values that are carried from one store to another as the bytes they are; none of their objects is ever built.
+
+A list encoded with msgpack is cut into its elements, so that it can be stored like one that was put: what of it is
+new is found by comparing bytes, and the concatenation of the elements is what it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import ormsgpack
+import xxhash
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from langgraph_pgstate.codec.messages import UNPACK_OPTIONS
+from langgraph_pgstate.codec.values import ValueCodec, array_header, split_array
+from langgraph_pgstate.errors import CorruptStateError
+
+MSGPACK: Final = "msgpack"
+# Extension 7 around the value of a DeltaChannel.
+_DELTA_SNAPSHOT: Final = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A value as its serializer wrote it."""
+
+    type: str
+    data: bytes
+
+
+class OpaqueCodec(ValueCodec):
+    """A codec for values that are `Encoded`, or lists of encoded elements, already.
+
+    What it stores, the codec of the given serializer reads. Plain JSON values are encoded by that serializer.
+    """
+
+    def __init__(self, serde: SerializerProtocol | None = None) -> None:
+        super().__init__(serde)
+        self.plain = ValueCodec(serde, refuse_unsafe=False)
+
+    def prepare(self, type_: str, data: bytes) -> Any:
+        """A stored value as planning takes it: a list of encoded elements if it is worth cutting up."""
+        if type_ == MSGPACK and self.is_native:
+            elements = split_elements(data)
+            # Numbers and the like are smaller than what it takes to tell them apart.
+            if elements and len(elements[0]) > 9:
+                return elements
+        return Encoded(type_, data)
+
+    def dumps(self, channel: str, value: Any) -> tuple[str, bytes]:
+        if type(value) is Encoded:
+            return value.type, value.data
+        return self.plain.dumps(channel, value)
+
+    def loads(self, type_: str, data: bytes, where: str) -> Encoded:
+        return Encoded(type_, data)
+
+    def encode_elements(self, channel: str, elements: Sequence[bytes]) -> bytes:
+        return b"".join(elements)
+
+    def decode_elements(self, payload: bytes, where: str) -> tuple[list[bytes], bytes]:
+        elements = split_elements(payload)
+        if elements is None:
+            raise CorruptStateError(where, "it holds no array")
+        return elements, self.fingerprints(where, elements)
+
+    def fingerprints(self, channel: str, elements: Sequence[bytes]) -> bytes:
+        return b"".join(map(xxhash.xxh3_128_digest, elements))
+
+
+def join_elements(elements: Sequence[bytes]) -> bytes:
+    """The array of some encoded elements."""
+    return array_header(len(elements)) + b"".join(elements)
+
+
+def split_elements(data: bytes) -> list[bytes] | None:
+    """The elements of an encoded array, each as it stands there; `None` if the bytes are not exactly one array."""
+    try:
+        count, at = split_array(data, "")
+        elements = []
+        for _ in range(count):
+            end = _end_of(data, at)
+            elements.append(data[at:end])
+            at = end
+    except (CorruptStateError, IndexError):
+        return None
+    return elements if at == len(data) else None
+
+
+def digest(type_: str, data: bytes) -> tuple[str, bytes]:
+    """What tells two encoded values apart; PostgreSQL computes the same as `sha256(data)`."""
+    return type_, hashlib.sha256(data).digest()
+
+
+def is_same_value(first: Encoded, second: Encoded) -> bool:
+    """Whether two encoded values read the same, although their bytes may differ; builds none of their objects."""
+    if first == second:
+        return True
+    if first.type != second.type or first.type != MSGPACK:
+        return False
+    try:
+        return _comparable(first.data) == _comparable(second.data)
+    except (ormsgpack.MsgpackDecodeError, TypeError):
+        return False
+
+
+def is_delta_snapshot(value: Encoded) -> bool:
+    """Whether a value is the snapshot of a DeltaChannel, which the official saver marks in the checkpoint's row."""
+    head = value.data[:6]
+    if value.type != MSGPACK or not head:
+        return False
+    position = {0xC7: 2, 0xC8: 3, 0xC9: 5}.get(head[0], 1 if 0xD4 <= head[0] <= 0xD8 else None)
+    return position is not None and len(head) > position and head[position] == _DELTA_SNAPSHOT
+
+
+def plain_value(value: Encoded) -> Any:
+    """A value of JSON's types.
+
+    Raises:
+        TypeError: If it holds anything else.
+    """
+
+    def refuse(code: int, data: bytes) -> Any:
+        raise TypeError(f"an extension of type {code}")
+
+    if value.type == "null":
+        return None
+    if value.type != MSGPACK:
+        raise TypeError(f"a value of type {value.type}")
+    try:
+        return ormsgpack.unpackb(value.data, ext_hook=refuse)
+    except ormsgpack.MsgpackDecodeError as error:
+        raise TypeError(str(error)) from error
+
+
+def _comparable(data: bytes) -> bytes:
+    def keep(code: int, data: bytes) -> Any:
+        return ("extension", code, data)
+
+    # Packed again, so that 1, 1.0 and True differ.
+    return ormsgpack.packb(ormsgpack.unpackb(data, ext_hook=keep, option=UNPACK_OPTIONS), option=UNPACK_OPTIONS)
+
+
+# For the first bytes 0xc0 to 0xdf: how many bytes of a length follow, what else has a fixed size.
+_FIXED: Final = {
+    0xC0: 1, 0xC2: 1, 0xC3: 1, 0xCA: 5, 0xCB: 9, 0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9, 0xD0: 2, 0xD1: 3, 0xD2: 5,
+    0xD3: 9, 0xD4: 3, 0xD5: 4, 0xD6: 6, 0xD7: 10, 0xD8: 18,
+}  # fmt: skip
+# Strings, byte strings and extensions: bytes of the length, further bytes of header.
+_SIZED: Final = {
+    0xC4: (1, 0), 0xC5: (2, 0), 0xC6: (4, 0), 0xC7: (1, 1), 0xC8: (2, 1), 0xC9: (4, 1),
+    0xD9: (1, 0), 0xDA: (2, 0), 0xDB: (4, 0),
+}  # fmt: skip
+# Arrays and maps: bytes of the count, values to each.
+_COUNTED: Final = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
+
+
+def _end_of(data: bytes, at: int) -> int:
+    """Where the msgpack value that begins at `at` ends.
+
+    Raises:
+        IndexError: If the bytes end before.
+    """
+    pending = 1
+    while pending:
+        pending -= 1
+        first = data[at]
+        if first < 0x80 or first >= 0xE0:
+            at += 1
+        elif first < 0x90:
+            at += 1
+            pending += 2 * (first & 0x0F)
+        elif first < 0xA0:
+            at += 1
+            pending += first & 0x0F
+        elif first < 0xC0:
+            at += 1 + (first & 0x1F)
+        elif (size := _FIXED.get(first)) is not None:
+            at += size
+        elif (sized := _SIZED.get(first)) is not None:
+            width, extra = sized
+            at += 1 + width + extra + int.from_bytes(data[at + 1 : at + 1 + width], "big")
+        elif (counted := _COUNTED.get(first)) is not None:
+            width, each = counted
+            pending += each * int.from_bytes(data[at + 1 : at + 1 + width], "big")
+            at += 1 + width
+        else:
+            raise IndexError
+    if at > len(data):
+        raise IndexError
+    return at

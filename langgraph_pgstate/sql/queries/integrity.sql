@@ -1,0 +1,50 @@
+-- name: list_visited_thread_ids
+-- A page of the ids of all threads that have a row anywhere, in their own order, beyond a cursor.
+(SELECT thread_id FROM /*schema*/threads WHERE thread_id > :cursor_id::text ORDER BY thread_id LIMIT :page_size)
+UNION
+(SELECT DISTINCT thread_id FROM /*schema*/checkpoints WHERE thread_id > :cursor_id ORDER BY thread_id LIMIT :page_size)
+UNION
+(SELECT DISTINCT thread_id FROM /*schema*/segments WHERE thread_id > :cursor_id ORDER BY thread_id LIMIT :page_size)
+UNION
+(SELECT DISTINCT thread_id FROM /*schema*/writes WHERE thread_id > :cursor_id ORDER BY thread_id LIMIT :page_size)
+ORDER BY thread_id LIMIT :page_size;
+
+-- name: count_visited_threads
+-- How many threads have a row anywhere.
+SELECT count(*) FROM (
+    SELECT thread_id FROM /*schema*/threads
+    UNION SELECT thread_id FROM /*schema*/checkpoints
+    UNION SELECT thread_id FROM /*schema*/segments
+    UNION SELECT thread_id FROM /*schema*/writes
+) AS visited;
+
+-- name: scan_checkpoints
+-- A page of a thread's checkpoints over all namespaces, in key order, beyond a cursor.
+SELECT checkpoint_ns, checkpoint_id, metadata::text, state, segment_ids FROM /*schema*/checkpoints
+WHERE thread_id = :thread_id AND (checkpoint_ns, checkpoint_id) > (:cursor_ns::text, :cursor_id::text)
+ORDER BY checkpoint_ns, checkpoint_id
+LIMIT :page_size;
+
+-- name: scan_segments
+-- Some segments of a thread, beyond a cursor, as many as fit a number of bytes, but at least one.
+SELECT segment_id, data FROM (
+    SELECT segment_id, data,
+        sum(octet_length(data)) OVER (ORDER BY segment_id) - octet_length(data) AS bytes_before
+    FROM /*schema*/segments
+    WHERE thread_id = :thread_id AND segment_id = ANY(:segment_ids::integer[]) AND segment_id > :cursor_id::integer
+) AS found
+WHERE bytes_before < :max_bytes::bigint
+ORDER BY segment_id;
+
+-- name: count_segments
+-- How many segments a thread has.
+SELECT count(*) FROM /*schema*/segments WHERE thread_id = :thread_id;
+
+-- name: scan_writes
+-- A page of a thread's rows of pending writes, in key order, beyond a cursor.
+SELECT checkpoint_ns, checkpoint_id, task_id, idx, data FROM /*schema*/writes
+WHERE thread_id = :thread_id
+    AND (checkpoint_ns, checkpoint_id, task_id, idx)
+        > (:cursor_ns::text, :cursor_id::text, :cursor_task::text, :cursor_idx::integer)
+ORDER BY checkpoint_ns, checkpoint_id, task_id, idx
+LIMIT :page_size;

@@ -1,0 +1,28 @@
+-- name: get_server_version
+-- The server's version, as people say it.
+SELECT split_part(current_setting('server_version'), ' ', 1);
+
+-- name: list_table_sizes
+-- The schema's tables with their bytes on disk: everything, then the indexes alone; and PostgreSQL's own estimate of their rows.
+SELECT relname::text, pg_total_relation_size(oid), pg_indexes_size(oid), greatest(reltuples, 0)::bigint
+FROM pg_catalog.pg_class
+WHERE relnamespace = to_regnamespace(:schema::text) AND relkind IN ('r', 'p')
+ORDER BY relname;
+
+-- name: count_rows
+-- The exact numbers of rows; reads the tables, so it is not for large ones.
+SELECT 'threads', count(*) FROM /*schema*/threads
+UNION ALL SELECT 'checkpoints', count(*) FROM /*schema*/checkpoints
+UNION ALL SELECT 'segments', count(*) FROM /*schema*/segments
+UNION ALL SELECT 'writes', count(*) FROM /*schema*/writes
+UNION ALL SELECT 'migrations', count(*) FROM /*schema*/migrations;
+
+-- name: get_thread_size
+-- A thread's rows, and the bytes of its states, segments and pending writes as they are stored.
+SELECT
+    (SELECT count(*) FROM /*schema*/checkpoints WHERE thread_id = :thread_id::text),
+    (SELECT coalesce(sum(octet_length(state)), 0)::bigint FROM /*schema*/checkpoints WHERE thread_id = :thread_id),
+    (SELECT count(*) FROM /*schema*/segments WHERE thread_id = :thread_id),
+    (SELECT coalesce(sum(octet_length(data)), 0)::bigint FROM /*schema*/segments WHERE thread_id = :thread_id),
+    (SELECT count(*) FROM /*schema*/writes WHERE thread_id = :thread_id),
+    (SELECT coalesce(sum(octet_length(data)), 0)::bigint FROM /*schema*/writes WHERE thread_id = :thread_id);

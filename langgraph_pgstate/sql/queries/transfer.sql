@@ -1,0 +1,73 @@
+-- name: get_transfer_outline
+-- The keys of a thread's checkpoints and, with their size, of its rows of pending writes.
+SELECT checkpoint_ns, checkpoint_id, NULL::text AS task_id, 0 AS idx, 0 AS bytes
+FROM /*schema*/checkpoints WHERE thread_id = :thread_id
+UNION ALL
+SELECT checkpoint_ns, checkpoint_id, task_id, idx, octet_length(data)
+FROM /*schema*/writes WHERE thread_id = :thread_id;
+
+-- name: get_rows
+-- Some checkpoints of a namespace, without their segments.
+SELECT checkpoint_id, parent_checkpoint_id, metadata::text, state, segment_ids, revision FROM /*schema*/checkpoints
+WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[]);
+
+-- name: import_thread
+-- Makes a thread's row, or widens the time it covers.
+INSERT INTO /*schema*/threads AS stored (thread_id, agent, user_id, created_at, updated_at)
+VALUES (
+    :thread_id, :agent, :user_id, coalesce(:first_at::timestamptz, now()), coalesce(:last_at::timestamptz, now())
+)
+ON CONFLICT (thread_id) DO UPDATE SET
+    agent = coalesce(stored.agent, excluded.agent),
+    user_id = coalesce(stored.user_id, excluded.user_id),
+    created_at = least(stored.created_at, excluded.created_at),
+    updated_at = greatest(stored.updated_at, excluded.updated_at);
+
+-- name: import_segments
+-- Stores segments; their frames come end to end in one parameter.
+INSERT INTO /*schema*/segments (thread_id, segment_id, data)
+SELECT :thread_id, new.segment_id, substr(:data::bytea, new.start, new.length)
+FROM unnest(:ids::integer[], :starts::integer[], :lengths::integer[]) AS new (segment_id, start, length);
+
+-- name: import_checkpoints
+-- Stores checkpoints that were made elsewhere, under the time they were made; their states come end to end.
+INSERT INTO /*schema*/checkpoints AS stored (
+    thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, created_at, revision,
+    segment_ids, metadata, state
+)
+SELECT :thread_id, :checkpoint_ns, r.checkpoint_id, r.parent_checkpoint_id, r.run_id, r.source, r.step,
+    coalesce(r.created_at, now()), r.revision, r.segment_ids, r.metadata,
+    substr(:data::bytea, r.start, r.length)
+FROM jsonb_to_recordset(:rows::jsonb) AS r (
+    checkpoint_id text, parent_checkpoint_id text, run_id text, source text, step integer, created_at timestamptz,
+    revision bigint, segment_ids integer[], metadata jsonb, start integer, length integer
+)
+ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
+    parent_checkpoint_id = excluded.parent_checkpoint_id,
+    run_id = excluded.run_id,
+    source = excluded.source,
+    step = excluded.step,
+    revision = excluded.revision,
+    segment_ids = excluded.segment_ids || stored.segment_ids,
+    metadata = excluded.metadata,
+    state = excluded.state;
+
+-- name: delete_writes
+-- Removes some rows of pending writes, given by checkpoint, task and number pairwise.
+DELETE FROM /*schema*/writes w USING (
+    SELECT * FROM unnest(:checkpoint_ids::text[], :task_ids::text[], :idxs::integer[]) AS u (checkpoint_id, task_id, idx)
+) AS gone
+WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns AND w.checkpoint_id = gone.checkpoint_id
+    AND w.task_id = gone.task_id AND w.idx = gone.idx;
+
+-- name: import_writes
+-- Stores rows of pending writes that were made elsewhere; their data comes end to end.
+INSERT INTO /*schema*/writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, data)
+SELECT :thread_id, :checkpoint_ns, r.checkpoint_id, r.task_id, r.idx, r.task_path,
+    substr(:data::bytea, r.start, r.length)
+FROM jsonb_to_recordset(:rows::jsonb) AS r (
+    checkpoint_id text, task_id text, idx integer, task_path text, start integer, length integer
+)
+ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO UPDATE SET
+    task_path = excluded.task_path,
+    data = excluded.data;

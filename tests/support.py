@@ -1,0 +1,227 @@
+"""What several test files need: both colours through one face, small checkpoints, child processes, a counting proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import operator
+import selectors
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Annotated, Any, TypedDict
+
+import psycopg
+from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.graph import END, START, StateGraph
+
+from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
+
+Saver = PGStateSaver | AsyncPGStateSaver
+COLOURS = [PGStateSaver, AsyncPGStateSaver]
+
+# A child starts in milliseconds because everything is imported already; it must not touch its parent's connections.
+FORK = multiprocessing.get_context("fork")
+# No test measures time; these only turn a hang into a failure.
+GUARD_SECONDS = 60.0
+
+
+@asynccontextmanager
+async def open_saver(colour: type, dsn: str, schema: str, *, setup: bool = True, **options: Any) -> AsyncIterator[Any]:
+    """A saver of either colour. Its asynchronous methods serve both: the blocking saver runs its own in a thread."""
+    if colour is PGStateSaver:
+        with PGStateSaver.from_conn_string(dsn, schema=schema, **options) as saver:
+            if setup:
+                saver.setup()
+            yield saver
+        return
+    async with AsyncPGStateSaver.from_conn_string(dsn, schema=schema, **options) as saver:
+        if setup:
+            await saver.setup()
+        yield saver
+
+
+async def set_up(saver: Saver) -> None:
+    """`setup()` of either colour."""
+    if isinstance(saver, AsyncPGStateSaver):
+        await saver.setup()
+    else:
+        await asyncio.to_thread(saver.setup)
+
+
+def config_of(thread_id: str, namespace: str = "") -> dict[str, Any]:
+    """A config that names a thread's latest checkpoint."""
+    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace}}
+
+
+def put_arguments(config: dict[str, Any], step: int, **values: Any) -> tuple[Any, Any, Any, Any]:
+    """Arguments of `put` for a checkpoint whose channels all have the version `step`; a few messages by default."""
+    values = values or {"messages": [HumanMessage(f"message {index}", id=str(index)) for index in range(step + 1)]}
+    versions = dict.fromkeys(values, f"{step + 1:032}.{0:016}")
+    checkpoint = {**empty_checkpoint(), "v": 4, "channel_values": values, "channel_versions": versions}
+    return config, checkpoint, {"source": "loop", "step": step, "parents": {}}, versions
+
+
+async def put_chain(saver: Saver, thread_id: str, length: int, **values: Any) -> list[dict[str, Any]]:
+    """Put `length` checkpoints, each the parent of the next; their configs, oldest first."""
+    configs = []
+    config = config_of(thread_id)
+    for step in range(length):
+        config = await saver.aput(*put_arguments(config, step, **values))
+        configs.append(config)
+    return configs
+
+
+class LoopState(TypedDict):
+    """State of `loop_graph`: a growing list and how often the node ran."""
+
+    items: Annotated[list[str], operator.add]
+    count: int
+
+
+def loop_graph(steps: int, hook: Callable[[int], Any] = lambda count: None) -> StateGraph[Any, Any, Any, Any]:
+    """A graph whose one node appends an item in each superstep, until there are `steps`.
+
+    Args:
+        steps: Supersteps.
+        hook: Called in the node with the number of items there are.
+    """
+
+    def step(state: LoopState) -> dict[str, Any]:
+        hook(state["count"])
+        return {"items": [f"item {state['count']}"], "count": state["count"] + 1}
+
+    graph = StateGraph(LoopState)
+    graph.add_node("step", step)
+    graph.add_edge(START, "step")
+    graph.add_conditional_edges("step", lambda state: "step" if state["count"] < steps else END)
+    return graph
+
+
+async def invoke(graph: Any, saver: Saver, *arguments: Any, **options: Any) -> Any:
+    """Run a compiled graph in the saver's own colour."""
+    if isinstance(saver, AsyncPGStateSaver):
+        return await graph.ainvoke(*arguments, **options)
+    return await asyncio.to_thread(graph.invoke, *arguments, **options)
+
+
+def run_children(target: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[str]:
+    """Run a function in one process for each tuple of arguments, all at once; what each one raised, "" for nothing."""
+    barrier = FORK.Barrier(len(arguments))
+    answers = FORK.SimpleQueue()
+
+    def child(number: int) -> None:
+        error = ""
+        try:
+            barrier.wait(GUARD_SECONDS)
+            target(*arguments[number])
+        except BaseException as raised:
+            error = f"{type(raised).__name__}: {raised}"
+        answers.put((number, error))
+
+    children = [FORK.Process(target=child, args=(number,), daemon=True) for number in range(len(arguments))]
+    for process in children:
+        process.start()
+    for process in children:
+        process.join(GUARD_SECONDS)
+    hung = [process for process in children if process.is_alive()]
+    for process in hung:
+        process.kill()
+    assert not hung, f"{len(hung)} processes hang"
+    return [error for _, error in sorted(answers.get() for _ in children)]
+
+
+@contextmanager
+def holding(dsn: str, *statements: str) -> Iterator[psycopg.Connection]:
+    """Another session that ran some statements and sits idle in its transaction; rolled back at the end."""
+    with psycopg.connect(dsn) as other:
+        for statement in statements:
+            other.execute(statement)
+        yield other
+        other.rollback()
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Poll until something is so; fail, rather than hang, when it never is."""
+    patience = threading.Event()
+    for _ in range(int(GUARD_SECONDS / 0.02)):
+        if condition():
+            return
+        patience.wait(0.02)
+    raise AssertionError(f"never came about: {what}")
+
+
+def backends(connection: psycopg.Connection, application: str) -> list[int]:
+    """Process ids of the server's sessions of one application name."""
+    rows = connection.execute("SELECT pid FROM pg_stat_activity WHERE application_name = %s", [application]).fetchall()
+    return [row[0] for row in rows]
+
+
+def terminate(connection: psycopg.Connection, application: str) -> int:
+    """End every session of one application name; how many there were."""
+    pids = backends(connection, application)
+    connection.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s::int[]) AS pid", [pids])
+    wait_until(lambda: not set(pids) & set(backends(connection, application)), "the sessions' end")
+    return len(pids)
+
+
+class RoundTrips:
+    """A TCP proxy before the server that counts how often the client speaks after having listened.
+
+    Each connection counts one for every change of direction from the server's words to the client's. While
+    `answers_to_lose` is positive, an answer of the server is dropped, and its connection with it.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        info = psycopg.conninfo.conninfo_to_dict(dsn)
+        host, port = str(info.get("host", "")), str(info.get("port", 5432))
+        self._target: Any = f"{host}/.s.PGSQL.{port}" if host.startswith("/") else (host or "127.0.0.1", int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.count = 0
+        self.answers_to_lose = 0
+        changed = {"host": "127.0.0.1", "port": self._listener.getsockname()[1], "sslmode": "disable"}
+        self.dsn = psycopg.conninfo.make_conninfo(dsn, **changed, gssencmode="disable")
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Take no more connections."""
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                threading.Thread(target=self._forward, args=(client,), daemon=True).start()
+
+    def _forward(self, client: socket.socket) -> None:
+        family = socket.AF_UNIX if isinstance(self._target, str) else socket.AF_INET
+        with client, socket.socket(family) as server, selectors.DefaultSelector() as selector, suppress(OSError):
+            server.connect(self._target)
+            selector.register(client, selectors.EVENT_READ, server)
+            selector.register(server, selectors.EVENT_READ, client)
+            listening = True
+            while True:
+                for key, _ in selector.select():
+                    data = key.fileobj.recv(65536)  # type: ignore[union-attr]
+                    if not data:
+                        return
+                    if key.fileobj is client and listening:
+                        self.count += 1
+                    listening = key.fileobj is server
+                    if listening and self.answers_to_lose > 0:
+                        self.answers_to_lose -= 1
+                        return
+                    key.data.sendall(data)
+
+
+@contextmanager
+def counted(dsn: str) -> Iterator[RoundTrips]:
+    """A counting proxy before the server."""
+    proxy = RoundTrips(dsn)
+    try:
+        yield proxy
+    finally:
+        proxy.close()

@@ -1,0 +1,319 @@
+"""The rules of the house: who may import whom, where SQL is, what an operation may do, and that both savers agree."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from support import config_of, put_arguments
+
+import langgraph_pgstate
+from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.database import Database, _BlockingPort
+from langgraph_pgstate.db.port import run_blocking
+from langgraph_pgstate.operations.addresses import Address, address_of
+from langgraph_pgstate.operations.checkpoints import request_list
+from langgraph_pgstate.operations.planning import plan_put, request_put
+from langgraph_pgstate.operations.retention import request_prune
+from langgraph_pgstate.operations.writes import request_writes
+from langgraph_pgstate.sql import queries
+
+PACKAGE = Path(langgraph_pgstate.__file__).parent
+MODULES = {str(path.relative_to(PACKAGE)): ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+OPERATIONS = {name: tree for name, tree in MODULES.items() if name.startswith("operations/")}
+MOST_BYTES = 30_000
+
+SQL = re.compile(
+    r"^\s*(SELECT|INSERT\s+INTO|UPDATE\s+\S+\s+SET|DELETE\s+FROM|CREATE|ALTER|DROP|TRUNCATE|LOCK\s+TABLE|WITH\s+\w+\s+AS)\b"
+)
+
+
+def strings(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Every string a module holds, f-strings in one piece, but no docstrings."""
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes) and id(node) not in docstrings:
+            yield node.lineno, node.value if isinstance(node.value, str) else node.value.decode("latin-1")
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """Root names of all a module imports."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.update(alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+def test_imports_point_downward_only() -> None:
+    """import-linter's contracts in pyproject.toml."""
+    linter = Path(sys.executable).parent / "lint-imports"
+    done = subprocess.run([linter, "--no-cache"], cwd=PACKAGE.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_sql_is_in_sql_files_only(module: str) -> None:
+    assert [(line, text) for line, text in strings(MODULES[module]) if SQL.match(text)] == []
+
+
+def test_the_search_for_sql_finds_it() -> None:
+    """The test above rests on it."""
+    source = (
+        "def f(n):\n    '''SELECT in a docstring'''\n    return f'SELECT {n}', b'UPDATE t SET x = 1', 'Select a file'"
+    )
+    assert [text for _, text in strings(ast.parse(source)) if SQL.match(text)] == ["UPDATE t SET x = 1", "SELECT "]
+
+
+def test_psycopg_is_imported_in_db_only() -> None:
+    users = {name for name, tree in MODULES.items() if imported(tree) & {"psycopg", "psycopg_pool"}}
+    assert {name for name in users if not name.startswith("db/")} == set()
+
+
+def test_a_module_can_be_read_in_one_sitting() -> None:
+    """`saver.py` shows two classes side by side, on purpose."""
+    sizes = {name: (PACKAGE / name).stat().st_size for name in MODULES if name != "saver.py"}
+    assert {name: size for name, size in sizes.items() if size > MOST_BYTES} == {}
+
+
+def undocumented(module: str) -> Iterator[str]:
+    """Public classes, functions and methods without a docstring; an override may go by that of its base."""
+    dotted = "langgraph_pgstate." + module.removesuffix(".py").removesuffix("__init__").replace("/", ".")
+    loaded = importlib.import_module(dotted.rstrip("."))
+    for node in MODULES[module].body:
+        if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("_"):
+            continue
+        if not ast.get_docstring(node):
+            yield node.name
+        for inner in node.body if isinstance(node, ast.ClassDef) else ():
+            is_public = isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef) and not inner.name.startswith("_")
+            if is_public and not inspect.getdoc(getattr(getattr(loaded, node.name), inner.name)):
+                yield f"{node.name}.{inner.name}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_everything_public_says_what_it_is(module: str) -> None:
+    assert ast.get_docstring(MODULES[module]), "the module has no docstring"
+    assert list(undocumented(module)) == []
+
+
+def methods(cls: type) -> dict[str, Any]:
+    """What a class and its own bases in this package define in public, and how it is made."""
+    found: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        if base.__module__.startswith("langgraph_pgstate"):
+            found.update({name: value for name, value in vars(base).items() if not name.startswith("_")})
+    return {**found, "__init__": cls.__init__}  # type: ignore[misc]
+
+
+def parameters(function: Any) -> list[tuple[str, Any, Any, str]]:
+    """Names, kinds, defaults and types, with the two colours of psycopg's classes taken for one."""
+    signature = inspect.signature(getattr(function, "__func__", function))
+    return [
+        (item.name, item.kind, item.default, str(item.annotation).replace("Async", ""))
+        for item in signature.parameters.values()
+    ]
+
+
+def test_both_savers_have_the_same_methods() -> None:
+    assert methods(PGStateSaver).keys() == methods(AsyncPGStateSaver).keys()
+
+
+@pytest.mark.parametrize("name", sorted(methods(PGStateSaver)))
+def test_both_savers_take_the_same_arguments(name: str) -> None:
+    blocking, suspending = methods(PGStateSaver)[name], methods(AsyncPGStateSaver)[name]
+    if callable(getattr(blocking, "__func__", blocking)):
+        assert parameters(blocking) == parameters(suspending)
+    else:
+        assert type(blocking) is type(suspending)
+
+
+@pytest.mark.parametrize("cls", [PGStateSaver, AsyncPGStateSaver])
+def test_every_method_has_an_async_twin_with_its_arguments(cls: type) -> None:
+    """`setup` alone is of one kind in each class, as in LangGraph's own savers."""
+    own = methods(cls)
+    twins = {name for name in own if f"a{name}" in own}
+    assert twins == {
+        "get_tuple",
+        "list",
+        "put",
+        "put_writes",
+        "delete_thread",
+        "delete_for_runs",
+        "copy_thread",
+        "prune",
+        "get_delta_channel_history",
+    }
+    for name in twins:
+        assert parameters(own[name]) == parameters(own[f"a{name}"]), name
+        assert not inspect.iscoroutinefunction(own[name]), name
+        assert inspect.iscoroutinefunction(own[f"a{name}"]) or inspect.isasyncgenfunction(own[f"a{name}"]), name
+
+
+def test_the_savers_override_all_that_langgraph_would_refuse() -> None:
+    """LangGraph's base class raises NotImplementedError from these, and the Agent Server looks for them."""
+    base = PGStateSaver.__mro__[2]
+    assert base.__name__ == "BaseCheckpointSaver"
+    wanted = [
+        name
+        for name, value in vars(base).items()
+        if inspect.isfunction(value) and "raise NotImplementedError" in inspect.getsource(value)
+    ]
+    assert len(wanted) >= 16
+    for cls in (PGStateSaver, AsyncPGStateSaver):
+        assert [name for name in wanted if getattr(cls, name) is getattr(base, name)] == []
+
+
+def operation_functions() -> dict[str, ast.AST]:
+    """Every function of `operations/` that takes a port."""
+    return {
+        f"{module.removeprefix('operations/').removesuffix('.py')}.{node.name}": node
+        for module, tree in OPERATIONS.items()
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.args.args
+        and node.args.args[0].arg == "port"
+    }
+
+
+def has_port(call: ast.AST) -> bool:
+    return isinstance(call, ast.Call) and bool(call.args) and ast.unparse(call.args[0]) == "port"
+
+
+@pytest.mark.parametrize("name", operation_functions())
+def test_an_operation_is_async_and_awaits_nothing_but_its_port(name: str) -> None:
+    """Its awaits are methods of its port, and other operations or helpers that are handed the same port."""
+    node = operation_functions()[name]
+    assert isinstance(node, ast.AsyncFunctionDef)
+    assert not any(isinstance(inner, ast.AsyncFor | ast.Yield | ast.YieldFrom) for inner in ast.walk(node))
+    awaited = [inner.value for inner in ast.walk(node) if isinstance(inner, ast.Await)]
+    awaited += [
+        item.context_expr for inner in ast.walk(node) if isinstance(inner, ast.AsyncWith) for item in inner.items
+    ]
+    assigned = [inner for inner in ast.walk(node) if isinstance(inner, ast.Assign) and has_port(inner.value)]
+    helpers = {ast.unparse(inner.targets[0]) for inner in assigned}
+    for call in awaited:
+        of_port = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+        assert has_port(call) or (of_port and ast.unparse(call.func.value) in {"port", *helpers}), ast.unparse(call)
+
+
+@pytest.mark.parametrize("module", OPERATIONS)
+def test_operations_know_nothing_of_loops_threads_and_clocks(module: str) -> None:
+    assert imported(OPERATIONS[module]) & {"asyncio", "threading", "time", "concurrent", "anyio", "queue"} == set()
+
+
+class Bench:
+    """A connection with a thread of three checkpoints, for running any operation by hand."""
+
+    def __init__(self, connection: psycopg.Connection, schema: str) -> None:
+        self.queries = queries(schema)
+        self.codec = ValueCodec(None)
+        self.port = _BlockingPort(connection)
+        saver = PGStateSaver(connection, schema=schema)
+        config: Any = config_of("t")
+        for step in range(3):
+            config = saver.put(*put_arguments(config, step))
+        self.config = config
+        self.address = address_of(config)
+
+    def plan(self) -> Any:
+        return plan_put(self.codec, request_put(self.codec, *put_arguments(self.config, 9)), None)
+
+    def listing(self) -> Any:
+        return request_list(config_of("t"), None, None, None, False)
+
+    def writes(self) -> Any:
+        return request_writes(self.codec, self.config, [("messages", "x")], "task", "")
+
+
+# How each operation is called, after its port and the queries.
+CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
+    "checkpoints.put": lambda bench: (bench.codec, bench.plan(), True),
+    "checkpoints.get_tuple": lambda bench: (bench.codec, bench.address),
+    "checkpoints.list_page": lambda bench: (bench.codec, bench.listing()),
+    "checkpoints.get_delta_channel_history": lambda bench: (bench.codec, Address("t", "", None), ["messages"]),
+    "writes.put_writes": lambda bench: (bench.writes(),),
+    "threads.delete_thread": lambda bench: ("t",),
+    "threads.delete_for_runs": lambda bench: (["run"],),
+    "threads.copy_thread": lambda bench: ("t", "u"),
+    "threads.list_threads": lambda bench: (10,),
+    "retention.next_threads": lambda bench: ("",),
+    "retention.prune_thread": lambda bench: (request_prune(None, "keep_latest", 1, None, False), "t"),
+    "schema.get_status": lambda bench: (),
+    "schema.setup": lambda bench: (),
+    "schema.check_version": lambda bench: (),
+    "schema.migrate_to": lambda bench: (0,),
+}
+
+
+def test_every_operation_of_the_saver_is_called_here() -> None:
+    rooms = {"checkpoints", "writes", "threads", "retention", "schema"}
+    public = {name for name in operation_functions() if name.split(".")[0] in rooms and "._" not in name}
+    assert public - CALLS.keys() == set()
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_operation_never_suspends_over_a_blocking_port(
+    name: str, saver: PGStateSaver, connection: psycopg.Connection
+) -> None:
+    """`run_blocking` raises if it does."""
+    module, function = name.split(".")
+    operation = getattr(__import__(f"langgraph_pgstate.operations.{module}", fromlist=["*"]), function)
+    bench = Bench(connection, saver.schema)
+    run_blocking(operation(bench.port, bench.queries, *CALLS[name](bench)))
+
+
+def test_an_operation_that_suspends_is_refused() -> None:
+    class Suspending:
+        def __await__(self) -> Iterator[None]:
+            yield None
+
+    async def operation() -> None:
+        await Suspending()
+
+    with pytest.raises(RuntimeError, match="suspended"):
+        run_blocking(operation())
+
+
+def test_a_suspending_operation_runs_its_cleanup_before_it_is_refused() -> None:
+    closed = []
+
+    class Suspending:
+        def __await__(self) -> Iterator[None]:
+            yield None
+
+    async def operation() -> None:
+        try:
+            await Suspending()
+        finally:
+            closed.append(True)
+
+    with pytest.raises(RuntimeError, match="suspended"):
+        run_blocking(operation())
+    assert closed == [True]
+
+
+def test_what_an_operation_raises_reaches_the_caller(connection: psycopg.Connection) -> None:
+    async def operation(port: Any) -> None:
+        raise LookupError("mine")
+
+    with pytest.raises(LookupError, match="mine"):
+        Database(connection, schema="pgstate").run(operation)

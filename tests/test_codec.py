@@ -1,0 +1,674 @@
+"""How values become bytes: never other bytes than the serializer's, never other objects, nothing lost unnoticed."""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    FunctionMessage,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolMessage,
+)
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.types import Interrupt, Send
+from pydantic import BaseModel
+from samples import exactly
+
+from langgraph_pgstate.codec import frames
+from langgraph_pgstate.codec.batches import encode_writes, pack_writes, unpack_writes
+from langgraph_pgstate.codec.ids import new_segment_id
+from langgraph_pgstate.codec.lists import MERGE_AT, Fresh, Run, arrange
+from langgraph_pgstate.codec.messages import DIGEST_SIZE, SHAPES
+from langgraph_pgstate.codec.metadata import join_metadata, split_metadata
+from langgraph_pgstate.codec.values import ValueCodec, array_header, encodes_as_utf8, split_array
+from langgraph_pgstate.errors import CorruptStateError, SerializationError
+
+SLOW = JsonPlusSerializer(allowed_msgpack_modules=True)
+CODEC = ValueCodec(SLOW)
+
+pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+
+QUICK = settings(
+    max_examples=250, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
+)
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Point(BaseModel):
+    x: int = 1
+    label: str = "p"
+
+
+class Loud(HumanMessage):
+    """A message class of the user's own."""
+
+    volume: int = 11
+
+
+TEXT = st.one_of(st.sampled_from(["", "hello", "naïve 🙂", "a\0b", "x" * 300]), st.text(max_size=10))
+PLAIN = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(), TEXT),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXT, inner, max_size=3)),
+    max_leaves=5,
+)
+ODD = st.sampled_from(
+    [
+        datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC),
+        timedelta(seconds=3),
+        {"a"},
+        frozenset({1}),
+        Colour.RED,
+        b"\x00\xff",
+        bytearray(b"ab"),
+        UUID(int=5),
+        Decimal("1.50"),
+        Point(x=3),
+        (1, 2),
+        {1: "int key"},
+        {(1, 2): "tuple key"},
+        HumanMessage("nested", id="n"),
+        [AIMessage("nested in a list")],
+        Send("node", {"a": 1}),
+        Interrupt(value="stop", id="i"),
+        float("nan"),
+        {"b": 1, "a": 2},
+    ]
+)
+KWARGS = st.one_of(st.just({}), st.dictionaries(TEXT, st.one_of(PLAIN, ODD), max_size=3))
+CONTENT = st.one_of(
+    TEXT,
+    st.lists(
+        st.one_of(
+            TEXT,
+            st.builds(lambda text: {"type": "text", "text": text}, TEXT),
+            st.just({"type": "image_url", "image_url": {"url": "data:..."}}),
+            st.dictionaries(st.sampled_from(["type", "text", "index"]), PLAIN, max_size=3),
+        ),
+        max_size=3,
+    ),
+)
+ID = st.one_of(st.none(), st.text(min_size=1, max_size=5))
+CALL = st.fixed_dictionaries(
+    {
+        "name": st.text(max_size=5),
+        "args": st.dictionaries(st.text(max_size=3), st.one_of(PLAIN, ODD), max_size=2),
+        "id": ID,
+    },
+    optional={"type": st.just("tool_call"), "extra": st.integers(0, 3), "index": st.integers(0, 3)},
+)
+INVALID = st.fixed_dictionaries(
+    {"name": ID, "args": ID, "id": ID, "error": ID}, optional={"type": st.just("invalid_tool_call")}
+)
+COUNT = st.integers(0, 10**6)
+USAGE = st.one_of(
+    st.none(),
+    st.fixed_dictionaries(
+        {"input_tokens": COUNT, "output_tokens": COUNT, "total_tokens": COUNT},
+        optional={
+            "input_token_details": st.dictionaries(
+                st.sampled_from(["audio", "cache_creation", "cache_read", "flex_read"]), COUNT, max_size=3
+            ),
+            "output_token_details": st.dictionaries(
+                st.sampled_from(["audio", "reasoning", "priority"]), COUNT, max_size=2
+            ),
+        },
+    ),
+)
+EXTRA = st.one_of(st.just({}), st.just({}), st.dictionaries(st.sampled_from(["example", "note"]), PLAIN, max_size=2))
+
+
+@st.composite
+def any_message(draw: st.DrawFn) -> BaseMessage:
+    """A message of any shape pydantic lets through, sometimes changed behind its back."""
+    common = {
+        "content": draw(CONTENT),
+        "additional_kwargs": draw(KWARGS),
+        "response_metadata": draw(KWARGS),
+        "id": draw(ID),
+        "name": draw(ID),
+        **draw(EXTRA),
+    }
+    kind = draw(st.sampled_from(["human", "system", "tool", "ai", "ai", "loud", "chunk"]))
+    try:
+        if kind == "human":
+            message: BaseMessage = HumanMessage(**common)
+        elif kind == "system":
+            message = SystemMessage(**common)
+        elif kind == "loud":
+            message = Loud(**common)
+        elif kind == "tool":
+            message = ToolMessage(
+                **common,
+                tool_call_id=draw(st.text(max_size=4)),
+                artifact=draw(st.one_of(st.none(), PLAIN, ODD)),
+                status=draw(st.sampled_from(["success", "error"])),
+            )
+        else:
+            cls = AIMessage if kind == "ai" else AIMessageChunk
+            calls = {} if cls is AIMessageChunk else {"invalid_tool_calls": draw(st.lists(INVALID, max_size=1))}
+            message = cls(**common, **calls, tool_calls=draw(st.lists(CALL, max_size=2)), usage_metadata=draw(USAGE))
+    except (TypeError, ValueError):
+        # Not a message that pydantic would make.
+        assume(False)
+    change = draw(st.integers(0, 12))
+    if change == 0:
+        # Another order of fields, as code that writes to `__dict__` leaves it.
+        content = message.__dict__.pop("content")
+        message.__dict__["content"] = content
+    elif change == 1:
+        message.content = draw(st.one_of(TEXT, ODD))  # type: ignore[assignment]
+    elif change == 2:
+        message.additional_kwargs["late"] = draw(st.one_of(PLAIN, ODD))
+    elif change == 3 and isinstance(message, AIMessage) and message.tool_calls:
+        message.tool_calls[0]["more"] = draw(PLAIN)  # type: ignore[typeddict-unknown-key]
+    elif change == 4 and isinstance(message, AIMessage):
+        message.usage_metadata = draw(st.one_of(st.just({"input_tokens": 1}), st.just({"cost": 0.5})))  # type: ignore[assignment]
+    elif change == 5:
+        message.name = draw(st.sampled_from([7, b"x"]))  # type: ignore[assignment]
+    elif change == 6:
+        message.type = "other"  # type: ignore[assignment]
+    elif change == 7:
+        del message.__dict__["name"]
+    return message
+
+
+def slow_bytes(value: Any) -> bytes | None:
+    """What the serializer says, `None` if it refuses."""
+    try:
+        type_, data = SLOW.dumps_typed(value)
+    except Exception:
+        return None
+    assert type_ == "msgpack"
+    return data
+
+
+def parts_of(message: Any) -> Any:
+    """Everything of a message that can be seen."""
+    if not isinstance(message, BaseMessage):
+        return exactly(message)
+    return (
+        type(message),
+        [(name, exactly(value)) for name, value in message.__dict__.items()],
+        message.model_fields_set,
+        exactly(message.__pydantic_extra__),
+        message.__pydantic_private__,
+        repr(message),
+    )
+
+
+# Messages.
+
+
+@QUICK
+@given(any_message())
+def test_a_message_is_encoded_as_the_serializer_encodes_it(message: BaseMessage) -> None:
+    """The short way writes the serializer's own bytes, or leaves the message to it."""
+    expected = slow_bytes(message)
+    assume(expected is not None)
+    assert CODEC.dumps("messages", message) == ("msgpack", expected)
+    shape = SHAPES.get(type(message))
+    if shape is not None:
+        assert shape.encode(message) in (None, expected)
+
+
+@QUICK
+@given(st.lists(any_message(), max_size=4))
+def test_a_list_is_encoded_as_the_serializer_encodes_it(elements: list[BaseMessage]) -> None:
+    """Elements one after the other under an array header are the bytes of the list."""
+    expected = slow_bytes(elements)
+    assume(expected is not None)
+    assert CODEC.dumps("messages", elements) == ("msgpack", expected)
+    assert array_header(len(elements)) + CODEC.encode_elements("messages", elements) == expected
+
+
+@QUICK
+@given(any_message())
+def test_a_message_is_decoded_as_the_serializer_decodes_it(message: BaseMessage) -> None:
+    """The short way builds a message that nobody can tell from the validated one."""
+    data = slow_bytes(message)
+    assume(data is not None)
+    assert data is not None
+    assert parts_of(CODEC.loads("msgpack", data, "here")) == parts_of(SLOW.loads_typed(("msgpack", data)))
+
+
+@QUICK
+@given(st.lists(st.one_of(any_message(), PLAIN, ODD), max_size=4))
+def test_a_list_is_decoded_as_the_serializer_decodes_it(elements: list[Any]) -> None:
+    """Lists of anything, element by element."""
+    data = slow_bytes(elements)
+    assume(data is not None)
+    assert data is not None
+    found, digests = CODEC.decode_elements(data, "here")
+    assert [parts_of(item) for item in found] == [parts_of(item) for item in SLOW.loads_typed(("msgpack", data))]
+    assert len(digests) == DIGEST_SIZE * len(elements)
+
+
+@QUICK
+@given(any_message())
+def test_decoded_messages_are_independent(message: BaseMessage) -> None:
+    """Two decoded messages share nothing that can be changed."""
+    data = slow_bytes([message, message])
+    assume(data is not None)
+    assert data is not None
+    (one, two), _ = CODEC.decode_elements(data, "here")
+    assume(isinstance(one, BaseMessage))
+    one.additional_kwargs["changed"] = True
+    one.id = "changed"
+    assert two.id != "changed"
+    assert "changed" not in two.additional_kwargs
+    assert "changed" not in two.__dict__
+    assert one.model_fields_set is not two.model_fields_set
+
+
+@pytest.mark.parametrize(
+    "message",
+    [FunctionMessage("x", name="f"), RemoveMessage(id="r"), AIMessageChunk("x"), Loud("x"), HumanMessage("x", extra=1)],
+    ids=lambda message: type(message).__name__,
+)
+def test_unusual_messages_take_the_serializers_way(message: BaseMessage) -> None:
+    """Classes and fields the short way does not know come back complete."""
+    data = CODEC.dumps("messages", message)[1]
+    assert data == slow_bytes(message)
+    assert parts_of(CODEC.loads("msgpack", data, "here")) == parts_of(SLOW.loads_typed(("msgpack", data)))
+
+
+def test_the_usual_messages_take_the_short_way() -> None:
+    """What a chat is made of is not left to the serializer: else the property tests above would prove little."""
+    call = {"name": "f", "args": {"a": 1}, "id": "c", "type": "tool_call"}
+    usage = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3, "output_token_details": {"reasoning": 1}}
+    for message in (
+        HumanMessage("hello", id="1"),
+        SystemMessage([{"type": "text", "text": "be brief"}]),
+        AIMessage("yes", tool_calls=[call], usage_metadata=usage, response_metadata={"model": "m"}),
+        ToolMessage("42", tool_call_id="c", artifact={"rows": [1]}),
+    ):
+        encoded = SHAPES[type(message)].encode(message)
+        assert encoded == slow_bytes(message)
+        refuse = ValueCodec(JsonPlusSerializer(allowed_msgpack_modules=True))
+        refuse.serde._unpack_ext_hook = lambda code, data: pytest.fail("the serializer was asked")  # type: ignore[attr-defined]
+        assert refuse.loads("msgpack", encoded or b"", "here") == message
+
+
+# Fingerprints.
+
+
+@QUICK
+@given(st.lists(any_message(), min_size=2, max_size=5), st.data())
+def test_equal_fingerprints_mean_equal_bytes(elements: list[BaseMessage], data: st.DataObject) -> None:
+    """Two elements with one fingerprint are stored as the same bytes: none is taken for another."""
+    assume(slow_bytes(elements) is not None)
+    twin = copy.deepcopy(data.draw(st.sampled_from(elements)))
+    everything = [*elements, twin, *CODEC.decode_elements(slow_bytes(elements) or b"", "here")[0]]
+    assume(slow_bytes(everything) is not None)
+    marks = [CODEC.fingerprints("messages", [element]) for element in everything]
+    encodings = [slow_bytes(element) for element in everything]
+    for one in range(len(everything)):
+        for two in range(one):
+            if marks[one] == marks[two]:
+                assert encodings[one] == encodings[two]
+
+
+@QUICK
+@given(st.lists(any_message(), min_size=1, max_size=5))
+def test_equal_bytes_mean_equal_fingerprints(elements: list[BaseMessage]) -> None:
+    """A message has the fingerprint of its copy and of what its bytes decode to; the list's is all of theirs."""
+    # Models that pydantic dumps into dicts, and fields in another order, are only ever taken for new.
+    assume(all(exactly(element.model_dump()) == exactly(dict(element.__dict__)) for element in elements))
+    assume(all([*element.__dict__] == [*type(element).model_fields] for element in elements))
+    data = slow_bytes(elements)
+    assume(data is not None)
+    decoded, digests = CODEC.decode_elements(data or b"", "here")
+    assume(slow_bytes(decoded) == data)
+    live = CODEC.fingerprints("messages", elements)
+    assert live == b"".join(CODEC.fingerprints("messages", [element]) for element in elements)
+    assert live == CODEC.fingerprints("messages", copy.deepcopy(elements))
+    assert digests == CODEC.fingerprints("messages", decoded)
+    assert digests == live
+
+
+@QUICK
+@given(st.lists(st.one_of(PLAIN, ODD), min_size=1, max_size=5))
+def test_fingerprints_of_other_elements_follow_their_bytes(elements: list[Any]) -> None:
+    """Strings, dicts, numbers and objects are fingerprinted by their bytes."""
+    data = slow_bytes(elements)
+    assume(data is not None)
+    decoded, digests = CODEC.decode_elements(data or b"", "here")
+    assert digests == CODEC.fingerprints("items", decoded)
+    marks = [CODEC.fingerprints("items", [element]) for element in elements]
+    encodings = [slow_bytes([element]) for element in elements]
+    for one in range(len(elements)):
+        for two in range(one):
+            assert (marks[one] == marks[two]) == (encodings[one] == encodings[two])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda message: setattr(message, "content", "other"),
+        lambda message: setattr(message, "id", "other"),
+        lambda message: message.additional_kwargs.update(a=1),
+        lambda message: message.response_metadata.update(a={"b": [1]}),
+        lambda message: message.tool_calls.append({"name": "f", "args": {}, "id": "c", "type": "tool_call"}),
+        lambda message: message.tool_calls[0]["args"].update(q=2),
+        lambda message: message.usage_metadata.update(input_tokens=99),
+    ],
+)
+def test_a_change_in_place_changes_the_fingerprint(change: Any) -> None:
+    """At any depth."""
+    message = AIMessage(
+        "yes",
+        tool_calls=[{"name": "f", "args": {"q": 1}, "id": "c", "type": "tool_call"}],
+        usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3},
+    )
+    before = CODEC.fingerprints("messages", [message])
+    change(message)
+    assert CODEC.fingerprints("messages", [message]) != before
+
+
+def test_messages_of_two_classes_with_the_same_fields_differ() -> None:
+    """The class is part of the fingerprint."""
+    human, system = HumanMessage("x", id="1"), SystemMessage("x", id="1")
+    human.__dict__["type"] = system.__dict__["type"] = "same"
+    assert human.__dict__ == system.__dict__
+    assert CODEC.fingerprints("messages", [human]) != CODEC.fingerprints("messages", [system])
+
+
+# Whole values.
+
+
+@QUICK
+@given(st.one_of(PLAIN, ODD, st.dictionaries(TEXT, ODD, max_size=2)))
+def test_any_value_comes_back_as_from_the_serializer(value: Any) -> None:
+    """Bytes and value are the serializer's, but for what it cannot say."""
+    type_, data = CODEC.dumps("channel", value)
+    assert (type_, data) == SLOW.dumps_typed(value)
+    assert exactly(CODEC.loads(type_, data, "here")) == exactly(SLOW.loads_typed((type_, data)))
+
+
+@QUICK
+@given(st.one_of(st.text(st.characters(exclude_categories=())), st.integers(-(10**40), 10**40)))
+def test_strings_and_integers_are_exact(value: Any) -> None:
+    """Lone surrogates and integers of any size come back as they were."""
+    assert exactly(CODEC.loads(*CODEC.dumps("channel", value), "here")) == exactly(value)
+
+
+@QUICK
+@given(st.one_of(PLAIN, ODD))
+def test_only_exact_plain_scalars_are_inline(value: Any) -> None:
+    """What may stand in the checkpoint row is what plain msgpack says exactly."""
+    is_scalar = value is None or type(value) in (str, int, float, bool)
+    expected = is_scalar and (type(value) is not str or encodes_as_utf8(value))
+    assert CODEC.is_inline(value) == expected
+
+
+def test_a_value_that_cannot_be_stored_is_named() -> None:
+    """The error says which channel and which type."""
+    with pytest.raises(SerializationError, match=r"'tools'.*builtins\.object") as caught:
+        CODEC.dumps("tools", object())
+    assert (caught.value.channel, caught.value.type_name) == ("tools", "builtins.object")
+
+
+@given(st.integers(0, 70_000))
+@QUICK
+def test_an_array_header_says_how_many(count: int) -> None:
+    """Header and its reading agree, whatever msgpack's size class."""
+    header = array_header(count)
+    assert split_array(header + b"rest", "here") == (count, len(header))
+
+
+# Frames.
+
+
+@QUICK
+@given(st.one_of(st.binary(max_size=200), st.binary(max_size=20).map(lambda part: part * 9000)))
+def test_a_frame_gives_back_its_content(content: bytes) -> None:
+    """Small, compressible, large, empty."""
+    assert frames.unpack(frames.pack(content), "here") == content
+
+
+def contents() -> Iterator[bytes]:
+    yield b""
+    yield b"short"
+    yield b"lorem ipsum dolor sit amet " * 20
+    yield random.Random(1).randbytes(3000)
+    yield b"lorem ipsum dolor sit amet " * 9000
+
+
+@pytest.mark.parametrize("content", [*contents()], ids=len)
+def test_every_damaged_byte_is_noticed(content: bytes) -> None:
+    """A frame with any one byte changed, wherever, is refused and never read as something else."""
+    frame = frames.pack(content)
+    dice = random.Random(2)
+    places = range(len(frame)) if len(frame) < 150 else [0, 1, 2, 3, *dice.choices(range(len(frame)), k=150)]
+    for place in places:
+        for _ in range(2):
+            damaged = bytearray(frame)
+            damaged[place] ^= dice.randrange(1, 256)
+            with pytest.raises(CorruptStateError):
+                frames.unpack(bytes(damaged), "here")
+
+
+@pytest.mark.parametrize("content", [*contents()], ids=len)
+def test_a_frame_that_is_cut_off_is_noticed(content: bytes) -> None:
+    """At any length."""
+    frame = frames.pack(content)
+    for length in {0, 1, 2, 4, 5, len(frame) // 2, len(frame) - 1} - {len(frame)}:
+        with pytest.raises(CorruptStateError):
+            frames.unpack(frame[:length], "here")
+
+
+# Lists.
+
+
+@st.composite
+def known_list(draw: st.DrawFn) -> tuple[tuple[Run, ...], bytes]:
+    """A stored list: runs over segments, and fingerprints drawn from few, so that elements repeat."""
+    counts = draw(st.lists(st.integers(1, 12), max_size=20))
+    runs = tuple(
+        Run(draw(st.integers(1, 4)) * 1000 + number, draw(st.integers(0, 3)), count, count * draw(st.integers(0, 9000)))
+        for number, count in enumerate(counts)
+    )
+    marks = draw(st.lists(st.integers(0, 30), min_size=sum(counts), max_size=sum(counts)))
+    return runs, digests_of(marks)
+
+
+def digests_of(marks: list[int]) -> bytes:
+    return b"".join(mark.to_bytes(DIGEST_SIZE, "big") for mark in marks)
+
+
+def places_of(runs: tuple[Run, ...], digests: bytes) -> dict[tuple[int, int], bytes]:
+    places = [(run.segment_id, run.first + offset) for run in runs for offset in range(run.count)]
+    return {place: digests[at * DIGEST_SIZE : (at + 1) * DIGEST_SIZE] for at, place in enumerate(places)}
+
+
+@QUICK
+@given(known_list(), st.one_of(st.lists(st.integers(0, 40), max_size=60), st.none()), st.lists(st.integers(0, 99)))
+def test_an_arrangement_covers_the_list_exactly(
+    known: tuple[tuple[Run, ...], bytes], marks: list[int] | None, appended: list[int]
+) -> None:
+    """Pieces in order are the list: each run's elements have the fingerprints asked for, the rest is to be written."""
+    runs, old = known
+    digests = (old if marks is None else digests_of(marks)) + digests_of(appended)
+    places = places_of(runs, old)
+    at = 0
+    for piece in arrange(runs, old, digests):
+        assert piece.count > 0
+        if isinstance(piece, Fresh):
+            assert piece.start == at
+        else:
+            for offset in range(piece.count):
+                wanted = digests[(at + offset) * DIGEST_SIZE : (at + offset + 1) * DIGEST_SIZE]
+                assert places[piece.segment_id, piece.first + offset] == wanted
+        at += piece.count
+    assert at * DIGEST_SIZE == len(digests)
+
+
+def test_nothing_known_means_everything_is_written() -> None:
+    """A cold cache costs bytes, not truth."""
+    assert arrange((Run(1, 0, 3),), None, digests_of([1, 2, 3])) == [Fresh(0, 3)]
+    assert arrange((), b"", b"") == []
+
+
+def test_an_unchanged_list_writes_nothing() -> None:
+    """Also when some of its elements are equal."""
+    runs = (Run(1, 0, 3, 30), Run(2, 5, 2, 20))
+    assert arrange(runs, digests_of([1, 1, 2, 1, 1]), digests_of([1, 1, 2, 1, 1])) == [*runs]
+
+
+def grow(steps: int, size: int, at_once: int = 1) -> tuple[int, int, int]:
+    """Append to a list so often; how many runs it has at most, elements written in all, and its length."""
+    ids = iter(range(10**9))
+    runs: tuple[Run, ...] = ()
+    digests = b""
+    most = written = 0
+    for step in range(steps):
+        longer = digests + digests_of([*range(step * at_once, (step + 1) * at_once)])
+        new: list[Run] = []
+        for piece in arrange(runs, digests, longer):
+            if isinstance(piece, Fresh):
+                written += piece.count
+                new.append(Run(next(ids), 0, piece.count, piece.count * size))
+            else:
+                new.append(piece)
+        runs, digests = tuple(new), longer
+        most = max(most, len(runs))
+    return most, written, steps * at_once
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+def test_a_long_conversation_is_read_from_few_segments(at_once: int) -> None:
+    """Appends of small messages leave a few dozen runs at any time, and write each message a few times at most."""
+    most, written, length = grow(1000, 600, at_once)
+    assert most <= MERGE_AT + length // MERGE_AT
+    assert written <= 7 * length
+
+
+def test_large_elements_are_not_merged_for_ever() -> None:
+    """Elements larger than a segment are written once."""
+    _, written, length = grow(200, 100_000)
+    assert written == length
+
+
+def test_a_merge_waits_for_enough_small_runs() -> None:
+    """One run fewer than the threshold stays as it is."""
+    runs = tuple(Run(number, 0, 1, 10) for number in range(MERGE_AT - 2))
+    old = digests_of([*range(MERGE_AT - 2)])
+    assert arrange(runs, old, old + digests_of([99])) == [*runs, Fresh(MERGE_AT - 2, MERGE_AT - 1)]
+    runs += (Run(50, 0, 1, 10),)
+    old += digests_of([50])
+    assert arrange(runs, old, old + digests_of([99])) == [Fresh(0, MERGE_AT)]
+
+
+# Pending writes.
+
+
+@QUICK
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["a", "b", "__error__", "__interrupt__", "__resume__", "__scheduled__"]), PLAIN),
+        max_size=7,
+    )
+)
+def test_writes_come_back_under_their_numbers(writes: list[tuple[str, Any]]) -> None:
+    """Ordinary writes keep their places in the call, special channels their negative numbers, the last one counting."""
+    expected: dict[int, tuple[str, Any]] = {}
+    special = {"__error__": -1, "__scheduled__": -2, "__interrupt__": -3, "__resume__": -4}
+    for index, (channel, value) in enumerate(writes):
+        expected[special.get(channel, index)] = (channel, value)
+    rows = encode_writes(CODEC, writes)
+    assert len({idx for idx, _ in rows}) == len(rows)
+    found = {
+        number: (channel, CODEC.loads(type_, data, "here"))
+        for _, row in rows
+        for number, channel, type_, data in unpack_writes(pack_writes(row), "here")
+    }
+    assert exactly(found) == exactly(expected)
+
+
+def test_damaged_writes_are_noticed() -> None:
+    """A frame that is whole but holds something else is refused."""
+    with pytest.raises(CorruptStateError):
+        unpack_writes(frames.pack(b"\x93\x01\x02\x03"), "here")
+
+
+# Metadata.
+
+META_TEXT = st.one_of(TEXT, st.text(st.characters(exclude_categories=()), max_size=5))
+META = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(10**30), 10**30),
+        st.floats(),
+        st.sampled_from([-0.0, 1e16, 1e22, -1e300, 5e-324, math.inf, 0.1]),
+        META_TEXT,
+        ODD,
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(META_TEXT, inner, max_size=3),
+        st.dictionaries(st.integers(0, 5), inner, max_size=2),
+    ),
+    max_leaves=5,
+)
+
+
+def without_nul(value: Any) -> Any:
+    """Metadata as LangGraph promises it: no NUL at the top level, tuples as lists where JSON says them."""
+    return value.replace("\0", "") if type(value) is str else value
+
+
+@QUICK
+@given(st.dictionaries(META_TEXT.map(without_nul), META.map(without_nul), max_size=4))
+def test_metadata_is_split_and_joined_without_loss(metadata: dict[str, Any]) -> None:
+    """What JSON says exactly comes from it, the rest from beside it; `jsonb` gets nothing it would refuse."""
+    text, exact = split_metadata(metadata)
+    assert "\\u0000" not in text
+    assert "NaN" not in text
+    assert "Infinity" not in text
+    text.encode()
+    joined = join_metadata(text, exact)
+    assert {key: plain(value) for key, value in joined.items()} == {
+        key: plain(value) for key, value in metadata.items()
+    }
+
+
+def plain(value: Any) -> Any:
+    """To compare metadata by: tuples are lists, NUL is gone at every depth of what JSON says."""
+    if type(value) is tuple or type(value) is list:
+        return [plain(item) for item in value]
+    if type(value) is dict:
+        return sorted(((repr(plain(key)), plain(item)) for key, item in value.items()), key=repr)
+    if type(value) is str:
+        return ("str", value.replace("\0", ""))
+    return exactly(value)
+
+
+# Ids.
+
+
+def test_segment_ids_are_positive_and_distinct() -> None:
+    """They fit `bigint`, and a process never makes one twice."""
+    ids = [new_segment_id() for _ in range(5000)]
+    assert len(set(ids)) == len(ids)
+    assert all(0 < id < 2**63 for id in ids)

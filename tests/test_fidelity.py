@@ -1,0 +1,536 @@
+"""What a node puts into the state comes back as it was, or is refused by name; and secrets stay secret."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import dataclasses
+import hashlib
+import math
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import IntEnum, StrEnum
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import psycopg
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.serde.base import CipherProtocol
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from pydantic import BaseModel
+from samples import checkpoint_of, config_of, exactly, forget, id_of, put_values, values_of
+
+from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
+from langgraph_pgstate.errors import ConfigurationError, SerializationError, UnsafeTypeError
+
+
+class Mood(StrEnum):
+    CALM = "calm"
+
+
+class Level(IntEnum):
+    HIGH = 3
+
+
+@dataclasses.dataclass
+class Order:
+    number: int
+    tags: list[str]
+
+
+class Person(BaseModel):
+    name: str
+    born: date
+
+
+class Place(NamedTuple):
+    x: int
+    y: int
+
+
+class Opaque:
+    """A type that no serializer knows."""
+
+
+PLAIN: dict[str, Any] = {
+    "empty string": "",
+    "NUL": "a\0b",
+    "nothing but NUL": "\0",
+    "emoji": "naïve 🙂",
+    "NaN": math.nan,
+    "inf": math.inf,
+    "-inf": -math.inf,
+    "-0.0": -0.0,
+    "tiny": 5e-324,
+    "large float": 1e300,
+    "integral float": 1e16,
+    "int64": -(2**63),
+    "uint64": 2**64 - 1,
+    "true": True,
+    "none": None,
+    "bytes": b"\x00\xff",
+    "long bytes": bytes(range(256)) * 40,
+    "bytearray": bytearray(b"\x00\xff"),
+    "long text": "lorem ipsum " * 2000,
+    "dict": {"b": 1, "a": {"NUL\0": ["x\0", math.nan, -0.0]}},
+    "integer keys": {1: "one", 2: "two"},
+    "empty dict": {},
+    "empty list": [],
+    "list": ["a\0", 1, 2.5, None, True, {"x": [b"y"]}],
+    "long list": [f"item {number}" for number in range(300)],
+    "nested": [[["deep"]] * 3] * 3,
+    "set": {1, 2, 3},
+    "frozenset": frozenset("ab"),
+    "deque": deque([1, 2]),
+    "decimal": Decimal("1.50"),
+    "datetime": datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC),
+    "date": date(2026, 1, 2),
+    "time": time(3, 4, 5),
+    "timedelta": timedelta(days=1, microseconds=1),
+    "uuid": UUID(int=7),
+    "message": HumanMessage("a\0b", id="1", additional_kwargs={"when": date(2026, 1, 2)}),
+    "messages": [HumanMessage("x" * 200, id="1"), AIMessage("y", response_metadata={"logprob": math.nan})],
+}
+OURS = {"lone surrogate": "\ud800 alone", "large int": 10**30, "large negative int": -(2**63) - 1}
+USERS_OWN: dict[str, Any] = {
+    "str enum": Mood.CALM,
+    "int enum": Level.HIGH,
+    "dataclass": Order(1, ["a"]),
+    "model": Person(name="Ada", born=date(1815, 12, 10)),
+    "namedtuple": Place(1, 2),
+    "in a list": [Order(1, ["a" * 100]), Order(2, [])],
+    "in a message": HumanMessage("x", additional_kwargs={"mood": Mood.CALM}),
+}
+ALLOWED = [(__name__, cls.__name__) for cls in (Mood, Level, Order, Person, Place)]
+
+
+def same(value: Any) -> Any:
+    """To compare by: NaN equals NaN, types count."""
+    if isinstance(value, BaseModel) and not hasattr(value, "content"):
+        return type(value), [(name, same(item)) for name, item in value]
+    if dataclasses.is_dataclass(value):
+        return type(value), [(field.name, same(getattr(value, field.name))) for field in dataclasses.fields(value)]
+    return exactly(value)
+
+
+def get_values(saver: BaseCheckpointSaver[str], config: Any) -> dict[str, Any]:
+    """The values as a process reads them that has not written them."""
+    if isinstance(saver, PGStateSaver):
+        forget(saver)
+    return values_of(saver, config)
+
+
+# Values.
+
+
+@pytest.mark.parametrize("value", [*(PLAIN | OURS).values()], ids=[*(PLAIN | OURS)])
+def test_a_value_comes_back_as_it_was(value: Any, saver: PGStateSaver) -> None:
+    """The same value of the same type, as a channel and as a pending write, also after a copy of the thread."""
+    config = put_values(saver, config_of(), {"channel": value})
+    saver.put_writes(config, [("channel", value)], "task")
+    assert same(get_values(saver, config)["channel"]) == same(value)
+    found = saver.get_tuple(config)
+    assert found is not None
+    assert same(found.pending_writes) == same([("task", "channel", value)])
+    saver.copy_thread("t", "copy")
+    assert same(get_values(saver, config_of("copy"))["channel"]) == same(value)
+
+
+async def test_the_asynchronous_saver_returns_the_same(async_saver: AsyncPGStateSaver) -> None:
+    """All values at once, in the other colour."""
+    values = PLAIN | OURS
+    versions = dict.fromkeys(values, f"{1:032}.{0:016}")
+    metadata: Any = {"source": "loop", "step": 1, "parents": {}}
+    config = await async_saver.aput(config_of(), checkpoint_of(values, versions), metadata, versions)  # type: ignore[arg-type]
+    await async_saver.aput_writes(config, [*values.items()], "task")
+    found = await async_saver.aget_tuple(config)
+    assert found is not None
+    assert {name: same(value) for name, value in found.checkpoint["channel_values"].items()} == {
+        name: same(value) for name, value in values.items()
+    }
+    assert [(name, same(value)) for _, name, value in found.pending_writes or []] == [
+        (name, same(value)) for name, value in values.items()
+    ]
+
+
+def test_what_the_in_memory_saver_returns_is_returned(saver: PGStateSaver) -> None:
+    """Where LangGraph's in-memory saver can say a value, the answers are the same."""
+    memory = InMemorySaver()
+    for target in (saver, memory):
+        put_values(target, config_of(), PLAIN, id="1f000000-0000-6000-8000-000000000001")
+    ours, theirs = get_values(saver, config_of()), values_of(memory, config_of())
+    assert {name: same(value) for name, value in ours.items()} == {name: same(value) for name, value in theirs.items()}
+
+
+@pytest.fixture
+def upstream(dsn: str, schema: str, connection: psycopg.Connection) -> Iterator[PostgresSaver]:
+    """LangGraph's own PostgreSQL saver beside ours, in a schema of its own."""
+    other = f"{schema}_up"
+    connection.execute(f'CREATE SCHEMA "{other}"')
+    with PostgresSaver.from_conn_string(dsn) as found:
+        found.conn.execute(f'SET search_path TO "{other}"')  # type: ignore[union-attr]
+        found.setup()
+        yield found
+    connection.execute(f'DROP SCHEMA "{other}" CASCADE')
+
+
+def test_what_langgraphs_postgres_saver_returns_is_returned(saver: PGStateSaver, upstream: PostgresSaver) -> None:
+    """Where LangGraph's PostgreSQL saver can store a value inline or not, ours returns the same."""
+    able = {
+        name: value for name, value in PLAIN.items() if name not in ("NUL", "nothing but NUL", "NaN", "inf", "-inf")
+    }
+    for target in (saver, upstream):
+        put_values(target, config_of(), able, id="1f000000-0000-6000-8000-000000000001")
+    ours, theirs = get_values(saver, config_of()), values_of(upstream, config_of())
+    # jsonb, where it keeps floats inline, has no negative zero and loses the point of 1e16.
+    for name in ("-0.0", "integral float", "large float"):
+        assert same(ours.pop(name)) == same(able[name])
+        theirs.pop(name)
+    assert {name: same(value) for name, value in ours.items()} == {name: same(value) for name, value in theirs.items()}
+
+
+def test_numpy_arrays_come_back(saver: PGStateSaver) -> None:
+    """Shape, order and type of an array."""
+    numpy = pytest.importorskip("numpy")
+    arrays = [numpy.arange(6, dtype="int16").reshape(2, 3), numpy.asfortranarray(numpy.ones((3, 2)))]
+    config = put_values(saver, config_of(), {"one": arrays[0], "both": arrays, "large": numpy.zeros(50_000)})
+    found = get_values(saver, config)
+    assert found["large"].shape == (50_000,)
+    for before, after in zip([arrays[0], *arrays], [found["one"], *found["both"]], strict=True):
+        assert numpy.array_equal(before, after)
+        assert (before.dtype, before.flags.f_contiguous) == (after.dtype, after.flags.f_contiguous)
+
+
+def nested(depth: int) -> Any:
+    value: Any = "bottom"
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def test_deep_nesting_comes_back(saver: PGStateSaver) -> None:
+    """As deep as the serializer goes."""
+    config = put_values(saver, config_of(), {"deep": nested(200)})
+    assert get_values(saver, config)["deep"] == nested(200)
+
+
+def put_channel(saver: PGStateSaver, config: Any, value: Any) -> None:
+    put_values(saver, config, {"fine": 2, "bad": value})
+
+
+def put_list(saver: PGStateSaver, config: Any, value: Any) -> None:
+    put_values(saver, config, {"bad": [*("x" * 50 for _ in range(5)), {"inner": value}]})
+
+
+def put_write(saver: PGStateSaver, config: Any, value: Any) -> None:
+    saver.put_writes(config, [("fine", 1), ("bad", value)], "task")
+
+
+def put_metadata(saver: PGStateSaver, config: Any, value: Any) -> None:
+    put_values(saver, config, {"fine": 2}, bad={"inner": value})
+
+
+@pytest.mark.parametrize("put", [put_channel, put_list, put_write, put_metadata])
+@pytest.mark.parametrize("value", [Opaque(), nested(2000)], ids=["opaque", "too-deep"])
+def test_a_value_that_cannot_be_stored_is_refused_by_name(
+    put: Callable[..., None], value: Any, saver: PGStateSaver, schema: str, connection: psycopg.Connection
+) -> None:
+    """The error names the channel and the type; nothing was written."""
+    config = put_values(saver, config_of(), {"fine": 1})
+    with pytest.raises(SerializationError) as caught:
+        put(saver, config, value)
+    assert "bad" in caught.value.channel
+    assert repr(caught.value.channel) in str(caught.value)
+    assert caught.value.type_name in str(caught.value)
+    for table, rows in (("checkpoints", 1), ("writes", 0), ("segments", 0)):
+        assert connection.execute(f'SELECT count(*) FROM "{schema}".{table}').fetchone() == (rows,)
+
+
+# Types of the user's own.
+
+
+@pytest.mark.parametrize("value", USERS_OWN.values(), ids=USERS_OWN)
+@pytest.mark.parametrize("write", [False, True], ids=["channel", "write"])
+def test_a_type_that_is_not_allowed_is_refused_by_name(write: bool, value: Any, saver: PGStateSaver) -> None:
+    """By default only safe types are built from the database; the error says which was met and how to allow it."""
+    config = put_values(saver, config_of(), {"channel": 1 if write else value})
+    if write:
+        saver.put_writes(config, [("channel", value)], "task")
+    with pytest.raises(UnsafeTypeError, match="with_allowlist") as caught:
+        saver.get_tuple(config)
+    assert "'channel'" in caught.value.where
+    assert set(caught.value.types) <= set(ALLOWED)
+    assert all(f"{module}.{name}" in str(caught.value) for module, name in caught.value.types)
+    with pytest.raises(UnsafeTypeError):
+        [*saver.list(config)]
+
+
+@pytest.mark.parametrize("value", USERS_OWN.values(), ids=USERS_OWN)
+def test_an_allowed_type_comes_back(value: Any, saver: PGStateSaver) -> None:
+    """What the error recommends works, also for what was stored before, and only for the saver that allows it."""
+    config = put_values(saver, config_of(), {"channel": value})
+    saver.put_writes(config, [("channel", value)], "task")
+    with pytest.raises(UnsafeTypeError) as caught:
+        saver.get_tuple(config)
+    allowing = saver.with_allowlist(caught.value.types)
+    found = allowing.get_tuple(config)
+    assert found is not None
+    assert same(found.checkpoint["channel_values"]["channel"]) == same(value)
+    assert same(found.pending_writes) == same([("task", "channel", value)])
+    with pytest.raises(UnsafeTypeError):
+        saver.get_tuple(config)
+
+
+def test_an_allowlist_may_be_widened(saver: PGStateSaver) -> None:
+    """Subgraphs widen the parent's allowlist again; what is allowed already gives the same saver."""
+    one = saver.with_allowlist([ALLOWED[0]])
+    both = one.with_allowlist([ALLOWED[2]])
+    assert both.with_allowlist(ALLOWED[:1]) is both
+    config = put_values(both, config_of(), {"mood": Mood.CALM, "order": Order(1, [])})
+    assert same(values_of(both, config)) == same({"mood": Mood.CALM, "order": Order(1, [])})
+    with pytest.raises(UnsafeTypeError):
+        one.get_tuple(config)
+
+
+@pytest.mark.parametrize("value", USERS_OWN.values(), ids=USERS_OWN)
+def test_a_serializer_of_the_user_decides_for_itself(value: Any, dsn: str, schema: str, saver: PGStateSaver) -> None:
+    """`allowed_msgpack_modules=True` trusts the database."""
+    serde = JsonPlusSerializer(allowed_msgpack_modules=True)
+    with PGStateSaver.from_conn_string(dsn, schema=schema, serde=serde) as trusting:
+        config = put_values(trusting, config_of(), {"channel": value})
+        assert same(get_values(trusting, config)["channel"]) == same(value)
+
+
+def test_a_serializer_with_pickle_keeps_what_msgpack_cannot_say(dsn: str, schema: str, saver: PGStateSaver) -> None:
+    """The fallback of LangGraph's serializer works for values and for elements of lists."""
+    serde = JsonPlusSerializer(pickle_fallback=True, allowed_msgpack_modules=True)
+    values = {"one": Opaque, "many": [Opaque, "x" * 200]}
+    with PGStateSaver.from_conn_string(dsn, schema=schema, serde=serde) as pickling:
+        config = put_values(pickling, config_of(), values)
+        assert get_values(pickling, config) == values
+
+
+def test_a_refused_type_is_not_confused_between_threads(saver: PGStateSaver) -> None:
+    """A refusal on one thread does not fail the reading of plain values on another."""
+    bad = put_values(saver, config_of("bad"), {"channel": Order(1, [])})
+    good = put_values(saver, config_of("good"), {"channel": {"plain": "x" * 500}})
+
+    async def read() -> list[Any]:
+        calls = [asyncio.to_thread(saver.get_tuple, config) for _ in range(20) for config in (bad, good)]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    found = asyncio.run(read())
+    assert all(isinstance(item, UnsafeTypeError) for item in found[0::2])
+    assert all(not isinstance(item, BaseException) for item in found[1::2])
+
+
+# Metadata.
+
+
+@pytest.mark.parametrize("value", [*(PLAIN | OURS).values()], ids=[*(PLAIN | OURS)])
+def test_metadata_comes_back_as_it_was(value: Any, saver: PGStateSaver) -> None:
+    """Any value at the top of the metadata; LangGraph's contract takes NUL out of strings."""
+    config = put_values(saver, config_of(), {}, key=value)
+    found = saver.get_tuple(config)
+    assert found is not None
+    assert same(without_nul(found.metadata["key"])) == same(without_nul(value))  # type: ignore[typeddict-item]
+
+
+# The serializer itself has no nested bytearray.
+NESTED = {name: value for name, value in PLAIN.items() if name != "bytearray"}
+
+
+@pytest.mark.parametrize("value", NESTED.values(), ids=NESTED)
+def test_nested_metadata_comes_back_as_it_was(value: Any, saver: PGStateSaver) -> None:
+    """Any value that the serializer can say, below the top."""
+    config = put_values(saver, config_of(), {}, key={"deep": [value]})
+    found = saver.get_tuple(config)
+    assert found is not None
+    assert same(without_nul(found.metadata["key"])) == same(without_nul({"deep": [value]}))  # type: ignore[typeddict-item]
+
+
+def without_nul(value: Any) -> Any:
+    if type(value) is str:
+        return value.replace("\0", "")
+    if type(value) is list:
+        return [without_nul(item) for item in value]
+    if type(value) is dict:
+        return {without_nul(key): without_nul(item) for key, item in value.items()}
+    return value
+
+
+def test_metadata_of_the_config_is_merged(saver: PGStateSaver) -> None:
+    """As every LangGraph saver does it."""
+    memory = InMemorySaver()
+    config: Any = {
+        "configurable": {"thread_id": "t", "checkpoint_ns": "", "user_id": "u", "__private": 1, "nested": {"a": 1}},
+        "metadata": {"run_id": "r", "tags\0": "x\0", "langgraph_step": 4, "score": math.nan},
+    }
+    answers = []
+    for target in (saver, memory):
+        put_values(target, config, {}, id="1f000000-0000-6000-8000-000000000001")
+        found = target.get_tuple(config_of())
+        assert found is not None
+        answers.append(same(without_nul(dict(found.metadata))))
+    assert answers[0] == answers[1]
+
+
+def test_a_users_type_in_metadata_is_refused_by_name(saver: PGStateSaver) -> None:
+    """The strict default holds for metadata, too."""
+    config = put_values(saver, config_of(), {}, order=Order(1, []))
+    with pytest.raises(UnsafeTypeError, match="Order"):
+        saver.get_tuple(config)
+    found = saver.with_allowlist(ALLOWED).get_tuple(config)
+    assert found is not None
+    assert found.metadata["order"] == Order(1, [])  # type: ignore[typeddict-item]
+
+
+# Ids.
+
+
+@pytest.mark.parametrize("thread_id", [7, UUID(int=7)])
+def test_a_thread_id_that_is_no_string_is_its_string(thread_id: Any, saver: PGStateSaver) -> None:
+    """`thread_id=7` and `thread_id="7"` are one thread, for every method."""
+    config = put_values(saver, config_of(thread_id), {"channel": "x"})
+    assert config == config_of(str(thread_id), "", id_of(config))
+    saver.put_writes(config_of(thread_id, "", id_of(config)), [("channel", "y")], "task")
+    for either in (thread_id, str(thread_id)):
+        found = saver.get_tuple(config_of(either))
+        assert found is not None
+        assert found.config == config
+        assert found.pending_writes == [("task", "channel", "y")]
+        assert len([*saver.list(config_of(either))]) == 1
+    saver.copy_thread(thread_id, 8)  # type: ignore[arg-type]
+    assert saver.prune([thread_id], strategy="delete").checkpoints == 1
+    assert saver.get_tuple(config_of("8")) is not None
+    saver.delete_thread(8)  # type: ignore[arg-type]
+    assert saver.get_tuple(config_of("8")) is None
+
+
+@pytest.mark.parametrize("thread_id", [None, "", True, 1.5, "a\0b", "\ud800", b"x", "x" * 3000, ["x"]])
+def test_a_thread_id_that_cannot_be_stored_is_refused(thread_id: Any, saver: PGStateSaver) -> None:
+    """With an error that says what is wrong, and before anything is written."""
+    with pytest.raises(ConfigurationError):
+        put_values(saver, config_of(thread_id), {"channel": "x"})
+    assert not [*saver.list(None)]
+
+
+# Secrecy.
+
+
+class ToyCipher(CipherProtocol):
+    """Hides bytes from a search; not from anybody who reads this."""
+
+    def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
+        return "toy", base64.b85encode(self._mask(plaintext))
+
+    def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:
+        assert ciphername == "toy"
+        return self._mask(base64.b85decode(ciphertext))
+
+    def _mask(self, data: bytes) -> bytes:
+        stream = b"".join(hashlib.sha256(bytes([number % 256])).digest() for number in range(len(data) // 32 + 1))
+        return bytes(left ^ right for left, right in zip(data, stream, strict=False))
+
+
+SECRETS = [f"secret-{number:02d}-{hashlib.sha256(bytes([number])).hexdigest()[:12]}" for number in range(20)]
+
+
+def planted() -> dict[str, Any]:
+    """Channel values with 14 of the secrets, each where another way of storing leads to."""
+    given = iter(SECRETS)
+    return {
+        "scalar": next(given),
+        "sentence": f"the word is {next(given)}",
+        "long": f"{next(given)} " * 500,
+        "strings": [next(given), "x" * 200],
+        "short list": [next(given)],
+        "messages": [HumanMessage(f"my card: {next(given)} " + "x" * 100, id=str(number)) for number in range(3)],
+        "calls": [AIMessage("", tool_calls=[{"name": "pay", "args": {"card": next(given)}, "id": "c"}])],
+        "dict": {"key": next(given)},
+        "keys": {next(given): 1},
+        "nested": {"a": [{"b": (next(given),)}]},
+        "bytes": next(given).encode(),
+        "odd": {"s": {next(given)}},
+    }
+
+
+def dump(connection: psycopg.Connection, schema: str) -> bytes:
+    """Every byte of every column of every table."""
+    parts = []
+    names = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (schema,)).fetchall()
+    for (name,) in names:
+        for row in connection.execute(f'SELECT * FROM "{schema}"."{name}"'):
+            parts += [item if isinstance(item, bytes) else str(item).encode() for item in row]
+    assert parts
+    return b"\n".join(parts)
+
+
+@pytest.mark.parametrize("inner", [None, JsonPlusSerializer(allowed_msgpack_modules=True)], ids=["default", "own"])
+def test_an_encrypting_serializer_hides_every_value(
+    inner: Any, dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    """Nothing of channel values and pending writes is in the tables in clear, whatever way they are stored."""
+    serde = EncryptedSerializer(ToyCipher()) if inner is None else EncryptedSerializer(ToyCipher(), inner)
+    with PGStateSaver.from_conn_string(dsn, schema=schema, serde=serde) as saver:
+        saver.setup()
+        values = planted()
+        parent = put_values(saver, config_of(), values)
+        values["messages"] = [*values["messages"], HumanMessage(SECRETS[14] + "x" * 100)]
+        config = put_values(saver, parent, values)
+        writes: list[tuple[str, Any]] = [
+            ("scalar", SECRETS[15]),
+            ("messages", [HumanMessage(SECRETS[16])]),
+            ("__interrupt__", {"ask": SECRETS[17]}),
+            ("__error__", SECRETS[18]),
+            ("__resume__", [SECRETS[19]]),
+        ]
+        saver.put_writes(config, writes, "task")
+        raw = dump(connection, schema)
+        assert not [secret for secret in SECRETS if secret.encode() in raw]
+        assert same(get_values(saver, config)) == same({**values, "nested": {"a": [{"b": [SECRETS[11]]}]}})
+        found = saver.get_tuple(config)
+        assert found is not None
+        assert sorted((channel, str(value)) for _, channel, value in found.pending_writes or []) == sorted(
+            (channel, str(value)) for channel, value in writes
+        )
+
+
+def test_without_encryption_the_search_finds_the_secrets(
+    saver: PGStateSaver, schema: str, connection: psycopg.Connection
+) -> None:
+    """The search of the test above would notice: scalars are in the rows as they are."""
+    put_values(saver, config_of(), {"scalar": SECRETS[0]}, topic=SECRETS[1])
+    raw = dump(connection, schema)
+    assert SECRETS[1].encode() in raw
+    assert any(secret.encode() in raw for secret in SECRETS[:1])
+
+
+def test_a_serializer_that_is_not_langgraphs_sees_every_value_whole(dsn: str, schema: str) -> None:
+    """Even scalars go through it: it may be there to hide them."""
+    seen = []
+
+    class Watching(JsonPlusSerializer):
+        def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+            seen.append(obj)
+            return super().dumps_typed(obj)
+
+    with PGStateSaver.from_conn_string(dsn, schema=schema, serde=Watching()) as saver:
+        saver.setup()
+        values = {"scalar": "x", "number": 5, "none": None, "list": ["y" * 300], "surrogate": {"a": 1}}
+        config = put_values(saver, config_of(), values)
+        assert [value for value in seen if value in values.values()] == [*values.values()]
+        assert get_values(saver, config) == values
+
+
+def test_the_module_names_of_this_file_are_importable() -> None:
+    """What the allowlist tests rest on: the serializer finds these types by name."""
+    assert all(getattr(sys.modules[module], name) for module, name in ALLOWED)

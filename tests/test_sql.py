@@ -1,0 +1,391 @@
+"""The SQL files: valid, prepared by the server, bound to their schema, and answered from indexes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from importlib import resources
+from typing import Any
+
+import psycopg
+import pytest
+from langchain_core.messages import HumanMessage
+from psycopg import sql
+from psycopg.pq import ExecStatus
+from support import config_of, put_arguments
+
+from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate.db import database
+from langgraph_pgstate.db.database import _BlockingPort
+from langgraph_pgstate.db.port import run_blocking
+from langgraph_pgstate.operations.retention import next_threads
+from langgraph_pgstate.operations.threads import list_threads
+from langgraph_pgstate.sql import NamedQuery, Queries, migrations, queries
+
+TABLES = ("threads", "checkpoints", "segments", "writes", "migrations")
+NAMES = sorted(queries("pgstate").all)
+FILES = sorted(
+    f"{folder}/{entry.name}" if folder else entry.name
+    for folder in ("", "queries", "migrations")
+    for entry in resources.files("langgraph_pgstate.sql").joinpath(folder).iterdir()
+    if entry.name.endswith(".sql")
+)
+THREADS = 10_000
+Crowd = tuple[psycopg.Connection, Queries, dict[str, dict[str, Any]]]
+
+
+def read(name: str) -> str:
+    return resources.files("langgraph_pgstate.sql").joinpath(name).read_text("utf-8")
+
+
+def without_parameters(text: str) -> str:
+    return re.sub(r"(?<![:\w]):[a-z_]+", "NULL", text)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_is_valid_sql_as_it_stands(name: str, connection: psycopg.Connection) -> None:
+    """Only named parameters are replaced; the server parses a message whole before it runs its first statement."""
+    with pytest.raises(psycopg.Error) as raised:
+        connection.execute(f"SELECT 1 / 0;\n{without_parameters(read(name))}".encode())
+    assert isinstance(raised.value, psycopg.errors.DivisionByZero), raised.value
+
+
+@pytest.mark.parametrize("name", [file for file in FILES if file.startswith("queries/")])
+def test_a_query_file_works_without_the_schema_marker(
+    name: str, saver: PGStateSaver, connection: psycopg.Connection
+) -> None:
+    """With the schema on search_path a file can be pasted into psql, where `/*schema*/` is a comment."""
+    connection.execute(sql.SQL("SET search_path = {}").format(sql.Identifier(saver.schema)))
+    statements = [part for part in re.split(r"^(?=-- name: )", read(name), flags=re.MULTILINE) if part.strip()]
+    assert statements
+    for statement in statements:
+        order: list[str] = []
+
+        def number(match: re.Match[str], order: list[str] = order) -> str:
+            order.append(match[1]) if match[1] not in order else None
+            return f"${order.index(match[1]) + 1}"
+
+        prepare(connection, re.sub(r"(?<![:\w]):([a-z_]+)", number, statement).encode())
+
+
+def prepare(connection: psycopg.Connection, text: bytes) -> None:
+    result = connection.pgconn.prepare(b"", text)
+    assert result.status == ExecStatus.COMMAND_OK, result.error_message.decode()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_server_prepares_the_query_with_nothing_on_search_path(
+    name: str, saver: PGStateSaver, connection: psycopg.Connection
+) -> None:
+    connection.execute("SET search_path = ''")
+    prepare(connection, queries(saver.schema).all[name].text)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_query_says_what_it_is_for(name: str) -> None:
+    purpose = queries("pgstate").all[name].purpose
+    assert purpose[0].isupper()
+    assert purpose.endswith(".")
+    assert "\n" not in purpose
+
+
+@pytest.mark.parametrize("name", [file for file in FILES if "create_schema" not in file])
+def test_every_table_carries_the_schema_marker(name: str) -> None:
+    text = re.sub(r"--.*", "", read(name))
+    verbs = r"FROM|JOIN|INTO|UPDATE|TABLE|TABLE IF NOT EXISTS|ON|ONLY|USING|REFERENCES"
+    assert re.findall(rf"\b(?:{verbs})\s+(?:{'|'.join(TABLES)})\b", text) == []
+    assert len(re.findall(r"/\*schema\*/\w+", text)) == len(re.findall(r"/\*", text))
+
+
+def test_query_names_are_unique_over_all_files() -> None:
+    found = [name for file in FILES for name in re.findall(r"^-- name: (\w+)$", read(file), re.MULTILINE)]
+    assert sorted(set(found)) == sorted(found)
+    assert sorted(found) == NAMES
+
+
+def test_every_statement_of_a_query_file_has_a_name() -> None:
+    for file in FILES:
+        if file.startswith("queries/"):
+            statements = [part for part in re.sub(r"--.*", "", read(file)).split(";") if part.strip()]
+            assert len(statements) == len(re.findall(r"^-- name: ", read(file), re.MULTILINE)), file
+
+
+def test_every_query_is_used() -> None:
+    sources = resources.files("langgraph_pgstate")
+    code = "\n".join(
+        entry.read_text("utf-8")
+        for folder in ("operations", "sql", "cli", ".")
+        for entry in sources.joinpath(folder).iterdir()
+        if entry.name.endswith(".py")
+    )
+    assert [
+        name for name in NAMES if not re.search(rf"queries\.{name}\b|queries\([^()]*\)\.{name}\b|\"{name}\"", code)
+    ] == []
+
+
+def test_an_unknown_query_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no_such_query"):
+        _ = queries("pgstate").no_such_query
+
+
+def test_thread_id_is_the_first_column_of_every_key(saver: PGStateSaver, connection: psycopg.Connection) -> None:
+    """What lets a distributed PostgreSQL keep a thread on one node; the record of migrations is no thread's."""
+    rows = connection.execute(
+        """
+        SELECT i.indexrelid::regclass::text, a.attname FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
+            JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0]
+        WHERE c.relnamespace = %s::regnamespace AND (i.indisunique OR i.indisprimary OR i.indisexclusion)
+            AND c.relkind IN ('r', 'p') AND c.relname <> 'migrations'
+        """,
+        [saver.schema],
+    ).fetchall()
+    assert len(rows) >= 4
+    assert {first for _, first in rows} == {"thread_id"}, rows
+    foreign = connection.execute(
+        """
+        SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint
+        WHERE connamespace = %s::regnamespace AND contype = 'f'
+        """,
+        [saver.schema],
+    ).fetchall()
+    assert all(definition.startswith("FOREIGN KEY (thread_id") for _, definition in foreign), foreign
+
+
+def test_no_index_repeats_the_beginning_of_another(saver: PGStateSaver, connection: psycopg.Connection) -> None:
+    rows = connection.execute(
+        """
+        SELECT i.indexrelid::regclass::text, i.indrelid, string_to_array(i.indkey::text, ' ')
+        FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid WHERE c.relnamespace = %s::regnamespace
+        """,
+        [saver.schema],
+    ).fetchall()
+    repeated = [
+        (one, other)
+        for one, table, columns in rows
+        for other, other_table, other_columns in rows
+        if one != other and table == other_table and other_columns[: len(columns)] == columns
+    ]
+    assert repeated == []
+
+
+@pytest.fixture(scope="module")
+def crowd(dsn: str) -> Iterator[Crowd]:
+    """A schema with 10,000 threads of two or three checkpoints, their segments and writes, analyzed."""
+    schema = "crowd"
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+        PGStateSaver(connection, schema=schema).setup()
+        connection.execute(f"SET search_path = {schema}")
+        connection.execute(
+            """
+            INSERT INTO threads (thread_id, agent, user_id, created_at, updated_at)
+            SELECT 'thread-' || t, 'agent', 'user-' || t %% 100, now(), now() - t * interval '1 second'
+            FROM generate_series(1, %(threads)s::integer) AS t;
+            """,
+            {"threads": THREADS},
+        )
+        connection.execute(
+            """
+            INSERT INTO checkpoints (
+                thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, segment_ids,
+                metadata, state
+            )
+            SELECT 'thread-' || t, '', 'c' || to_char(t * 3 + c, 'FM000000'),
+                CASE WHEN c > 1 THEN 'c' || to_char(t * 3 + c - 1, 'FM000000') END,
+                'run-' || t, CASE c WHEN 1 THEN 'input' ELSE 'loop' END, c - 2, ARRAY[c],
+                jsonb_build_object('step', c - 2), repeat('x', 200)::bytea
+            FROM generate_series(1, %(threads)s::integer) AS t, generate_series(1, 2 + t %% 2) AS c
+            """,
+            {"threads": THREADS},
+        )
+        connection.execute(
+            """
+            INSERT INTO segments (thread_id, segment_id, data)
+            SELECT 'thread-' || t, s, repeat('x', 200)::bytea
+            FROM generate_series(1, %(threads)s::integer) AS t, generate_series(1, 3) AS s
+            """,
+            {"threads": THREADS},
+        )
+        connection.execute(
+            """
+            INSERT INTO writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, data)
+            SELECT 'thread-' || t, '', 'c' || to_char(t * 3 + c, 'FM000000'), 'task', 0, '', 'run-' || t, '\\x00'
+            FROM generate_series(1, %(threads)s::integer) AS t, generate_series(1, 2) AS c
+            """,
+            {"threads": THREADS},
+        )
+        for table in ("threads", "checkpoints", "segments", "writes"):
+            connection.execute(f"ANALYZE {table}")
+        connection.execute("SET search_path = ''")
+        yield connection, queries(schema), record_calls(connection, schema)
+        connection.execute(f"DROP SCHEMA {schema} CASCADE")
+
+
+# What the saver sends in daily use; `record_calls` has to reach every one of them.
+HOT = [
+    "put_checkpoint",
+    "get_checkpoint",
+    "get_latest_checkpoint",
+    "put_writes",
+    "get_writes",
+    "get_segments",
+    "list_in_namespace",
+    "list_in_thread",
+    "list_everywhere",
+    "list_of_run",
+    "get_lineage",
+    "get_states",
+    "scan_states",
+    "find_runs",
+    "delete_runs",
+    "list_threads",
+    "list_thread_ids",
+    "get_outline",
+    "delete_checkpoints",
+    "count_checkpoints",
+    "delete_unreferenced_segments",
+    "count_unreferenced_segments",
+    "find_strangers",
+    "copy_thread",
+    "count_thread",
+    "delete_thread",
+]
+
+
+def record_calls(connection: psycopg.Connection, schema: str) -> dict[str, dict[str, Any]]:
+    """Use a saver in every way, on a thread that stays and on a copy of it; the arguments each query was sent with."""
+    calls: dict[str, dict[str, Any]] = {}
+
+    class RecordingPort(_BlockingPort):
+        async def fetch(self, query: Any, parameters: Any) -> Any:
+            calls[query.name] = dict(parameters)
+            return await super().fetch(query, parameters)
+
+        async def execute(self, query: Any, parameters: Any) -> int:
+            calls[query.name] = dict(parameters)
+            return await super().execute(query, parameters)
+
+    def run(operation: Any, *arguments: Any) -> Any:
+        return run_blocking(operation(RecordingPort(connection), queries(schema), *arguments))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database, "_BlockingPort", RecordingPort)
+        saver = PGStateSaver(connection, schema=schema)
+        config: Any = config_of("kept")
+        for step in range(12):
+            text = f"{step} " * 100
+            arguments = put_arguments(config, step, messages=[HumanMessage(text)] * step, big=text * 10)
+            arguments[2]["run_id"] = "run-kept"
+            config = saver.put(*arguments)
+            saver.put_writes(config, [("messages", text)], f"task-{step}")
+            saver.put_writes(config, [("messages", text), ("other", text)], f"task-{step}")
+        for found in saver.list(config_of("kept")), saver.list({"configurable": {"thread_id": "kept"}}):
+            assert len(list(found)) == 12
+        assert len(list(saver.list(None, limit=20, metadata_only=True))) == 20
+        assert len(list(saver.list(None, filter={"run_id": "run-kept"}, metadata_only=True))) == 12
+        saver.get_delta_channel_history(config=config_of("kept"), channels=["messages", "absent"])
+        saver.copy_thread("kept", "copy")
+        # A process that knows nothing of the parent stores a checkpoint that inherits a value it does not have.
+        _, checkpoint, metadata, _ = put_arguments(config, 12, messages=["new"])
+        checkpoint["channel_versions"]["big"] = f"{12:032}.{0:016}"
+        metadata["run_id"] = "run-copy"
+        copied = {"configurable": {**config["configurable"], "thread_id": "copy"}}
+        for parent in (copied, config_of("copy")):
+            PGStateSaver(connection, schema=schema).put(parent, checkpoint, metadata, {})
+        for dry_run in (True, False):
+            saver.prune(["copy"], keep_last=3, dry_run=dry_run)
+        saver.delete_for_runs(["run-copy", "run-unknown"])
+        saver.prune(["copy"], strategy="delete", dry_run=True)
+        saver.delete_thread("copy")
+        assert saver.get_tuple(config_of("kept")) is not None
+        assert saver.get_tuple(config) is not None
+        run(list_threads, 20)
+        run(next_threads, "thread-5000")
+    # What was done to the copy is planned, and rolled back, for the thread that is still there.
+    return {
+        name: {
+            key: value.replace("copy", "kept")
+            if isinstance(value, str) and key != "target_id"
+            else [item.replace("copy", "kept") if isinstance(item, str) else item for item in value]
+            if isinstance(value, list)
+            else value
+            for key, value in parameters.items()
+        }
+        for name, parameters in calls.items()
+    }
+
+
+# Most rows a page or a thread's data can make these queries look at, here; a scan of any table is thousands.
+MOST_ROWS = 1_200
+
+
+def plan_of(
+    connection: psycopg.Connection, query: NamedQuery, values: dict[str, Any], *, generic: bool, analyze: bool
+) -> list[dict[str, Any]]:
+    """Every node of the plan the server makes for a prepared statement."""
+    arguments = [sql.Literal(values[name]) for name in query.parameters]
+    with connection.transaction(force_rollback=True):
+        mode = "force_generic_plan" if generic else "force_custom_plan"
+        connection.execute(f"SET LOCAL plan_cache_mode = {mode}")
+        connection.execute(b"PREPARE hot AS " + query.text)
+        try:
+            call = sql.SQL("hot({})").format(sql.SQL(", ").join(arguments)) if arguments else sql.SQL("hot")
+            options = sql.SQL("ANALYZE, TIMING OFF, " if analyze else "")
+            explain = sql.SQL("EXPLAIN ({}FORMAT JSON) EXECUTE {}").format(options, call)
+            (found,) = connection.execute(explain).fetchone() or ("[]",)
+        finally:
+            connection.execute("DEALLOCATE hot")
+    top = found if isinstance(found, list) else json.loads(found)
+    return list(nodes(top[0]["Plan"]))
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", []):
+        yield from nodes(child)
+
+
+def touched_rows(node: dict[str, Any]) -> int:
+    if "Scan" not in node["Node Type"] or node.get("Relation Name") not in TABLES:
+        return 0
+    loops = node.get("Actual Loops", 0)
+    keys = ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Index Recheck")
+    return int(sum(node.get(key, 0) for key in keys) * loops)
+
+
+@pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])
+@pytest.mark.parametrize("name", HOT)
+def test_a_hot_query_never_scans_a_table(name: str, generic: bool, crowd: Crowd) -> None:
+    """Planned with and without knowledge of its arguments, as a long-lived connection comes to do."""
+    connection, known, calls = crowd
+    plan = plan_of(connection, known.all[name], calls[name], generic=generic, analyze=False)
+    scanned = [node["Relation Name"] for node in plan if node["Node Type"] == "Seq Scan" and "Relation Name" in node]
+    assert scanned == []
+
+
+@pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])
+@pytest.mark.parametrize("name", HOT)
+def test_a_hot_query_touches_few_rows(name: str, generic: bool, crowd: Crowd) -> None:
+    """An index walked from end to end is no better than a sequential scan, and EXPLAIN alone does not tell."""
+    connection, known, calls = crowd
+    plan = plan_of(connection, known.all[name], calls[name], generic=generic, analyze=True)
+    assert any(node.get("Relation Name") in TABLES for node in plan)
+    assert sum(map(touched_rows, plan)) <= MOST_ROWS
+
+
+def test_the_plan_reader_would_notice_a_scan(crowd: Crowd) -> None:
+    """The two tests above rest on it."""
+    connection, known, _ = crowd
+    table = f'"{known.schema}".checkpoints'
+    query = NamedQuery("scan", "", f"SELECT count(*) FROM {table} WHERE octet_length(state) > $1".encode(), ("size",))
+    plan = plan_of(connection, query, {"size": 5}, generic=False, analyze=True)
+    assert any(node["Node Type"] == "Seq Scan" for node in plan)
+    assert sum(map(touched_rows, plan)) > MOST_ROWS
+
+
+def test_migrations_render_into_any_schema_without_leaving_a_marker() -> None:
+    for step in migrations():
+        for text in (step.rendered("tenant_a"), step.rendered("tenant_a", down=True)):
+            assert "/*schema*/" not in text
+            assert '"tenant_a".' in text
