@@ -76,13 +76,12 @@ class ManifestCache:
 
 
 def _size_of(manifest: Manifest) -> int:
-    size = _ENTRY_BYTES
+    size = _ENTRY_BYTES + len(manifest.entries) * _RUN_BYTES
     for entry in manifest.entries.values():
-        if isinstance(entry, Elements):
+        if type(entry) is Elements:
             size += len(entry.runs) * _RUN_BYTES + len(entry.digests or b"")
-        elif isinstance(entry, Inline):
+        elif type(entry) is Inline:
             size += len(entry.data)
-        size += _RUN_BYTES
     return size
 
 

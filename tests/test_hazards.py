@@ -626,3 +626,15 @@ def test_a_message_mutated_in_place_is_stored_again(saver: PGStateSaver) -> None
     forget(saver)
     assert values_of(saver, first)["messages"][3] == message(3)
     assert values_of(saver, second)["messages"][3].content == "changed in place"
+
+
+def test_a_thread_deleted_elsewhere_has_its_row_again_after_the_next_put(
+    saver: PGStateSaver, dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    """Guard: `put_checkpoint_alone` looks for the thread's row; this process touched it a moment ago."""
+    first = put_values(saver, config_of("t"), {"topic": {"word": "before"}})
+    with other_saver(dsn, schema) as other:
+        other.delete_thread("t")
+    second = put_values(saver, first, {"topic": {"word": "after"}}, step=1)
+    assert count(connection, schema, "threads") == 1
+    assert values_of(saver, second) == {"topic": {"word": "after"}}

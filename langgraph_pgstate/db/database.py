@@ -253,8 +253,11 @@ class Database:
         once = not idempotent or (lent is not None and _in_transaction(lent))
         while True:
             try:
-                with self._checkout() as connection:
+                connection, switched = self._acquire()
+                try:
                     return run_blocking(cast("Coroutine[Any, Any, T]", call(_BlockingPort(connection))))
+                finally:
+                    self._release(connection, switched)
             except _DRIVER_ERRORS as error:
                 if once:
                     raise translate(error, self.schema) from error
@@ -263,38 +266,41 @@ class Database:
             time.sleep(delay)
             self._discard_dead()
 
-    @contextmanager
-    def _checkout(self) -> Iterator[Connection]:
-        """A connection on which one statement is one transaction and one round trip.
+    def _acquire(self) -> tuple[Connection, bool]:
+        """A connection on which one statement is one transaction and one round trip, and whether it was switched to be.
 
         psycopg keeps autocommit on the client's side, so switching it costs nothing. Inside a caller's transaction
         nothing is switched: her commit decides.
         """
         if self._pool is not None:
             connection = self._pool.getconn()
-            switched = False
+        else:
+            self._lock.acquire()
             try:
-                if not connection.autocommit:
-                    connection.autocommit = switched = True
-                yield connection
-            finally:
-                if switched and _is_idle(connection):
-                    connection.autocommit = False
+                connection = self._own_connection()
+            except BaseException:
+                self._lock.release()
+                raise
+        switched = not connection.autocommit and _is_idle(connection)
+        if switched:
+            connection.autocommit = True
+        return connection, switched
+
+    def _release(self, connection: Connection, switched: bool) -> None:
+        try:
+            if switched and _is_idle(connection):
+                connection.autocommit = False
+        finally:
+            if self._pool is not None:
                 self._pool.putconn(connection)
-            return
-        with self._lock:
-            if self._single is None or (self._connect is not None and self._single.closed):
-                assert self._connect is not None
-                self._single = self._connect()
-            connection = self._single
-            switched = not connection.autocommit and _is_idle(connection)
-            try:
-                if switched:
-                    connection.autocommit = True
-                yield connection
-            finally:
-                if switched and _is_idle(connection):
-                    connection.autocommit = False
+            else:
+                self._lock.release()
+
+    def _own_connection(self) -> Connection:
+        if self._single is None or (self._connect is not None and self._single.closed):
+            assert self._connect is not None
+            self._single = self._connect()
+        return self._single
 
     def _discard_dead(self) -> None:
         # After an outage every idle connection of the pool is dead; without this each retry would meet another one.
@@ -391,8 +397,11 @@ class AsyncDatabase:
         once = not idempotent or (lent is not None and _in_transaction(lent))
         while True:
             try:
-                async with self._checkout() as connection:
+                connection, switched = await self._acquire()
+                try:
                     return await call(_SuspendingPort(connection))
+                finally:
+                    await self._release(connection, switched)
             except _DRIVER_ERRORS as error:
                 if once:
                     raise translate(error, self.schema) from error
@@ -401,35 +410,37 @@ class AsyncDatabase:
             await asyncio.sleep(delay)
             await self._discard_dead()
 
-    @asynccontextmanager
-    async def _checkout(self) -> AsyncIterator[AsyncConnection]:
-        """Async twin of `Database._checkout`."""
+    async def _acquire(self) -> tuple[AsyncConnection, bool]:
+        """Async twin of `Database._acquire`."""
         if self._pool is not None:
             connection = await self._pool.getconn()
-            switched = False
+        else:
+            await self._lock.acquire()
             try:
-                if not connection.autocommit:
-                    await connection.set_autocommit(True)
-                    switched = True
-                yield connection
-            finally:
-                if switched and _is_idle(connection):
-                    await connection.set_autocommit(False)
+                connection = await self._own_connection()
+            except BaseException:
+                self._lock.release()
+                raise
+        switched = not connection.autocommit and _is_idle(connection)
+        if switched:
+            await connection.set_autocommit(True)
+        return connection, switched
+
+    async def _release(self, connection: AsyncConnection, switched: bool) -> None:
+        try:
+            if switched and _is_idle(connection):
+                await connection.set_autocommit(False)
+        finally:
+            if self._pool is not None:
                 await self._pool.putconn(connection)
-            return
-        async with self._lock:
-            if self._single is None or (self._connect is not None and self._single.closed):
-                assert self._connect is not None
-                self._single = await self._connect()
-            connection = self._single
-            switched = not connection.autocommit and _is_idle(connection)
-            try:
-                if switched:
-                    await connection.set_autocommit(True)
-                yield connection
-            finally:
-                if switched and _is_idle(connection):
-                    await connection.set_autocommit(False)
+            else:
+                self._lock.release()
+
+    async def _own_connection(self) -> AsyncConnection:
+        if self._single is None or (self._connect is not None and self._single.closed):
+            assert self._connect is not None
+            self._single = await self._connect()
+        return self._single
 
     async def _discard_dead(self) -> None:
         if self._pool is not None and not self._pool.closed:

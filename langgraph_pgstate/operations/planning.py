@@ -156,9 +156,8 @@ def request_put(
     checkpoint_id = identifier("checkpoint id", checkpoint.get("id") or "")
     if not checkpoint_id:
         raise ConfigurationError("the checkpoint has no id")
-    address = parent._replace(checkpoint_id=checkpoint_id)
-    check_key_size("thread_id, checkpoint_ns and checkpoint_id", address)
-    check_key_size("the parent's checkpoint_id", [parent.checkpoint_id])
+    address = Address(parent.thread_id, parent.checkpoint_ns, checkpoint_id)
+    check_key_size("thread_id, checkpoint_ns, checkpoint_id and the parent's", [*address, parent.checkpoint_id])
     for channel in checkpoint["channel_versions"]:
         if not channel.isascii() or "\0" in channel:
             identifier("channel name", channel)

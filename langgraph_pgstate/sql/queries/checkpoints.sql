@@ -42,15 +42,15 @@ ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
 RETURNING 1;
 
 -- name: put_checkpoint_alone
--- Stores a checkpoint that has no new segments, inherits none and whose thread needs no touch: a third cheaper than the whole.
+-- Stores a checkpoint that has no new segments and inherits nothing, a third cheaper than the whole; answers no row, and writes nothing, when its thread's row is gone.
 INSERT INTO /*schema*/checkpoints AS stored (
     thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, revision, segment_ids,
     metadata, state
 )
-VALUES (
-    :thread_id, :checkpoint_ns, :checkpoint_id, :parent_checkpoint_id, :run_id, :source, :step, :revision,
-    :segment_ids, :metadata, :state
-)
+SELECT
+    :thread_id, :checkpoint_ns::text, :checkpoint_id::text, :parent_checkpoint_id::text, :run_id::text, :source::text,
+    :step::integer, :revision::bigint, :segment_ids::integer[], :metadata::jsonb, :state::bytea
+WHERE EXISTS (SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id)
 ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
     parent_checkpoint_id = excluded.parent_checkpoint_id,
     run_id = excluded.run_id,
