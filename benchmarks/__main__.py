@@ -17,6 +17,8 @@ from benchmarks.server import open_server
 from benchmarks.targets import outcomes
 
 RESULTS = Path(__file__).parent / "results"
+_TABLE_BEGINS = "<!-- make bench: begin -->"
+_TABLE_ENDS = "<!-- make bench: end -->"
 
 
 def _arguments() -> argparse.Namespace:
@@ -65,13 +67,24 @@ def main() -> int:
     compared = outcomes(results)
     print_targets(out, compared)
     write_json(directory / "results.json", environment, results, compared)
-    (directory / "README_TABLE.md").write_text(markdown(environment, compared))
+    table = markdown(environment, compared)
+    (directory / "README_TABLE.md").write_text(table)
+    if directory == RESULTS and not arguments.case:
+        _put_into_readme(table)
     for result in results:
         if result.name == "chat":
             plot_growth(directory / "growth.png", result)
     plot_speed(directory / "speed.png", compared)
     out.print(f"\n{time.monotonic() - began:.0f} s in all; results are in {directory}")
     return 0
+
+
+def _put_into_readme(table: str) -> None:
+    """Replace what stands between the README's two marks."""
+    readme = RESULTS.parents[1] / "README.md"
+    before, _, rest = readme.read_text().partition(_TABLE_BEGINS)
+    _, _, after = rest.partition(_TABLE_ENDS)
+    readme.write_text(f"{before}{_TABLE_BEGINS}\n{table}{_TABLE_ENDS}{after}")
 
 
 if __name__ == "__main__":

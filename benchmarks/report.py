@@ -156,23 +156,12 @@ def print_targets(out: Console, outcomes: Iterable[Outcome]) -> None:
 
 def markdown(environment: Environment, outcomes: Iterable[Outcome]) -> str:
     """The README's table."""
-    lines = [
-        "| measure | upstream | this package | ratio | must | stretch |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
+    lines = ["| measure | langgraph-checkpoint-postgres | this package | ratio |", "|---|---:|---:|---:|"]
     for one in outcomes:
         base = number(one.base_value, one.unit)
         ours = number(one.our_value, one.unit)
-        lines.append(
-            f"| {one.target.label} | {base} | {ours} | {one.text() if one.is_ratio else '–'} "
-            f"| {_goal(one.goal(one.target.must), one.meets_must)} "
-            f"| {_goal(one.goal(one.target.stretch), one.meets_stretch)} |"
-        )
+        lines.append(f"| {one.target.label} | {base} | {ours} | {one.text() if one.is_ratio else '–'} |")
     return "\n".join([*lines, "", environment.line(), ""])
-
-
-def _goal(goal: str, met: bool | None) -> str:
-    return goal if not goal or met is None else f"{goal} {'✓' if met else '✗'}"
 
 
 def write_json(
