@@ -1,20 +1,32 @@
-"""Ids of segments: random, positive, 31 bits, unique within their thread.
+"""Ids of segments and revisions of checkpoints: random numbers.
 
-A checkpoint names every segment it refers to, so their size counts: 4 bytes instead of 8 are a tenth of a chat's
-checkpoint. That two segments of a thread draw the same id is noticed by the primary key, which refuses the second; its
-put is then tried again with another.
+A checkpoint names every segment it refers to, so the size of a segment's id counts: 4 bytes instead of 8 are a tenth
+of a chat's checkpoint. That two segments of a thread draw the same id is noticed by the primary key, which refuses the
+second; its put is then tried again with another.
 """
 
 from __future__ import annotations
 
-import secrets
+import os
+import random
 from collections.abc import Collection
 
-_BITS = 31
+_SEGMENT_BITS = 31
+_REVISION_BITS = 53
+
+# A generator of our own: nodes may seed Python's, and a forked process must not go on with its parent's sequence.
+_generator = random.Random()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_generator.seed)
 
 
 def new_segment_id(taken: Collection[int] = ()) -> int:
-    """An id that is not among those known to be taken."""
-    while (segment_id := secrets.randbits(_BITS)) in taken:
+    """A positive 31-bit id that is not among those known to be taken."""
+    while (segment_id := _generator.getrandbits(_SEGMENT_BITS)) in taken:
         pass
     return segment_id
+
+
+def new_revision() -> int:
+    """A 53-bit number."""
+    return _generator.getrandbits(_REVISION_BITS)

@@ -161,11 +161,14 @@ async def get_tuple(
         elif kind == 2:
             writes.append(WritesRow(a, b, n, data))
         else:
-            head = CheckpointRow(address._replace(checkpoint_id=a), b, c, data, ids, n)
+            head = CheckpointRow(Address(address.thread_id, address.checkpoint_ns, a), b, c, data, ids, n)
     if head is None:
         return None
-    sends = await _pending_sends(port, queries, codec, [head])
-    return head, Segments(segments), writes, sends.get(str(head.address.checkpoint_id), [])
+    sends: list[Any] = []
+    if head.parent_id and is_old_format(head.decode()):
+        found = await _pending_sends(port, queries, codec, [head])
+        sends = found.get(str(head.address.checkpoint_id), [])
+    return head, Segments(segments), writes, sends
 
 
 async def _pending_sends(

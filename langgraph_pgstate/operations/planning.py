@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -11,7 +10,7 @@ from typing import Any, Final
 from langgraph.checkpoint.base import CheckpointMetadata, get_serializable_checkpoint_metadata
 
 from langgraph_pgstate.codec import frames
-from langgraph_pgstate.codec.ids import new_segment_id
+from langgraph_pgstate.codec.ids import new_revision, new_segment_id
 from langgraph_pgstate.codec.lists import SEGMENT_BYTES, Fresh, Run, arrange
 from langgraph_pgstate.codec.metadata import split_metadata
 from langgraph_pgstate.codec.states import (
@@ -38,7 +37,9 @@ _SHARED_BYTES: Final = 4 * 1024
 _AGENT_KEYS = ("agent", "graph_id", "assistant_id")
 _USER_KEYS = ("user_id", "owner", "langgraph_auth_user_id")
 _INT4_MAX = 2**31 - 1
-_REVISION_BITS: Final = 53
+
+
+_NO_SEGMENTS: Final[dict[str, Any]] = {"new_data": b"", "new_starts": [], "new_lengths": []}
 
 
 @dataclass(slots=True)
@@ -99,13 +100,14 @@ class PutPlan:
     def parameters(self, codec: ValueCodec, touch_thread: bool) -> dict[str, Any]:
         """Parameters of the query `put_checkpoint`, under a new revision."""
         request = self.request
-        self.manifest.revision = secrets.randbits(_REVISION_BITS)
+        self.manifest.revision = new_revision()
         base_id, base_revision = next(iter(self.bases.items())) if len(self.bases) == 1 else (None, None)
         segment_ids = self.manifest.segment_ids()
         extra = {
             key: codec.dumps(key, request.checkpoint[key])  # type: ignore[literal-required, unused-ignore]
             for key in unknown_keys(request.checkpoint)
         }
+        segments = list(self.new_segments.values())
         return {
             "thread_id": request.address.thread_id,
             "checkpoint_ns": request.address.checkpoint_ns,
@@ -115,7 +117,7 @@ class PutPlan:
             "base_revision": base_revision,
             "revision": self.manifest.revision,
             "new_ids": list(self.new_segments),
-            **end_to_end(list(self.new_segments.values()), "new_data", "new_starts", "new_lengths"),
+            **(end_to_end(segments, "new_data", "new_starts", "new_lengths") if segments else _NO_SEGMENTS),
             "segment_ids": segment_ids,
             "metadata": request.metadata,
             "state": encode_state(request.checkpoint, self.manifest, segment_ids, extra, request.exact_metadata),

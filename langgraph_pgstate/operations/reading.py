@@ -169,7 +169,8 @@ def load_bare_tuple(codec: ValueCodec, row: CheckpointRow, created_at: Any) -> C
 
 def parent_config(row: CheckpointRow) -> dict[str, Any] | None:
     """The parent's config, as LangGraph passes it around."""
-    return row.address._replace(checkpoint_id=row.parent_id).config if row.parent_id else None
+    thread_id, namespace, _ = row.address
+    return Address(thread_id, namespace, row.parent_id).config if row.parent_id else None
 
 
 def load_value(codec: ValueCodec, entry: Entry, segments: Segments, where: str) -> tuple[Any, Entry]:
