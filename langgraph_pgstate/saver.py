@@ -611,7 +611,9 @@ class AsyncPGStateSaver(_Saver):
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Async twin of `put_writes`."""
-        request = _request_writes(self._codec, config, writes, task_id, task_path)
+        arguments = (self._codec, config, writes, task_id, task_path)
+        heavy = any(_is_large(value) for _, value in writes)
+        request = await asyncio.to_thread(_request_writes, *arguments) if heavy else _request_writes(*arguments)
         await self._run(_put_writes, self._queries, request)
 
     async def adelete_thread(self, thread_id: str) -> None:
@@ -781,10 +783,14 @@ def _is_heavy(request: PutRequest, parent: Manifest | None) -> bool:
     size = 0
     for channel in request.new_versions:
         value = request.checkpoint["channel_values"].get(channel)
-        if isinstance(value, str | bytes | bytearray):
-            size += len(value)
-        elif parent is not None:
+        if parent is not None:
             size += parent.size_of(channel)
         elif isinstance(value, list) and len(value) > _MANY_ELEMENTS:
             return True
+        if _is_large(value):
+            return True
     return size > _HEAVY_BYTES
+
+
+def _is_large(value: Any) -> bool:
+    return isinstance(value, str | bytes | bytearray) and len(value) > _HEAVY_BYTES
