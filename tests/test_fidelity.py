@@ -29,6 +29,7 @@ from pydantic import BaseModel
 from samples import checkpoint_of, config_of, exactly, forget, id_of, put_values, values_of
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
+from langgraph_pgstate.codec import frames
 from langgraph_pgstate.errors import ConfigurationError, SerializationError, UnsafeTypeError
 
 
@@ -464,12 +465,13 @@ def planted() -> dict[str, Any]:
 
 
 def dump(connection: psycopg.Connection, schema: str) -> bytes:
-    """Every byte of every column of every table."""
+    """Every byte of every column of every table, and what is inside of frames."""
     parts = []
     names = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (schema,)).fetchall()
     for (name,) in names:
         for row in connection.execute(f'SELECT * FROM "{schema}"."{name}"'):
             parts += [item if isinstance(item, bytes) else str(item).encode() for item in row]
+            parts += [frames.unpack(item, name) for item in row if isinstance(item, bytes)]
     assert parts
     return b"\n".join(parts)
 
