@@ -88,7 +88,7 @@ class SchemaMissingError(SchemaError):
         self.schema = schema
         super().__init__(
             f"the tables of langgraph_pgstate are not in schema {schema!r}: "
-            f"run `pgstate setup --schema {schema}` once, or call saver.setup()."
+            f"run `pgstate --schema {schema} setup` once, or call saver.setup()."
         )
 
 
@@ -104,7 +104,7 @@ class SchemaOutdatedError(SchemaError):
     def __init__(self, schema: str, found: int, expected: int) -> None:
         self.schema, self.found, self.expected = schema, found, expected
         remedy = (
-            f"run `pgstate migrate --schema {schema}` (or saver.setup())"
+            f"run `pgstate --schema {schema} migrate` (or saver.setup())"
             if found < expected
             else "upgrade langgraph_pgstate in this process"
         )

@@ -214,7 +214,8 @@ def test_the_weight_of_whole_values_is_what_the_official_saver_writes(
 def test_a_missing_schema_is_one_line(run: Run, arguments: tuple[str, ...]) -> None:
     shown = words(run(*arguments, code=1))
     assert shown.startswith("error:")
-    assert "pgstate setup" in shown
+    assert "pgstate --schema" in shown
+    assert "setup" in shown
 
 
 def test_an_unreachable_server_is_one_line() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import socket
 import subprocess
@@ -906,3 +907,25 @@ async def test_thousands_of_operations_through_pgbouncer(
             await set_up(saver)
     finally:
         bouncer.close()
+
+
+def test_a_saver_made_before_a_fork_is_refused_in_the_child(dsn: str, schema: str) -> None:
+    """Two processes on one connection would read each other's threads."""
+    with PGStateSaver.from_conn_string(dsn, schema=schema) as saver:
+        saver.setup()
+        child = os.fork()
+        if child == 0:
+            try:
+                saver.get_tuple({"configurable": {"thread_id": "t"}})
+            except ConfigurationError:
+                os._exit(7)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_a_single_connection_stays_closed_after_its_block(dsn: str, schema: str) -> None:
+    """As a pool does: nobody would close it again."""
+    with PGStateSaver.from_conn_string(dsn, schema=schema, pool=False) as saver:
+        saver.setup()
+    with pytest.raises(UnavailableError):
+        saver.get_tuple({"configurable": {"thread_id": "t"}})

@@ -306,7 +306,7 @@ async def test_without_setup_the_error_names_the_command(
             lambda: saver.aput(*put_arguments(config_of("t"), 0)),
             lambda: saver.adelete_thread("t"),
         ):
-            with pytest.raises(SchemaMissingError, match=f"pgstate setup --schema {schema}"):
+            with pytest.raises(SchemaMissingError, match=f"pgstate --schema {schema} setup"):
                 await call()
 
 
@@ -354,7 +354,7 @@ async def test_an_older_schema_is_refused_until_setup_has_moved_it_up(
     shipped = (*migrations(), one_more_migration())
     monkeypatch.setattr(operations, "migrations", lambda: shipped)
     async with open_saver(colour, dsn, schema, setup=False) as saver:
-        with pytest.raises(SchemaOutdatedError, match=f"pgstate migrate --schema {schema}") as refused:
+        with pytest.raises(SchemaOutdatedError, match=f"pgstate --schema {schema} migrate") as refused:
             await saver.aget_tuple(config_of("t"))
         assert (refused.value.found, refused.value.expected) == (shipped[-2].version, shipped[-1].version)
         await set_up(saver)

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import threading
 import time
@@ -145,6 +146,15 @@ def _connection_options(prepare_threshold: int | None) -> dict[str, Any]:
     return {"autocommit": True, "prepare_threshold": prepare_threshold, **_KEEPALIVES}
 
 
+def _check_process(process: int) -> None:
+    """Refuse connections that a fork left in two processes: each would read the other's answers."""
+    if os.getpid() != process:
+        raise ConfigurationError(
+            "this saver was made before a fork, and its connections belong to the parent process; make one saver in "
+            "each process, after the fork"
+        )
+
+
 def _is_idle(connection: Connection | AsyncConnection) -> bool:
     return connection.info.transaction_status == TransactionStatus.IDLE
 
@@ -174,6 +184,7 @@ class Database:
             )
         self._single = source if isinstance(source, psycopg.Connection) else None
         self._lock = threading.Lock()
+        self._process = os.getpid()
 
     @classmethod
     @contextmanager
@@ -199,6 +210,7 @@ class Database:
                 database.run(_ping)
                 yield database
             finally:
+                database._connect = None
                 if database._single is not None:
                     database._single.close()
             return
@@ -272,6 +284,7 @@ class Database:
         psycopg keeps autocommit on the client's side, so switching it costs nothing. Inside a caller's transaction
         nothing is switched: her commit decides.
         """
+        _check_process(self._process)
         if self._pool is not None:
             connection = self._pool.getconn()
         else:
@@ -329,6 +342,7 @@ class AsyncDatabase:
             )
         self._single = source if isinstance(source, psycopg.AsyncConnection) else None
         self._lock = asyncio.Lock()
+        self._process = os.getpid()
 
     @classmethod
     @asynccontextmanager
@@ -350,6 +364,7 @@ class AsyncDatabase:
                 await database.run(_ping)
                 yield database
             finally:
+                database._connect = None
                 if database._single is not None:
                     await database._single.close()
             return
@@ -412,6 +427,7 @@ class AsyncDatabase:
 
     async def _acquire(self) -> tuple[AsyncConnection, bool]:
         """Async twin of `Database._acquire`."""
+        _check_process(self._process)
         if self._pool is not None:
             connection = await self._pool.getconn()
         else:

@@ -55,10 +55,11 @@ class Queries:
         self.all = {query.name: query for query in _load(check_schema_name(schema), folder)}
 
     def __getattr__(self, name: str) -> NamedQuery:
-        try:
-            return self.all[name]
-        except KeyError:
-            raise AttributeError(f"no query is named {name!r}") from None
+        # A copy is asked for its methods before it has any attribute.
+        found: NamedQuery | None = self.__dict__.get("all", {}).get(name)
+        if found is None:
+            raise AttributeError(f"no query is named {name!r}")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
