@@ -1,7 +1,7 @@
 """What this process knows of checkpoints it wrote or read: enough to write the next one as a difference.
 
 Losing an entry costs one query, a wrong entry cannot be used: a put checks, in its own statement, that the
-checkpoint it inherits from still exists and still refers to what is inherited.
+checkpoint it inherits from still exists and was not written again (its `revision`).
 """
 
 from __future__ import annotations

@@ -237,7 +237,7 @@ class Demo:
         }
         if Path(_EXAMPLE).exists():
             commands[f"{min(sys.executable, os.path.relpath(sys.executable), key=len)} {_EXAMPLE}"] = (
-                "in 20 lines; run it twice"
+                "a crash in one file; run it twice"
             )
         width = max(len(command) for command in commands) + 2
         for command, purpose in commands.items():

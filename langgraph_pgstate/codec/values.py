@@ -149,7 +149,7 @@ class ValueCodec:
         return elements, self.fingerprints(where, elements)
 
     def fingerprints(self, channel: str, elements: Sequence[Any]) -> bytes:
-        """16 bytes for each element, equal exactly when the element's stored bytes would be equal.
+        """16 bytes for each element, equal only when the element's stored bytes would be equal.
 
         Taken from the live content on every call: state may be mutated in place, so identity proves nothing.
         """

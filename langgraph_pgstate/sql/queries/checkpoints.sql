@@ -42,7 +42,7 @@ ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
 RETURNING 1;
 
 -- name: put_checkpoint_alone
--- Stores a checkpoint that has no new segments and inherits nothing, a third cheaper than the whole; answers no row, and writes nothing, when its thread's row is gone.
+-- Stores a checkpoint that has no new segments and inherits nothing, for less than the whole costs; answers no row, and writes nothing, when its thread's row is gone.
 INSERT INTO /*schema*/checkpoints AS stored (
     thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, revision, segment_ids,
     metadata, state
