@@ -207,7 +207,7 @@ class Admin:
 
             if thread_ids is None:
                 total = source.run(transfer_langgraph.count_threads, theirs)
-                threads: Iterable[str] = self._threads(source, transfer_langgraph.next_threads, theirs)
+                threads: Iterable[str] = self._threads(source, transfer_langgraph.next_threads, theirs, None)
             else:
                 threads = dict.fromkeys(map(thread_id_of, thread_ids))
                 total = len(threads)
@@ -264,10 +264,13 @@ class Admin:
             return self._transfer(self._database, target, copy, threads, total, progress)
 
     def _threads(
-        self, database: Database, next_page: Callable[[Port, Queries, str], Awaitable[list[str]]], queries: Queries
+        self,
+        database: Database,
+        next_page: Callable[[Port, Queries, Any], Awaitable[list[str]]],
+        queries: Queries,
+        after: str | None = "",
     ) -> Iterator[str]:
-        """The ids of all threads, page by page."""
-        after = ""
+        """The ids of all threads, page by page; `None` begins before the empty id, which only others accept."""
         while page := database.run(next_page, queries, after):
             yield from page
             after = page[-1]

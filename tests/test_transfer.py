@@ -93,6 +93,18 @@ def test_every_kind_of_thread_answers_as_before(
     assert admin.check(deep=True).problems == []
 
 
+def test_a_thread_without_a_name_is_reported_and_the_others_come_along(
+    old: PostgresSaver, saver: PGStateSaver, bring: Any
+) -> None:
+    """LangGraph's saver accepts an empty thread id; ours does not, and must not leave it behind in silence."""
+    talk(old, "", 1)
+    talk(old, "chat", 1)
+    report = bring(clean=False)
+    assert {problem.thread_id for problem in report.differences} == {""}
+    assert all("thread_id is empty" in problem.why for problem in report.differences)
+    assert assert_same_answers(old, saver, "chat") > 0
+
+
 def test_writes_without_a_checkpoint_come_along(
     old: PostgresSaver, bring: Any, connection: psycopg.Connection, schema: str, old_schema: str
 ) -> None:

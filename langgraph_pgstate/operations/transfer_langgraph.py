@@ -72,8 +72,8 @@ async def count_threads(port: Port, queries: Queries) -> int:
     return count
 
 
-async def next_threads(port: Port, queries: Queries, after: str) -> list[str]:
-    """The thread ids that follow one."""
+async def next_threads(port: Port, queries: Queries, after: str | None) -> list[str]:
+    """The thread ids that follow one; the first ones after `None`."""
     rows = await port.fetch(queries.list_thread_ids, {"cursor_id": after, "page_size": THREAD_PAGE})
     return [row[0] for row in rows]
 

@@ -10,11 +10,11 @@ WHERE c.relnamespace = to_regnamespace(:schema::text) AND a.attnum > 0 AND NOT a
     AND c.relname IN ('checkpoints', 'checkpoint_blobs', 'checkpoint_writes');
 
 -- name: list_thread_ids
--- A page of thread ids in their own order, beyond a cursor.
-(SELECT DISTINCT thread_id FROM /*schema*/checkpoints WHERE thread_id > :cursor_id::text
+-- A page of thread ids in their own order, beyond a cursor; from the start, the empty id included, without one.
+(SELECT DISTINCT thread_id FROM /*schema*/checkpoints WHERE :cursor_id::text IS NULL OR thread_id > :cursor_id
     ORDER BY thread_id LIMIT :page_size)
 UNION
-(SELECT DISTINCT thread_id FROM /*schema*/checkpoint_writes WHERE thread_id > :cursor_id
+(SELECT DISTINCT thread_id FROM /*schema*/checkpoint_writes WHERE :cursor_id IS NULL OR thread_id > :cursor_id
     ORDER BY thread_id LIMIT :page_size)
 ORDER BY thread_id LIMIT :page_size;
 
