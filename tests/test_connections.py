@@ -929,3 +929,28 @@ def test_a_single_connection_stays_closed_after_its_block(dsn: str, schema: str)
         saver.setup()
     with pytest.raises(UnavailableError):
         saver.get_tuple({"configurable": {"thread_id": "t"}})
+
+
+@pytest.mark.parametrize("pool", [True, False])
+@pytest.mark.parametrize("colour", [PGStateSaver, AsyncPGStateSaver])
+async def test_a_refused_connection_says_why_at_once(colour: type, pool: bool, dsn: str) -> None:
+    """No pool's timeout is waited for, and it is no passing condition."""
+    wrong = make_conninfo(dsn, dbname="no_such_database")
+    with pytest.raises(ConfigurationError, match="no_such_database") as refused:
+        await open_and_close(colour, wrong, pool)
+    assert not refused.value.retryable
+
+
+@pytest.mark.parametrize("colour", [PGStateSaver, AsyncPGStateSaver])
+async def test_a_connection_string_that_is_none_is_refused(colour: type) -> None:
+    """Before anything is tried."""
+    with pytest.raises(ConfigurationError, match="not understood"):
+        await open_and_close(colour, "nonsense", True)
+
+
+async def open_and_close(colour: type, dsn: str, pool: bool) -> None:
+    if colour is PGStateSaver:
+        with PGStateSaver.from_conn_string(dsn, pool=pool):
+            return
+    async with AsyncPGStateSaver.from_conn_string(dsn, pool=pool):
+        return

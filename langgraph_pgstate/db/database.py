@@ -16,12 +16,13 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
 from langgraph_pgstate.db.port import Port, run_blocking
-from langgraph_pgstate.db.translate import is_connection_loss, is_retryable, translate
+from langgraph_pgstate.db.translate import is_connection_loss, is_retryable, refusal, translate
 from langgraph_pgstate.errors import ConfigurationError, UnavailableError
 from langgraph_pgstate.settings import PoolSettings, RetryPolicy
 from langgraph_pgstate.types import Parameters, Query, Rows
@@ -146,6 +147,23 @@ def _connection_options(prepare_threshold: int | None) -> dict[str, Any]:
     return {"autocommit": True, "prepare_threshold": prepare_threshold, **_KEEPALIVES}
 
 
+def _patience(settings: PoolSettings) -> dict[str, Any]:
+    # libpq takes whole seconds, and no fewer than two.
+    return {"connect_timeout": max(2, int(settings.timeout))}
+
+
+def _check_dsn(dsn: str) -> None:
+    try:
+        conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError as error:
+        raise ConfigurationError(f"the connection string is not understood: {error}") from error
+
+
+def _raise_if_refused(error: psycopg.Error) -> None:
+    if (refused := refusal(error)) is not None:
+        raise refused from error
+
+
 def _check_process(process: int) -> None:
     """Refuse connections that a fork left in two processes: each would read the other's answers."""
     if os.getpid() != process:
@@ -200,8 +218,10 @@ class Database:
         """Connect, and disconnect at the end.
 
         Raises:
+            ConfigurationError: If the DSN is not understood, or the server refuses it (password, role, database).
             UnavailableError: If the server does not answer within the pool's timeout.
         """
+        _check_dsn(dsn)
         options = _connection_options(prepare_threshold)
         settings = PoolSettings.of(pool)
         if settings is None:
@@ -214,6 +234,11 @@ class Database:
                 if database._single is not None:
                     database._single.close()
             return
+        # A pool tries in the background until its timeout, and keeps the reason to itself.
+        try:
+            psycopg.Connection.connect(dsn, **options, **_patience(settings)).close()
+        except psycopg.Error as error:
+            _raise_if_refused(error)
         connections = ConnectionPool(
             dsn,
             kwargs=options,
@@ -356,6 +381,7 @@ class AsyncDatabase:
         retry: RetryPolicy | None = None,
     ) -> AsyncIterator[AsyncDatabase]:
         """Async twin of `Database.open`."""
+        _check_dsn(dsn)
         options = _connection_options(prepare_threshold)
         settings = PoolSettings.of(pool)
         if settings is None:
@@ -368,6 +394,10 @@ class AsyncDatabase:
                 if database._single is not None:
                     await database._single.close()
             return
+        try:
+            await (await psycopg.AsyncConnection.connect(dsn, **options, **_patience(settings))).close()
+        except psycopg.Error as error:
+            _raise_if_refused(error)
         connections = AsyncConnectionPool(
             dsn,
             kwargs=options,

@@ -17,6 +17,8 @@ from langgraph_pgstate.errors import (
 
 # Classes 08 (connection), 57P (the server is stopping or was told to end this session), 53300 (too many connections).
 _UNAVAILABLE_CODES = ("08", "57P", "53300")
+# What a server that is alive says of a state that passes; libpq gives no code for a connection that was not made.
+_PASSING = ("starting up", "shutting down", "recovery", "not yet accepting", "too many", "remaining connection slots")
 # A key that is taken is another process that was faster: two that agreed on a segment's id, or that set up at once.
 _CONFLICTS = (pg.SerializationFailure, pg.DeadlockDetected, pg.UniqueViolation)
 
@@ -34,6 +36,8 @@ def translate(error: Exception, schema: str) -> PGStateError:
         return UnavailableError(f"the connection pool is closed: {error}")
     if not isinstance(error, psycopg.Error):
         return DatabaseError(str(error))
+    if (refused := refusal(error)) is not None:
+        return refused
     code = error.sqlstate
     message = _first_line(error)
     if isinstance(error, pg.UndefinedTable | pg.InvalidSchemaName):
@@ -45,6 +49,20 @@ def translate(error: Exception, schema: str) -> PGStateError:
     if isinstance(error, pg.ProgramLimitExceeded):
         return ConfigurationError(f"a value exceeds a limit of PostgreSQL: {message}")
     return DatabaseError(message, code)
+
+
+def refusal(error: Exception) -> ConfigurationError | None:
+    """The error to raise if the server answered no to a connection, and waiting does not change that; else `None`.
+
+    A wrong password, an unknown role or database. A server that cannot be reached, is starting or has no connection left
+    is worth waiting for.
+    """
+    if not isinstance(error, psycopg.OperationalError) or error.sqlstate:
+        return None
+    _, fatal, answer = str(error).partition("FATAL:")
+    if not fatal or any(words in answer for words in _PASSING):
+        return None
+    return ConfigurationError(f"PostgreSQL refuses the connection: {answer.strip().splitlines()[0]}")
 
 
 def is_connection_loss(error: psycopg.Error) -> bool:
@@ -63,7 +81,7 @@ def is_retryable(error: Exception) -> bool:
     if isinstance(error, PoolClosed | PoolTimeout | TooManyRequests):
         # The pool has waited as long as it was told to.
         return False
-    return isinstance(error, psycopg.Error) and is_connection_loss(error)
+    return isinstance(error, psycopg.Error) and is_connection_loss(error) and refusal(error) is None
 
 
 def _first_line(error: psycopg.Error) -> str:
