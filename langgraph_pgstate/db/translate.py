@@ -54,8 +54,8 @@ def translate(error: Exception, schema: str) -> PGStateError:
 def refusal(error: Exception) -> ConfigurationError | None:
     """The error to raise if the server answered no to a connection, and waiting does not change that; else `None`.
 
-    A wrong password, an unknown role or database. A server that cannot be reached, is starting or has no connection left
-    is worth waiting for.
+    A wrong password, an unknown role or database. A server that cannot be reached, is starting or has no connection
+    left is worth waiting for.
     """
     if not isinstance(error, psycopg.OperationalError) or error.sqlstate:
         return None
