@@ -44,7 +44,8 @@ class ManifestCache:
         """Remember a manifest. Call it only for what is committed."""
         size = _size_of(manifest)
         with self._lock:
-            self._discard(address)
+            if address in self._manifests:
+                self._discard(address)
             self._manifests[address] = (manifest, size)
             self._by_thread[address.thread_id].add(address)
             self._bytes += size

@@ -278,6 +278,13 @@ def test_words_for_sizes_ages_and_long_lines() -> None:
     assert shorten("abcdefgh", 5) == "abcd…"
 
 
+@pytest.mark.parametrize("schema_option", [["--schema", "no_such"], ["--schema=no_such"]])
+def test_dsn_and_schema_are_taken_after_the_command_too(dsn: str, schema_option: list[str]) -> None:
+    result = _pgstate("check", "--dsn", dsn, "--thread", "t", *schema_option)
+    assert result.returncode == 1
+    assert "no_such" in result.stdout + result.stderr
+
+
 def _pgstate(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if key != "PGSTATE_DSN"}
     return subprocess.run(

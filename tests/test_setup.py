@@ -26,6 +26,7 @@ from support import (
 )
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
+from langgraph_pgstate.admin import Admin
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import (
     ConfigurationError,
@@ -36,7 +37,7 @@ from langgraph_pgstate.errors import (
 )
 from langgraph_pgstate.operations import schema as operations
 from langgraph_pgstate.operations.schema import get_status, migrate_to, setup_script
-from langgraph_pgstate.sql import Migration, migrations, queries, schema_story
+from langgraph_pgstate.sql import Migration, langgraph_tables, migrations, queries, schema_story
 
 TABLES = {"threads", "checkpoints", "segments", "writes"}
 
@@ -165,12 +166,12 @@ async def test_async_setup_in_a_callers_transaction_rolls_back(
 
 
 def test_a_failed_setup_leaves_nothing_half_made(dsn: str, schema: str, connection: psycopg.Connection) -> None:
-    """A table of that name in the way: the error is clear, and no other table was made."""
+    """An index of that name in the way: the error names it, and no table was made."""
     connection.execute(f"CREATE SCHEMA {schema}")
-    connection.execute(f"CREATE TABLE {schema}.segments (mine int)")
-    with PGStateSaver.from_conn_string(dsn, schema=schema) as saver, pytest.raises(DatabaseError, match="segments"):
+    connection.execute(f"CREATE TABLE {schema}.writes_run_id_idx (mine int)")
+    with PGStateSaver.from_conn_string(dsn, schema=schema) as saver, pytest.raises(DatabaseError, match="writes_run"):
         saver.setup()
-    assert tables(connection, schema) == {"segments"}
+    assert tables(connection, schema) == {"writes_run_id_idx"}
 
 
 @pytest.mark.parametrize("colour", COLOURS)
@@ -487,3 +488,15 @@ def test_the_metadata_index_is_made_on_request_and_used(saver: PGStateSaver, con
         f'EXPLAIN SELECT 1 FROM "{saver.schema}".checkpoints WHERE metadata @> \'{{"customer": 7}}\''
     ).fetchall()
     assert "checkpoints_metadata_idx" in str(plan)
+
+
+@pytest.mark.parametrize("command", ["setup", "migrate"])
+def test_a_schema_with_tables_of_langgraphs_own_saver_is_refused(
+    dsn: str, connection: psycopg.Connection, schema: str, command: str
+) -> None:
+    """By an error that says whose they are; nothing is made beside them."""
+    connection.execute(langgraph_tables(schema))
+    before = tables(connection, schema)
+    with Admin.open(dsn, schema=schema) as admin, pytest.raises(ConfigurationError, match="LangGraph's own saver"):
+        getattr(admin, command)()
+    assert tables(connection, schema) == before

@@ -6,6 +6,8 @@ import signal
 import sys
 from types import FrameType
 
+_GLOBAL_OPTIONS = ("--dsn", "--schema")
+
 
 def main() -> None:
     """Run the command line."""
@@ -21,7 +23,26 @@ def main() -> None:
     # Ended from outside, the way out still leads through every `finally`: no embedded server stays behind.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
-    app(prog_name="pgstate")
+    app(_with_options_first(sys.argv[1:]), prog_name="pgstate")
+
+
+def _with_options_first(arguments: list[str]) -> list[str]:
+    """The arguments with `--dsn` and `--schema` in front: they are every command's, and people write them anywhere."""
+    first: list[str] = []
+    rest: list[str] = []
+    remaining = iter(arguments)
+    for argument in remaining:
+        if argument == "--":
+            return [*first, *rest, argument, *remaining]
+        if argument in _GLOBAL_OPTIONS:
+            first.append(argument)
+            if (value := next(remaining, None)) is not None:
+                first.append(value)
+        elif argument.partition("=")[0] in _GLOBAL_OPTIONS:
+            first.append(argument)
+        else:
+            rest.append(argument)
+    return first + rest
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

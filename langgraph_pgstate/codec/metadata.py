@@ -26,6 +26,16 @@ def split_metadata(metadata: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     plain: dict[str, Any] = {}
     exact: dict[str, Any] = {}
     for key, value in metadata.items():
+        kind = type(value)
+        if key.isascii() and "\0" not in key:
+            # Nearly all metadata is certainly the same in JSON.
+            if kind is str:
+                if value.isascii() and "\0" not in value:
+                    plain[key] = value
+                    continue
+            elif kind is bool or value is None or (kind is int and _INT_MIN <= value <= _INT_MAX):
+                plain[key] = value
+                continue
         plain[_text(key)], is_exact = _to_json(value)
         if not is_exact or not encodes_as_utf8(key):
             exact[key] = value

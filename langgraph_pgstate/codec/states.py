@@ -11,7 +11,7 @@ in the manifest is empty. `extra` holds keys of the checkpoint that this version
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -99,7 +99,14 @@ class Manifest:
 
     def segment_ids(self) -> list[int]:
         """Every segment the entries refer to, once, in order of first use."""
-        return list(dict.fromkeys(_segment_ids(self.entries.values())))
+        found: dict[int, None] = {}
+        for entry in self.entries.values():
+            if type(entry) is Slice:
+                found[entry.segment_id] = None
+            elif type(entry) is Elements:
+                for run in entry.runs:
+                    found[run.segment_id] = None
+        return list(found)
 
 
 @dataclass(slots=True)
@@ -150,7 +157,10 @@ def encode_state(
                 checkpoint["channel_versions"],
                 checkpoint["versions_seen"],
                 checkpoint.get("updated_channels", _ABSENT),
-                {channel: _encode_entry(entry, position) for channel, entry in manifest.entries.items()},
+                {
+                    channel: entry.value if type(entry) is Scalar else _encode_entry(entry, position)
+                    for channel, entry in manifest.entries.items()
+                },
                 {key: [*value] for key, value in extra.items()},
                 {key: [*value] for key, value in exact_metadata.items()},
             ]
@@ -212,12 +222,3 @@ def _decode_entry(entry: Any, segment_ids: Sequence[int]) -> Entry:
         first = entry[1]
         return Elements(tuple(Run(segment_ids[first + at], 0, count) for at, count in enumerate(entry[2:])))
     raise ValueError(f"entry kind {kind} is unknown")
-
-
-def _segment_ids(entries: Iterable[Entry]) -> Iterable[int]:
-    for entry in entries:
-        if isinstance(entry, Slice):
-            yield entry.segment_id
-        elif isinstance(entry, Elements):
-            for run in entry.runs:
-                yield run.segment_id

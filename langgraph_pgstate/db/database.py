@@ -45,6 +45,8 @@ AsyncConnection = psycopg.AsyncConnection[Any]
 DEFAULT_PREPARE_THRESHOLD = 5
 
 _DRIVER_ERRORS = (psycopg.Error, PoolClosed, PoolTimeout, TooManyRequests)
+_PORT = "_pgstate_port"
+_MAX_CURSORS = 64
 # A peer that vanished without a word (failover, a dropped NAT entry) is noticed within a minute, not after two hours.
 _KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 
@@ -52,53 +54,100 @@ _KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_cou
 class _BlockingPort:
     """A port over a blocking connection: its coroutines never suspend."""
 
-    __slots__ = ("_connection", "_cursor")
+    __slots__ = ("_cursors", "connection")
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._cursor = psycopg.RawCursor(connection, row_factory=tuple_row)
+        self.connection = connection
+        self._cursors: dict[bytes, psycopg.RawCursor[Any]] = {}
 
     async def fetch(self, query: Query, parameters: Parameters) -> Rows:
-        self._cursor.execute(query.text, _arguments(query, parameters), binary=True)
-        return self._cursor.fetchall()
+        cursor = self._execute(query, parameters)
+        rows = cursor.fetchall()
+        _free_result(cursor)
+        return rows
 
     async def execute(self, query: Query, parameters: Parameters) -> int:
-        self._cursor.execute(query.text, _arguments(query, parameters), binary=True)
-        return self._cursor.rowcount
+        return self._execute(query, parameters).rowcount
+
+    def _execute(self, query: Query, parameters: Parameters) -> psycopg.RawCursor[Any]:
+        text = query.text
+        cursor = self._cursors.get(text)
+        if cursor is None:
+            cursor = psycopg.RawCursor(self.connection, row_factory=tuple_row)
+            _remember(self._cursors, text, cursor)
+        return cursor.execute(text, _arguments(query, parameters), binary=True)
 
     async def script(self, text: str) -> None:
-        self._connection.cursor().execute(text.encode(), prepare=False)
+        self.connection.cursor().execute(text.encode(), prepare=False)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
-        with self._connection.transaction():
+        with self.connection.transaction():
             yield
 
 
 class _SuspendingPort:
     """A port over an asynchronous connection."""
 
-    __slots__ = ("_connection", "_cursor")
+    __slots__ = ("_cursors", "connection")
 
     def __init__(self, connection: AsyncConnection) -> None:
-        self._connection = connection
-        self._cursor = psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
+        self.connection = connection
+        self._cursors: dict[bytes, psycopg.AsyncRawCursor[Any]] = {}
 
     async def fetch(self, query: Query, parameters: Parameters) -> Rows:
-        await self._cursor.execute(query.text, _arguments(query, parameters), binary=True)
-        return await self._cursor.fetchall()
+        cursor = await self._execute(query, parameters)
+        rows = await cursor.fetchall()
+        _free_result(cursor)
+        return rows
 
     async def execute(self, query: Query, parameters: Parameters) -> int:
-        await self._cursor.execute(query.text, _arguments(query, parameters), binary=True)
-        return self._cursor.rowcount
+        return (await self._execute(query, parameters)).rowcount
+
+    async def _execute(self, query: Query, parameters: Parameters) -> psycopg.AsyncRawCursor[Any]:
+        text = query.text
+        cursor = self._cursors.get(text)
+        if cursor is None:
+            cursor = psycopg.AsyncRawCursor(self.connection, row_factory=tuple_row)
+            _remember(self._cursors, text, cursor)
+        return await cursor.execute(text, _arguments(query, parameters), binary=True)
 
     async def script(self, text: str) -> None:
-        await self._connection.cursor().execute(text.encode(), prepare=False)
+        await self.connection.cursor().execute(text.encode(), prepare=False)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
-        async with self._connection.transaction():
+        async with self.connection.transaction():
             yield
+
+
+def _port_of(connection: Any, kind: type[T], home: dict[str, Any]) -> T:
+    """The port of a connection; kept, because a cursor that meets its query again is half as expensive.
+
+    Args:
+        connection: The connection.
+        kind: Class of the port.
+        home: Where it is kept. A pool's connection keeps it itself: whoever has it has it alone. Savers that
+            are given one connection must not share cursors: each waits for its own calls only.
+    """
+    port = home.get(_PORT)
+    if port is None or port.connection is not connection:
+        port = home[_PORT] = kind(connection)  # type: ignore[call-arg]
+    found: T = port
+    return found
+
+
+def _remember(cursors: dict[bytes, T], text: bytes, cursor: T) -> None:
+    # A connection that serves many schemas must not collect the cursors of all.
+    if len(cursors) >= _MAX_CURSORS:
+        cursors.clear()
+    cursors[text] = cursor
+
+
+def _free_result(cursor: psycopg.RawCursor[Any] | psycopg.AsyncRawCursor[Any]) -> None:
+    # Else a connection keeps the last state that was read over it.
+    if cursor.pgresult is not None:
+        cursor.pgresult.clear()
 
 
 def _arguments(query: Query, parameters: Parameters) -> list[Any]:
@@ -174,11 +223,11 @@ def _check_process(process: int) -> None:
 
 
 def _is_idle(connection: Connection | AsyncConnection) -> bool:
-    return connection.info.transaction_status == TransactionStatus.IDLE
+    return connection.pgconn.transaction_status == TransactionStatus.IDLE
 
 
 def _in_transaction(connection: Connection | AsyncConnection) -> bool:
-    return connection.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+    return connection.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
 
 class Database:
@@ -201,6 +250,7 @@ class Database:
                 " (AsyncPGStateSaver takes the asynchronous ones)"
             )
         self._single = source if isinstance(source, psycopg.Connection) else None
+        self._ports: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._process = os.getpid()
 
@@ -271,7 +321,7 @@ class Database:
         Raises:
             PGStateError: The driver's error, translated.
         """
-        return self._run(True, lambda port: operation(port, *args, **kwargs))
+        return self._run(True, operation, args, kwargs)
 
     def run_once(
         self,
@@ -281,9 +331,11 @@ class Database:
         **kwargs: P.kwargs,
     ) -> T:
         """Run an operation that must not be repeated."""
-        return self._run(False, lambda port: operation(port, *args, **kwargs))
+        return self._run(False, operation, args, kwargs)
 
-    def _run(self, idempotent: bool, call: Callable[[Port], Awaitable[T]]) -> T:
+    def _run(
+        self, idempotent: bool, operation: Callable[..., Awaitable[T]], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> T:
         attempt = 0
         # In a caller's transaction a second try would not stand alone, and a lost connection is hers to replace.
         lent = self._single if self._connect is None else None
@@ -292,7 +344,9 @@ class Database:
             try:
                 connection, switched = self._acquire()
                 try:
-                    return run_blocking(cast("Coroutine[Any, Any, T]", call(_BlockingPort(connection))))
+                    return run_blocking(
+                        cast("Coroutine[Any, Any, T]", operation(self._port(connection), *args, **kwargs))
+                    )
                 finally:
                     self._release(connection, switched)
             except _DRIVER_ERRORS as error:
@@ -334,6 +388,9 @@ class Database:
             else:
                 self._lock.release()
 
+    def _port(self, connection: Connection) -> _BlockingPort:
+        return _port_of(connection, _BlockingPort, self._ports if self._pool is None else connection.__dict__)
+
     def _own_connection(self) -> Connection:
         if self._single is None or (self._connect is not None and self._single.closed):
             assert self._connect is not None
@@ -366,6 +423,7 @@ class AsyncDatabase:
                 " (PGStateSaver takes the blocking ones)"
             )
         self._single = source if isinstance(source, psycopg.AsyncConnection) else None
+        self._ports: dict[str, Any] = {}
         self._lock = asyncio.Lock()
         self._process = os.getpid()
 
@@ -424,7 +482,7 @@ class AsyncDatabase:
         **kwargs: P.kwargs,
     ) -> T:
         """Async twin of `Database.run`."""
-        return await self._run(True, lambda port: operation(port, *args, **kwargs))
+        return await self._run(True, operation, args, kwargs)
 
     async def run_once(
         self,
@@ -434,9 +492,11 @@ class AsyncDatabase:
         **kwargs: P.kwargs,
     ) -> T:
         """Async twin of `Database.run_once`."""
-        return await self._run(False, lambda port: operation(port, *args, **kwargs))
+        return await self._run(False, operation, args, kwargs)
 
-    async def _run(self, idempotent: bool, call: Callable[[Port], Awaitable[T]]) -> T:
+    async def _run(
+        self, idempotent: bool, operation: Callable[..., Awaitable[T]], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> T:
         attempt = 0
         lent = self._single if self._connect is None else None
         once = not idempotent or (lent is not None and _in_transaction(lent))
@@ -444,7 +504,7 @@ class AsyncDatabase:
             try:
                 connection, switched = await self._acquire()
                 try:
-                    return await call(_SuspendingPort(connection))
+                    return await operation(self._port(connection), *args, **kwargs)
                 finally:
                     await self._release(connection, switched)
             except _DRIVER_ERRORS as error:
@@ -481,6 +541,9 @@ class AsyncDatabase:
                 await self._pool.putconn(connection)
             else:
                 self._lock.release()
+
+    def _port(self, connection: AsyncConnection) -> _SuspendingPort:
+        return _port_of(connection, _SuspendingPort, self._ports if self._pool is None else connection.__dict__)
 
     async def _own_connection(self) -> AsyncConnection:
         if self._single is None or (self._connect is not None and self._single.closed):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -23,7 +23,10 @@ class Address(NamedTuple):
     @property
     def config(self) -> dict[str, Any]:
         """As LangGraph passes it around: exactly these three keys."""
-        return {"configurable": self._asdict()}
+        thread_id, checkpoint_ns, checkpoint_id = self
+        return {
+            "configurable": {"thread_id": thread_id, "checkpoint_ns": checkpoint_ns, "checkpoint_id": checkpoint_id}
+        }
 
     def __str__(self) -> str:
         namespace = f" namespace {self.checkpoint_ns!r}" if self.checkpoint_ns else ""
@@ -65,17 +68,20 @@ def identifier(name: str, value: str) -> str:
     return value
 
 
-def check_key_size(names: str, parts: Iterable[str | None]) -> None:
+def check_key_size(names: str, *parts: str | None) -> None:
     """Refuse ids that do not fit an index entry.
 
     Raises:
         ConfigurationError: If they are longer than `MAX_KEY_BYTES` together.
     """
-    present = [part for part in parts if part]
+    total = 0
+    for part in parts:
+        if part:
+            total += len(part)
     # A character takes four bytes at most, so short ids need no counting.
-    if sum(map(len, present)) * 4 <= MAX_KEY_BYTES:
+    if total * 4 <= MAX_KEY_BYTES:
         return
-    size = sum(len(part.encode()) for part in present)
+    size = sum(len(part.encode()) for part in parts if part)
     if size > MAX_KEY_BYTES:
         raise ConfigurationError(
             f"{names} are {size} bytes together; PostgreSQL can index {MAX_KEY_BYTES}. Use shorter ids."
@@ -83,11 +89,15 @@ def check_key_size(names: str, parts: Iterable[str | None]) -> None:
 
 
 def configurable_of(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """A config's `configurable`.
+    """A config's `configurable`; empty if there is none.
 
     Raises:
-        ConfigurationError: If there is none.
+        ConfigurationError: If the config is none.
     """
+    if config is not None and not isinstance(config, Mapping):
+        raise ConfigurationError(
+            f'a config is a dict such as {{"configurable": {{"thread_id": "..."}}}}, not {type(config).__name__}'
+        )
     configurable = (config or {}).get("configurable")
     if not isinstance(configurable, Mapping):
         return {}

@@ -80,16 +80,16 @@ async def _send(port: Port, queries: Queries, codec: ValueCodec, plan: PutPlan, 
     """Store a planned checkpoint; false if one it inherits from is gone."""
     parameters = plan.parameters(codec, touch_thread)
     if plan.is_alone and not touch_thread:
-        return bool(await port.fetch(queries.put_checkpoint_alone, parameters))
+        return await port.execute(queries.put_checkpoint_alone, parameters) > 0
     if len(plan.bases) <= 1:
-        return bool(await port.fetch(queries.put_checkpoint, parameters))
+        return await port.execute(queries.put_checkpoint, parameters) > 0
     # Only a checkpoint with values from several others, which LangGraph does not make: a statement that looked for
     # any number of them was planned anew each time (0.6 against 0.35 ms).
     async with port.transaction():
         held = await port.fetch(queries.hold_checkpoints, {**parameters, "checkpoint_ids": list(plan.bases)})
         if dict(held) != plan.bases:
             return False
-        return bool(await port.fetch(queries.put_checkpoint, parameters))
+        return await port.execute(queries.put_checkpoint, parameters) > 0
 
 
 async def _plan_from_database(

@@ -37,8 +37,11 @@ _SHARED_BYTES: Final = 4 * 1024
 _AGENT_KEYS = ("agent", "graph_id", "assistant_id")
 _USER_KEYS = ("user_id", "owner", "langgraph_auth_user_id")
 _INT4_MAX = 2**31 - 1
+# What a typed column of text takes.
+_TEXT_BYTES: Final = 512
 
 
+_NO_OWNER: Final[dict[str, Any]] = {"agent": None, "user_id": None}
 _NO_SEGMENTS: Final[dict[str, Any]] = {"new_data": b"", "new_starts": [], "new_lengths": []}
 
 
@@ -53,7 +56,7 @@ class PutRequest:
         new_versions: The channels whose values are to be stored, with their versions.
         metadata: JSON text.
         exact_metadata: Encoded values of metadata keys that JSON does not say exactly.
-        columns: Values of the typed columns.
+        labels: The merged metadata, of which the typed columns are made.
     """
 
     address: Address
@@ -62,7 +65,7 @@ class PutRequest:
     new_versions: Mapping[str, Any]
     metadata: str
     exact_metadata: dict[str, tuple[str, bytes]]
-    columns: dict[str, Any]
+    labels: Mapping[str, Any]
 
 
 @dataclass(slots=True)
@@ -103,10 +106,7 @@ class PutPlan:
         self.manifest.revision = new_revision()
         base_id, base_revision = next(iter(self.bases.items())) if len(self.bases) == 1 else (None, None)
         segment_ids = self.manifest.segment_ids()
-        extra = {
-            key: codec.dumps(key, request.checkpoint[key])  # type: ignore[literal-required, unused-ignore]
-            for key in unknown_keys(request.checkpoint)
-        }
+        extra = {key: codec.dumps(key, request.checkpoint[key]) for key in unknown_keys(request.checkpoint)}
         segments = list(self.new_segments.values())
         return {
             "thread_id": request.address.thread_id,
@@ -122,7 +122,8 @@ class PutPlan:
             "metadata": request.metadata,
             "state": encode_state(request.checkpoint, self.manifest, segment_ids, extra, request.exact_metadata),
             "touch_thread": touch_thread,
-            **request.columns,
+            **_columns(request.labels),
+            **(owner_of(request.labels) if touch_thread else _NO_OWNER),
         }
 
     @property
@@ -159,7 +160,7 @@ def request_put(
     if not checkpoint_id:
         raise ConfigurationError("the checkpoint has no id")
     address = Address(parent.thread_id, parent.checkpoint_ns, checkpoint_id)
-    check_key_size("thread_id, checkpoint_ns, checkpoint_id and the parent's", [*address, parent.checkpoint_id])
+    check_key_size("thread_id, checkpoint_ns, checkpoint_id and the parent's", *address, parent.checkpoint_id)
     for channel in checkpoint["channel_versions"]:
         if not channel.isascii() or "\0" in channel:
             identifier("channel name", channel)
@@ -171,8 +172,8 @@ def request_put(
         checkpoint=checkpoint,
         new_versions=new_versions,
         metadata=text,
-        exact_metadata={key: codec.dumps(f"metadata[{key!r}]", value) for key, value in exact.items()},
-        columns=_columns(merged),
+        exact_metadata=exact and {key: codec.dumps(f"metadata[{key!r}]", value) for key, value in exact.items()},
+        labels=merged,
     )
 
 
@@ -380,15 +381,17 @@ def _columns(metadata: Mapping[str, Any]) -> dict[str, Any]:
         "run_id": _text_or_none(metadata.get("run_id")),
         "source": _text_or_none(metadata.get("source")),
         "step": step if type(step) is int and abs(step) <= _INT4_MAX else None,
-        "agent": _first_text(metadata, _AGENT_KEYS),
-        "user_id": _first_text(metadata, _USER_KEYS),
     }
+
+
+def owner_of(metadata: Mapping[str, Any]) -> dict[str, str | None]:
+    """What metadata tells of a thread: its agent and its user."""
+    return {"agent": _first_text(metadata, _AGENT_KEYS), "user_id": _first_text(metadata, _USER_KEYS)}
 
 
 def _first_text(metadata: Mapping[str, Any], keys: Sequence[str]) -> str | None:
     for key in keys:
-        value = metadata.get(key)
-        if value is not None and (text := _text_or_none(value)):
+        if key in metadata and (text := _text_or_none(metadata[key])):
             return text
     return None
 
@@ -396,7 +399,9 @@ def _first_text(metadata: Mapping[str, Any], keys: Sequence[str]) -> str | None:
 def _text_or_none(value: Any) -> str | None:
     if type(value) is not str or "\0" in value:
         return None
+    if value.isascii():
+        return value if len(value) <= _TEXT_BYTES else None
     try:
-        return value if len(value.encode()) <= 512 else None
+        return value if len(value.encode()) <= _TEXT_BYTES else None
     except UnicodeEncodeError:
         return None

@@ -37,6 +37,7 @@ async def setup(port: Port, queries: Queries, *, with_metadata_index: bool = Fal
     Raises:
         MigrationConflictError: If an applied migration differs from the one this package ships.
         SchemaOutdatedError: If the schema is newer than this package.
+        ConfigurationError: If the schema holds tables of another program under these names.
     """
     status = await get_status(port, queries)
     if status.version > status.expected:
@@ -61,9 +62,7 @@ async def _apply_missing(port: Port, queries: Queries) -> list[str]:
 async def _apply_in_turn(port: Port, queries: Queries) -> list[str]:
     async with port.transaction():
         await port.fetch(queries.take_turns, {"key": f"langgraph_pgstate.setup.{queries.schema}"})
-        schema_exists, table_exists = await _exists(port, queries)
-        if not table_exists:
-            await port.script(bootstrap(queries.schema, create_schema=not schema_exists))
+        await _begin(port, queries)
         applied = await _applied(port, queries)
         missing = [step for step in migrations() if step.version not in applied]
         for step in missing:
@@ -85,9 +84,7 @@ async def migrate_to(port: Port, queries: Queries, version: int) -> list[str]:
         raise ConfigurationError(f"there is no version {version}; this package knows 0 to {shipped[-1].version}")
     async with port.transaction():
         await port.fetch(queries.take_turns, {"key": f"langgraph_pgstate.setup.{queries.schema}"})
-        schema_exists, table_exists = await _exists(port, queries)
-        if not table_exists:
-            await port.script(bootstrap(queries.schema, create_schema=not schema_exists))
+        await _begin(port, queries)
         applied = await _applied(port, queries)
         moved = []
         for step in shipped:
@@ -120,6 +117,20 @@ def setup_script(schema: str) -> str:
     """Everything `setup` would run on an empty database, for people who run their own migrations."""
     steps = [f"{step.rendered(schema)}\n{recording(schema, step)}" for step in migrations()]
     return "\n".join(["BEGIN;\n", bootstrap(schema), *steps, "COMMIT;\n"])
+
+
+async def _begin(port: Port, queries: Queries) -> None:
+    """Make the table of migrations if it is missing; refuse a schema with tables of somebody else's."""
+    schema_exists, table_exists = await _exists(port, queries)
+    if table_exists:
+        return
+    strange = [row[0] for row in await port.fetch(queries.find_strange_tables, {"schema": f'"{queries.schema}"'})]
+    if strange:
+        raise ConfigurationError(
+            f"schema {queries.schema!r} has tables that are not this package's ({', '.join(strange)}; LangGraph's "
+            "own saver makes such); choose another with schema=... or --schema"
+        )
+    await port.script(bootstrap(queries.schema, create_schema=not schema_exists))
 
 
 async def _apply(port: Port, queries: Queries, step: Migration) -> None:

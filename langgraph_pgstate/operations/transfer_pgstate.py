@@ -17,7 +17,7 @@ from langgraph_pgstate.codec.values import TYPE_INT
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError, ConflictError, SerializationError
 from langgraph_pgstate.operations.addresses import Address, check_key_size, identifier
-from langgraph_pgstate.operations.planning import PutPlan, end_to_end, plan_put, request_put
+from langgraph_pgstate.operations.planning import PutPlan, end_to_end, owner_of, plan_put, request_put
 from langgraph_pgstate.operations.reading import Segments, WritesRow, flatten_writes, load_value
 from langgraph_pgstate.operations.transfer import Outline, Record, Stored, laid_out
 from langgraph_pgstate.sql import Queries
@@ -160,9 +160,7 @@ class PGStateStore:
                 if record.exists:
                     await self._plan(namespace, record, values, portion)
                 for task_id, _ in record.writes:
-                    check_key_size(
-                        "ids", [self._thread_id, namespace, record.checkpoint_id, identifier("task", task_id)]
-                    )
+                    check_key_size("ids", self._thread_id, namespace, record.checkpoint_id, identifier("task", task_id))
             except KeyError as error:
                 refused.append((record.checkpoint_id, f"it lacks {error}"))
             except (ConfigurationError, SerializationError) as error:
@@ -270,13 +268,12 @@ class PGStateStore:
             await self.port.execute(self._queries.import_writes, {**key, **laid_out(portion.writes)})
 
     async def _send_checkpoints(self, key: dict[str, Any], portion: _Portion, new: Mapping[int, bytes]) -> None:
-        columns = portion.plans[-1].request.columns
+        owner = owner_of(portion.plans[-1].request.labels)
         await self.port.execute(
             self._queries.import_thread,
             {
                 **key,
-                "agent": columns["agent"],
-                "user_id": columns["user_id"],
+                **owner,
                 "first_at": min(portion.times, default=None),
                 "last_at": max(portion.times, default=None),
             },

@@ -50,7 +50,7 @@ def request_writes(
     if address.checkpoint_id is None:
         raise ConfigurationError("put_writes needs the checkpoint_id of the checkpoint that the task started from")
     task_id = identifier("task_id", str(task_id))
-    check_key_size("thread_id, checkpoint_ns, checkpoint_id and task_id", [*address, task_id])
+    check_key_size("thread_id, checkpoint_ns, checkpoint_id and task_id", *address, task_id)
     for channel, _ in writes:
         identifier("channel name", channel)
     return WritesRequest(

@@ -53,13 +53,10 @@ class Queries:
     def __init__(self, schema: str, folder: str = "queries") -> None:
         self.schema = schema
         self.all = {query.name: query for query in _load(check_schema_name(schema), folder)}
+        self.__dict__.update(self.all)
 
     def __getattr__(self, name: str) -> NamedQuery:
-        # A copy is asked for its methods before it has any attribute.
-        found: NamedQuery | None = self.__dict__.get("all", {}).get(name)
-        if found is None:
-            raise AttributeError(f"no query is named {name!r}")
-        return found
+        raise AttributeError(f"no query is named {name!r}")
 
 
 @dataclass(frozen=True, slots=True)

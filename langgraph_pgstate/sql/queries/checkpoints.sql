@@ -1,5 +1,5 @@
 -- name: put_checkpoint
--- Stores a checkpoint and its new segments, and touches its thread; answers no row, and writes nothing, when the checkpoint it inherits values from is gone or was written again.
+-- Stores a checkpoint and its new segments, and touches its thread; touches no row, and writes nothing, when the checkpoint it inherits values from is gone or was written again.
 WITH base AS MATERIALIZED (
     -- The lock keeps a concurrent prune from deleting what this checkpoint is about to refer to.
     SELECT revision FROM /*schema*/checkpoints
@@ -38,11 +38,10 @@ ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
     -- What the row once referred to stays referred to: another process may be about to inherit it.
     segment_ids = excluded.segment_ids || stored.segment_ids,
     metadata = excluded.metadata,
-    state = excluded.state
-RETURNING 1;
+    state = excluded.state;
 
 -- name: put_checkpoint_alone
--- Stores a checkpoint that has no new segments and inherits nothing, for less than the whole costs; answers no row, and writes nothing, when its thread's row is gone.
+-- Stores a checkpoint that has no new segments and inherits nothing, for less than the whole costs; touches no row, and writes nothing, when its thread's row is gone.
 INSERT INTO /*schema*/checkpoints AS stored (
     thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, revision, segment_ids,
     metadata, state
@@ -59,8 +58,7 @@ ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
     revision = excluded.revision,
     segment_ids = excluded.segment_ids || stored.segment_ids,
     metadata = excluded.metadata,
-    state = excluded.state
-RETURNING 1;
+    state = excluded.state;
 
 -- name: hold_checkpoints
 -- Locks some checkpoints of a namespace against deletion until the transaction ends; answers their revisions.

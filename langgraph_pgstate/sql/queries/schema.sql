@@ -2,6 +2,13 @@
 -- Whether the schema exists, and whether it has a table of migrations.
 SELECT to_regnamespace(:schema::text) IS NOT NULL, to_regclass(:migrations_table::text) IS NOT NULL;
 
+-- name: find_strange_tables
+-- Tables of somebody else that have one of our names.
+SELECT relname::text FROM pg_catalog.pg_class
+WHERE relnamespace = to_regnamespace(:schema::text) AND relkind IN ('r', 'p', 'v', 'm')
+    AND relname = ANY(ARRAY['checkpoints', 'threads', 'segments', 'writes'])
+ORDER BY relname;
+
 -- name: list_migrations
 -- The migrations applied so far.
 SELECT version, name, checksum FROM /*schema*/migrations ORDER BY version;
