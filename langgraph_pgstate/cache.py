@@ -16,6 +16,7 @@ from langgraph_pgstate.operations.addresses import Address
 _DEFAULT_BYTES: Final = 64 * 1024 * 1024
 _ENTRY_BYTES: Final = 400
 _RUN_BYTES: Final = 100
+_BLOCK_BYTES: Final = 130
 
 
 class ManifestCache:
@@ -80,7 +81,9 @@ def _size_of(manifest: Manifest) -> int:
     size = _ENTRY_BYTES + len(manifest.entries) * _RUN_BYTES
     for entry in manifest.entries.values():
         if type(entry) is Elements:
-            size += len(entry.runs) * _RUN_BYTES + len(entry.digests or b"")
+            size += len(entry.runs) * _RUN_BYTES
+            if entry.marks is not None:
+                size += len(entry.marks.digests) + len(entry.marks.blocks) * _BLOCK_BYTES
         elif type(entry) is Inline:
             size += len(entry.data)
     return size

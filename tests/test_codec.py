@@ -30,7 +30,7 @@ from langgraph.types import Interrupt, Send
 from pydantic import BaseModel
 from samples import exactly
 
-from langgraph_pgstate.codec import frames
+from langgraph_pgstate.codec import frames, values
 from langgraph_pgstate.codec.batches import encode_writes, pack_writes, unpack_writes
 from langgraph_pgstate.codec.ids import new_segment_id
 from langgraph_pgstate.codec.lists import MERGE_AT, Fresh, Run, arrange
@@ -325,6 +325,30 @@ def test_equal_fingerprints_mean_equal_bytes(elements: list[BaseMessage], data: 
         for two in range(one):
             if marks[one] == marks[two]:
                 assert encodings[one] == encodings[two]
+
+
+@QUICK
+@given(
+    st.lists(st.lists(st.sampled_from(["a", "b", "c"]), max_size=9), min_size=2, max_size=4), any_message(), st.data()
+)
+def test_marks_are_fingerprints_whatever_came_before(
+    lists: list[list[str]], odd: BaseMessage, data: st.DataObject
+) -> None:
+    """Blocks taken over from an earlier list save work, and never keep what an edit or a mutation changed."""
+    assume(slow_bytes(odd) is not None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(values, "BLOCK", 3)
+        marks = values.NO_MARKS
+        live: list[BaseMessage] = []
+        for more in lists:
+            live = live[data.draw(st.integers(0, 1)) :] + [HumanMessage(text) for text in more]
+            if live and data.draw(st.booleans()):
+                live[data.draw(st.integers(0, len(live) - 1))].content = "changed"
+            if data.draw(st.booleans()):
+                live.insert(data.draw(st.integers(0, len(live))), odd)
+            marks = CODEC.marks("messages", live, marks)
+            assert marks.digests == CODEC.fingerprints("messages", live)
+            assert len(marks.blocks) <= len(live) // 3
 
 
 @QUICK

@@ -614,18 +614,23 @@ def test_a_segment_id_that_is_taken_is_replaced_by_another(
     assert values_of(saver, second)["messages"] == messages(100, 120)
 
 
-def test_a_message_mutated_in_place_is_stored_again(saver: PGStateSaver) -> None:
+@pytest.mark.parametrize("count", [20, 200])
+def test_a_message_mutated_in_place_is_stored_again(saver: PGStateSaver, count: int) -> None:
     """An old message object changed in the live list is part of the new version and not of the old one.
 
-    Guard: fingerprints are taken from the live content on every put.
+    Guard: fingerprints are taken from the live content on every put; of long lists, block by block.
     """
-    live = messages(0, 20)
+    live = messages(0, count)
     first = put_values(saver, config_of(), {"messages": live})
     live[3].content = "changed in place"
     second = put_values(saver, first, {"messages": live})
+    live[70 % count].additional_kwargs["changed"] = True
+    third = put_values(saver, second, {"messages": live})
     forget(saver)
-    assert values_of(saver, first)["messages"][3] == message(3)
+    assert values_of(saver, first)["messages"] == messages(0, count)
     assert values_of(saver, second)["messages"][3].content == "changed in place"
+    assert values_of(saver, second)["messages"][70 % count] == message(70 % count)
+    assert values_of(saver, third)["messages"] == live
 
 
 def test_a_thread_deleted_elsewhere_has_its_row_again_after_the_next_put(

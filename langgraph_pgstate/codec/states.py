@@ -19,6 +19,7 @@ import ormsgpack
 
 from langgraph_pgstate.codec import frames
 from langgraph_pgstate.codec.lists import Run
+from langgraph_pgstate.codec.values import Marks
 from langgraph_pgstate.errors import CorruptStateError
 
 FORMAT: Final = 1
@@ -58,11 +59,11 @@ class Elements:
 
     Attributes:
         runs: Where its elements are.
-        digests: Their fingerprints, 16 bytes each; `None` when they were never computed in this process.
+        marks: What tells its elements apart; `None` when that was never computed in this process.
     """
 
     runs: tuple[Run, ...]
-    digests: bytes | None = field(default=None, compare=False)
+    marks: Marks | None = field(default=None, compare=False)
 
 
 Entry = Scalar | Inline | Slice | Elements

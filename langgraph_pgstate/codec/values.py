@@ -10,7 +10,8 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Collection, Sequence
-from typing import Any, Final
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
 import ormsgpack
 import xxhash
@@ -28,6 +29,26 @@ TYPE_INT: Final = "pgstate/int"
 _INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
 
 _GENERIC_SEED = secrets.randbits(64)
+_FIELDS, _EXTRA = attrgetter("__dict__"), attrgetter("__pydantic_extra__")
+_TYPE_CODES = {cls: code for code, cls in enumerate(SHAPES)}
+
+# So many messages are told from others at once: half the cost of looking at each.
+BLOCK: Final = 64
+
+
+class Marks(NamedTuple):
+    """Fingerprints of a list.
+
+    Attributes:
+        digests: 16 bytes for each element.
+        blocks: One key for each of the first blocks of `BLOCK` elements, as far as they are known.
+    """
+
+    digests: bytes
+    blocks: tuple[bytes, ...]
+
+
+NO_MARKS: Final = Marks(b"", ())
 
 
 class _Refusals(threading.local):
@@ -168,6 +189,33 @@ class ValueCodec:
             found.append(digest(self._encode(channel, element), _GENERIC_SEED))
         return b"".join(found)
 
+    def marks(self, channel: str, elements: Sequence[Any], before: Marks = NO_MARKS) -> Marks:
+        """What tells a list's elements apart from others, as `fingerprints` does, for less where much is as before.
+
+        Args:
+            channel: For errors.
+            elements: The list as it is now.
+            before: Marks of an earlier list.
+        """
+        parts = []
+        blocks: list[bytes] = []
+        start = 0
+        while start + BLOCK <= len(elements):
+            block = elements[start : start + BLOCK]
+            key = _block_key(block)
+            index = len(blocks)
+            if key is None or (index < len(before.blocks) and before.blocks[index] != key):
+                # From here on everything may be shifted: looking at each element once is cheaper.
+                break
+            if index < len(before.blocks):
+                parts.append(before.digests[start * DIGEST_SIZE : (start + BLOCK) * DIGEST_SIZE])
+            else:
+                parts.append(self.fingerprints(channel, block))
+            blocks.append(key)
+            start += BLOCK
+        parts.append(self.fingerprints(channel, elements[start:]))
+        return Marks(b"".join(parts), tuple(blocks))
+
     def _encode(self, channel: str, element: Any) -> bytes:
         # A list of one differs from its element by one byte of header.
         try:
@@ -207,6 +255,17 @@ class _Reading:
             raise UnsafeTypeError(self._where, sorted(set(refused)))
 
 
+def _block_key(block: Sequence[Any]) -> bytes | None:
+    """A key that is equal only for messages that are equal one by one; `None` if they are not all plain messages."""
+    try:
+        types = bytes(map(_TYPE_CODES.__getitem__, map(type, block)))
+        if any(map(_EXTRA, block)):
+            return None
+        return types + xxhash.xxh3_128_digest(ormsgpack.packb(list(map(_FIELDS, block)), option=PACK_OPTIONS))
+    except (KeyError, ormsgpack.MsgpackEncodeError):
+        return None
+
+
 def encodes_as_utf8(text: str) -> bool:
     """Whether a string holds no lone surrogate."""
     if text.isascii():
@@ -239,4 +298,4 @@ def split_array(payload: bytes, where: str) -> tuple[int, int]:
     raise CorruptStateError(where, "it holds no array")
 
 
-__all__ = ["DIGEST_SIZE", "ValueCodec", "array_header", "encodes_as_utf8", "split_array"]
+__all__ = ["DIGEST_SIZE", "NO_MARKS", "Marks", "ValueCodec", "array_header", "encodes_as_utf8", "split_array"]

@@ -23,7 +23,7 @@ from langgraph_pgstate.codec.states import (
     encode_state,
     unknown_keys,
 )
-from langgraph_pgstate.codec.values import ValueCodec, array_header
+from langgraph_pgstate.codec.values import NO_MARKS, ValueCodec, array_header
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.addresses import Address, address_of, check_key_size, identifier
 
@@ -320,11 +320,12 @@ class _SegmentWriter:
         """A list as runs and fresh segments; `None` if its elements cannot be told apart."""
         codec = self._codec
         try:
-            digests = codec.fingerprints(channel, value)
+            marks = codec.marks(channel, value, base.marks if base and base.marks else NO_MARKS)
         except TypeError:
             # An element that only the serializer's fallback can store: the whole value goes that way, or is refused.
             return None
-        pieces = arrange(base.runs if base else (), base.digests if base else None, digests)
+        known = base.marks.digests if base and base.marks else None
+        pieces = arrange(base.runs if base else (), known, marks.digests)
         if not any(isinstance(piece, Run) for piece in pieces):
             encoded = codec.encode_elements(channel, value)
             if len(encoded) < _INLINE_BYTES:
@@ -337,7 +338,7 @@ class _SegmentWriter:
             else:
                 runs.append(piece)
                 inherits = True
-        return Elements(tuple(runs), digests), inherits
+        return Elements(tuple(runs), marks), inherits
 
     def _store_elements(self, channel: str, elements: Sequence[Any]) -> list[Run]:
         runs = []

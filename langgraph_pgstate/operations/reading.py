@@ -14,7 +14,7 @@ from langgraph_pgstate.codec.batches import Write, unpack_writes
 from langgraph_pgstate.codec.lists import Run
 from langgraph_pgstate.codec.metadata import join_metadata
 from langgraph_pgstate.codec.states import Elements, Entry, Inline, Manifest, Scalar, Slice, State, decode_state
-from langgraph_pgstate.codec.values import ValueCodec, array_header, split_array
+from langgraph_pgstate.codec.values import Marks, ValueCodec, array_header, split_array
 from langgraph_pgstate.errors import CorruptStateError
 from langgraph_pgstate.operations.addresses import Address
 from langgraph_pgstate.types import Row
@@ -222,7 +222,7 @@ def _load_elements(
         elements.extend(found[run.first : run.first + run.count])
         digests.append(marks[run.first * 16 : (run.first + run.count) * 16])
     flush()
-    return elements, Elements(tuple(sized), b"".join(digests))
+    return elements, Elements(tuple(sized), Marks(b"".join(digests), ()))
 
 
 def flatten_writes(rows: Iterable[WritesRow], where: str) -> list[tuple[str, str, Write]]:
