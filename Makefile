@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Two workers, each with a server of its own; on a server that was named they would get in each other's way.
+PYTEST := $(BIN)/python -m pytest $(if $(PGSTATE_TEST_DSN),,-n 2 --dist worksteal)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-versions check lint bench bench-quick clean
@@ -19,14 +21,14 @@ demo: $(STAMP) ## Kill an agent in the middle of a superstep, resume it, fork it
 	@$(BIN)/pgstate demo
 
 test: $(STAMP) ## Run the tests on the embedded PostgreSQL, or on PGSTATE_TEST_DSN
-	@$(BIN)/python -m pytest
+	@$(PYTEST)
 
 test-all: $(STAMP) ## Run the tests, the slow ones included
-	@$(BIN)/python -m pytest -m ''
+	@$(PYTEST) -m ''
 
 test-versions: $(STAMP) ## Run the tests on PostgreSQL 16, and on Debian's 15 where it is installed
-	@PGSTATE_TEST_VERSION=16 $(BIN)/python -m pytest
-	@if test -d /usr/lib/postgresql/15; then PGSTATE_TEST_VERSION=15 $(BIN)/python -m pytest; fi
+	@PGSTATE_TEST_VERSION=16 $(PYTEST)
+	@if test -d /usr/lib/postgresql/15; then PGSTATE_TEST_VERSION=15 $(PYTEST); fi
 
 lint: $(STAMP) ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff check .

@@ -15,7 +15,7 @@ from psycopg import Connection
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from benchmarks.measure import MEMORY, OURS, RAW, UPSTREAM
+from benchmarks.measure import LISTENER, MEMORY, OURS, PLAIN, RAW, UPSTREAM
 from benchmarks.server import Server, with_search_path
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.db.database import DEFAULT_PREPARE_THRESHOLD
@@ -30,6 +30,8 @@ LABELS = {
     UPSTREAM: "langgraph-checkpoint-postgres",
     MEMORY: "InMemorySaver",
     RAW: "raw INSERT",
+    PLAIN: "saver alone",
+    LISTENER: "a listener",
 }
 SHORT_LABELS = {**LABELS, OURS: "pgstate", UPSTREAM: "upstream"}
 

@@ -18,6 +18,8 @@ OURS = "pgstate"
 UPSTREAM = "upstream"
 MEMORY = "memory"
 RAW = "raw"
+PLAIN = "plain"
+LISTENER = "listener"
 
 
 class MismatchError(Exception):

@@ -16,7 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from benchmarks.contestants import SHORT_LABELS
-from benchmarks.measure import MEMORY, OURS, RAW, UPSTREAM, CaseResult, Metric, Plan
+from benchmarks.measure import LISTENER, MEMORY, OURS, PLAIN, RAW, UPSTREAM, CaseResult, Metric, Plan
 from benchmarks.server import Server
 from benchmarks.targets import Outcome
 
@@ -105,7 +105,8 @@ def times(gain: float | None) -> str:
 
 def print_case(out: Console, result: CaseResult) -> None:
     """One case as a table: medians, ranges, and how many times better ours is than upstream's."""
-    names = [name for name in (OURS, UPSTREAM, MEMORY, RAW) if any(name in m.samples for m in result.metrics.values())]
+    everybody = (OURS, UPSTREAM, MEMORY, RAW, LISTENER, PLAIN)
+    names = [name for name in everybody if any(name in m.samples for m in result.metrics.values())]
     table = Table()
     table.add_column("", no_wrap=True)
     for name in names:

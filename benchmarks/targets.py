@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from benchmarks.measure import OURS, RAW, UPSTREAM, CaseResult, Metric
+from benchmarks.measure import OURS, PLAIN, RAW, UPSTREAM, CaseResult, Metric
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,11 @@ TARGETS = (
     Target("get_tuple of a value, 2 MB", "values/get/2 MB", 2.5, 3),
     Target("put of 1 KB, one thread", "values/put/1 KB", 0.95, 1.4),
     Target("put of 1 KB, in raw INSERTs of the same bytes", "values/put/1 KB", 2.5, None, base=RAW, at_most=True),
+    Target(
+        "superstep with the record on, in supersteps without", "recording/step/200", 1.15, None, PLAIN, at_most=True
+    ),
+    Target("latest 20 threads of a user, among 100,000", "latest/first", 10, 1, base=None, at_most=True),
+    Target("the page after, 95 of 100 take no longer", "latest/next-p95", 10, 2, base=None, at_most=True),
     Target("16 threads on a pool, local", "concurrency/local/threads/16", 2.5, 3.5),
     Target("16 tasks on a pool, local", "concurrency/local/tasks/16", 2.5, 3.5),
     Target("16 threads on a pool, 1 ms round trip", "concurrency/1 ms/threads/16", 6, 10),

@@ -9,7 +9,15 @@
     │   ├── SchemaOutdatedError              the schema is older or newer than this package
     │   └── MigrationConflictError           an applied migration differs from the one shipped
     ├── NotFoundError (LookupError)          what was named does not exist
+    ├── StaleVersionError                    somebody else has changed the thread in the meantime
     ├── CorruptStateError                    stored bytes are damaged or a reference leads nowhere
+    ├── ToolError
+    │   ├── ToolOutcomeUnknownError          nobody knows whether a tool took effect; somebody has to decide
+    │   ├── ToolFailedError                  it failed before, and is not to be run again
+    │   ├── ToolTimeoutError (TimeoutError)  it took too long; whether it took effect is unknown
+    │   ├── ToolBusyError                    another live process runs the same action
+    │   └── ToolOvertakenError               another process took the action over; this outcome was not recorded
+    ├── RunBudgetExceededError               a run used up the steps or tokens it was given
     └── DatabaseError
         ├── UnavailableError                 no connection could be had or kept
         └── ConflictError                    the database gave up on a transaction that ran into another
@@ -132,6 +140,23 @@ class NotFoundError(PGStateError, LookupError):
     """What was named does not exist."""
 
 
+class StaleVersionError(PGStateError):
+    """Somebody else has changed the thread's title or metadata since it was read. Nothing was written.
+
+    Attributes:
+        thread_id: The thread.
+        expected: The version the caller had read.
+        found: The version it has.
+    """
+
+    def __init__(self, thread_id: str, expected: int, found: int) -> None:
+        self.thread_id, self.expected, self.found = thread_id, expected, found
+        super().__init__(
+            f"thread {thread_id!r} is at version {found}, not {expected}: somebody else has changed it; "
+            "read it again and decide anew"
+        )
+
+
 class CorruptStateError(PGStateError):
     """Stored bytes are damaged, or a reference leads nowhere.
 
@@ -143,6 +168,101 @@ class CorruptStateError(PGStateError):
     def __init__(self, where: str, why: str) -> None:
         self.where, self.why = where, why
         super().__init__(f"{where} is damaged: {why}. `pgstate check` names everything that is broken.")
+
+
+class ToolError(PGStateError):
+    """Something about a recorded tool execution.
+
+    Attributes:
+        tool: The tool.
+        thread_id: The thread.
+        idempotency_key: The action.
+        is_final: Whether it stops the run even where a `ToolNode` hands errors to the model: a model that tried again
+            would do so as a new action, under a new tool-call id.
+    """
+
+    is_final = False
+
+    @property
+    def _langgraph_invalid_resume(self) -> bool:
+        # What LangGraph goes by to let an error past every `handle_tool_errors`; sibling tasks run to their end.
+        return self.is_final
+
+    def __init__(self, tool: str, thread_id: str, idempotency_key: str, why: str) -> None:
+        self.tool, self.thread_id, self.idempotency_key = tool, thread_id, idempotency_key
+        super().__init__(f"{tool} ({idempotency_key!r} on thread {thread_id!r}) {why}")
+
+
+class ToolOutcomeUnknownError(ToolError):
+    """Whoever ran a tool is gone before its outcome was recorded: nobody knows whether it took effect."""
+
+    is_final = True
+
+    def __init__(self, tool: str, thread_id: str, idempotency_key: str, why: str = "") -> None:
+        super().__init__(
+            tool,
+            thread_id,
+            idempotency_key,
+            f"was begun and never finished{why}: its effect may or may not have happened. Find out, and say so with "
+            'settle(thread_id, key, "done" | "retry" | "fail"), or give the tool a policy: on_unknown="retry" if it '
+            'may be repeated, "check" if the outside world can be asked, "ask" to let a person decide.',
+        )
+
+
+class ToolFailedError(ToolError):
+    """A tool failed before under the same key, and its policy does not run it again.
+
+    Attributes:
+        error_type: Qualified name of the recorded exception.
+        error_message: Its message.
+    """
+
+    def __init__(
+        self, tool: str, thread_id: str, idempotency_key: str, error_type: str | None, error_message: str | None
+    ) -> None:
+        self.error_type, self.error_message = error_type, error_message
+        super().__init__(
+            tool,
+            thread_id,
+            idempotency_key,
+            f'failed with {error_type}: {error_message}. It is not run again: give it on_error="retry", or call '
+            'settle(thread_id, key, "retry").',
+        )
+
+
+class ToolTimeoutError(ToolError, TimeoutError):
+    """A tool took longer than its policy allows; whether it took effect is unknown."""
+
+    def __init__(self, tool: str, thread_id: str, idempotency_key: str, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(tool, thread_id, idempotency_key, f"took longer than {seconds:g} s")
+
+
+class ToolBusyError(ToolError):
+    """Another live process runs the same action, and did not finish while this one waited."""
+
+    retryable = True
+    is_final = True
+
+
+class ToolOvertakenError(ToolError):
+    """Another process took this action over while it ran here; what it answered here was not recorded."""
+
+    is_final = True
+
+
+class RunBudgetExceededError(PGStateError):
+    """A run used up the steps or tokens it was given.
+
+    Attributes:
+        kind: `steps` or `tokens`.
+        used: How many it used.
+        limit: How many it was given.
+    """
+
+    def __init__(self, kind: str, used: int, limit: int) -> None:
+        self.kind, self.used, self.limit = kind, used, limit
+        super().__init__(f"the run has used {used} {kind}; its budget is {limit}")
 
 
 class DatabaseError(PGStateError):

@@ -52,13 +52,15 @@ from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations import checkpoints, retention, schema, threads, writes
 from langgraph_pgstate.operations.addresses import Address, address_of, thread_id_of
-from langgraph_pgstate.operations.planning import PutPlan, PutRequest, plan_put, request_put
+from langgraph_pgstate.operations.companions import Companion, forget_thread
+from langgraph_pgstate.operations.planning import PutPlan, PutRequest, plan_put, request_put, root_of
 from langgraph_pgstate.operations.reading import load_tuple
 from langgraph_pgstate.settings import (
     DEFAULT_EMBEDDED_PATH,
     DEFAULT_SCHEMA,
     PoolSettings,
     RetryPolicy,
+    ThreadKeys,
     check_schema_name,
 )
 from langgraph_pgstate.sql import Queries, queries
@@ -89,12 +91,22 @@ class _Saver(BaseCheckpointSaver[str]):
     _codec: ValueCodec
     _queries: Queries
     _knowledge: _Knowledge
+    _companion: Companion | None
+    _thread_keys: ThreadKeys
 
-    def _prepare(self, schema: str, serde: SerializerProtocol | None) -> None:
+    def _prepare(
+        self,
+        schema: str,
+        serde: SerializerProtocol | None,
+        companion: Companion | None,
+        thread_keys: ThreadKeys | None,
+    ) -> None:
         self._codec = ValueCodec(serde)
         super().__init__(serde=self._codec.serde)
         self._queries = queries(check_schema_name(schema))
         self._knowledge = _Knowledge()
+        self._companion = companion
+        self._thread_keys = thread_keys or ThreadKeys()
 
     @property
     def schema(self) -> str:
@@ -131,7 +143,9 @@ class _Saver(BaseCheckpointSaver[str]):
         new_versions: ChannelVersions,
     ) -> tuple[PutRequest, Manifest | None]:
         """A checked put, and its parent's manifest if it is known."""
-        request = request_put(self._codec, config, checkpoint, metadata, new_versions)
+        request = request_put(self._codec, config, checkpoint, metadata, new_versions, self._thread_keys)
+        if self._companion is not None and request.address.checkpoint_ns and (root := root_of(request, metadata)):
+            request.root = self._knowledge.cache.get(root)
         return request, self._knowledge.cache.get(request.parent) if request.parent else None
 
     def _is_touch_due(self, address: Address, plan: PutPlan) -> bool:
@@ -142,6 +156,9 @@ class _Saver(BaseCheckpointSaver[str]):
         self._knowledge.cache.put(address, manifest)
         if touched:
             self._knowledge.touches.note(address.thread_id, time.monotonic())
+        if self._companion is not None and not plan.request.is_unaccompanied:
+            plan.manifest = manifest
+            self._companion.after_put(plan)
         config: RunnableConfig = address.config  # type: ignore[assignment]
         return config
 
@@ -154,6 +171,8 @@ class _Saver(BaseCheckpointSaver[str]):
         for thread_id in thread_ids:
             self._knowledge.cache.discard_thread(thread_id)
             self._knowledge.touches.forget(thread_id)
+            if self._companion is not None:
+                forget_thread(self._companion, thread_id)
 
 
 class PGStateSaver(_Saver):
@@ -170,6 +189,8 @@ class PGStateSaver(_Saver):
         serde: Serializer of values; LangGraph's own when left out, refusing to build types that are neither its safe
             ones nor allowed by `with_allowlist`. A serializer passed here decides for itself.
         retry: How operations are repeated when a connection is lost.
+        companion: What has statements to send along with every `put`, in its transaction.
+        thread_keys: Which keys of `configurable` and `metadata` say whose a thread is.
 
     Raises:
         ConfigurationError: If `connection` is of another kind, or `schema` is no plain identifier.
@@ -189,8 +210,10 @@ class PGStateSaver(_Saver):
         schema: str = DEFAULT_SCHEMA,
         serde: SerializerProtocol | None = None,
         retry: RetryPolicy | None = None,
+        companion: Companion | None = None,
+        thread_keys: ThreadKeys | None = None,
     ) -> None:
-        self._prepare(schema, serde)
+        self._prepare(schema, serde, companion, thread_keys)
         self._database = (
             connection if isinstance(connection, Database) else Database(connection, schema=schema, retry=retry)
         )
@@ -206,6 +229,8 @@ class PGStateSaver(_Saver):
         pool: PoolSettings | bool | int = True,
         prepare_threshold: int | None = DEFAULT_PREPARE_THRESHOLD,
         retry: RetryPolicy | None = None,
+        companion: Companion | None = None,
+        thread_keys: ThreadKeys | None = None,
     ) -> Iterator[Self]:
         """Connect, and disconnect at the end of the `with` block.
 
@@ -217,6 +242,8 @@ class PGStateSaver(_Saver):
             prepare_threshold: Executions of a statement after which it is prepared on its connection; `None` never
                 prepares, for poolers that don't track prepared statements.
             retry: How operations are repeated when a connection is lost.
+            companion: What has statements to send along with every `put`, in its transaction.
+            thread_keys: Which keys of `configurable` and `metadata` say whose a thread is.
 
         Raises:
             UnavailableError: If the server does not answer.
@@ -224,7 +251,7 @@ class PGStateSaver(_Saver):
         """
         check_schema_name(schema)
         with Database.open(dsn, schema=schema, pool=pool, prepare_threshold=prepare_threshold, retry=retry) as database:
-            yield cls(database, schema=schema, serde=serde)  # type: ignore[arg-type]
+            yield cls(database, schema=schema, serde=serde, companion=companion, thread_keys=thread_keys)  # type: ignore[arg-type]
 
     @classmethod
     @contextmanager
@@ -315,7 +342,7 @@ class PGStateSaver(_Saver):
         """
         plan = plan_put(self._codec, *self._request(config, checkpoint, metadata, new_versions))
         touch = self._is_touch_due(plan.request.address, plan)
-        manifest = self._run(checkpoints.put, self._queries, self._codec, plan, touch)
+        manifest = self._run(checkpoints.put, self._queries, self._codec, plan, touch, self._companion, config)
         return self._note_put(plan, manifest, touch)
 
     def put_writes(
@@ -343,7 +370,9 @@ class PGStateSaver(_Saver):
         self._forget(id)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Remove the checkpoints and writes of some runs, in all threads and namespaces. Atomic for each thread.
+        """Remove what some runs wrote and what was recorded of them, in all threads. Atomic for each thread.
+
+        Tool executions stay: this takes back state, not what a tool did to the world.
 
         Unknown runs and an empty list are no error. State that other runs built on a removed one by DeltaChannel
         writes cannot be rebuilt, as LangGraph documents.
@@ -353,6 +382,8 @@ class PGStateSaver(_Saver):
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a whole thread: ids, parents, forks, namespaces, pending writes. All or nothing; safe to repeat.
+
+        Messages, projections and tool executions are copied, too: results recorded before are reused in the copy.
 
         Raises:
             ConfigurationError: If the target has a history of its own.
@@ -500,6 +531,8 @@ class AsyncPGStateSaver(_Saver):
         schema: The PostgreSQL schema of the tables.
         serde: Serializer of values.
         retry: How operations are repeated when a connection is lost.
+        companion: What has statements to send along with every `put`, in its transaction.
+        thread_keys: Which keys of `configurable` and `metadata` say whose a thread is.
 
     Raises:
         ConfigurationError: If `connection` is of another kind, or `schema` is no plain identifier.
@@ -514,8 +547,10 @@ class AsyncPGStateSaver(_Saver):
         schema: str = DEFAULT_SCHEMA,
         serde: SerializerProtocol | None = None,
         retry: RetryPolicy | None = None,
+        companion: Companion | None = None,
+        thread_keys: ThreadKeys | None = None,
     ) -> None:
-        self._prepare(schema, serde)
+        self._prepare(schema, serde, companion, thread_keys)
         self._database = (
             connection
             if isinstance(connection, AsyncDatabase)
@@ -537,13 +572,15 @@ class AsyncPGStateSaver(_Saver):
         pool: PoolSettings | bool | int = True,
         prepare_threshold: int | None = DEFAULT_PREPARE_THRESHOLD,
         retry: RetryPolicy | None = None,
+        companion: Companion | None = None,
+        thread_keys: ThreadKeys | None = None,
     ) -> AsyncIterator[Self]:
         """Async twin of `PGStateSaver.from_conn_string`."""
         check_schema_name(schema)
         async with AsyncDatabase.open(
             dsn, schema=schema, pool=pool, prepare_threshold=prepare_threshold, retry=retry
         ) as database:
-            yield cls(database, schema=schema, serde=serde)  # type: ignore[arg-type]
+            yield cls(database, schema=schema, serde=serde, companion=companion, thread_keys=thread_keys)  # type: ignore[arg-type]
 
     @classmethod
     @asynccontextmanager
@@ -604,7 +641,7 @@ class AsyncPGStateSaver(_Saver):
         else:
             plan = plan_put(self._codec, request, parent)
         touch = self._is_touch_due(plan.request.address, plan)
-        manifest = await self._run(checkpoints.put, self._queries, self._codec, plan, touch)
+        manifest = await self._run(checkpoints.put, self._queries, self._codec, plan, touch, self._companion, config)
         return self._note_put(plan, manifest, touch)
 
     async def aput_writes(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from langgraph_pgstate.errors import ConfigurationError
 
@@ -68,6 +70,57 @@ class RetryPolicy:
         """Seconds to wait after the failed try number `attempt` (from 1); `jitter` is random in [0, 1)."""
         ceiling = min(self.max_delay, self.base_delay * 2.0 ** (attempt - 1))
         return ceiling * (0.5 + jitter / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class RecorderSettings:
+    """What a recorder writes, and when.
+
+    Attributes:
+        content: Whether inputs, outputs and payloads are written at all.
+        limit: Bytes of JSON that an input or output may have; what is longer is cut, with its size and hash kept.
+        redact: Called as `redact(kind, value)` with everything that came from the application before it is written,
+            and what it returns is written instead. The kind is `input`, `output`, `error` or `payload`; the value is
+            JSON (an error: a dict of `message` and `traceback`). It runs in the background, in another thread.
+        interval: Seconds between two batches; what has begun is visible after that.
+        queue_size: Spans and events that wait to be written; when there are more, the graph waits.
+        patience: Seconds that the end of a run, and a full queue, wait for the database. Nothing is dropped after it.
+        ttl: Seconds a running run is taken to be alive after its process last said so; said every third of it.
+    """
+
+    content: bool = True
+    limit: int = 4096
+    redact: Callable[[str, Any], Any] | None = None
+    interval: float = 0.2
+    queue_size: int = 10_000
+    patience: float = 10.0
+    ttl: float = 15.0
+
+    def __post_init__(self) -> None:
+        for name in ("limit", "interval", "queue_size", "patience", "ttl"):
+            if getattr(self, name) <= 0:
+                raise ConfigurationError(f"{name} must be more than 0, not {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadKeys:
+    """Keys of `configurable` and `metadata` that say whose a thread is; of several the first that has a value.
+
+    Attributes:
+        tenant: Keys of the tenant.
+        user: Keys of the user.
+        agent: Keys of the agent or graph.
+    """
+
+    tenant: tuple[str, ...] = ("tenant_id",)
+    user: tuple[str, ...] = ("user_id", "owner", "langgraph_auth_user_id")
+    agent: tuple[str, ...] = ("agent", "graph_id", "assistant_id")
+
+    def __post_init__(self) -> None:
+        for name in ("tenant", "user", "agent"):
+            keys = getattr(self, name)
+            if isinstance(keys, str) or not all(isinstance(key, str) for key in keys):
+                raise ConfigurationError(f"ThreadKeys.{name} is a sequence of metadata keys, not {keys!r}")
 
 
 def check_schema_name(schema: str) -> str:

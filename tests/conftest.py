@@ -31,9 +31,18 @@ def dsn() -> Iterator[str]:
     directory = Path(tempfile.mkdtemp(prefix="pgstate-test-"))
     try:
         with embedded_server(directory / "data", version=_known_version()) as uri:
+            _hurry(uri)
             yield uri
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _hurry(uri: str) -> None:
+    """Wait for no disk: the tests kill processes, not the machine; and a thousand schemas are made."""
+    with psycopg.connect(uri, autocommit=True) as connection:
+        for setting in ("fsync", "full_page_writes", "synchronous_commit"):
+            connection.execute(f"ALTER SYSTEM SET {setting} = off")
+        connection.execute("SELECT pg_reload_conf()")
 
 
 def _known_version() -> int:

@@ -9,8 +9,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -21,12 +23,24 @@ from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import Database, _BlockingPort
 from langgraph_pgstate.db.port import run_blocking
+from langgraph_pgstate.operations import tool_executions
 from langgraph_pgstate.operations.addresses import Address, address_of
 from langgraph_pgstate.operations.checkpoints import request_list
 from langgraph_pgstate.operations.planning import plan_put, request_put
+from langgraph_pgstate.operations.reading_events import request_events, request_handoffs
+from langgraph_pgstate.operations.reading_messages import request_conversation, request_search
+from langgraph_pgstate.operations.reading_runs import request_runaways, request_runs
+from langgraph_pgstate.operations.reading_spans import request_spans
+from langgraph_pgstate.operations.reading_threads import request_change, request_threads
 from langgraph_pgstate.operations.retention import request_prune
+from langgraph_pgstate.operations.statistics import request_statistics, request_usage
+from langgraph_pgstate.operations.tool_executions import Intent, Outcome, Recorded
 from langgraph_pgstate.operations.writes import request_writes
+from langgraph_pgstate.recorder.tracker import Tracker
+from langgraph_pgstate.settings import RecorderSettings
 from langgraph_pgstate.sql import queries
+from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger
+from langgraph_pgstate.types import Price
 
 PACKAGE = Path(langgraph_pgstate.__file__).parent
 MODULES = {str(path.relative_to(PACKAGE)): ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
@@ -146,6 +160,13 @@ def test_both_savers_take_the_same_arguments(name: str) -> None:
         assert type(blocking) is type(suspending)
 
 
+def test_both_ledgers_have_the_same_methods_with_the_same_arguments() -> None:
+    blocking, suspending = methods(ToolLedger), methods(AsyncToolLedger)
+    assert blocking.keys() == suspending.keys()
+    for name in blocking:
+        assert parameters(blocking[name]) == parameters(suspending[name]), name
+
+
 @pytest.mark.parametrize("cls", [PGStateSaver, AsyncPGStateSaver])
 def test_every_method_has_an_async_twin_with_its_arguments(cls: type) -> None:
     """`setup` alone is of one kind in each class, as in LangGraph's own savers."""
@@ -240,11 +261,47 @@ class Bench:
     def listing(self) -> Any:
         return request_list(config_of("t"), None, None, None, False)
 
+    def tracker(self) -> Tracker:
+        tracker = Tracker(RecorderSettings(), self.queries)
+        tracker.begin("chain", "graph", uuid4(), None, [], {"thread_id": "t"}, {})
+        return tracker
+
+    def batch(self) -> Any:
+        pending = self.tracker().collect()
+        assert pending is not None
+        return pending.batch
+
     def writes(self) -> Any:
         return request_writes(self.codec, self.config, [("messages", "x")], "task", "")
 
+    def intent(self) -> Intent:
+        address = self.address
+        return Intent(
+            "t",
+            "key",
+            None,
+            "intent",
+            "tool",
+            "{}",
+            task_id="task",
+            checkpoint_ns="",
+            checkpoint_id=address.checkpoint_id,
+            root_checkpoint_id=address.checkpoint_id,
+        )
+
+    def recorded(self) -> Recorded:
+        run_blocking(tool_executions.begin(self.port, self.queries, self.intent(), "holder", 15.0))
+        found = run_blocking(tool_executions.get(self.port, self.queries, "t", "key"))
+        assert found is not None
+        return found
+
 
 # How each operation is called, after its port and the queries.
+NAMED = {
+    "tool_executions.mark_unknown": {"is_gone": True},
+    "tool_executions.settle": {"is_gone": True, "answers": 0},
+    "tool_executions.take_over": {"is_gone": True, "answers": 0},
+}
 CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "checkpoints.put": lambda bench: (bench.codec, bench.plan(), True),
     "checkpoints.get_tuple": lambda bench: (bench.codec, bench.address),
@@ -254,18 +311,68 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "threads.delete_thread": lambda bench: ("t",),
     "threads.delete_for_runs": lambda bench: (["run"],),
     "threads.copy_thread": lambda bench: ("t", "u"),
-    "threads.list_threads": lambda bench: (10,),
+    "reading_threads.list_threads": lambda bench: (request_threads(metadata={"a": 1}),),
+    "reading_threads.get_thread": lambda bench: ("t",),
+    "reading_threads.change_thread": lambda bench: ("t", request_change({"a": 1}, None, "title")),
+    "reading_runs.list_runs": lambda bench: (request_runs(),),
+    "reading_runs.get_run": lambda bench: ("t", "run"),
+    "reading_runs.list_runaway_threads": lambda bench: (request_runaways(25, None, 10, None),),
+    "reading_spans.list_spans": lambda bench: (request_spans("t"),),
+    "reading_spans.get_tree": lambda bench: ("t", "run"),
+    "reading_spans.get_provenance": lambda bench: (Address("t", "", None),),
+    "reading_messages.get_conversation": lambda bench: (request_conversation("t", "messages", None, None, None),),
+    "reading_messages.search_messages": lambda bench: (request_search("words"),),
+    "reading_events.list_events": lambda bench: (request_events("t", None, None, 10, None),),
+    "reading_events.count_handoffs": lambda bench: (request_handoffs(None, None, 10),),
+    "statistics.measure_tools": lambda bench: (request_statistics(None, None, None, 10),),
+    "statistics.measure_executions": lambda bench: (request_statistics(None, None, None, 10),),
+    "statistics.sum_usage": lambda bench: (request_usage("model", None, None, 10),),
     "retention.next_threads": lambda bench: ("",),
     "retention.prune_thread": lambda bench: (request_prune(None, "keep_latest", 1, None, False), "t"),
+    "tool_executions.begin": lambda bench: (bench.intent(), "holder", 15.0),
+    "tool_executions.is_reached": lambda bench: (bench.intent(),),
+    "tool_executions.get": lambda bench: ("t", "key"),
+    "tool_executions.finish": lambda bench: (bench.intent(), Outcome("success")),
+    "tool_executions.mark_unknown": lambda bench: (bench.recorded(),),
+    "tool_executions.renew": lambda bench: ("t", {"intent": "key"}, 15.0),
+    "tool_executions.settle": lambda bench: (bench.recorded(), Outcome("error"), "other"),
+    "tool_executions.take_over": lambda bench: (bench.intent(), bench.recorded(), "holder", 15.0),
+    "tool_executions.task_questions": lambda bench: ("t", "task"),
+    "tool_executions.list_executions": lambda bench: ("t", None, 10),
+    "tool_executions.list_effects": lambda bench: ("t", None, bench.address.checkpoint_id),
+    "tool_executions.mark_compensated": lambda bench: ("t", "key"),
     "schema.get_status": lambda bench: (),
     "schema.setup": lambda bench: (),
     "schema.check_version": lambda bench: (),
     "schema.migrate_to": lambda bench: (0,),
+    "recording.write_batch": lambda bench: (bench.batch(),),
+    "recording.write_pending": lambda bench: (bench.tracker(), bool, "holder", 15.0),
+    "recording.renew_runs": lambda bench: ([("t", "run")], "holder", 15.0),
+    "recording.tell_time": lambda bench: (),
+    "maintenance.make_months": lambda bench: (5,),
+    "maintenance.drop_months": lambda bench: (12,),
+    "maintenance.find_running": lambda bench: (["t"],),
+    "maintenance.list_running": lambda bench: (),
+    "maintenance.settle_runs": lambda bench: ("t", [("t", "run", None, True)]),
+    "prices.set_price": lambda bench: (Price("model", "", None, Decimal(1), Decimal(2)),),
+    "prices.list_prices": lambda bench: (),
+    "prices.delete_price": lambda bench: ("model",),
 }
 
 
 def test_every_operation_of_the_saver_is_called_here() -> None:
-    rooms = {"checkpoints", "writes", "threads", "retention", "schema"}
+    rooms = {
+        "checkpoints",
+        "writes",
+        "threads",
+        "retention",
+        "schema",
+        "recording",
+        "maintenance",
+        "prices",
+        "statistics",
+    }
+    rooms |= {f"reading_{noun}" for noun in ("threads", "runs", "spans", "messages", "events")} | {"tool_executions"}
     public = {name for name in operation_functions() if name.split(".")[0] in rooms and "._" not in name}
     assert public - CALLS.keys() == set()
 
@@ -278,7 +385,7 @@ def test_an_operation_never_suspends_over_a_blocking_port(
     module, function = name.split(".")
     operation = getattr(__import__(f"langgraph_pgstate.operations.{module}", fromlist=["*"]), function)
     bench = Bench(connection, saver.schema)
-    run_blocking(operation(bench.port, bench.queries, *CALLS[name](bench)))
+    run_blocking(operation(bench.port, bench.queries, *CALLS[name](bench), **NAMED.get(name, {})))
 
 
 def test_an_operation_that_suspends_is_refused() -> None:

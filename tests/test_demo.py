@@ -95,6 +95,12 @@ def test_kills_resumes_forks_and_weighs_twice_in_a_row(directory: Path) -> None:
         counts = {name: re.search(rf"^ +{name}((?: +[\d·]+){{4}})", shown, re.MULTILINE) for name in TOOLS}
         assert {name: found and found.group(1).split() for name, found in counts.items()} == TOOLS
 
+        # Killed after its effect and before its receipt: the file has one line, whoever asks.
+        assert re.search(r"the file has 1 line.*print_voucher,\s+running, attempt\s+1, no\s+outcome", shown, re.DOTALL)
+        assert re.search(r"kill -9 \d+ +p4 is gone before the receipt, by SIGKILL", shown)
+        assert re.search(r"the ledger +unknown; its check looks into the file: the line is there", shown)
+        assert re.search(r"Not printed again: the file has 1 line\..*success, attempt\s+1", shown, re.DOTALL)
+
         # The fork goes another way, and both are in the tree.
         assert "make it Porto" in shown
         assert "branch 1" in shown
@@ -126,15 +132,28 @@ TOOLS = {
 }
 
 
-def test_the_example_is_killed_and_resumes(directory: Path) -> None:
-    example = Path(__file__).parent.parent / "examples" / "kill_and_resume.py"
-    runs = [
-        subprocess.run(
-            [sys.executable, str(example)], capture_output=True, text=True, cwd=directory, check=False, env=ENVIRONMENT
-        )
+def run_twice(directory: Path, example: str) -> list[subprocess.CompletedProcess[str]]:
+    command = [sys.executable, str(Path(__file__).parent.parent / "examples" / example)]
+    return [
+        subprocess.run(command, capture_output=True, text=True, cwd=directory, check=False, env=ENVIRONMENT)
         for _ in range(2)
     ]
+
+
+def test_the_example_is_killed_and_resumes(directory: Path) -> None:
+    runs = run_twice(directory, "kill_and_resume.py")
     assert [run.returncode for run in runs] == [-signal.SIGKILL, 0]
     assert runs[0].stdout.split("\n") == ["booking the flight", "booking the hotel", ""]
     assert runs[1].stdout.split("\n") == ["booking the hotel", "{'booked': ['flight', 'hotel']}", ""]
     assert runs[1].stderr == ""
+
+
+def test_the_example_charges_once_and_is_recorded(directory: Path) -> None:
+    runs = run_twice(directory, "record_and_ledger.py")
+    assert [run.returncode for run in runs] == [0, 0], runs[0].stderr + runs[1].stderr
+    assert ["the card is charged" in run.stdout for run in runs] == [True, False]
+    assert ["    tool charge: success" in run.stdout for run in runs] == [True, False]
+    for run in runs:
+        assert "tool: 90 euros charged for order 17\nai: Order 17 is paid." in run.stdout
+        assert "graph LangGraph: success\n  node agent: success" in run.stdout
+        assert run.stdout.endswith("charge: success, attempt 1, 90 euros charged for order 17\n")

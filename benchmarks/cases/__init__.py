@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.cases import chat, concurrency, history, lists, prune, round_trips, threads, values
+from benchmarks.cases import chat, concurrency, history, latest, lists, prune, recording, round_trips, threads, values
 from benchmarks.measure import CaseResult, Plan
 from benchmarks.server import Server
 
 Case = Callable[[Server, Plan], CaseResult]
 CASES: dict[str, Case] = {
-    module.NAME: module.run for module in (chat, threads, lists, values, history, concurrency, prune, round_trips)
+    module.NAME: module.run
+    for module in (chat, threads, lists, values, history, latest, recording, concurrency, prune, round_trips)
 }

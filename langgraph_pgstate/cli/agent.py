@@ -23,6 +23,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import Send
 
 from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.tools import ToolLedger
 
 Listener = Callable[[str, str, str], None]
 """Told of every tool: its name, `begin` or `end`, and its arguments or its answer."""
@@ -34,6 +35,7 @@ INSTRUCTIONS: Final = (
 )
 FIRST_WISH: Final = "A weekend in Lisbon, from Berlin: flight, hotel, and the total in dollars."
 OTHER_WISH: Final = "Not Lisbon after all: make it Porto."
+VOUCHER_WISH: Final = "Print the voucher for the hotel, please."
 
 _DOLLARS_PER_EURO: Final = 1.08
 _CITIES: Final = ("Lisbon", "Porto", "Madrid", "Athens", "Rome", "Berlin")
@@ -52,17 +54,27 @@ def follow_up(turn: int) -> str:
 
 
 def build_agent(
-    model: BaseChatModel, checkpointer: BaseCheckpointSaver[Any], listener: Listener, *, hotel_seconds: float = 0.1
+    model: BaseChatModel,
+    checkpointer: BaseCheckpointSaver[Any],
+    listener: Listener,
+    *,
+    hotel_seconds: float = 0.1,
+    printer: Callable[[str], str] | None = None,
+    ledger: ToolLedger | None = None,
 ) -> CompiledStateGraph[Any, Any, Any, Any]:
     """The graph: `agent` asks the model, `tools` runs each tool call as a task of its own.
 
     Args:
         model: The chat model.
-        checkpointer: Where the state goes; the only thing here that knows of a database.
+        checkpointer: Where the state goes; with the ledger the only thing here that knows of a database.
         listener: Told when a tool begins and ends.
         hotel_seconds: How long the hotel's booking system takes.
+        printer: Another tool, with an effect outside of the database.
+        ledger: Runs the tools, if there is one.
     """
     tools = trip_tools(listener, hotel_seconds)
+    if printer is not None:
+        tools.append(StructuredTool.from_function(_announced(printer, listener)))
     thinker = model.bind_tools(tools)
 
     def agent(state: MessagesState) -> dict[str, list[BaseMessage]]:
@@ -75,7 +87,7 @@ def build_agent(
 
     builder = StateGraph(MessagesState)
     builder.add_node("agent", agent)
-    builder.add_node("tools", ToolNode(tools))
+    builder.add_node("tools", ToolNode(tools, wrap_tool_call=ledger))
     builder.add_edge(START, "agent")
     builder.add_conditional_edges("agent", route, ["tools", END])
     builder.add_edge("tools", "agent")
@@ -185,7 +197,10 @@ def _answer(messages: Sequence[BaseMessage]) -> AIMessage:
         str(message.name): str(message.content) for message in messages[wish_at:] if isinstance(message, ToolMessage)
     }
     city = _city(messages[: wish_at + 1])
-    steps = _trip(city, answers) if wish in (FIRST_WISH, OTHER_WISH) else _question(wish, city, answers)
+    if wish == VOUCHER_WISH:
+        steps = [] if answers else [("print_voucher", {"hotel": f"Hotel {city} Central"})]
+    else:
+        steps = _trip(city, answers) if wish in (FIRST_WISH, OTHER_WISH) else _question(wish, city, answers)
     calls = [
         ToolCall(name=name, args=arguments, id=f"call-{id[3:]}-{place}", type="tool_call")
         for place, (name, arguments) in enumerate(steps)
@@ -215,6 +230,8 @@ def _question(wish: str, city: str, answers: dict[str, str]) -> list[tuple[str, 
 
 
 def _say(wish: str, city: str, answers: dict[str, str], turn: int) -> str:
+    if "print_voucher" in answers:
+        return f"Here it is: {answers['print_voucher']}."
     if "book_hotel" in answers:
         return (
             f"{city} it is: {answers['book_flight']}, and {answers['book_hotel'].removeprefix('booked ')}. "

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from langgraph_pgstate import __version__
 from langgraph_pgstate.admin import Admin
+from langgraph_pgstate.cli import record
 from langgraph_pgstate.cli.output import age, bytes_in_words, console, count, fail, progress_bar
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.db.database import Database
@@ -76,7 +77,7 @@ def options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """LangGraph checkpoints on PostgreSQL: set up, look at, verify, prune, move in and out."""
+    """LangGraph checkpoints and their record on PostgreSQL: set up, look at, verify, prune, move in and out."""
     ctx.obj = Target(dsn or None, schema)
 
 
@@ -250,6 +251,19 @@ def tree(
     if not nodes:
         raise NotFoundError(f"there is no thread {thread!r} in schema {target.schema}")
     console.print(draw(nodes, thread, console.width))
+
+
+for _command in (
+    record.threads,
+    record.runs,
+    record.trace,
+    record.tools,
+    record.cost,
+    record.prices,
+    record.price,
+    record.maintain,
+):
+    app.command()(_command)
 
 
 @app.command("import-langgraph")

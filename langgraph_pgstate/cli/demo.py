@@ -1,9 +1,10 @@
-"""The demo: an agent is killed in the middle of a superstep, resumed, forked, drawn and weighed."""
+"""The demo: an agent is killed in the middle of a superstep and of an effect, resumed, forked, drawn and weighed."""
 
 from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from langgraph_pgstate.cli.agent import FIRST_WISH, OTHER_WISH
+from langgraph_pgstate.cli.agent import FIRST_WISH, OTHER_WISH, VOUCHER_WISH
 from langgraph_pgstate.cli.children import DemoError, ToolRuns, started
 from langgraph_pgstate.cli.output import bytes_in_words, console, count, progress_bar, shorten
 from langgraph_pgstate.cli.tree import draw, outline, short_id
@@ -24,6 +25,7 @@ from langgraph_pgstate.cli.worker import Job
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.operations.retention import next_threads
 from langgraph_pgstate.operations.sizes import get_server_version, get_thread_size, list_table_sizes
+from langgraph_pgstate.operations.tool_executions import list_executions
 from langgraph_pgstate.saver import PGStateSaver
 from langgraph_pgstate.sql import queries
 
@@ -83,9 +85,10 @@ class Demo:
             before = self._kill_in_superstep()
             self._resume(before)
             self._fork()
+            self._print_once()
             whole = WholeValues()
             nodes = outline(whole.counted(saver.list(self._config)))
-            _title("4  The checkpoint tree", "superstep, node, id, process, what it added")
+            _title("5  The checkpoint tree", "superstep, node, id, process, what it added")
             console.print(draw(nodes, self._thread_id, min(_WIDTH, console.width)))
             self._weigh(whole)
         self._close(time.monotonic() - began_at)
@@ -197,6 +200,40 @@ class Demo:
             for event in child.events():
                 _show(event, begun)
 
+    def _print_once(self) -> None:
+        """Kill a tool after its effect on a file and before its receipt; the next process asks the file."""
+        with tempfile.TemporaryDirectory(prefix="pgstate-demo-") as directory:
+            file = Path(directory) / "vouchers.txt"
+            with started(self._job("print", "p4", voucher=str(file))) as child:
+                _title("4  An effect outside the database", f"process p4, pid {child.pid}")
+                _line("you", f"“{VOUCHER_WISH}”")
+                for event in child.events():
+                    if event["what"] == "answer":
+                        raise DemoError("the model printed no voucher; run the demo again")
+                    if event["what"] == "effect":
+                        break
+                self._show_ledger(f"print_voucher has appended its line to a file; {_lines(file)}.")
+                ending = child.kill()
+            console.print(f"   [bold red]kill -9 {child.pid}[/]   p4 is gone before the receipt, by [bold]{ending}[/].")
+            with started(self._job("reprint", "p5", voucher=str(file))) as child:
+                _note(f"A new process resumes (p5, pid {child.pid}). The ledger knows of the intent and of no outcome:")
+                for event in child.events():
+                    if event["what"] == "check":
+                        found = "the line is there" if event["printed"] else "no such line"
+                        _line("the ledger", f"{event['status']}; its check looks into the file: {found}")
+                    elif event["what"] == "answer":
+                        _line("agent", f"“{event['text']}”", lines=3)
+            printed = len(file.read_text().splitlines())
+            if child.runs.begun["print_voucher"] or printed != 1:
+                raise DemoError(f"the voucher was printed {printed} times")
+            self._show_ledger(f"Not printed again: {_lines(file)}.")
+
+    def _show_ledger(self, what: str) -> None:
+        """What the ledger has on the voucher, beside what the file has."""
+        newest = self._database.run(list_executions, self._queries, self._thread_id, None, 1)[0]
+        outcome = "no outcome" if newest.ended_at is None else f"“{newest.preview}”"
+        _note(f"{what} In tool_executions: {newest.tool}, {newest.status}, attempt {newest.attempt}, {outcome}.")
+
     def _fork_point(self) -> str:
         """The checkpoint after the first tool's answer; nothing has been booked there."""
         history = self._saver.list(self._config, metadata_only=True)
@@ -208,7 +245,7 @@ class Demo:
         tables = self._database.run(list_table_sizes, self._queries)
         threads = next((table.rows for table in tables if table.name == "threads"), 1)
         stored = size.state_bytes + size.segment_bytes
-        _title("5  The bytes", "counted from what was written")
+        _title("6  The bytes", "counted from what was written")
         table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
         table.add_column(no_wrap=True)
         table.add_column(justify="right", no_wrap=True)
@@ -253,6 +290,10 @@ def _title(title: str, right: str) -> None:
 def _note(text: str) -> None:
     width = min(_WIDTH, console.width)
     console.print(Padding(Text(text), (0, 0, 0, 3)), width=width)
+
+
+def _lines(file: Path) -> str:
+    return f"the file has {count(len(file.read_text().splitlines()), 'line')}"
 
 
 def _line(who: str, what: str, *, lines: int = 1) -> None:

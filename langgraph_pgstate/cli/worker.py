@@ -9,16 +9,33 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 import warnings
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableConfig
 
-from langgraph_pgstate.cli.agent import FIRST_WISH, OTHER_WISH, build_agent, follow_up, offline_model, provider_model
+from langgraph_pgstate.cli.agent import (
+    FIRST_WISH,
+    OTHER_WISH,
+    VOUCHER_WISH,
+    build_agent,
+    follow_up,
+    offline_model,
+    provider_model,
+)
 from langgraph_pgstate.cli.tree import WRITER_KEY
+from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.saver import PGStateSaver
+from langgraph_pgstate.sql import queries
+from langgraph_pgstate.tools import Happened, ToolLedger, current_execution
+from langgraph_pgstate.types import ToolExecution
+
+_HANGING_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +43,7 @@ class Job:
     """What one process of the demo does.
 
     Attributes:
-        part: `begin`, `resume` or `fork`.
+        part: `begin`, `resume`, `fork`, `print` or `reprint`.
         dsn: The database.
         schema: Its schema.
         thread_id: The thread.
@@ -35,6 +52,7 @@ class Job:
         turns: With `resume`: turns the conversation goes on for.
         hotel_seconds: How long the hotel's booking system takes.
         checkpoint_id: With `fork`: the checkpoint to go on from.
+        voucher: With `print` and `reprint`: the file that vouchers are printed to.
     """
 
     part: str
@@ -46,6 +64,7 @@ class Job:
     turns: int = 0
     hotel_seconds: float = 0.1
     checkpoint_id: str | None = None
+    voucher: str | None = None
 
     def to_json(self) -> str:
         """As the child reads it."""
@@ -55,8 +74,15 @@ class Job:
 def run(job: Job) -> None:
     """Do a job."""
     model = provider_model(job.model) if job.model else offline_model()
-    with PGStateSaver.from_conn_string(job.dsn, schema=job.schema) as saver:
-        graph = build_agent(model, saver, _tell_tool, hotel_seconds=job.hotel_seconds)
+    with (
+        PGStateSaver.from_conn_string(job.dsn, schema=job.schema) as saver,
+        Database.open(job.dsn, schema=job.schema, pool=2) as database,
+    ):
+        ledger = printer = None
+        if job.voucher:
+            ledger = ToolLedger(database, queries(job.schema))
+            printer = _voucher_printer(Path(job.voucher), ledger, hangs=job.part == "print")
+        graph = build_agent(model, saver, _tell_tool, hotel_seconds=job.hotel_seconds, printer=printer, ledger=ledger)
         config: RunnableConfig = {
             "configurable": {"thread_id": job.thread_id},
             "metadata": {WRITER_KEY: job.process},
@@ -64,7 +90,9 @@ def run(job: Job) -> None:
         }
         if job.part == "begin":
             answer = graph.invoke({"messages": [HumanMessage(FIRST_WISH)]}, config)
-        elif job.part == "resume":
+        elif job.part == "print":
+            answer = graph.invoke({"messages": [HumanMessage(VOUCHER_WISH)]}, config)
+        elif job.part in ("resume", "reprint"):
             answer = graph.invoke(None, config)
         else:
             config["configurable"]["checkpoint_id"] = job.checkpoint_id
@@ -75,6 +103,36 @@ def run(job: Job) -> None:
         for turn in range(2, job.turns + 2):
             answer = graph.invoke({"messages": [HumanMessage(follow_up(turn))]}, config)
             _tell("turn", turn=turn, messages=len(answer["messages"]))
+
+
+def _voucher_printer(file: Path, ledger: ToolLedger, *, hangs: bool) -> Callable[[str], str]:
+    """A tool that appends a line to a file, which no database can take back or look into.
+
+    Args:
+        file: The file.
+        ledger: Told how to find out whether the line was written.
+        hangs: Whether the tool is stuck after its effect, before it answers.
+    """
+
+    def is_printed(execution: ToolExecution) -> Happened | bool:
+        """Ask the outside world: is the voucher of this very action in the file?"""
+        printed = file.exists() and any(
+            line.startswith(f"{execution.idempotency_key} ") for line in file.read_text().splitlines()
+        )
+        _tell("check", status=execution.status, attempt=execution.attempt, printed=printed)
+        return Happened("voucher printed") if printed else False
+
+    @ledger.policy(on_unknown="check", check=is_printed)
+    def print_voucher(hotel: str) -> str:
+        """Print the voucher for a hotel."""
+        with file.open("a") as vouchers:
+            vouchers.write(f"{current_execution().key} voucher for {hotel}\n")
+        if hangs:
+            _tell("effect")
+            time.sleep(_HANGING_SECONDS)
+        return "voucher printed"
+
+    return print_voucher
 
 
 def main() -> None:

@@ -34,6 +34,7 @@ DIGEST_SIZE: Final = 16
 _METHOD = "model_validate_json"
 _SUFFIX = ormsgpack.packb(_METHOD)
 _TOOL_CALL_KEYS = ("name", "args", "id", "type")
+_USAGE_TOTALS = ("input_tokens", "output_tokens", "total_tokens")
 _USAGE_KEYS = frozenset(UsageMetadata.__annotations__)
 _USAGE_DETAILS = {
     "input_token_details": frozenset(InputTokenDetails.__annotations__),
@@ -145,9 +146,15 @@ def _ai_is_plain(fields: dict[str, Any]) -> bool:
 
 
 def _usage_is_plain(usage: Any) -> bool:
-    if type(usage) is not dict or not usage.keys() <= _USAGE_KEYS:
+    if type(usage) is not dict:
         return False
-    for name in ("input_tokens", "output_tokens", "total_tokens"):
+    if tuple(usage) == _USAGE_TOTALS:
+        # All there is, most of the time.
+        read, written, total = usage.values()
+        return type(read) is type(written) is type(total) is int
+    if not usage.keys() <= _USAGE_KEYS:
+        return False
+    for name in _USAGE_TOTALS:
         if type(usage.get(name)) is not int:
             return False
     for name, known in _USAGE_DETAILS.items():

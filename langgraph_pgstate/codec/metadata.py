@@ -36,7 +36,7 @@ def split_metadata(metadata: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
             elif kind is bool or value is None or (kind is int and _INT_MIN <= value <= _INT_MAX):
                 plain[key] = value
                 continue
-        plain[_text(key)], is_exact = _to_json(value)
+        plain[_text(key)], is_exact = to_json(value)
         if not is_exact or not encodes_as_utf8(key):
             exact[key] = value
     return orjson.dumps(plain).decode(), exact
@@ -59,7 +59,7 @@ def filter_json(filter: Mapping[str, Any]) -> str:
     for key, value in filter.items():
         if type(key) is not str:
             raise ConfigurationError(f"filter keys are metadata keys, strings; {key!r} is {type(key).__name__}")
-        plain[key], is_exact = _to_json(value)
+        plain[key], is_exact = to_json(value)
         if not is_exact and not (type(value) is float and math.isfinite(value)):
             raise ConfigurationError(
                 f"filter[{key!r}] is {type(value).__name__}: metadata can be searched for str, int, finite float, "
@@ -68,8 +68,13 @@ def filter_json(filter: Mapping[str, Any]) -> str:
     return orjson.dumps(plain).decode()
 
 
-def _to_json(value: Any, depth: int = 0) -> tuple[Any, bool]:
-    """The nearest JSON value, and whether it says the same."""
+def to_json(value: Any, depth: int = 0) -> tuple[Any, bool]:
+    """The nearest JSON value that jsonb takes, and whether it says the same.
+
+    Args:
+        value: Anything; what JSON has no word for becomes its `str()`.
+        depth: Levels it is nested in already; what is deeper than 100 becomes `None`.
+    """
     if depth > _MAX_DEPTH:
         return None, False
     kind = type(value)
@@ -83,13 +88,13 @@ def _to_json(value: Any, depth: int = 0) -> tuple[Any, bool]:
         return (value, _is_exact(value)) if math.isfinite(value) else (None, False)
     if kind is list or kind is tuple:
         # A tuple comes back as a list from every saver.
-        items = [_to_json(item, depth + 1) for item in value]
+        items = [to_json(item, depth + 1) for item in value]
         return [item for item, _ in items], all(is_exact for _, is_exact in items)
     if kind is dict:
         pairs = {}
         is_exact = True
         for key, item in value.items():
-            pairs[_text(key) if type(key) is str else str(key)], item_is_exact = _to_json(item, depth + 1)
+            pairs[_text(key) if type(key) is str else str(key)], item_is_exact = to_json(item, depth + 1)
             is_exact = is_exact and item_is_exact and type(key) is str and encodes_as_utf8(key)
         return pairs, is_exact
     return _text(str(value)), False

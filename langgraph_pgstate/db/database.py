@@ -11,8 +11,8 @@ import os
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import psycopg
@@ -44,6 +44,8 @@ Connection = psycopg.Connection[Any]
 AsyncConnection = psycopg.AsyncConnection[Any]
 DEFAULT_PREPARE_THRESHOLD = 5
 
+# Not SQL of ours, and without a table: what psycopg itself sends around a transaction.
+_BEGIN, _COMMIT = b"BEGIN", b"COMMIT"
 _DRIVER_ERRORS = (psycopg.Error, PoolClosed, PoolTimeout, TooManyRequests)
 _PORT = "_pgstate_port"
 _MAX_CURSORS = 64
@@ -76,6 +78,33 @@ class _BlockingPort:
             cursor = psycopg.RawCursor(self.connection, row_factory=tuple_row)
             _remember(self._cursors, text, cursor)
         return cursor.execute(text, _arguments(query, parameters), binary=True)
+
+    async def execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[int]:
+        connection = self.connection
+        # Only an explicit BEGIN makes a pipeline one transaction on every server. Inside of one a savepoint, at two
+        # round trips more, keeps an error from ending what is the caller's.
+        begins = not _in_transaction(connection)
+        frame = psycopg.RawCursor(connection)
+        cursors = []
+        sent: set[bytes] = set()
+        try:
+            with nullcontext() if begins else connection.transaction(), connection.pipeline():
+                if begins:
+                    frame.execute(_BEGIN, prepare=False)
+                for query, parameters in statements:
+                    # A cursor has room for one answer.
+                    if query.text in sent:
+                        self._cursors.pop(query.text, None)
+                    sent.add(query.text)
+                    cursors.append(self._execute(query, parameters))
+                if begins:
+                    frame.execute(_COMMIT, prepare=False)
+        except BaseException:
+            if begins and _in_transaction(connection):
+                # psycopg's own rollback forgets statements that the server skipped instead of preparing.
+                connection.rollback()
+            raise
+        return [max(0, cursor.rowcount) for cursor in cursors]
 
     async def script(self, text: str) -> None:
         self.connection.cursor().execute(text.encode(), prepare=False)
@@ -111,6 +140,30 @@ class _SuspendingPort:
             cursor = psycopg.AsyncRawCursor(self.connection, row_factory=tuple_row)
             _remember(self._cursors, text, cursor)
         return await cursor.execute(text, _arguments(query, parameters), binary=True)
+
+    async def execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[int]:
+        connection = self.connection
+        begins = not _in_transaction(connection)
+        frame = psycopg.AsyncRawCursor(connection)
+        cursors = []
+        sent: set[bytes] = set()
+        try:
+            async with nullcontext() if begins else connection.transaction(), connection.pipeline():
+                if begins:
+                    await frame.execute(_BEGIN, prepare=False)
+                for query, parameters in statements:
+                    # A cursor has room for one answer.
+                    if query.text in sent:
+                        self._cursors.pop(query.text, None)
+                    sent.add(query.text)
+                    cursors.append(await self._execute(query, parameters))
+                if begins:
+                    await frame.execute(_COMMIT, prepare=False)
+        except BaseException:
+            if begins and _in_transaction(connection):
+                await connection.rollback()
+            raise
+        return [max(0, cursor.rowcount) for cursor in cursors]
 
     async def script(self, text: str) -> None:
         await self.connection.cursor().execute(text.encode(), prepare=False)
@@ -333,6 +386,36 @@ class Database:
         """Run an operation that must not be repeated."""
         return self._run(False, operation, args, kwargs)
 
+    @contextmanager
+    def lend(self) -> Iterator[tuple[Connection, Port]]:
+        """A connection inside of a transaction, for somebody's statements beside ours: both, or neither.
+
+        Committed at the end of the block, rolled back if it raises; a savepoint inside of a caller's transaction.
+        Nothing is repeated. What the block raises is raised as it is.
+
+        Raises:
+            PGStateError: If no connection could be had, or the commit failed; translated.
+        """
+        try:
+            connection, switched = self._acquire()
+        except _DRIVER_ERRORS as error:
+            raise translate(error, self.schema) from error
+        try:
+            raised = False
+            try:
+                with connection.transaction():
+                    try:
+                        yield connection, self._port(connection)
+                    except BaseException:
+                        raised = True
+                        raise
+            except _DRIVER_ERRORS as error:
+                if raised:
+                    raise
+                raise translate(error, self.schema) from error
+        finally:
+            self._release(connection, switched)
+
     def _run(
         self, idempotent: bool, operation: Callable[..., Awaitable[T]], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> T:
@@ -493,6 +576,29 @@ class AsyncDatabase:
     ) -> T:
         """Async twin of `Database.run_once`."""
         return await self._run(False, operation, args, kwargs)
+
+    @asynccontextmanager
+    async def lend(self) -> AsyncIterator[tuple[AsyncConnection, Port]]:
+        """Async twin of `Database.lend`."""
+        try:
+            connection, switched = await self._acquire()
+        except _DRIVER_ERRORS as error:
+            raise translate(error, self.schema) from error
+        try:
+            raised = False
+            try:
+                async with connection.transaction():
+                    try:
+                        yield connection, self._port(connection)
+                    except BaseException:
+                        raised = True
+                        raise
+            except _DRIVER_ERRORS as error:
+                if raised:
+                    raise
+                raise translate(error, self.schema) from error
+        finally:
+            await self._release(connection, switched)
 
     async def _run(
         self, idempotent: bool, operation: Callable[..., Awaitable[T]], args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -6,7 +6,7 @@ ever suspending, so a synchronous caller drives the same function to its end wit
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -25,6 +25,13 @@ class Port(Protocol):
 
     async def execute(self, query: Query, parameters: Parameters) -> int:
         """Run a statement and return how many rows it touched. One round trip; atomic by itself."""
+        ...
+
+    async def execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[int]:
+        """Run statements as one transaction in one round trip; how many rows each touched. All or nothing.
+
+        Inside a transaction it is a savepoint's worth, in three round trips.
+        """
         ...
 
     async def script(self, text: str) -> None:

@@ -26,6 +26,7 @@ from langgraph_pgstate.codec.states import (
 from langgraph_pgstate.codec.values import NO_MARKS, ValueCodec, array_header
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.addresses import Address, address_of, check_key_size, identifier
+from langgraph_pgstate.settings import ThreadKeys
 
 # A reference to a segment costs about this much in the row; a smaller value may as well stand there itself.
 _INLINE_BYTES: Final = 96
@@ -34,14 +35,13 @@ _INLINE_BYTES: Final = 96
 _NEW_INLINE_BYTES: Final = 2 * 1024
 # Values below this share one segment per put; a larger one has its own, so that a prune can free it alone.
 _SHARED_BYTES: Final = 4 * 1024
-_AGENT_KEYS = ("agent", "graph_id", "assistant_id")
-_USER_KEYS = ("user_id", "owner", "langgraph_auth_user_id")
+_DEFAULT_KEYS: Final = ThreadKeys()
 _INT4_MAX = 2**31 - 1
 # What a typed column of text takes.
 _TEXT_BYTES: Final = 512
 
 
-_NO_OWNER: Final[dict[str, Any]] = {"agent": None, "user_id": None}
+_NO_OWNER: Final[dict[str, Any]] = {"agent": None, "user_id": None, "tenant_id": None}
 _NO_SEGMENTS: Final[dict[str, Any]] = {"new_data": b"", "new_starts": [], "new_lengths": []}
 
 
@@ -57,6 +57,9 @@ class PutRequest:
         metadata: JSON text.
         exact_metadata: Encoded values of metadata keys that JSON does not say exactly.
         labels: The merged metadata, of which the typed columns are made.
+        keys: Which of the labels say whose the thread is.
+        root: Manifest of the root namespace's checkpoint that a subgraph's belongs to, if it is known and wanted.
+        is_unaccompanied: Whether the database refused what a companion wanted stored with it.
     """
 
     address: Address
@@ -66,6 +69,26 @@ class PutRequest:
     metadata: str
     exact_metadata: dict[str, tuple[str, bytes]]
     labels: Mapping[str, Any]
+    keys: ThreadKeys
+    root: Manifest | None = None
+    is_unaccompanied: bool = False
+    _columns: dict[str, Any] | None = None
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Values of the typed columns, and whose the thread is; a companion may fill in what it knows better.
+
+        Raises:
+            ConfigurationError: If a name is too long to be indexed with the thread's id.
+        """
+        if self._columns is None:
+            self._columns = {**_columns(self.labels), **_owner(self)}
+        return self._columns
+
+    @property
+    def columns_without_owner(self) -> dict[str, Any]:
+        """The same for less, where the thread's row is left alone."""
+        return self._columns or {**_columns(self.labels), **_NO_OWNER}
 
 
 @dataclass(slots=True)
@@ -100,10 +123,13 @@ class PutPlan:
             new_segments={ids[old]: frame for old, frame in self.new_segments.items()},
         )
 
-    def parameters(self, codec: ValueCodec, touch_thread: bool) -> dict[str, Any]:
-        """Parameters of the query `put_checkpoint`, under a new revision."""
-        request = self.request
+    def draw_revision(self) -> None:
+        """Draw the row's revision; for each time the plan is sent."""
         self.manifest.revision = new_revision()
+
+    def parameters(self, codec: ValueCodec, touch_thread: bool) -> dict[str, Any]:
+        """Parameters of the query `put_checkpoint`."""
+        request = self.request
         base_id, base_revision = next(iter(self.bases.items())) if len(self.bases) == 1 else (None, None)
         segment_ids = self.manifest.segment_ids()
         extra = {key: codec.dumps(key, request.checkpoint[key]) for key in unknown_keys(request.checkpoint)}
@@ -122,8 +148,7 @@ class PutPlan:
             "metadata": request.metadata,
             "state": encode_state(request.checkpoint, self.manifest, segment_ids, extra, request.exact_metadata),
             "touch_thread": touch_thread,
-            **_columns(request.labels),
-            **(owner_of(request.labels) if touch_thread else _NO_OWNER),
+            **(request.columns if touch_thread else request.columns_without_owner),
         }
 
     @property
@@ -148,6 +173,7 @@ def request_put(
     checkpoint: Mapping[str, Any],
     metadata: CheckpointMetadata,
     new_versions: Mapping[str, Any],
+    keys: ThreadKeys = _DEFAULT_KEYS,
 ) -> PutRequest:
     """Check a put's arguments and prepare what does not depend on other checkpoints.
 
@@ -174,7 +200,14 @@ def request_put(
         metadata=text,
         exact_metadata=exact and {key: codec.dumps(f"metadata[{key!r}]", value) for key, value in exact.items()},
         labels=merged,
+        keys=keys,
     )
+
+
+def root_of(request: PutRequest, metadata: CheckpointMetadata) -> Address | None:
+    """The root namespace's checkpoint that a subgraph's belongs to, if its metadata tells."""
+    root_id = (metadata.get("parents") or {}).get("")
+    return Address(request.address.thread_id, "", root_id) if type(root_id) is str else None
 
 
 def run_id_of(config: Mapping[str, Any]) -> str | None:
@@ -385,14 +418,24 @@ def _columns(metadata: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def owner_of(metadata: Mapping[str, Any]) -> dict[str, str | None]:
-    """What metadata tells of a thread: its agent and its user."""
-    return {"agent": _first_text(metadata, _AGENT_KEYS), "user_id": _first_text(metadata, _USER_KEYS)}
+def _owner(request: PutRequest) -> dict[str, str | None]:
+    labels, keys = request.labels, request.keys
+    owner = {
+        "agent": _first_text(labels, keys.agent),
+        "user_id": _first_text(labels, keys.user),
+        "tenant_id": _first_text(labels, keys.tenant),
+    }
+    for name in ("tenant_id", "user_id"):
+        check_key_size(f"thread_id and {name}", request.address.thread_id, owner[name])
+    return owner
 
 
 def _first_text(metadata: Mapping[str, Any], keys: Sequence[str]) -> str | None:
     for key in keys:
-        if key in metadata and (text := _text_or_none(metadata[key])):
+        value = metadata.get(key)
+        if type(value) is int:
+            value = str(value)
+        if value is not None and (text := _text_or_none(value)):
             return text
     return None
 

@@ -13,6 +13,7 @@ from langgraph.checkpoint.base import CheckpointMetadata
 from langgraph.checkpoint.serde.types import TASKS
 
 from langgraph_pgstate.codec.batches import unpack_writes
+from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.codec.states import decode_state
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError
@@ -82,7 +83,7 @@ async def prune_thread(port: Port, queries: Queries, request: PruneRequest, thre
     What stays with `"keep_latest"`, in each namespace: the `keep_last` newest checkpoints; what is younger than
     `older_than`; every leaf with pending writes, because an interrupt may be half-answered or a run may go on from
     there; and the ancestors a kept checkpoint needs to rebuild its DeltaChannels. A subgraph call's namespace goes
-    with the root checkpoint it was made from.
+    with the root checkpoint it was made from. Messages stay as long as a branch that had them does.
     """
     key = {"thread_id": thread_id}
     async with port.transaction():
@@ -107,12 +108,56 @@ async def prune_thread(port: Port, queries: Queries, request: PruneRequest, thre
                 await port.fetch(query, {**key, "checkpoint_ns": namespace, "checkpoint_ids": [row.id for row in rows]})
             )[0]
             result += PruneResult(checkpoints=checkpoints, writes=writes, bytes=size)
+        if not request.dry_run:
+            await _prune_record(port, queries, thread_id, outline, kept, result)
         if request.dry_run:
             listed = {"namespaces": [row.namespace for row in going], "checkpoint_ids": [row.id for row in going]}
             segments, size = (await port.fetch(queries.count_unreferenced_segments, {**key, **listed}))[0]
         else:
             segments, size = (await port.fetch(queries.delete_unreferenced_segments, key))[0]
         return result + PruneResult(segments=segments, bytes=size)
+
+
+async def _prune_record(
+    port: Port,
+    queries: Queries,
+    thread_id: str,
+    outline: Sequence[_Row],
+    kept: set[tuple[str, str]],
+    result: PruneResult,
+) -> None:
+    """Remove the messages that belonged to pruned branches only, and note the prune among the thread's events."""
+    passed = _ancestors(outline, kept)
+    lost = [row for row in outline if (row.namespace, row.id) not in passed]
+    for namespace, rows in _by_namespace(lost).items():
+        ids = [row.id for row in rows]
+        key = {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_ids": ids}
+        await port.execute(queries.delete_messages, key)
+    await port.execute(
+        queries.note_prune,
+        {
+            "thread_id": thread_id,
+            "suffix": f"{new_revision():014x}",
+            "checkpoints": result.checkpoints,
+            "writes": result.writes,
+        },
+    )
+
+
+def _ancestors(outline: Sequence[_Row], kept: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """What lies on the way to a checkpoint that is kept, itself included; of a subgraph's call its root decides."""
+    parents = {(row.namespace, row.id): row.parent_id for row in outline}
+    passed: set[tuple[str, str]] = set()
+    for namespace, start in kept:
+        cursor: str | None = start
+        while cursor is not None and (namespace, cursor) in parents and (namespace, cursor) not in passed:
+            passed.add((namespace, cursor))
+            cursor = parents[namespace, cursor]
+    for row in outline:
+        root = ("", (row.metadata.get("parents") or {}).get(""))
+        if row.namespace and (root in passed or root not in parents):
+            passed.add((row.namespace, row.id))
+    return passed
 
 
 @dataclass(frozen=True, slots=True)

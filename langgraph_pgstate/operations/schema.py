@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError, MigrationConflictError, SchemaMissingError, SchemaOutdatedError
+from langgraph_pgstate.operations.maintenance import make_months
 from langgraph_pgstate.sql import Migration, Queries, bootstrap, metadata_index, migrations, recording
 from langgraph_pgstate.types import SchemaStatus
 
@@ -21,7 +22,7 @@ async def get_status(port: Port, queries: Queries) -> SchemaStatus:
 
 
 async def setup(port: Port, queries: Queries, *, with_metadata_index: bool = False) -> list[str]:
-    """Apply the migrations that are missing, all in one transaction.
+    """Apply the migrations that are missing, all in one transaction, and make the coming months' partitions.
 
     Safe from many processes at once, inside a caller's transaction, and while other sessions sit idle in theirs: when
     nothing is missing, nothing is locked or written.
@@ -43,6 +44,7 @@ async def setup(port: Port, queries: Queries, *, with_metadata_index: bool = Fal
     if status.version > status.expected:
         raise SchemaOutdatedError(queries.schema, status.version, status.expected)
     applied = await _apply_missing(port, queries) if status.pending else []
+    await make_months(port, queries, lock_timeout="200ms")
     if with_metadata_index:
         async with port.transaction():
             await port.script(metadata_index(queries.schema))

@@ -1,19 +1,18 @@
-"""Threads: delete, copy, list."""
+"""Threads: delete, copy."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.types import PruneResult, Thread
+from langgraph_pgstate.types import PruneResult
 
 
 async def delete_thread(port: Port, queries: Queries, thread_id: str) -> PruneResult:
-    """Remove every row of a thread. One transaction; an unknown thread is no error.
+    """Remove every row of a thread from every table. One transaction; an unknown thread is no error.
 
     Returns:
         What went.
@@ -30,11 +29,12 @@ async def delete_thread(port: Port, queries: Queries, thread_id: str) -> PruneRe
             # A put that held its parent when the statement began may have been committed while it waited. Only the
             # next statement sees that checkpoint, and only it may judge which segments nothing refers to.
         segments, size = (await port.fetch(queries.delete_unreferenced_segments, key))[0]
+        await port.execute(queries.delete_record, key)
     return result + PruneResult(segments=segments, bytes=size)
 
 
 async def delete_for_runs(port: Port, queries: Queries, run_ids: Sequence[str]) -> list[str]:
-    """Remove the checkpoints and writes of some runs, in one transaction for each thread; safe to repeat.
+    """Remove what some runs wrote and what was recorded of them, in one transaction for each thread; safe to repeat.
 
     Returns:
         The threads that had any.
@@ -50,6 +50,8 @@ async def delete_for_runs(port: Port, queries: Queries, run_ids: Sequence[str]) 
 async def copy_thread(port: Port, queries: Queries, source_id: str, target_id: str) -> None:
     """Copy a thread with ids, parents, namespaces, forks and pending writes. One transaction; safe to repeat.
 
+    Its messages, projection and tool executions come along; runs, spans and events do not.
+
     Raises:
         ConfigurationError: If the target has checkpoints that the source does not have, or is the source.
     """
@@ -64,14 +66,3 @@ async def copy_thread(port: Port, queries: Queries, source_id: str, target_id: s
                 "copy into a new thread, or delete that one first"
             )
         await port.execute(queries.copy_thread, key)
-
-
-async def list_threads(
-    port: Port, queries: Queries, limit: int, after: tuple[datetime, str] | None = None
-) -> list[Thread]:
-    """A page of threads, most recently touched first; reads no checkpoint."""
-    updated_at, thread_id = after or (None, None)
-    rows = await port.fetch(
-        queries.list_threads, {"cursor_updated_at": updated_at, "cursor_id": thread_id, "page_size": limit}
-    )
-    return [Thread(*row) for row in rows]

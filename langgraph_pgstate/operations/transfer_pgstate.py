@@ -17,7 +17,7 @@ from langgraph_pgstate.codec.values import TYPE_INT
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError, ConflictError, SerializationError
 from langgraph_pgstate.operations.addresses import Address, check_key_size, identifier
-from langgraph_pgstate.operations.planning import PutPlan, end_to_end, owner_of, plan_put, request_put
+from langgraph_pgstate.operations.planning import PutPlan, end_to_end, plan_put, request_put
 from langgraph_pgstate.operations.reading import Segments, WritesRow, flatten_writes, load_value
 from langgraph_pgstate.operations.transfer import Outline, Record, Stored, laid_out
 from langgraph_pgstate.sql import Queries
@@ -211,6 +211,7 @@ class PGStateStore:
         request = replace(request, metadata=text, exact_metadata=encoded)
         plan = plan_put(self._codec, request, parent, others)
         created_at = _time(record.head.get("ts"))
+        plan.draw_revision()
         sent = plan.parameters(self._codec, touch_thread=True)
         row = {name: sent[name] for name in ("checkpoint_id", "parent_checkpoint_id", "run_id", "source", "step")}
         row["created_at"] = created_at.isoformat() if created_at else None
@@ -268,12 +269,12 @@ class PGStateStore:
             await self.port.execute(self._queries.import_writes, {**key, **laid_out(portion.writes)})
 
     async def _send_checkpoints(self, key: dict[str, Any], portion: _Portion, new: Mapping[int, bytes]) -> None:
-        owner = owner_of(portion.plans[-1].request.labels)
+        columns = portion.plans[-1].request.columns
         await self.port.execute(
             self._queries.import_thread,
             {
                 **key,
-                **owner,
+                **{name: columns[name] for name in ("agent", "user_id", "tenant_id")},
                 "first_at": min(portion.times, default=None),
                 "last_at": max(portion.times, default=None),
             },

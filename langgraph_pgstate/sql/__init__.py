@@ -23,6 +23,7 @@ from langgraph_pgstate.settings import check_schema_name
 _MARKER = "/*schema*/"
 _SCHEMA_NAME = "/*schema_name*/pgstate"
 _HEADER = re.compile(r"^-- name: (\w+)\n((?:-- .*\n)+)", re.MULTILINE)
+_MONTH = re.compile(r"[0-9]{4,}_[0-9]{2}")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
 
@@ -128,6 +129,24 @@ def metadata_index(schema: str) -> str:
     return _in_schema(_read("metadata_index.sql"), schema)
 
 
+def spans_partition(schema: str, month: str, first: str, following: str) -> str:
+    """What makes the partition of a month of spans.
+
+    Args:
+        schema: The schema.
+        month: The month as the partition's name has it, `2026_01`.
+        first: Its first day, `2026-01-01`.
+        following: The next month's first day.
+    """
+    text = _read("spans_partition.sql").replace("spans_2000_01", _partition(month))
+    return _in_schema(text.replace("2000-01-01", first).replace("2000-02-01", following), schema)
+
+
+def drop_partition(schema: str, month: str) -> str:
+    """What removes the partition of a month of spans."""
+    return _in_schema(_read("drop_partition.sql").replace("spans_2000_01", _partition(month)), schema)
+
+
 def recording(schema: str, migration: Migration) -> str:
     """The statement that notes a migration as applied, with its values written out."""
     query = queries(schema).record_migration
@@ -141,6 +160,12 @@ def recording(schema: str, migration: Migration) -> str:
 def schema_story(schema: str) -> str:
     """The whole schema in one readable script."""
     return _in_schema(_read("schema.sql"), schema)
+
+
+def _partition(month: str) -> str:
+    if not _MONTH.fullmatch(month):
+        raise ValueError(f"no month: {month!r}")
+    return f"spans_{month}"
 
 
 def _created(schema: str, name: str, create_schema: bool) -> str:

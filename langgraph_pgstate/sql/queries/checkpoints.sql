@@ -8,11 +8,12 @@ WITH base AS MATERIALIZED (
 ), held AS MATERIALIZED (
     SELECT 1 WHERE :base_id IS NULL OR EXISTS (SELECT 1 FROM base WHERE base.revision = :base_revision::bigint)
 ), touched AS (
-    INSERT INTO /*schema*/threads (thread_id, agent, user_id)
-    SELECT :thread_id, :agent::text, :user_id::text FROM held WHERE :touch_thread::boolean
+    INSERT INTO /*schema*/threads (thread_id, agent, user_id, tenant_id)
+    SELECT :thread_id, :agent::text, :user_id::text, :tenant_id::text FROM held WHERE :touch_thread::boolean
     ON CONFLICT (thread_id) DO UPDATE SET
         agent = coalesce(excluded.agent, threads.agent),
         user_id = coalesce(excluded.user_id, threads.user_id),
+        tenant_id = coalesce(excluded.tenant_id, threads.tenant_id),
         updated_at = excluded.updated_at
 ), new_segments AS (
     -- The frames come end to end in one parameter: an array of them would have to be sent as text.
@@ -241,16 +242,31 @@ SELECT
         AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[]));
 
 -- name: find_runs
--- The threads in which some runs left checkpoints or writes.
+-- The threads in which some runs left checkpoints, writes or rows of their own.
 SELECT thread_id FROM /*schema*/checkpoints WHERE run_id = ANY(:run_ids::text[])
 UNION
-SELECT thread_id FROM /*schema*/writes WHERE run_id = ANY(:run_ids::text[]);
+SELECT thread_id FROM /*schema*/writes WHERE run_id = ANY(:run_ids::text[])
+UNION
+SELECT thread_id FROM /*schema*/runs WHERE run_id = ANY(:run_ids::text[]);
 
 -- name: delete_runs
--- Removes the checkpoints of some runs from a thread, the writes on them, and the runs' own writes elsewhere in it.
+-- Removes some runs from a thread: their checkpoints with all that was first in them, the writes on those, their own writes elsewhere in it, and what was recorded of them; but not what their tools did to the world.
 WITH gone AS (
     DELETE FROM /*schema*/checkpoints WHERE thread_id = :thread_id AND run_id = ANY(:run_ids::text[])
     RETURNING checkpoint_ns, checkpoint_id
+), gone_messages AS (
+    DELETE FROM /*schema*/messages m
+    WHERE m.thread_id = :thread_id
+        AND (m.run_id = ANY(:run_ids::text[]) OR (m.checkpoint_ns, m.checkpoint_id) IN (SELECT * FROM gone))
+), gone_projection AS (
+    DELETE FROM /*schema*/projections p
+    WHERE p.thread_id = :thread_id AND p.checkpoint_id IN (SELECT checkpoint_id FROM gone)
+), gone_runs AS (
+    DELETE FROM /*schema*/runs WHERE thread_id = :thread_id AND run_id = ANY(:run_ids::text[])
+), gone_spans AS (
+    DELETE FROM /*schema*/spans WHERE thread_id = :thread_id AND run_id = ANY(:run_ids::text[])
+), gone_events AS (
+    DELETE FROM /*schema*/events WHERE thread_id = :thread_id AND run_id = ANY(:run_ids::text[])
 )
 DELETE FROM /*schema*/writes w
 WHERE w.thread_id = :thread_id

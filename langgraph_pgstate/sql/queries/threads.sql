@@ -18,6 +18,31 @@ SELECT
     (SELECT count(*) FROM gone_writes),
     (SELECT coalesce(sum(bytes), 0)::bigint FROM gone) + (SELECT coalesce(sum(bytes), 0)::bigint FROM gone_writes);
 
+-- name: delete_record
+-- Removes all that was recorded of a thread beside its checkpoints.
+WITH gone_projection AS (
+    DELETE FROM /*schema*/projections WHERE thread_id = :thread_id
+), gone_runs AS (
+    DELETE FROM /*schema*/runs WHERE thread_id = :thread_id
+), gone_spans AS (
+    DELETE FROM /*schema*/spans WHERE thread_id = :thread_id
+), gone_executions AS (
+    DELETE FROM /*schema*/tool_executions WHERE thread_id = :thread_id
+), gone_events AS (
+    DELETE FROM /*schema*/events WHERE thread_id = :thread_id
+)
+DELETE FROM /*schema*/messages WHERE thread_id = :thread_id;
+
+-- name: note_prune
+-- Notes among a thread's events that it was pruned, and what went.
+INSERT INTO /*schema*/events (thread_id, event_id, kind, payload)
+VALUES (
+    :thread_id::text,
+    to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISSUS') || '-prune-' || :suffix::text,
+    'prune',
+    jsonb_build_object('checkpoints', :checkpoints::integer, 'writes', :writes::integer)
+);
+
 -- name: count_thread
 -- What deleting some threads would remove, segments included.
 SELECT
@@ -46,10 +71,11 @@ WHERE t.thread_id = :target_id AND NOT EXISTS (
 LIMIT 1;
 
 -- name: copy_thread
--- Copies a thread under its ids, from one snapshot; metadata that names the thread names the copy.
+-- Copies a thread under its ids, from one snapshot, with its messages, projection and tool executions, so that results recorded before the copy are reused in it; its runs, spans and events stay its own. Metadata that names the thread names the copy.
 WITH copied_thread AS (
-    INSERT INTO /*schema*/threads (thread_id, agent, user_id)
-    SELECT :target_id, agent, user_id FROM /*schema*/threads WHERE thread_id = :source_id
+    INSERT INTO /*schema*/threads (thread_id, agent, user_id, tenant_id, title, metadata)
+    SELECT :target_id, agent, user_id, tenant_id, title, metadata
+    FROM /*schema*/threads WHERE thread_id = :source_id
     ON CONFLICT (thread_id) DO NOTHING
 ), copied_segments AS (
     INSERT INTO /*schema*/segments (thread_id, segment_id, data)
@@ -62,6 +88,30 @@ WITH copied_thread AS (
     SELECT :target_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, created_at, data
     FROM /*schema*/writes WHERE thread_id = :source_id
     ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO NOTHING
+), copied_messages AS (
+    INSERT INTO /*schema*/messages (
+        thread_id, message_id, checkpoint_id, checkpoint_ns, channel, position, change, created_at, run_id, role,
+        agent, content, tool_calls, tool_call_id, input_tokens, output_tokens
+    )
+    SELECT :target_id, message_id, checkpoint_id, checkpoint_ns, channel, position, change, created_at, run_id, role,
+        agent, content, tool_calls, tool_call_id, input_tokens, output_tokens
+    FROM /*schema*/messages WHERE thread_id = :source_id
+    ON CONFLICT (thread_id, message_id, checkpoint_id) DO NOTHING
+), copied_projection AS (
+    INSERT INTO /*schema*/projections (thread_id, checkpoint_id, updated_at, state)
+    SELECT :target_id, checkpoint_id, updated_at, state FROM /*schema*/projections WHERE thread_id = :source_id
+    ON CONFLICT (thread_id) DO NOTHING
+), copied_executions AS (
+    INSERT INTO /*schema*/tool_executions (
+        thread_id, idempotency_key, tool, status, attempt, agent, tool_call_id, run_id, task_id, checkpoint_ns,
+        checkpoint_id, step, holder_id, alive_until, started_at, ended_at, arguments, result_type, result, preview,
+        error_type, error_message, compensates, compensated_at, fingerprint, intent_id, root_checkpoint_id, answers
+    )
+    SELECT :target_id, idempotency_key, tool, status, attempt, agent, tool_call_id, run_id, task_id, checkpoint_ns,
+        checkpoint_id, step, holder_id, alive_until, started_at, ended_at, arguments, result_type, result, preview,
+        error_type, error_message, compensates, compensated_at, fingerprint, intent_id, root_checkpoint_id, answers
+    FROM /*schema*/tool_executions WHERE thread_id = :source_id
+    ON CONFLICT (thread_id, idempotency_key) DO NOTHING
 )
 INSERT INTO /*schema*/checkpoints (
     thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, created_at, segment_ids,
@@ -73,14 +123,6 @@ SELECT :target_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, s
     state
 FROM /*schema*/checkpoints WHERE thread_id = :source_id
 ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO NOTHING;
-
--- name: list_threads
--- A page of threads, most recently touched first, below a cursor.
-SELECT thread_id, agent, user_id, created_at, updated_at FROM /*schema*/threads
-WHERE :cursor_updated_at::timestamptz IS NULL
-    OR (updated_at <= :cursor_updated_at AND (updated_at < :cursor_updated_at OR thread_id > :cursor_id::text))
-ORDER BY updated_at DESC, thread_id
-LIMIT :page_size;
 
 -- name: list_thread_ids
 -- A page of thread ids in their own order, beyond a cursor, for jobs that visit every thread.

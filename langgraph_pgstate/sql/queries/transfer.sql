@@ -13,13 +13,14 @@ WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_i
 
 -- name: import_thread
 -- Makes a thread's row, or widens the time it covers.
-INSERT INTO /*schema*/threads AS stored (thread_id, agent, user_id, created_at, updated_at)
+INSERT INTO /*schema*/threads AS stored (thread_id, agent, user_id, tenant_id, created_at, updated_at)
 VALUES (
-    :thread_id, :agent, :user_id, coalesce(:first_at::timestamptz, now()), coalesce(:last_at::timestamptz, now())
+    :thread_id, :agent, :user_id, :tenant_id, coalesce(:first_at::timestamptz, now()), coalesce(:last_at::timestamptz, now())
 )
 ON CONFLICT (thread_id) DO UPDATE SET
     agent = coalesce(stored.agent, excluded.agent),
     user_id = coalesce(stored.user_id, excluded.user_id),
+    tenant_id = coalesce(stored.tenant_id, excluded.tenant_id),
     created_at = least(stored.created_at, excluded.created_at),
     updated_at = greatest(stored.updated_at, excluded.updated_at);
 

@@ -1,0 +1,395 @@
+"""The commands about the record: threads, runs, the trace of a run, tools, cost; prices and maintenance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Annotated, Any, Final
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from langgraph_pgstate.cli.output import age, console, count, shorten
+from langgraph_pgstate.cli.target import Target
+from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from langgraph_pgstate.operations import schema as schemas
+from langgraph_pgstate.operations.statistics import USAGE_KEYS
+from langgraph_pgstate.prices import Prices
+from langgraph_pgstate.recorder import Recorder
+from langgraph_pgstate.runs import Runs
+from langgraph_pgstate.spans import Spans
+from langgraph_pgstate.sql import Queries, queries
+from langgraph_pgstate.threads import Threads
+from langgraph_pgstate.types import Run, Span, SpanNode, ToolStatistics
+
+_COLOURS: Final = {
+    "success": "green",
+    "error": "red",
+    "crashed": "red",
+    "timeout": "red",
+    "running": "cyan",
+    "busy": "cyan",
+    "interrupted": "yellow",
+    "cancelled": "yellow",
+    "unknown": "yellow",
+}
+_KIND_COLOURS: Final = {"graph": "bold", "node": "bold", "llm": "magenta", "tool": "blue", "retriever": "blue"}
+_WIDEST: Final = 1000
+_SINCE_HELP: Final = "Only what began so long ago at most, like 12h or 30d."
+
+LimitOption = Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="At most so many.")]
+UserOption = Annotated[str | None, typer.Option(metavar="ID", help="Only this user's.")]
+TenantOption = Annotated[str | None, typer.Option(metavar="ID", help="Only this tenant's.")]
+AgentOption = Annotated[str | None, typer.Option(metavar="NAME", help="Only this agent's.")]
+StatusOption = Annotated[str | None, typer.Option(metavar="NAME", help="Only those of this status.")]
+
+
+def threads(
+    ctx: typer.Context,
+    user: UserOption = None,
+    tenant: TenantOption = None,
+    agent: AgentOption = None,
+    status: StatusOption = None,
+    limit: LimitOption = 20,
+) -> None:
+    """List threads, those that were active last first."""
+    with _parts(ctx.obj) as parts:
+        page = Threads(*parts).list(user_id=user, tenant_id=tenant, agent=agent, status=status, limit=limit)
+    table = _table("thread", "title", "user", "tenant", "agent", "status", "created", "updated")
+    for thread in page.items:
+        owner = [thread.user_id or "", thread.tenant_id or "", thread.agent or ""]
+        times = [_time(thread.created_at), _time(thread.updated_at)]
+        cells = [thread.thread_id, shorten(thread.title or "", 40), *owner]
+        table.add_row(*map(escape, cells), _status(thread.status), *times)
+    _show(table, len(page.items), "thread", page.next)
+
+
+def runs(
+    ctx: typer.Context,
+    thread: Annotated[str | None, typer.Option(metavar="ID", help="Only this thread's.")] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Only those that failed, or whose process died.")] = False,
+    status: StatusOption = None,
+    since: Annotated[str | None, typer.Option(metavar="AGE", help=_SINCE_HELP)] = None,
+    user: UserOption = None,
+    agent: AgentOption = None,
+    min_steps: Annotated[int | None, typer.Option(metavar="N", help="Only those of N supersteps or more.")] = None,
+    limit: LimitOption = 20,
+) -> None:
+    """List runs, newest first: how they ended, how long they took, what they cost."""
+    options: dict[str, Any] = {"user_id": user, "agent": agent, "min_steps": min_steps, "limit": limit}
+    if since:
+        options["since"] = age(since)
+    if failed and (thread or status):
+        raise typer.BadParameter("--failed goes without --thread and --status")
+    with _parts(ctx.obj) as parts:
+        part = Runs(*parts)
+        page = part.failed(**options) if failed else part.list(thread_id=thread, status=status, **options)
+    table = _table("thread", "run", "agent", "status", "started", right=("took", "steps", "tokens", "cost"))
+    table.add_column("error", no_wrap=True)
+    for run in page.items:
+        tokens = f"{run.input_tokens + run.output_tokens:,}"
+        figures = [_duration(run.duration), f"{run.steps:,}", tokens, _money(run.cost)]
+        names = map(escape, [run.thread_id, run.run_id[-8:], run.agent or ""])
+        table.add_row(*names, _status(_ending(run)), _time(run.started_at), *figures, escape(shorten(_error(run), 80)))
+    _show(table, len(page.items), "run", page.next)
+
+
+def trace(
+    ctx: typer.Context,
+    thread: Annotated[str, typer.Argument(metavar="THREAD", help="The thread.")],
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUN]", help="The run, or how its id begins or ends; the newest if not given."),
+    ] = None,
+) -> None:
+    """Draw what happened in a run: nodes, model calls and tools, with times, tokens and cost."""
+    with _parts(ctx.obj) as parts:
+        found = _find_run(Runs(*parts), thread, run)
+        roots = Spans(*parts).tree(thread, found.run_id)
+    console.print(_headline(found))
+    if found.error_message:
+        console.print(f"[red]{escape(_error(found))}[/]")
+    if not roots:
+        console.print("[dim]nothing was recorded of what happened in it[/]")
+    for root in roots:
+        drawn = Tree(_line(root.span, found.started_at), guide_style="dim")
+        _draw(drawn, root.children, found.started_at)
+        console.print(drawn)
+
+
+def tools(
+    ctx: typer.Context,
+    since: Annotated[str, typer.Option(metavar="AGE", help=_SINCE_HELP)] = "30d",
+    agent: AgentOption = None,
+) -> None:
+    """Show how tools did: calls, errors, seconds; and what the ledger knows of their effects."""
+    with _parts(ctx.obj) as parts:
+        part = Spans(*parts)
+        calls = part.tools(since=age(since), agent=agent)
+        executions = part.executions(since=age(since), agent=agent)
+    if not calls and not executions:
+        console.print(f"no tool was called in the last {escape(since)}")
+    for title, found in (("calls", calls), ("actions in the ledger", executions)):
+        if found:
+            _print(_statistics(title, found))
+
+
+def cost(
+    ctx: typer.Context,
+    by: Annotated[
+        str, typer.Option(metavar="KEYS", help=f"One or several of {', '.join(USAGE_KEYS)}, with commas.")
+    ] = "agent,model",
+    since: Annotated[str, typer.Option(metavar="AGE", help=_SINCE_HELP)] = "30d",
+    limit: LimitOption = 50,
+) -> None:
+    """Sum up model calls, tokens and money, the most expensive first."""
+    keys = [key.strip() for key in by.split(",") if key.strip()]
+    with _parts(ctx.obj) as parts:
+        part = Runs(*parts)
+        rows = part.usage(keys, since=age(since), limit=limit)
+        totals = part.usage([], since=age(since))
+    if not totals:
+        console.print(f"no model was called in the last {escape(since)}")
+        return
+    table = _table(*keys, right=("calls", "input", "cached", "output", "reasoning", "cost", "without price"))
+    fields = {"agent": "agent", "model": "model", "tenant": "tenant_id", "user": "user_id", "day": "day"}
+    for item in [*rows, *totals]:
+        if item is totals[0]:
+            table.add_section()
+        names = [str(getattr(item, fields[key]) or "–") if item is not totals[0] else "" for key in keys]
+        tokens = [item.input_tokens, item.cache_read_tokens, item.output_tokens, item.reasoning_tokens]
+        figures = [f"{number:,}" for number in (item.calls, *tokens)]
+        unpriced = f"{item.unpriced:,}" if item.unpriced else ""
+        style = "bold" if item is totals[0] else None
+        table.add_row(*map(escape, names), *figures, _money(item.cost), unpriced, style=style)
+    _print(table)
+    if totals[0].unpriced:
+        console.print("[yellow]calls of models that `prices` did not know when they were made cost nothing here[/]")
+
+
+def prices(
+    ctx: typer.Context,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Only this model's.")] = None,
+) -> None:
+    """List what models cost, per million tokens."""
+    with _parts(ctx.obj) as (database, _):
+        found = Prices(database).list(model)
+    table = _table("model", "provider", "from", right=("input", "output", "cache read", "reasoning"))
+    for item in found:
+        since = "" if item.valid_from is None else _time(item.valid_from)
+        amounts = (item.input, item.output, item.cache_read, item.reasoning)
+        figures = ["" if amount is None else f"{amount:,f}" for amount in amounts]
+        table.add_row(*map(escape, (item.model, item.provider or "any", since)), *figures)
+    _show(table, len(found), "price", None)
+
+
+def price(
+    ctx: typer.Context,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The model, as `pgstate cost` names it.")],
+    input: Annotated[str, typer.Option(metavar="AMOUNT", help="Per million tokens read.")],
+    output: Annotated[str, typer.Option(metavar="AMOUNT", help="Per million tokens written.")],
+    cache_read: Annotated[
+        str | None, typer.Option(metavar="AMOUNT", help="Per million tokens read from a cache; else as --input.")
+    ] = None,
+    reasoning: Annotated[
+        str | None, typer.Option(metavar="AMOUNT", help="Per million tokens of reasoning; else as --output.")
+    ] = None,
+    provider: Annotated[str, typer.Option(metavar="NAME", help="Only at this provider; else at any.")] = "",
+    since: Annotated[
+        datetime | None,
+        typer.Option("--from", metavar="DATE", formats=["%Y-%m-%d"], help="From this day on (UTC); else for ever."),
+    ] = None,
+) -> None:
+    """Say what a model costs; calls recorded from then on are priced with it."""
+    amounts = {"input": input, "output": output, "cache_read": cache_read, "reasoning": reasoning}
+    exact = {name: None if text is None else _amount(name, text) for name, text in amounts.items()}
+    valid_from = None if since is None else since.replace(tzinfo=UTC)
+    with _parts(ctx.obj) as (database, _):
+        Prices(database).set(model, **exact, provider=provider, valid_from=valid_from)  # type: ignore[arg-type]
+    console.print(
+        f"a million tokens of {escape(model)}: {exact['input']} read, {exact['output']} written"
+        + (f", at {escape(provider)}" if provider else "")
+        + (f", from {since:%Y-%m-%d} on" if since else "")
+    )
+
+
+def maintain(
+    ctx: typer.Context,
+    months: Annotated[int, typer.Option(min=0, max=120, metavar="N", help="Months ahead.")] = 2,
+    drop_older_than: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="MONTHS", help="Drop the traces of months that are older; else all are kept."),
+    ] = None,
+) -> None:
+    """Make the coming months' partitions and end the runs of dead processes; run it daily."""
+    with _parts(ctx.obj) as (database, _):
+        report = Recorder(database).maintain(months=months, drop_older_than=drop_older_than)
+    made, dropped = _months(report.months_made), _months(report.months_dropped)
+    settled = f"{count(report.runs_settled, 'run')} of dead processes ended"
+    console.print(f"partitions made: {made or 'none, all are there'}; {settled}")
+    if drop_older_than is not None:
+        console.print(f"partitions dropped, with their spans: {dropped or 'none, no month is so old'}")
+
+
+@contextmanager
+def _parts(target: Target) -> Iterator[tuple[Database, Queries]]:
+    """What the parts are made of."""
+    with target.open() as dsn, Database.open(dsn, schema=target.schema, pool=False) as database:
+        known = queries(target.schema)
+        database.run(schemas.check_version, known)
+        yield database, known
+
+
+def _amount(name: str, text: str) -> Decimal:
+    """Money as it was typed.
+
+    Raises:
+        ConfigurationError: If it is no number.
+    """
+    try:
+        return Decimal(text)
+    except ArithmeticError:
+        raise ConfigurationError(f"--{name.replace('_', '-')} is a price like 3 or 0.15, not {text!r}") from None
+
+
+def _find_run(part: Runs, thread_id: str, run_id: str | None) -> Run:
+    """A run by its id, by the beginning or the end of its id, or the newest.
+
+    Raises:
+        NotFoundError: If there is none, or more than one.
+    """
+    if run_id and (found := part.get(thread_id, run_id)):
+        return found
+    recent = part.list(thread_id=thread_id, limit=1000).items
+    matching = [item for item in recent if not run_id or item.run_id.startswith(run_id) or item.run_id.endswith(run_id)]
+    if not matching:
+        raise NotFoundError(
+            f"there is no run {run_id!r} of thread {thread_id!r}" if run_id else f"thread {thread_id!r} has no runs"
+        )
+    if run_id and len(matching) > 1:
+        raise NotFoundError(f"{len(matching)} runs of thread {thread_id!r} begin or end with {run_id!r}")
+    return matching[0]
+
+
+def _table(*columns: str, right: Sequence[str] = ()) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in columns:
+        table.add_column(column, no_wrap=True)
+    for column in right:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
+
+
+def _print(table: Table) -> None:
+    """Whole, also where it is wider than the terminal: an id that is cut off cannot be copied."""
+    width = Measurement.get(console, console.options.update(width=_WIDEST), table).maximum
+    (console if width <= console.width else Console(highlight=False, width=width)).print(table)
+
+
+def _show(table: Table, rows: int, noun: str, following: str | None) -> None:
+    if not rows:
+        console.print(f"no {noun}s")
+        return
+    _print(table)
+    if following:
+        console.print(f"[dim]the first {count(rows, noun)}; there are more (--limit)[/]")
+
+
+def _statistics(title: str, found: Sequence[ToolStatistics]) -> Table:
+    table = _table("tool", right=(title, "running", "errors", "unknown", "error rate", "mean", "p50", "p95"))
+    table.add_column("last", no_wrap=True)
+    for item in found:
+        rate = "–" if item.error_rate is None else f"{item.error_rate:.1%}"
+        counts = [f"{number:,}" if number else "" for number in (item.running, item.errors, item.unknown)]
+        seconds = ["–" if value is None else _seconds(value) for value in (item.mean, item.p50, item.p95)]
+        table.add_row(escape(item.tool), f"{item.calls:,}", *counts, rate, *seconds, _time(item.last_at))
+    return table
+
+
+def _headline(run: Run) -> Text:
+    line = Text(f"{run.thread_id} ", style="bold")
+    line.append(f"run {run.run_id} ", style="dim")
+    line.append(_ending(run), style=_COLOURS.get(_ending(run), ""))
+    details = [f"attempt {run.attempt}" if run.attempt > 1 else "", run.agent or "", _time(run.started_at)]
+    details += [_duration(run.duration), count(run.steps, "step"), _tokens(run.input_tokens, run.output_tokens)]
+    details.append(_money(run.cost))
+    line.append(" · " + " · ".join(detail for detail in details if detail), style="")
+    return line
+
+
+def _draw(tree: Tree, children: Sequence[SpanNode], beginning: datetime) -> None:
+    for node in children:
+        _draw(tree.add(_line(node.span, beginning)), node.children, beginning)
+
+
+def _line(span: Span, beginning: datetime) -> Text:
+    line = Text(no_wrap=True, overflow="ellipsis")
+    line.append(f"{span.kind} ", style="dim")
+    line.append(span.name, style=_KIND_COLOURS.get(span.kind, ""))
+    if span.model and span.model != span.name:
+        line.append(f" {span.model}")
+    line.append(f"  +{_seconds((span.started_at - beginning).total_seconds())}", style="dim")
+    line.append(f"  {_duration(span.duration)}" if span.duration is not None else "")
+    if tokens := _tokens(span.input_tokens, span.output_tokens):
+        line.append(f"  {tokens}", style="dim")
+    if span.cost:
+        line.append(f"  {_money(span.cost)}", style="dim")
+    if span.status != "success":
+        line.append(f"  {span.status}", style=_COLOURS.get(span.status, ""))
+    if error := ": ".join(part for part in (span.error_type, span.error_message) if part):
+        line.append(f"  {shorten(error, 200)}", style="red")
+    return line
+
+
+def _ending(run: Run) -> str:
+    return "crashed" if run.is_crashed else run.status
+
+
+def _error(run: Run) -> str:
+    return shorten(": ".join(part for part in (run.error_type, run.error_message) if part), 200)
+
+
+def _status(status: str) -> str:
+    return f"[{_COLOURS[status]}]{status}[/]" if status in _COLOURS else status
+
+
+def _months(names: Sequence[str]) -> str:
+    return ", ".join(name.replace("_", "-") for name in names)
+
+
+def _time(moment: datetime) -> str:
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def _duration(duration: timedelta | None) -> str:
+    return "" if duration is None else _seconds(duration.total_seconds())
+
+
+def _seconds(seconds: float) -> str:
+    """`12 ms`, `3.4 s`, `2:05 min`, `3:20 h`."""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02} h"
+
+
+def _tokens(read: int | None, written: int | None) -> str:
+    return f"{read or 0:,}→{written or 0:,} tokens" if read or written else ""
+
+
+def _money(cost: Decimal) -> str:
+    """Two digits after the point, or as many as show three that count."""
+    if not cost:
+        return ""
+    return f"{cost:,.2f}" if abs(cost) >= 1 else f"{cost:.3g}" if abs(cost) >= Decimal("0.0001") else f"{cost:.1e}"

@@ -1,0 +1,208 @@
+"""Chat messages as rows of their own: each once, where it first appeared, and what was edited or removed later.
+
+The saver knows by fingerprint which elements of a list are new; these are sent along with the checkpoint. Only where
+elements vanished, or where this process does not know what was recorded before it, is the branch looked at.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+import xxhash
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+
+from langgraph_pgstate.codec.metadata import to_json
+from langgraph_pgstate.codec.states import Elements
+from langgraph_pgstate.operations.companions import ListChange, Statement, list_changes, split_digests
+from langgraph_pgstate.operations.planning import PutPlan
+from langgraph_pgstate.settings import MAX_KEY_BYTES
+from langgraph_pgstate.sql import Queries
+
+# LangGraph's own channels; but a graph whose whole state is one list keeps it in the first, a function's in the second.
+_OWN_CHANNELS: Final = "__"
+_STATE_CHANNELS: Final = frozenset({"__root__", "__previous__"})
+_ID_BYTES: Final = 256
+_FAMILIAR_LIMIT: Final = 50_000
+
+
+class MessageKeeper:
+    """A companion that stores the messages of each put. Safe to share between threads.
+
+    A process that puts on a thread for the first time sends the channel's messages whole, so that what was stored
+    without a keeper is made up for; rows that are there already stay as they are.
+
+    Args:
+        queries: The queries of the schema.
+    """
+
+    def __init__(self, queries: Queries) -> None:
+        self._queries = queries
+        self._familiar: set[tuple[str, str]] = set()
+
+    def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
+        """The statements for what is new in each channel that holds messages."""
+        request = plan.request
+        whole = request.parent is not None and not self._is_familiar(plan)
+        statements: list[Statement] = []
+        for change in list_changes(plan, all_channels=whole):
+            if not _is_of_messages(change):
+                continue
+            rows = _rows(change, _recorded_by_root(plan, change))
+            certain = change.is_known and not change.has_losses
+            if certain and not rows:
+                continue
+            key = _fitting_ids(request.address.thread_id, rows)
+            parameters: dict[str, Any] = {
+                **request.address._asdict(),
+                "revision": plan.manifest.revision,
+                "run_id": request.columns["run_id"],
+                "channel": change.channel,
+                "message_ids": key,
+                "messages": orjson.dumps(rows).decode(),
+            }
+            if certain:
+                is_root = not request.address.checkpoint_ns
+                add = self._queries.add_messages if is_root else self._queries.add_subgraph_messages
+                statements.append((add, parameters))
+            else:
+                present = [{"message_id": id} for _, _, id in _identified(change, range(len(change.value)))]
+                parameters["present_ids"] = _fitting_ids(request.address.thread_id, present)
+                statements.append((self._queries.reconcile_messages, parameters))
+        return statements
+
+    def after_put(self, plan: PutPlan) -> None:
+        """From now on, differences are enough."""
+        address = plan.request.address
+        if len(self._familiar) >= _FAMILIAR_LIMIT:
+            self._familiar = set()
+        self._familiar.add((address.thread_id, address.checkpoint_ns))
+
+    def forget_thread(self, thread_id: str) -> None:
+        """The next put looks at the branch again."""
+        self._familiar = {key for key in self._familiar if key[0] != thread_id}
+
+    def _is_familiar(self, plan: PutPlan) -> bool:
+        address = plan.request.address
+        return (address.thread_id, address.checkpoint_ns) in self._familiar
+
+
+def message_row(message: BaseMessage) -> dict[str, Any]:
+    """A message as its columns say it, without its id and place."""
+    calls: Sequence[Any] = ()
+    usage: Mapping[str, Any] = {}
+    if isinstance(message, AIMessage):
+        calls, usage = message.tool_calls, message.usage_metadata or {}
+    row = {
+        "role": message.type,
+        "agent": message.name,
+        "content": _text_of(message.content),
+        "tool_calls": [{"name": call["name"], "args": call["args"], "id": call["id"]} for call in calls] or None,
+        "tool_call_id": message.tool_call_id if isinstance(message, ToolMessage) else None,
+        "input_tokens": _tokens(usage.get("input_tokens")),
+        "output_tokens": _tokens(usage.get("output_tokens")),
+    }
+    safe: dict[str, Any] = to_json(row)[0]
+    return safe
+
+
+def _tokens(count: Any) -> int | None:
+    return count if type(count) is int and 0 <= count < 2**63 else None
+
+
+def _text_of(content: Any) -> str | None:
+    """The text of a message's content; images and the like have none."""
+    if isinstance(content, str):
+        return content
+    parts = [
+        part if isinstance(part, str) else part["text"]
+        for part in content
+        if isinstance(part, str) or (isinstance(part, dict) and isinstance(part.get("text"), str))
+    ]
+    return "\n".join(parts) if parts else None
+
+
+def _is_of_messages(change: ListChange) -> bool:
+    if change.channel.startswith(_OWN_CHANNELS) and change.channel not in _STATE_CHANNELS:
+        return False
+    if not change.value:
+        # Whatever it held is gone; if that were no messages, none are found.
+        return change.has_losses or not change.is_known
+    return any(isinstance(element, BaseMessage) for element in change.value)
+
+
+def _rows(change: ListChange, skipped: set[int]) -> list[dict[str, Any]]:
+    """The fresh messages as rows, one for each id: of two with one id the later stands."""
+    rows: dict[str, dict[str, Any]] = {}
+    for place, message, id in _identified(change, change.fresh):
+        if place not in skipped:
+            rows[id] = {"message_id": id, "position": place, **message_row(message)}
+    return list(rows.values())
+
+
+def _identified(change: ListChange, places: Iterable[int]) -> Iterator[tuple[int, BaseMessage, str]]:
+    """Messages at some places of a list with an id each: its own, or what its content says and how often before."""
+    ordinals: dict[int, int] | None = None
+    for place in places:
+        message = change.value[place]
+        if not isinstance(message, BaseMessage):
+            continue
+        if type(message.id) is str and message.id:
+            yield place, message, message.id
+            continue
+        if ordinals is None:
+            ordinals = _ordinals(change)
+        suffix = f"-{ordinals[place]}" if ordinals[place] > 1 else ""
+        yield place, message, _fingerprint(message) + suffix
+
+
+def _ordinals(change: ListChange) -> dict[int, int]:
+    """By place, the how-manieth of its equals an element is."""
+    marks: Sequence[Any] = (
+        split_digests(change.fingerprints)
+        if change.fingerprints is not None
+        else [_fingerprint(element) if isinstance(element, BaseMessage) else None for element in change.value]
+    )
+    seen: Counter[Any] = Counter()
+    ordinals = {}
+    for place, mark in enumerate(marks):
+        seen[mark] += 1
+        ordinals[place] = seen[mark]
+    return ordinals
+
+
+def _fingerprint(message: BaseMessage) -> str:
+    """The same in every process, unlike the codec's."""
+    return xxhash.xxh3_128_hexdigest(orjson.dumps(to_json(message.__dict__)[0]))
+
+
+def _fitting_ids(thread_id: str, rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The rows' ids, after those that PostgreSQL cannot store or index have been replaced by fingerprints."""
+    room = min(_ID_BYTES, (MAX_KEY_BYTES - len(thread_id.encode())) // 2)
+    for row in rows:
+        id = row["message_id"]
+        if not (id.isascii() and len(id) <= room and "\0" not in id):
+            row["message_id"] = _fitting_id(id, room)
+    return [row["message_id"] for row in rows]
+
+
+def _fitting_id(id: str, room: int) -> str:
+    encoded = id.encode("utf-8", "surrogatepass")
+    fits = len(encoded) <= room and "\0" not in id and encoded == id.encode("utf-8", "replace")
+    return id if fits else xxhash.xxh3_128_hexdigest(encoded)
+
+
+def _recorded_by_root(plan: PutPlan, change: ListChange) -> set[int]:
+    """Places of the elements that the root's checkpoint has, too: nearly all of what a subgraph starts from."""
+    root = plan.request.root
+    if root is None or change.fingerprints is None:
+        return set()
+    known = {
+        digest
+        for other in root.entries.values()
+        if isinstance(other, Elements) and other.marks is not None
+        for digest in split_digests(other.marks.digests)
+    }
+    return {place for place, digest in enumerate(split_digests(change.fingerprints)) if digest in known}

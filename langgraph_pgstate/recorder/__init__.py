@@ -1,0 +1,5 @@
+"""The recorder: a graph's runs, spans and events, beside its checkpoints."""
+
+from langgraph_pgstate.recorder.recorders import AsyncRecorder, Recorder
+
+__all__ = ["AsyncRecorder", "Recorder"]

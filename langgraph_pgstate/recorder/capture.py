@@ -1,0 +1,201 @@
+"""What went into a span and came out of it, copied while it is cheap and turned into JSON when there is time.
+
+`capture` runs in the callbacks, on the graph's own time: it copies what may be changed afterwards, so much and no more.
+`render` runs in the background.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import traceback
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from pathlib import PurePath
+from typing import Any
+from uuid import UUID
+
+import orjson
+from langchain_core.messages import BaseMessage
+from langgraph.types import Send
+from pydantic import BaseModel
+
+from langgraph_pgstate.codec.metadata import to_json
+from langgraph_pgstate.settings import RecorderSettings
+
+_ATOMS = frozenset({str, int, float, bool, type(None)})
+_AS_TEXT = (UUID, date, time, timedelta, Decimal, PurePath)
+_MOST_VALUES = 500
+_MOST_ITEMS = 64
+_MOST_DEPTH = 8
+_SHORT_CHAT = 8
+_LAST_MESSAGES = 4
+_TRACEBACK_BYTES = 16_384
+_NUL = rb"\u0000"
+
+JSON = orjson.Fragment
+
+
+def capture(value: Any) -> Any:
+    """A copy of a value, as near as JSON comes, that nobody else changes.
+
+    Of a long list of messages the last few are kept and the number, of other long lists the beginning. What is not
+    known is named by its type: no foreign code is called.
+    """
+    return _copy(value, [_MOST_VALUES], 0)
+
+
+def _copy(value: Any, left: list[int], depth: int) -> Any:
+    kind = type(value)
+    if kind in _ATOMS:
+        return value
+    left[0] -= 1
+    if left[0] < 0 or depth > _MOST_DEPTH:
+        return {"$omitted": _name(kind)}
+    depth += 1
+    if isinstance(value, BaseMessage):
+        return _message(value, left, depth)
+    if isinstance(value, dict):
+        return _copy_items(value, left, depth)
+    if isinstance(value, list | tuple):
+        return _copy_list(value, left, depth)
+    if isinstance(value, Enum):
+        return _copy(value.value, left, depth)
+    if isinstance(value, str | int | float):
+        return kind.__mro__[-2](value) if kind.__mro__[-2] in _ATOMS else str(value)
+    if isinstance(value, _AS_TEXT):
+        return str(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return {"$bytes": len(value)}
+    if isinstance(value, set | frozenset):
+        return _copy_list(list(value), left, depth)
+    if isinstance(value, Send):
+        return {"node": value.node, "arg": _copy(value.arg, left, depth)}
+    if isinstance(value, BaseModel):
+        return _copy_items(value.__dict__, left, depth)
+    if is_dataclass(value) and not isinstance(value, type):
+        named = {field.name: getattr(value, field.name, None) for field in fields(value)}
+        return _copy_items({name: item for name, item in named.items() if item not in (None, ())}, left, depth)
+    if isinstance(value, BaseException):
+        return {"type": _name(kind), "message": str(value)}
+    return {"$type": _name(kind)}
+
+
+def _copy_items(value: Mapping[Any, Any], left: list[int], depth: int) -> dict[str, Any]:
+    # A list first: another thread may be adding keys.
+    items = list(value.items())
+    copied = {
+        key if type(key) is str else str(key) if type(key) in _ATOMS else _name(type(key)): _copy(item, left, depth)
+        for key, item in items[:_MOST_ITEMS]
+    }
+    if len(items) > _MOST_ITEMS:
+        copied["$omitted"] = len(items) - _MOST_ITEMS
+    return copied
+
+
+def _copy_list(value: list[Any] | tuple[Any, ...], left: list[int], depth: int) -> Any:
+    length = len(value)
+    if length > _SHORT_CHAT and isinstance(value[-1], BaseMessage):
+        last = [_copy(item, left, depth) for item in value[-_LAST_MESSAGES:]]
+        return {"$messages": {"count": length, "last": last}}
+    if length > _MOST_ITEMS:
+        return {"$list": {"count": length, "first": [_copy(item, left, depth) for item in value[:_MOST_ITEMS]]}}
+    return [_copy(item, left, depth) for item in value]
+
+
+def _message(message: BaseMessage, left: list[int], depth: int) -> dict[str, Any]:
+    content = message.content
+    copied: dict[str, Any] = {
+        "role": message.type,
+        "content": content if type(content) is str else _copy(content, left, depth),
+    }
+    if message.id is not None:
+        copied["id"] = message.id
+    if message.name is not None:
+        copied["name"] = message.name
+    more = message.__dict__
+    if calls := more.get("tool_calls"):
+        copied["tool_calls"] = [
+            {"name": call.get("name"), "args": _copy(call.get("args"), left, depth), "id": call.get("id")}
+            for call in calls
+        ]
+    if (call_id := more.get("tool_call_id")) is not None:
+        copied["tool_call_id"] = call_id
+    if more.get("status") == "error":
+        copied["status"] = "error"
+    return copied
+
+
+def render(kind: str, captured: Any, settings: RecorderSettings) -> JSON | None:
+    """A captured value as JSON: redacted, then cut to the limit.
+
+    Args:
+        kind: `input`, `output` or `payload`.
+        captured: What `capture` answered.
+        settings: The limit, the hook, and whether there is anything to write at all.
+    """
+    if not settings.content or captured is None:
+        return None
+    text = dump(captured) if settings.redact is None else dump(_redacted(kind, captured, settings))
+    if len(text) <= settings.limit:
+        return JSON(text)
+    preview = text[: settings.limit].decode("utf-8", "ignore")
+    cut = {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest(), "preview": preview}
+    return JSON(orjson.dumps({"$truncated": cut}))
+
+
+def dump(captured: Any) -> bytes:
+    """Captured values as JSON that PostgreSQL accepts."""
+    try:
+        text = orjson.dumps(captured)
+    except TypeError:
+        # A lone surrogate, or an integer of more than 64 bits.
+        return orjson.dumps(to_json(captured)[0])
+    return orjson.dumps(to_json(captured)[0]) if _NUL in text else text
+
+
+def render_error(error: BaseException | None, settings: RecorderSettings) -> dict[str, str | None]:
+    """An exception as the columns `error_type`, `error_message` and `error_traceback`."""
+    if error is None:
+        return {}
+    try:
+        said = str(error)
+    except Exception:
+        said = ""
+    lines = "".join(traceback.format_exception(error))[-_TRACEBACK_BYTES:]
+    content: Any = {"message": said[:_TRACEBACK_BYTES], "traceback": lines}
+    if settings.redact is not None or not settings.content:
+        content = _redacted("error", content, settings) if settings.content else {}
+    if not isinstance(content, dict):
+        content = {"message": str(content)}
+    message, trace = content.get("message"), content.get("traceback")
+    return {
+        "error_type": _name(type(error)),
+        "error_message": None if message is None else clean(str(message)),
+        "error_traceback": None if trace is None else clean(str(trace)),
+    }
+
+
+def clean(text: str) -> str:
+    """A string that PostgreSQL's text can hold."""
+    if text.isascii() and "\0" not in text:
+        return text
+    cleaned: str = to_json(text)[0]
+    return cleaned
+
+
+def _redacted(kind: str, captured: Any, settings: RecorderSettings) -> Any:
+    value = to_json(captured)[0]
+    if settings.redact is None:
+        return value
+    try:
+        return to_json(settings.redact(kind, value))[0]
+    except Exception as error:
+        # What could not be redacted is not written.
+        return {"$redaction_failed": _name(type(error))}
+
+
+def _name(kind: type) -> str:
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

@@ -1,0 +1,397 @@
+"""The two recorders: a background thread, or a task of the event loop, that writes what the callbacks note."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import suppress
+from typing import Any, TypeVar
+from uuid import UUID
+
+from langgraph.pregel import Pregel
+from langgraph.pregel.remote import RemoteGraph
+
+from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.errors import ConfigurationError, PGStateError
+from langgraph_pgstate.holders import holder_id, is_known_dead
+from langgraph_pgstate.operations import maintenance, recording
+from langgraph_pgstate.recorder.handler import RecordingHandler
+from langgraph_pgstate.recorder.records import RunRecord
+from langgraph_pgstate.recorder.tracker import Tracker
+from langgraph_pgstate.settings import RecorderSettings, ThreadKeys
+from langgraph_pgstate.sql import queries
+from langgraph_pgstate.types import MaintenanceReport
+
+log = logging.getLogger("langgraph_pgstate.recorder")
+G = TypeVar("G", bound=Any)
+
+
+class Recorder(RecordingHandler):
+    """Records graphs that run in threads: a LangGraph callback handler with a thread of its own that writes.
+
+    A span's row is there a quarter of a second after its start, its end in the same batch or a later one; the end of a
+    run waits for its rows. Given to a saver as its companion, what a superstep's checkpoint saw is written in the
+    checkpoint's own transaction. When the database cannot be reached graphs run on: rows wait, and are written later.
+
+    Args:
+        database: Where the tables are, and in which schema. Not a connection inside somebody's transaction.
+        settings: What is written, and when.
+        keys: Keys of the config that say whose a thread is; the saver's.
+
+    Example:
+        >>> recorder = Recorder(database)
+        >>> graph = recorder.record(builder.compile(checkpointer=saver))
+    """
+
+    def __init__(
+        self, database: Database, settings: RecorderSettings | None = None, *, keys: ThreadKeys | None = None
+    ) -> None:
+        self._database = database
+        self._settings = settings or RecorderSettings()
+        self._queries = queries(database.schema)
+        self._tracker = Tracker(self._settings, self._queries, keys)
+        self._turn = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._asked = 0
+        self._done = 0
+        self._error: PGStateError | None = None
+        self._is_closed = False
+
+    def record(self, graph: G) -> G:
+        """The same graph, recorded.
+
+        Raises:
+            ConfigurationError: If the graph runs elsewhere, or cannot be given callbacks.
+        """
+        return _bind(graph, self)
+
+    def flush(self, patience: float | None = None) -> None:
+        """Write all that waits, and wait for it.
+
+        Args:
+            patience: Seconds to wait at most; the settings' if left out.
+
+        Raises:
+            PGStateError: If it could not be written. It stays, and is tried again.
+        """
+        if not self._tracker.is_busy:
+            return
+        if self._write(self._settings.patience if patience is None else patience):
+            error, self._error = self._error, None
+            if error is None:
+                return
+            raise error
+        raise PGStateError(f"{self._tracker.waiting} spans and events wait to be written; the database is slow")
+
+    def close(self) -> None:
+        """Write all that waits, and end the thread. What could not be written is lost, and said so.
+
+        Raises:
+            PGStateError: If something could not be written.
+        """
+        try:
+            if not self._is_closed:
+                self.flush()
+        except PGStateError:
+            log.warning("%d spans and events were not written", self._tracker.waiting)
+            raise
+        finally:
+            with self._turn:
+                self._is_closed = True
+                self._turn.notify_all()
+            if self._thread is not None:
+                self._thread.join(self._settings.patience)
+
+    def maintain(self, *, months: int = 2, drop_older_than: int | None = None) -> MaintenanceReport:
+        """Make the coming months' partitions, end the runs of dead processes, drop old spans if asked. Safe to repeat.
+
+        Args:
+            months: How many months ahead of this one.
+            drop_older_than: Drop the spans of months that are wholly older than this many before this one.
+        """
+        made = self._database.run(maintenance.make_months, self._queries, months, strayed=True)
+        dropped = []
+        if drop_older_than is not None:
+            dropped = self._database.run(maintenance.drop_months, self._queries, drop_older_than)
+        settled, after = 0, ("", "")
+        while page := self._database.run(maintenance.list_running, self._queries, after):
+            after = page[-1][:2]
+            for thread_id, dead in maintenance.choose_dead(page, is_known_dead).items():
+                settled += len(self._database.run(maintenance.settle_runs, self._queries, thread_id, dead))
+        return MaintenanceReport(tuple(made), tuple(dropped), settled)
+
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        """A graph, a node or a chain has ended."""
+        self._ended(self._tracker.end(run_id, outputs))
+
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        """A graph, a node or a chain has failed, or was interrupted."""
+        self._ended(self._tracker.end(run_id, error=error))
+
+    def _ended(self, run: RunRecord | None) -> None:
+        if run is not None:
+            # In an event loop nothing may wait; the thread writes it within moments.
+            self._write(0 if _in_loop() else self._settings.patience)
+        elif self._tracker.waiting >= self._settings.queue_size and not _in_loop():
+            self._write(self._settings.patience)
+
+    def _started(self) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            with self._turn:
+                if (self._thread is None or not self._thread.is_alive()) and not self._is_closed:
+                    self._thread = threading.Thread(target=self._work, name="pgstate-recorder", daemon=True)
+                    self._thread.start()
+        with self._turn:
+            self._turn.notify_all()
+
+    def _write(self, patience: float) -> bool:
+        """Have the thread write all that waits; whether it came to an end in time."""
+        self._started()
+        with self._turn:
+            self._asked += 1
+            mine = self._asked
+            self._turn.notify_all()
+            return patience > 0 and self._turn.wait_for(lambda: self._done >= mine or self._is_closed, patience)
+
+    def _work(self) -> None:
+        while not self._is_closed:
+            with self._turn:
+                if self._asked == self._done:
+                    # While nothing is under way there is nothing to wait for but a run's start.
+                    self._turn.wait(self._settings.interval if self._tracker.is_busy else None)
+                asked = self._asked
+                everything = asked > self._done
+            self._error = self._write_now(everything) or (None if everything else self._error)
+            with self._turn:
+                self._done = asked
+                self._turn.notify_all()
+
+    def _write_now(self, everything: bool) -> PGStateError | None:
+        tracker = self._tracker
+        try:
+            if tracker.is_clock_due:
+                before = time.time()
+                tracker.set_clock(self._database.run(recording.tell_time, self._queries), before, time.time())
+            self._database.run(
+                recording.write_pending,
+                self._queries,
+                tracker,
+                is_known_dead,
+                holder_id(),
+                self._settings.ttl,
+                everything,
+            )
+        except PGStateError as error:
+            log.warning("%d spans and events wait to be written: %s", tracker.waiting, error)
+            return error
+        except Exception as error:
+            log.exception("%d spans and events wait to be written", tracker.waiting)
+            return PGStateError(str(error))
+        return None
+
+
+class AsyncRecorder(RecordingHandler):
+    """Asynchronous twin of `Recorder`: a task of the event loop writes. Bound to the loop of the first run.
+
+    Args:
+        database: Where the tables are, and in which schema. Not a connection inside somebody's transaction.
+        settings: What is written, and when.
+        keys: Keys of the config that say whose a thread is; the saver's.
+    """
+
+    def __init__(
+        self, database: AsyncDatabase, settings: RecorderSettings | None = None, *, keys: ThreadKeys | None = None
+    ) -> None:
+        self._database = database
+        self._settings = settings or RecorderSettings()
+        self._queries = queries(database.schema)
+        self._tracker = Tracker(self._settings, self._queries, keys)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._is_closed = False
+        # Shadows the methods: see `_Awaited`.
+        self.on_chain_end = _Awaited(self._on_chain_end)  # type: ignore[method-assign]
+        self.on_chain_error = _Awaited(self._on_chain_error)  # type: ignore[method-assign]
+
+    def record(self, graph: G) -> G:
+        """Async twin of `Recorder.record`; not a coroutine."""
+        return _bind(graph, self)
+
+    async def flush(self, patience: float | None = None) -> None:
+        """Async twin of `Recorder.flush`."""
+        if not self._tracker.is_busy:
+            return
+        try:
+            error = await asyncio.wait_for(
+                self._write_now(True), self._settings.patience if patience is None else patience
+            )
+        except TimeoutError:
+            error = PGStateError(f"{self._tracker.waiting} spans and events wait to be written; the database is slow")
+        if error is not None:
+            raise error
+
+    async def close(self) -> None:
+        """Async twin of `Recorder.close`."""
+        try:
+            if not self._is_closed:
+                await self.flush()
+        except PGStateError:
+            log.warning("%d spans and events were not written", self._tracker.waiting)
+            raise
+        finally:
+            self._is_closed = True
+            self._wake.set()
+            if self._task is not None:
+                with suppress(asyncio.CancelledError):
+                    self._task.cancel()
+                    await self._task
+
+    async def maintain(self, *, months: int = 2, drop_older_than: int | None = None) -> MaintenanceReport:
+        """Async twin of `Recorder.maintain`."""
+        made = await self._database.run(maintenance.make_months, self._queries, months, strayed=True)
+        dropped = []
+        if drop_older_than is not None:
+            dropped = await self._database.run(maintenance.drop_months, self._queries, drop_older_than)
+        settled, after = 0, ("", "")
+        while page := await self._database.run(maintenance.list_running, self._queries, after):
+            after = page[-1][:2]
+            for thread_id, dead in maintenance.choose_dead(page, is_known_dead).items():
+                settled += len(await self._database.run(maintenance.settle_runs, self._queries, thread_id, dead))
+        return MaintenanceReport(tuple(made), tuple(dropped), settled)
+
+    def _on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> Awaitable[None]:
+        return self._wait_for(self._tracker.end(run_id, outputs))
+
+    def _on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> Awaitable[None]:
+        return self._wait_for(self._tracker.end(run_id, error=error))
+
+    def _wait_for(self, run: RunRecord | None) -> Awaitable[None]:
+        """What the end of a chain has to wait for: the run's rows, room in the queue, or nothing."""
+        if run is None and self._tracker.waiting < self._settings.queue_size:
+            return _NOTHING
+        self._ended(run)
+        return _Later(self._flush_patiently) if _in_loop() is self._loop else _NOTHING
+
+    async def _flush_patiently(self) -> None:
+        # It is said in the log; a graph does not fail for it.
+        with suppress(PGStateError):
+            await self.flush()
+
+    def _ended(self, run: RunRecord | None) -> None:
+        if run is not None:
+            self._notify()
+
+    def _started(self) -> None:
+        loop = _in_loop()
+        if (self._task is None or self._task.done()) and loop is not None and not self._is_closed:
+            self._loop = loop
+            self._task = loop.create_task(self._work(), name="pgstate-recorder")
+        self._notify()
+
+    def _notify(self) -> None:
+        if self._loop is None:
+            return
+        if _in_loop() is self._loop:
+            self._wake.set()
+        else:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._wake.set)
+
+    async def _work(self) -> None:
+        while not self._is_closed:
+            with suppress(TimeoutError):
+                timeout = self._settings.interval if self._tracker.is_busy else None
+                await asyncio.wait_for(self._wake.wait(), timeout)
+            self._wake.clear()
+            await self._write_now(False)
+
+    async def _write_now(self, everything: bool) -> PGStateError | None:
+        tracker = self._tracker
+        try:
+            async with self._writing:
+                if tracker.is_clock_due:
+                    before = time.time()
+                    tracker.set_clock(await self._database.run(recording.tell_time, self._queries), before, time.time())
+                await self._database.run(
+                    recording.write_pending,
+                    self._queries,
+                    tracker,
+                    is_known_dead,
+                    holder_id(),
+                    self._settings.ttl,
+                    everything,
+                )
+        except PGStateError as error:
+            log.warning("%d spans and events wait to be written: %s", tracker.waiting, error)
+            return error
+        except Exception as error:
+            log.exception("%d spans and events wait to be written", tracker.waiting)
+            return PGStateError(str(error))
+        return None
+
+
+async def _coroutine() -> None:
+    """What `_Awaited` passes for."""
+
+
+class _Awaited(functools.partial[Any]):
+    """A callback that LangChain's asynchronous managers await, and its blocking ones just call.
+
+    The asynchronous managers await what `inspect.iscoroutinefunction` takes for one, and it looks through a partial.
+    The blocking ones, which LangGraph uses for a conditional edge's function even inside an event loop, call it and
+    look for a coroutine in the answer, to run it in another thread while the loop stands still. This one answers an
+    awaitable that is no coroutine.
+    """
+
+    _callback: Callable[..., Awaitable[None]]
+
+    def __new__(cls, callback: Callable[..., Awaitable[None]]) -> _Awaited:
+        self = super().__new__(cls, _coroutine)
+        self._callback = callback
+        return self
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Awaitable[None]:
+        return self._callback(*args, **kwargs)
+
+
+class _Nothing:
+    """An awaitable that is done."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield
+
+
+class _Later:
+    """An awaitable that starts only when it is awaited."""
+
+    def __init__(self, begin: Callable[[], Awaitable[None]]) -> None:
+        self._begin = begin
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._begin().__await__()
+
+
+_NOTHING = _Nothing()
+
+
+def _bind(graph: G, handler: RecordingHandler) -> G:
+    if isinstance(graph, RemoteGraph):
+        raise ConfigurationError("a RemoteGraph runs on another server; record it there")
+    if not isinstance(graph, Pregel):
+        raise ConfigurationError(f"a compiled graph or an @entrypoint is needed, not {type(graph).__name__}")
+    bound: G = graph.with_config(callbacks=[handler])
+    return bound
+
+
+def _in_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,0 +1,584 @@
+"""What is under way and what is still to be written. Knows neither database nor loop: both recorders have one.
+
+The callbacks note, under a lock that is held for no longer than it takes to put something into a dict; `collect` and
+`take` make rows of it elsewhere. Whatever has not been acknowledged stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import orjson
+from langgraph.errors import GraphBubbleUp, GraphDrained, GraphInterrupt, ParentCommand
+
+from langgraph_pgstate.holders import holder_id
+from langgraph_pgstate.operations.companions import Statement
+from langgraph_pgstate.operations.planning import PutPlan
+from langgraph_pgstate.operations.recording import Batch, fork_statement, statements
+from langgraph_pgstate.recorder.capture import capture, clean
+from langgraph_pgstate.recorder.records import EventRecord, RunRecord, SpanRecord
+from langgraph_pgstate.settings import RecorderSettings, ThreadKeys
+from langgraph_pgstate.sql import Queries
+
+log = logging.getLogger("langgraph_pgstate.recorder")
+
+_HIDDEN = "langsmith:hidden"
+_STEP_TAG = "graph:step"
+_UNNAMED = "LangGraph"
+_CANCELLATIONS = (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit, SystemExit)
+_MAY_FORK = ("fork", "update", "input")
+_NO_DIGITS = re.compile(r"\D")
+_MOST_ID_CHARACTERS = 256
+_BATCH_RECORDS = 500
+_BATCH_BYTES = 4_000_000
+# A put that is under way has them; if it comes to nothing they are written a moment later.
+_TAKEN_SECONDS = 1.0
+_CLOCK_SECONDS = 60.0
+
+
+@dataclass(slots=True)
+class Pending:
+    """Records on their way to the database, each with the version of it that the rows have.
+
+    Attributes:
+        batch: The rows.
+        runs: Runs.
+        spans: Spans.
+        events: Events.
+        is_taken: Whether a put takes them along: then the thread's status, and what the dead left on it, stays to be
+            seen to.
+    """
+
+    batch: Batch
+    runs: list[tuple[RunRecord, int]] = field(default_factory=list)
+    spans: list[tuple[SpanRecord, int]] = field(default_factory=list)
+    events: list[EventRecord] = field(default_factory=list)
+    is_taken: bool = False
+
+    @property
+    def new_threads(self) -> list[str]:
+        """Threads on which a run starts."""
+        return sorted({clean(run.thread_id) for run, _ in self.runs if run.is_unsettled})
+
+    def __len__(self) -> int:
+        return len(self.runs) + len(self.spans) + len(self.events)
+
+
+class Tracker:
+    """Runs, spans and events from the first word of them until they are written."""
+
+    def __init__(self, settings: RecorderSettings, queries: Queries, keys: ThreadKeys | None = None) -> None:
+        self.settings = settings
+        self._keys = keys or ThreadKeys()
+        self.queries = queries
+        self.waiting = 0
+        self.offset = 0.0
+        self._lock = threading.Lock()
+        self._open: dict[UUID, SpanRecord] = {}
+        self._runs: dict[UUID, RunRecord] = {}
+        self._by_thread: dict[str, list[RunRecord]] = {}
+        self._renewed_at = time.monotonic()
+        self._clock_at = float("-inf")
+        # Reads /proc, which no callback should have to.
+        holder_id()
+
+    # What happens, told by the callbacks
+
+    def begin(
+        self,
+        kind: str,
+        name: str,
+        id: UUID,
+        parent_id: UUID | None,
+        tags: Sequence[str] | None,
+        metadata: Mapping[str, Any] | None,
+        input: Any,
+    ) -> SpanRecord | None:
+        """A span starts; `None` if it is none of anybody's business."""
+        metadata = metadata or {}
+        parent = self._open.get(parent_id) if parent_id is not None else None
+        if parent is None:
+            run = self._begin_run(id, name, metadata, input)
+            kind = "graph" if kind == "chain" else kind
+        else:
+            run = parent.run
+            if tags and _HIDDEN in tags:
+                self._open[id] = parent
+                return None
+        task_ns = metadata.get("langgraph_checkpoint_ns")
+        if kind == "chain" and task_ns and parent is not None and task_ns != parent.task_ns:
+            kind = "node"
+            if parent.kind == "chain" and tags and any(tag.startswith(_STEP_TAG) for tag in tags):
+                # Only a graph has supersteps.
+                parent.kind = "graph"
+                if parent.name not in (_UNNAMED, parent.node):
+                    parent.agent = parent.name
+                self._changed(parent)
+        span = SpanRecord(id, run, parent, kind, name)
+        if kind == "node":
+            self._place(span, metadata, task_ns or "")
+        if agent := metadata.get("lc_agent_name"):
+            span.agent = str(agent)
+        if self.settings.content and parent is not None:
+            span.input = capture(input)
+        self._open[id] = span
+        run.open[id] = span
+        self._changed(span)
+        return span
+
+    def end(
+        self,
+        id: UUID,
+        output: Any = None,
+        error: BaseException | None = None,
+        found: Callable[[SpanRecord], None] | None = None,
+    ) -> RunRecord | None:
+        """A span ends.
+
+        Args:
+            id: The span.
+            output: What came out of it.
+            error: What it raised.
+            found: Called with the span before it is handed on.
+
+        Returns:
+            Its run, if that ends with it.
+        """
+        span = self._open.pop(id, None)
+        if span is None or span.id != id:
+            return None
+        run = span.run
+        run.open.pop(id, None)
+        if found is not None:
+            found(span)
+        is_root = span.parent is None
+        span.status = "success" if error is None else _status_of(error)
+        if is_root and error is None and run.is_interrupted:
+            span.status = "interrupted"
+        if span.status == "error":
+            span.error = error
+        if self.settings.content and error is None and not is_root:
+            span.output = capture(output)
+        if error is None or isinstance(error, ParentCommand):
+            self._note_handoffs(span, output if error is None else error.args[0])
+        span.ended_at = run.now()
+        self._changed(span)
+        if not is_root:
+            return None
+        self._end_run(span, output, error)
+        return run
+
+    def interrupted(self, id: UUID | None, checkpoint_id: str, namespace: str, interrupts: Iterable[Any]) -> None:
+        """A graph pauses."""
+        span = self._open.get(id) if id is not None else None
+        if span is None:
+            return
+        if span.parent is None:
+            span.run.is_interrupted = True
+        found = [{"id": getattr(one, "id", None), "value": getattr(one, "value", one)} for one in interrupts]
+        event = EventRecord(span.run, "interrupt", {"node": span.node}, {"interrupts": found}, span)
+        event.checkpoint_ns, event.checkpoint_id = namespace, checkpoint_id
+        self._happened(event)
+
+    def resumed(self, id: UUID | None, checkpoint_id: str, namespace: str) -> None:
+        """A graph goes on from a checkpoint."""
+        span = self._open.get(id) if id is not None else None
+        if span is None:
+            return
+        run = span.run
+        run.resumed[namespace] = checkpoint_id
+        if span.parent is not None:
+            return
+        if run.first_checkpoint_id is None:
+            run.first_checkpoint_id = checkpoint_id
+        given = run.input.get("resume") if isinstance(run.input, dict) else None
+        event = EventRecord(run, "resume", {}, None if given is None else {"resume": given}, span)
+        event.checkpoint_ns, event.checkpoint_id = namespace, checkpoint_id
+        self._happened(event)
+
+    def find(self, id: UUID) -> SpanRecord | None:
+        """An open span."""
+        return self._open.get(id)
+
+    def changed(self, span: SpanRecord) -> None:
+        """Something was added to a span."""
+        self._changed(span)
+
+    # What a checkpoint's put takes along
+
+    def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
+        """What a thread has waiting, to be written with its checkpoint."""
+        try:
+            return self._before_put(plan, config)
+        except Exception:
+            log.exception("spans could not be written with %s; they follow on their own", plan.request.address)
+            return ()
+
+    def after_put(self, plan: PutPlan) -> None:
+        """The checkpoint and what it took along are committed."""
+        address = plan.request.address
+        run = self.run_on(address.thread_id)
+        if run is None:
+            return
+        if not address.checkpoint_ns and run.last_checkpoint_id != address.checkpoint_id:
+            run.last_checkpoint_id = address.checkpoint_id
+            if run.first_checkpoint_id is None:
+                run.first_checkpoint_id = address.checkpoint_id
+            with self._lock:
+                run.change()
+        taken = run.taken.pop((address.checkpoint_ns, address.checkpoint_id or ""), None)
+        if taken is not None:
+            self.acknowledge(taken)
+
+    def take(self, thread_id: str) -> Pending | None:
+        """The rows of the run on a thread, to be written by somebody else, who then has to `acknowledge` them."""
+        run = self.run_on(thread_id)
+        if run is None:
+            return None
+        pending = self._rows([run], everything=True, with_runs=run.is_new)
+        pending.is_taken = True
+        now = time.monotonic()
+        for span, _ in pending.spans:
+            span.taken_at = now
+        return pending if pending.batch else None
+
+    def run_on(self, thread_id: str) -> RunRecord | None:
+        """The run that is under way on a thread, the last begun if there are several."""
+        runs = self._by_thread.get(thread_id)
+        return runs[-1] if runs else None
+
+    def _before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
+        request = plan.request
+        address, columns = request.address, request.columns
+        run = self.run_on(address.thread_id)
+        found: list[Statement] = []
+        if run is not None:
+            run.note_checkpoint(address.checkpoint_ns, columns["step"], address.checkpoint_id or "")
+            if run.unplaced and columns["step"] is not None:
+                for span in run.unplaced.pop((address.checkpoint_ns, columns["step"]), ()):
+                    self._changed(span)
+            # So that a checkpoint leads to its run, and a run that is deleted takes its checkpoints along.
+            if columns.get("run_id") is None:
+                columns["run_id"] = run.run_id
+            for name in ("user_id", "tenant_id", "agent"):
+                if getattr(run, name) is None and columns.get(name) is not None:
+                    setattr(run, name, columns[name])
+                    with self._lock:
+                        run.change()
+            pending = self.take(address.thread_id)
+            if pending is not None:
+                run.taken[address.checkpoint_ns, address.checkpoint_id or ""] = pending
+                found = statements(self.queries, pending.batch)
+        source = columns.get("source")
+        parent = request.parent
+        if parent is not None and parent.checkpoint_id and source in _MAY_FORK:
+            # Its id is that of the checkpoint: a put that is sent again says the same.
+            moment = _NO_DIGITS.sub("", str(request.checkpoint.get("ts") or ""))[:20]
+            event_id = f"{moment}-fork-{address.checkpoint_id}"
+            run_id = None if run is None else run.run_id
+            found.append(fork_statement(self.queries, address, parent.checkpoint_id, event_id, run_id, source))
+        return found
+
+    # What is to be written
+
+    def collect(self, everything: bool = True) -> Pending | None:
+        """The next rows to write, at most some hundred; `None` if there are none.
+
+        Args:
+            everything: Also what has come in just now, which the next checkpoint may take along, and what a put that is
+                under way has taken.
+        """
+        pending = self._rows(list(self._runs.values()), everything=everything)
+        return pending if pending.batch else None
+
+    def acknowledge(self, pending: Pending) -> None:
+        """These rows are committed. What has changed since stays."""
+        with self._lock:
+            for run, version in pending.runs:
+                run.is_new = False
+                if pending.is_taken:
+                    continue
+                run.is_unsettled = False
+                run.written_at = time.monotonic()
+                if run.version == version:
+                    run.is_changed = False
+            for span, version in pending.spans:
+                if span.version == version and span.run.dirty.pop(span.id, None) is not None:
+                    self.waiting -= 1
+            for event in pending.events:
+                if event.run.events.pop(event.event_id, None) is not None:
+                    self.waiting -= 1
+            for run in {id(run): run for run, _ in pending.runs}.values():
+                self._forget_if_done(run)
+            for span, _ in pending.spans:
+                self._forget_if_done(span.run)
+
+    def halves(self, pending: Pending) -> list[Pending]:
+        """The same rows in two parts, to find the one that the database refuses."""
+        runs, spans, events = pending.runs, pending.spans, pending.events
+        if runs and (spans or events):
+            return [self._pack(runs, [], [], is_complete=False), self._pack([], spans, events)]
+        if spans and events:
+            return [self._pack([], spans, []), self._pack([], [], events)]
+        parts: list[Any] = runs or spans or events
+        middle = len(parts) // 2
+        cut = [parts[:middle], parts[middle:]]
+        if runs:
+            return [self._pack(part, [], []) for part in cut]
+        return [self._pack([], part, []) if spans else self._pack([], [], part) for part in cut]
+
+    def give_up(self, pending: Pending, error: BaseException) -> None:
+        """Rows that the database refuses for what they are: said aloud, and not tried again."""
+        what = [f"span {span.id}" for span, _ in pending.spans] + [f"run {run.run_id}" for run, _ in pending.runs]
+        log.error("PostgreSQL refuses %s: %s", ", ".join(what) or "an event", error)
+        self.acknowledge(pending)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a run is under way, or something waits."""
+        return bool(self._runs)
+
+    def own_runs(self) -> list[tuple[str, str]]:
+        """Thread and id of the runs under way."""
+        return [(clean(run.thread_id), clean(run.run_id)) for run in list(self._runs.values()) if run.ended_at is None]
+
+    def due_renewals(self) -> list[tuple[str, str]]:
+        """The runs to say that they are alive; none while that was said not long ago."""
+        now = time.monotonic()
+        if now - self._renewed_at < self.settings.ttl / 3:
+            return []
+        self._renewed_at = now
+        return self.own_runs()
+
+    @property
+    def is_clock_due(self) -> bool:
+        """Whether the database's clock should be asked for."""
+        return time.monotonic() - self._clock_at > _CLOCK_SECONDS
+
+    def set_clock(self, database: float, before: float, after: float) -> None:
+        """What the database's clock said between two moments of our own."""
+        self.offset = database - (before + after) / 2
+        self._clock_at = time.monotonic()
+
+    # Inside
+
+    def _begin_run(self, id: UUID, name: str, metadata: Mapping[str, Any], input: Any) -> RunRecord:
+        # A key that no index entry holds would make the checkpoint's put fail, too.
+        run_id = str(metadata.get("run_id") or id)[:_MOST_ID_CHARACTERS]
+        thread_id = metadata.get("thread_id")
+        # A run without a thread is its own.
+        run = RunRecord(id, run_id, str(thread_id or run_id), self.offset, holder_id())
+        run.has_thread = thread_id is not None
+        run.agent = _first(metadata, ("lc_agent_name", *self._keys.agent)) or (name if name != _UNNAMED else None)
+        run.tenant_id = _first(metadata, self._keys.tenant)
+        run.user_id = _first(metadata, self._keys.user)
+        attempt = metadata.get("run_attempt")
+        run.attempt = attempt if type(attempt) is int and 0 < attempt < 2**31 else None
+        if self.settings.content:
+            run.input = capture(input)
+        with self._lock:
+            self._runs[id] = run
+            self._by_thread.setdefault(run.thread_id, []).append(run)
+        self._happened(EventRecord(run, "status", {"status": "running"}))
+        return run
+
+    def _end_run(self, root: SpanRecord, output: Any, error: BaseException | None) -> None:
+        run = root.run
+        for span in list(run.open.values()):
+            # Tasks that were left alone when another one failed.
+            self._open.pop(span.id, None)
+            span.status, span.ended_at = "cancelled", root.ended_at
+            self._changed(span)
+        run.open.clear()
+        run.error = root.error
+        run.status = root.status
+        if self.settings.content and error is None:
+            run.output = capture(output)
+        facts = {"status": run.status}
+        if run.error is not None:
+            facts["error_type"] = type(run.error).__qualname__
+        self._happened(EventRecord(run, "status", facts))
+        with self._lock:
+            run.ended_at = root.ended_at
+            run.change()
+            runs = self._by_thread.get(run.thread_id, [])
+            if run in runs:
+                runs.remove(run)
+            if not runs:
+                self._by_thread.pop(run.thread_id, None)
+
+    def _place(self, span: SpanRecord, metadata: Mapping[str, Any], task_ns: str) -> None:
+        """Where in the graph a node's span is."""
+        graph_ns = task_ns.rpartition("|")[0]
+        path: Sequence[Any] = metadata.get("langgraph_path") or ()
+        # A call of a @task runs in its caller's graph, but its namespace is below its caller's.
+        while len(path) == 4 and path[3] is True:
+            graph_ns = graph_ns.rpartition("|")[0]
+            path = path[1]
+        step = metadata.get("langgraph_step")
+        run = span.run
+        span.task_ns, span.graph_ns = task_ns, graph_ns
+        span.node = metadata.get("langgraph_node")
+        span.step = step if type(step) is int else None
+        span.checkpoint_id = None
+        if span.step is not None:
+            if (graph_ns, span.step - 1) not in run.checkpoints and graph_ns in run.resumed:
+                span.checkpoint_id = run.resumed.pop(graph_ns)
+            if not graph_ns and span.step != run.last_step:
+                with self._lock:
+                    run.note_step(span.step)
+
+    def _note_handoffs(self, span: SpanRecord, output: Any) -> None:
+        if span.kind not in ("node", "tool"):
+            return
+        for target, update in _targets(output):
+            holders = []
+            above: SpanRecord | None = span
+            while above is not None:
+                holders.append(above)
+                above = above.parent
+            seen = span.handoffs or set()
+            if target in seen or target == span.node:
+                continue
+            for one in holders:
+                one.handoffs = (one.handoffs or set()) | {target}
+            made_by = span.name if span.kind == "tool" else None
+            source = span.agent if made_by and span.agent else span.node
+            facts = {"from": source, "to": target, "node": span.node, "tool": made_by}
+            content = {"reason": span.input if made_by else update}
+            kept = {name: value for name, value in content.items() if value is not None}
+            self._happened(EventRecord(span.run, "handoff", facts, kept, span))
+
+    def _changed(self, span: SpanRecord) -> None:
+        dirty = span.run.dirty
+        with self._lock:
+            span.version += 1
+            if span.id not in dirty:
+                dirty[span.id] = span
+                span.waits_since = time.monotonic()
+                self.waiting += 1
+
+    def _happened(self, event: EventRecord) -> None:
+        with self._lock:
+            event.run.events[event.event_id] = event
+            self.waiting += 1
+
+    def _forget_if_done(self, run: RunRecord) -> None:
+        if run.ended_at is not None and not (run.is_changed or run.dirty or run.events):
+            self._runs.pop(run.root_id, None)
+
+    def _rows(self, among: Sequence[RunRecord], *, everything: bool, with_runs: bool = True) -> Pending:
+        runs: list[tuple[RunRecord, int]] = []
+        spans: list[tuple[SpanRecord, int]] = []
+        events: list[EventRecord] = []
+        now = time.monotonic()
+        arrived, taken = now - self.settings.interval, now - _TAKEN_SECONDS
+        is_complete = True
+        with self._lock:
+            for run in among:
+                room = _BATCH_RECORDS - len(spans) - len(events)
+                if room <= 0:
+                    is_complete = False
+                    break
+                is_due = everything or run.written_at < arrived
+                found = [
+                    (span, span.version)
+                    for span in run.dirty.values()
+                    if everything or (span.waits_since < arrived and span.taken_at < taken)
+                ]
+                spans += found[:room]
+                if is_due:
+                    events += list(run.events.values())[: max(0, room - len(found))]
+                # Spans of a run that has no row yet would not be written; it is never due later than they are.
+                if with_runs and run.is_changed and is_due:
+                    runs.append((run, run.version))
+                is_complete = is_complete and len(found) <= room
+        return self._pack(runs, spans, events, is_complete=is_complete)
+
+    def _pack(
+        self,
+        runs: list[tuple[RunRecord, int]],
+        spans: list[tuple[SpanRecord, int]],
+        events: list[EventRecord],
+        *,
+        is_complete: bool = True,
+    ) -> Pending:
+        """Rows of these records, of as many as fit. Unless the spans are complete, no run counts as written to its end.
+
+        A run's totals are made of its spans, so its end has to come with the last of them, or again after them.
+        """
+        threads: set[str] = set()
+        settings = self.settings
+        ended = []
+        given = len(spans)
+        run_rows, runs = _dumps(runs, lambda pair: pair[0].row(settings))
+        span_rows, spans = _dumps(spans, lambda pair: pair[0].row(settings))
+        if not is_complete or len(spans) < given:
+            runs = [(run, -1) for run, _ in runs]
+        for run, version in runs:
+            threads.add(clean(run.thread_id))
+            if run.ended_at is not None and version >= 0:
+                ended.append((clean(run.thread_id), clean(run.run_id), run.started_at))
+        event_rows, events = _dumps(events, lambda event: event.row(settings))
+        threads.update(clean(span.run.thread_id) for span, _ in spans)
+        threads.update(clean(event.run.thread_id) for event in events)
+        batch = Batch(
+            sorted(threads),
+            run_rows,
+            span_rows,
+            event_rows,
+            begun=[(clean(run.thread_id), clean(run.run_id)) for run, _ in runs if run.is_unsettled],
+            ended=ended,
+            ttl=settings.ttl,
+        )
+        return Pending(batch, runs, spans, events)
+
+
+def _dumps(records: list[Any], row: Callable[[Any], dict[str, Any]]) -> tuple[str, list[Any]]:
+    """Rows as a JSON array, as many as fit a statement; and those records."""
+    parts: list[bytes] = []
+    size = 0
+    for record in records:
+        parts.append(orjson.dumps(row(record)))
+        size += len(parts[-1])
+        if size > _BATCH_BYTES:
+            break
+    return ("[" + b",".join(parts).decode() + "]" if parts else ""), records[: len(parts)]
+
+
+def _status_of(error: BaseException) -> str:
+    if isinstance(error, GraphInterrupt | GraphDrained):
+        return "interrupted"
+    if isinstance(error, GraphBubbleUp):
+        return "success"
+    return "cancelled" if isinstance(error, _CANCELLATIONS) else "error"
+
+
+def _targets(output: Any) -> list[tuple[str, Any]]:
+    """Where commands send the graph to, and what they say on the way."""
+    commands = output if isinstance(output, list | tuple) else [output]
+    found: list[tuple[str, Any]] = []
+    for command in commands:
+        if (goto := getattr(command, "goto", None)) is None or not hasattr(command, "update"):
+            continue
+        for target in goto if isinstance(goto, list | tuple) else [goto]:
+            name = target if isinstance(target, str) else getattr(target, "node", None)
+            if isinstance(name, str) and name and name != "__end__":
+                found.append((name, None))
+    return found
+
+
+def _first(metadata: Mapping[str, Any], keys: Sequence[str]) -> str | None:
+    for key in keys:
+        value = metadata.get(key)
+        if value is not None and value != "":
+            return str(value)
+    return None

@@ -1,0 +1,157 @@
+-- name: add_messages
+-- Stores the messages a checkpoint of the root namespace is the first to have, if that checkpoint was stored; what first appeared in a subgraph is the root's from then on.
+WITH stored AS MATERIALIZED (
+    SELECT 1 FROM /*schema*/checkpoints
+    WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id::text
+        AND revision = :revision::bigint
+), moved AS (
+    DELETE FROM /*schema*/messages
+    WHERE thread_id = :thread_id AND message_id = ANY(:message_ids::text[]) AND checkpoint_ns <> ''
+        AND EXISTS (SELECT 1 FROM stored)
+    RETURNING message_id, created_at
+)
+INSERT INTO /*schema*/messages AS known (
+    thread_id, message_id, checkpoint_id, checkpoint_ns, channel, position, change, created_at, run_id, role, agent,
+    content, tool_calls, tool_call_id, input_tokens, output_tokens
+)
+SELECT :thread_id, new.message_id, :checkpoint_id, :checkpoint_ns, :channel::text, new.position, 'added',
+    coalesce((SELECT min(moved.created_at) FROM moved WHERE moved.message_id = new.message_id), now()),
+    :run_id::text, new.role, new.agent, new.content, new.tool_calls, new.tool_call_id, new.input_tokens,
+    new.output_tokens
+FROM stored CROSS JOIN LATERAL jsonb_to_recordset(:messages::jsonb) AS new (
+        message_id text, position integer, role text, agent text, content text, tool_calls jsonb, tool_call_id text,
+        input_tokens bigint, output_tokens bigint
+    )
+ON CONFLICT (thread_id, message_id, checkpoint_id) DO UPDATE SET
+    position = excluded.position,
+    change = excluded.change,
+    run_id = excluded.run_id,
+    role = excluded.role,
+    agent = excluded.agent,
+    content = excluded.content,
+    tool_calls = excluded.tool_calls,
+    tool_call_id = excluded.tool_call_id,
+    input_tokens = excluded.input_tokens,
+    output_tokens = excluded.output_tokens
+WHERE known.channel = excluded.channel;
+
+-- name: add_subgraph_messages
+-- Stores the messages a subgraph's checkpoint is the first to have, if that checkpoint was stored; what the thread has already is left out.
+WITH stored AS MATERIALIZED (
+    SELECT 1 FROM /*schema*/checkpoints
+    WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id::text
+        AND revision = :revision::bigint
+)
+INSERT INTO /*schema*/messages AS known (
+    thread_id, message_id, checkpoint_id, checkpoint_ns, channel, position, change, created_at, run_id, role, agent,
+    content, tool_calls, tool_call_id, input_tokens, output_tokens
+)
+SELECT :thread_id, new.message_id, :checkpoint_id, :checkpoint_ns, :channel::text, new.position, 'added', now(),
+    :run_id::text, new.role, new.agent, new.content, new.tool_calls, new.tool_call_id, new.input_tokens,
+    new.output_tokens
+FROM stored CROSS JOIN LATERAL jsonb_to_recordset(:messages::jsonb) AS new (
+        message_id text, position integer, role text, agent text, content text, tool_calls jsonb, tool_call_id text,
+        input_tokens bigint, output_tokens bigint
+    )
+WHERE NOT EXISTS (
+    SELECT 1 FROM /*schema*/messages other
+    WHERE other.thread_id = :thread_id AND other.message_id = new.message_id AND other.checkpoint_id <> :checkpoint_id
+)
+ON CONFLICT (thread_id, message_id, checkpoint_id) DO UPDATE SET
+    position = excluded.position,
+    change = excluded.change,
+    run_id = excluded.run_id,
+    role = excluded.role,
+    agent = excluded.agent,
+    content = excluded.content,
+    tool_calls = excluded.tool_calls,
+    tool_call_id = excluded.tool_call_id,
+    input_tokens = excluded.input_tokens,
+    output_tokens = excluded.output_tokens
+WHERE known.channel = excluded.channel;
+
+-- name: reconcile_messages
+-- Compares a channel's messages at a checkpoint with what its branch had before, and stores what was added, edited and removed, if that checkpoint was stored.
+WITH RECURSIVE lineage AS (
+    SELECT checkpoint_id, parent_checkpoint_id FROM /*schema*/checkpoints
+    WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id::text
+        AND revision = :revision::bigint
+    UNION ALL
+    SELECT c.checkpoint_id, c.parent_checkpoint_id FROM lineage l JOIN /*schema*/checkpoints c
+        ON c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns AND c.checkpoint_id = l.parent_checkpoint_id
+), earlier AS MATERIALIZED (
+    -- The last word on each message; what a prune took the checkpoint of belongs to the branches that go on from it, or later.
+    SELECT DISTINCT ON (m.message_id) m.*
+    FROM /*schema*/messages m
+    WHERE m.thread_id = :thread_id AND m.checkpoint_ns = :checkpoint_ns AND m.channel = :channel::text
+        AND m.checkpoint_id < :checkpoint_id
+        AND (
+            m.checkpoint_id IN (SELECT l.checkpoint_id FROM lineage l)
+            OR (
+                m.checkpoint_id <= (SELECT l.parent_checkpoint_id FROM lineage l ORDER BY l.checkpoint_id LIMIT 1)
+                AND NOT EXISTS (
+                    SELECT 1 FROM /*schema*/checkpoints c
+                    WHERE c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns
+                        AND c.checkpoint_id = m.checkpoint_id
+                )
+            )
+        )
+    ORDER BY m.message_id, m.checkpoint_id DESC
+), moved AS (
+    DELETE FROM /*schema*/messages
+    WHERE thread_id = :thread_id AND message_id = ANY(:message_ids::text[]) AND checkpoint_ns <> ''
+        AND :checkpoint_ns = '' AND EXISTS (SELECT 1 FROM lineage)
+    RETURNING message_id, created_at
+), new AS (
+    SELECT * FROM jsonb_to_recordset(:messages::jsonb) AS n (
+        message_id text, position integer, role text, agent text, content text, tool_calls jsonb, tool_call_id text,
+        input_tokens bigint, output_tokens bigint
+    )
+    WHERE EXISTS (SELECT 1 FROM lineage)
+), changes AS (
+    SELECT new.*, CASE WHEN e.message_id IS NULL OR e.change = 'removed' THEN 'added' ELSE 'edited' END AS change
+    FROM new LEFT JOIN earlier e ON e.message_id = new.message_id
+    WHERE (
+        e.message_id IS NULL
+        OR e.change = 'removed'
+        OR (e.role, e.agent, e.content, e.tool_calls, e.tool_call_id)
+            IS DISTINCT FROM (new.role, new.agent, new.content, new.tool_calls, new.tool_call_id)
+    ) AND (
+        :checkpoint_ns = '' OR e.message_id IS NOT NULL OR NOT EXISTS (
+            SELECT 1 FROM /*schema*/messages other
+            WHERE other.thread_id = :thread_id AND other.message_id = new.message_id
+                AND other.checkpoint_id <> :checkpoint_id
+        )
+    )
+    UNION ALL
+    SELECT e.message_id, e.position, e.role, e.agent, NULL, NULL, e.tool_call_id, NULL, NULL, 'removed'
+    FROM earlier e
+    WHERE e.change <> 'removed' AND e.message_id <> ALL(:present_ids::text[]) AND EXISTS (SELECT 1 FROM lineage)
+)
+INSERT INTO /*schema*/messages AS known (
+    thread_id, message_id, checkpoint_id, checkpoint_ns, channel, position, change, created_at, run_id, role, agent,
+    content, tool_calls, tool_call_id, input_tokens, output_tokens
+)
+SELECT :thread_id, c.message_id, :checkpoint_id, :checkpoint_ns, :channel, c.position, c.change,
+    coalesce(first.created_at, now()), :run_id::text, c.role, c.agent, c.content, c.tool_calls, c.tool_call_id,
+    c.input_tokens, c.output_tokens
+FROM changes c LEFT JOIN LATERAL (
+    SELECT min(moved.created_at) AS created_at FROM moved WHERE moved.message_id = c.message_id
+) AS first ON true
+ON CONFLICT (thread_id, message_id, checkpoint_id) DO UPDATE SET
+    position = excluded.position,
+    change = excluded.change,
+    run_id = excluded.run_id,
+    role = excluded.role,
+    agent = excluded.agent,
+    content = excluded.content,
+    tool_calls = excluded.tool_calls,
+    tool_call_id = excluded.tool_call_id,
+    input_tokens = excluded.input_tokens,
+    output_tokens = excluded.output_tokens
+WHERE known.channel = excluded.channel;
+
+-- name: delete_messages
+-- Removes what was said first at some checkpoints of a namespace.
+DELETE FROM /*schema*/messages
+WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[]);

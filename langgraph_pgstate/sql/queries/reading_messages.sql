@@ -1,0 +1,121 @@
+-- name: get_message_outline
+-- What the messages of the root namespace, or of one of its channels, were on the branch that ends at a checkpoint, or at the newest: additions, edits and removals, oldest first, without their text. What is as old as the parent of the branch's root, and its checkpoint pruned, counts.
+WITH RECURSIVE lineage AS (
+    SELECT c.checkpoint_id, c.parent_checkpoint_id, 0 AS depth FROM /*schema*/checkpoints c
+    WHERE c.thread_id = :thread_id::text AND c.checkpoint_ns = ''
+        AND c.checkpoint_id = coalesce(:checkpoint_id::text, (
+            SELECT h.checkpoint_id FROM /*schema*/checkpoints h
+            WHERE h.thread_id = :thread_id AND h.checkpoint_ns = ''
+            ORDER BY h.checkpoint_id DESC LIMIT 1
+        ))
+    UNION ALL
+    SELECT c.checkpoint_id, c.parent_checkpoint_id, l.depth + 1
+    FROM lineage l JOIN /*schema*/checkpoints c
+        ON c.thread_id = :thread_id AND c.checkpoint_ns = '' AND c.checkpoint_id = l.parent_checkpoint_id
+), root AS (
+    SELECT l.parent_checkpoint_id FROM lineage l WHERE l.depth = (SELECT max(depth) FROM lineage)
+)
+SELECT m.message_id, m.checkpoint_id, m.change, m.position, m.role,
+    coalesce(octet_length(m.content), 0) + coalesce(octet_length(m.tool_calls::text), 0), m.output_tokens,
+    m.channel
+FROM /*schema*/messages m LEFT JOIN lineage l ON l.checkpoint_id = m.checkpoint_id
+WHERE m.thread_id = :thread_id AND m.checkpoint_ns = '' AND (:channel::text IS NULL OR m.channel = :channel)
+    AND (
+        l.checkpoint_id IS NOT NULL
+        OR m.checkpoint_id <= (SELECT r.parent_checkpoint_id FROM root r) AND NOT EXISTS (
+            SELECT 1 FROM /*schema*/checkpoints c
+            WHERE c.thread_id = :thread_id AND c.checkpoint_ns = '' AND c.checkpoint_id = m.checkpoint_id
+        )
+    )
+ORDER BY l.depth DESC NULLS FIRST, m.checkpoint_id, m.position, m.message_id;
+
+-- name: get_messages
+-- Some messages of a thread, each as it stood at one checkpoint, in the order asked for.
+SELECT m.thread_id, m.message_id, m.checkpoint_id, m.checkpoint_ns, m.channel, m.position, m.change, m.created_at,
+    m.run_id, m.role, m.agent, m.content, m.tool_calls, m.tool_call_id, m.input_tokens, m.output_tokens
+FROM unnest(:message_ids::text[], :checkpoint_ids::text[]) WITH ORDINALITY AS wanted (message_id, checkpoint_id, number)
+    JOIN /*schema*/messages m
+        ON m.thread_id = :thread_id::text AND m.message_id = wanted.message_id
+            AND m.checkpoint_id = wanted.checkpoint_id
+ORDER BY wanted.number;
+
+-- name: has_checkpoint
+-- Whether the root namespace of a thread has a checkpoint.
+SELECT EXISTS (
+    SELECT 1 FROM /*schema*/checkpoints
+    WHERE thread_id = :thread_id::text AND checkpoint_ns = '' AND checkpoint_id = :checkpoint_id::text
+);
+
+-- name: search_messages
+-- A page of the messages of all threads, or of one user's or tenant's, that hold some words, newest or best first, below a cursor. What an edit has replaced is left out.
+WITH found AS (
+    SELECT m.thread_id, m.message_id, m.checkpoint_id, m.created_at,
+        CASE WHEN :by_rank::boolean
+            THEN ts_rank(
+                to_tsvector('simple', left(m.content, 100000)), websearch_to_tsquery('simple', :query::text)
+            )::double precision
+            ELSE extract(epoch FROM m.created_at)::double precision
+        END AS score
+    FROM /*schema*/messages m
+    WHERE m.content IS NOT NULL AND m.change <> 'removed'
+        AND to_tsvector('simple', left(m.content, 100000)) @@ websearch_to_tsquery('simple', :query)
+        AND NOT EXISTS (
+            SELECT 1 FROM /*schema*/messages e
+            WHERE e.thread_id = m.thread_id AND e.message_id = m.message_id AND e.checkpoint_id > m.checkpoint_id
+                AND e.change = 'edited'
+        )
+        AND (:user_id::text IS NULL AND :tenant_id::text IS NULL OR EXISTS (
+            SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = m.thread_id
+                AND (:user_id IS NULL OR t.user_id = :user_id) AND (:tenant_id IS NULL OR t.tenant_id = :tenant_id)
+        ))
+), page AS (
+    SELECT f.thread_id, f.message_id, f.checkpoint_id, f.score FROM found f
+    WHERE f.score < :cursor_score::double precision OR f.score = :cursor_score
+        AND (f.thread_id, f.message_id, f.checkpoint_id)
+            > (:cursor_thread::text, :cursor_message::text, :cursor_id::text)
+    ORDER BY f.score DESC, f.thread_id, f.message_id, f.checkpoint_id
+    LIMIT :page_size
+)
+SELECT m.thread_id, m.message_id, m.checkpoint_id, m.checkpoint_ns, m.channel, m.position, m.change, m.created_at,
+    m.run_id, m.role, m.agent, m.content, m.tool_calls, m.tool_call_id, m.input_tokens, m.output_tokens,
+    ts_headline('simple', left(m.content, 100000), websearch_to_tsquery('simple', :query),
+        'StartSel=«, StopSel=», MaxFragments=2, MaxWords=20, MinWords=8, ShortWord=0, FragmentDelimiter=" … "'),
+    p.score
+FROM page p JOIN /*schema*/messages m
+    ON m.thread_id = p.thread_id AND m.message_id = p.message_id AND m.checkpoint_id = p.checkpoint_id
+ORDER BY p.score DESC, p.thread_id, p.message_id, p.checkpoint_id;
+
+-- name: search_messages_of_thread
+-- The same for one thread.
+WITH found AS (
+    SELECT m.thread_id, m.message_id, m.checkpoint_id, m.created_at,
+        CASE WHEN :by_rank::boolean
+            THEN ts_rank(
+                to_tsvector('simple', left(m.content, 100000)), websearch_to_tsquery('simple', :query::text)
+            )::double precision
+            ELSE extract(epoch FROM m.created_at)::double precision
+        END AS score
+    FROM /*schema*/messages m
+    WHERE m.thread_id = :thread_id::text AND m.content IS NOT NULL AND m.change <> 'removed'
+        AND to_tsvector('simple', left(m.content, 100000)) @@ websearch_to_tsquery('simple', :query)
+        AND NOT EXISTS (
+            SELECT 1 FROM /*schema*/messages e
+            WHERE e.thread_id = m.thread_id AND e.message_id = m.message_id AND e.checkpoint_id > m.checkpoint_id
+                AND e.change = 'edited'
+        )
+), page AS (
+    SELECT f.thread_id, f.message_id, f.checkpoint_id, f.score FROM found f
+    WHERE f.score < :cursor_score::double precision OR f.score = :cursor_score
+        AND (f.thread_id, f.message_id, f.checkpoint_id)
+            > (:cursor_thread::text, :cursor_message::text, :cursor_id::text)
+    ORDER BY f.score DESC, f.thread_id, f.message_id, f.checkpoint_id
+    LIMIT :page_size
+)
+SELECT m.thread_id, m.message_id, m.checkpoint_id, m.checkpoint_ns, m.channel, m.position, m.change, m.created_at,
+    m.run_id, m.role, m.agent, m.content, m.tool_calls, m.tool_call_id, m.input_tokens, m.output_tokens,
+    ts_headline('simple', left(m.content, 100000), websearch_to_tsquery('simple', :query),
+        'StartSel=«, StopSel=», MaxFragments=2, MaxWords=20, MinWords=8, ShortWord=0, FragmentDelimiter=" … "'),
+    p.score
+FROM page p JOIN /*schema*/messages m
+    ON m.thread_id = p.thread_id AND m.message_id = p.message_id AND m.checkpoint_id = p.checkpoint_id
+ORDER BY p.score DESC, p.thread_id, p.message_id, p.checkpoint_id;

@@ -1,0 +1,96 @@
+-- name: list_spans
+-- A page of a thread's spans, or of one of its runs, by the time they started, beyond a cursor.
+SELECT s.thread_id, s.run_id, s.span_id, s.parent_span_id, s.kind, s.name, s.status, s.started_at, s.ended_at,
+    s.checkpoint_ns, s.checkpoint_id, s.step, s.node, s.task_id, s.agent, s.provider, s.model, s.input_tokens,
+    s.output_tokens, s.cache_read_tokens, s.reasoning_tokens, s.cost, s.tool_call_id, s.error_type, s.error_message,
+    s.input, s.output, s.attributes
+FROM /*schema*/spans s
+WHERE s.thread_id = :thread_id::text
+    AND (s.started_at, s.span_id) > (:cursor_started_at::timestamptz, :cursor_span::text)
+    AND (:run_id::text IS NULL OR s.run_id = :run_id)
+    AND (:kind::text IS NULL OR s.kind = :kind)
+    AND (:name::text IS NULL OR s.name = :name)
+    AND (:status::text IS NULL OR s.status = :status)
+ORDER BY s.started_at, s.span_id
+LIMIT :page_size;
+
+-- name: list_spans_of_run
+-- A page of one run's spans, by the time they started, beyond a cursor.
+SELECT s.thread_id, s.run_id, s.span_id, s.parent_span_id, s.kind, s.name, s.status, s.started_at, s.ended_at,
+    s.checkpoint_ns, s.checkpoint_id, s.step, s.node, s.task_id, s.agent, s.provider, s.model, s.input_tokens,
+    s.output_tokens, s.cache_read_tokens, s.reasoning_tokens, s.cost, s.tool_call_id, s.error_type, s.error_message,
+    s.input, s.output, s.attributes
+FROM /*schema*/spans s
+WHERE s.thread_id = :thread_id::text AND s.run_id = :run_id::text
+    AND (s.started_at, s.span_id) > (:cursor_started_at::timestamptz, :cursor_span::text)
+ORDER BY s.started_at, s.span_id
+LIMIT :page_size;
+
+-- name: list_superstep_spans
+-- The spans of one superstep of a run, those within them included, by the time they started.
+WITH RECURSIVE inside AS (
+    SELECT s.span_id FROM /*schema*/spans s
+    WHERE s.thread_id = :thread_id::text AND s.run_id = :run_id::text
+        AND (
+            s.checkpoint_id = :parent_id::text
+            OR s.checkpoint_id IS NULL AND s.step = :step::integer
+                AND coalesce(s.checkpoint_ns, '') = :checkpoint_ns::text
+        )
+        AND (s.kind <> 'graph' OR s.parent_span_id IS NOT NULL)
+    UNION
+    SELECT s.span_id FROM inside i JOIN /*schema*/spans s
+        ON s.thread_id = :thread_id AND s.run_id = :run_id AND s.parent_span_id = i.span_id
+)
+SELECT s.thread_id, s.run_id, s.span_id, s.parent_span_id, s.kind, s.name, s.status, s.started_at, s.ended_at,
+    s.checkpoint_ns, s.checkpoint_id, s.step, s.node, s.task_id, s.agent, s.provider, s.model, s.input_tokens,
+    s.output_tokens, s.cache_read_tokens, s.reasoning_tokens, s.cost, s.tool_call_id, s.error_type, s.error_message,
+    s.input, s.output, s.attributes
+FROM /*schema*/spans s
+WHERE s.thread_id = :thread_id AND s.run_id = :run_id AND s.span_id IN (SELECT span_id FROM inside)
+ORDER BY s.started_at, s.span_id;
+
+-- name: list_superstep_executions
+-- The tool executions that began in one superstep of a run, in its namespace or through the spans of its subgraphs.
+SELECT e.thread_id, e.idempotency_key, e.tool, e.status, e.attempt, e.agent, e.tool_call_id, e.run_id, e.task_id,
+    e.checkpoint_ns, e.checkpoint_id, e.step, e.holder_id, e.alive_until, e.started_at, e.ended_at, e.arguments,
+    e.preview, e.error_type, e.error_message, e.compensates, e.compensated_at
+FROM /*schema*/tool_executions e
+WHERE e.thread_id = :thread_id::text AND e.run_id = :run_id::text
+    AND (e.checkpoint_id = :parent_id::text OR e.tool_call_id = ANY(:tool_call_ids::text[]))
+ORDER BY e.started_at, e.idempotency_key;
+
+-- name: get_provenance
+-- A checkpoint, or the newest of its namespace, and the branch it ends: depth, nearest fork, runs and their cost.
+WITH RECURSIVE lineage AS (
+    SELECT c.checkpoint_id, c.parent_checkpoint_id, c.run_id, 0 AS depth FROM /*schema*/checkpoints c
+    WHERE c.thread_id = :thread_id::text AND c.checkpoint_ns = :checkpoint_ns::text
+        AND c.checkpoint_id = coalesce(:checkpoint_id::text, (
+            SELECT h.checkpoint_id FROM /*schema*/checkpoints h
+            WHERE h.thread_id = :thread_id AND h.checkpoint_ns = :checkpoint_ns
+            ORDER BY h.checkpoint_id DESC LIMIT 1
+        ))
+    UNION ALL
+    SELECT c.checkpoint_id, c.parent_checkpoint_id, c.run_id, l.depth + 1
+    FROM lineage l JOIN /*schema*/checkpoints c
+        ON c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns AND c.checkpoint_id = l.parent_checkpoint_id
+), forks AS (
+    SELECT c.parent_checkpoint_id FROM /*schema*/checkpoints c
+    WHERE c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns AND c.parent_checkpoint_id IS NOT NULL
+    GROUP BY c.parent_checkpoint_id HAVING count(*) > 1
+), made_by AS (
+    SELECT l.run_id, max(l.depth) AS first_depth FROM lineage l WHERE l.run_id IS NOT NULL GROUP BY l.run_id
+)
+SELECT c.checkpoint_id, c.parent_checkpoint_id, c.source, c.step, c.created_at, c.run_id,
+    (SELECT max(l.depth) FROM lineage l),
+    (
+        SELECT l.checkpoint_id FROM lineage l JOIN forks f ON f.parent_checkpoint_id = l.checkpoint_id
+        WHERE l.depth > 0 ORDER BY l.depth LIMIT 1
+    ),
+    (SELECT array_agg(m.run_id ORDER BY m.first_depth DESC) FROM made_by m),
+    (
+        SELECT coalesce(sum(r.cost), 0) FROM /*schema*/runs r
+        WHERE r.thread_id = :thread_id AND r.run_id = ANY(ARRAY(SELECT m.run_id FROM made_by m))
+    )
+FROM lineage h JOIN /*schema*/checkpoints c
+    ON c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns AND c.checkpoint_id = h.checkpoint_id
+WHERE h.depth = 0;

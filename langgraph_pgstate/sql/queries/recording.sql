@@ -1,0 +1,230 @@
+-- name: put_runs
+-- Starts and ends runs; a run whose row is gone is not made again, an ended one not reopened by what is late.
+INSERT INTO /*schema*/runs AS stored (
+    thread_id, run_id, attempt, status, agent, tenant_id, user_id, holder_id, alive_until, started_at, ended_at,
+    first_checkpoint_id, last_checkpoint_id, steps, error_type, error_message, error_traceback, input, output
+)
+SELECT
+    s.thread_id, s.run_id, coalesce(s.attempt, 1), s.status, coalesce(s.agent, t.agent),
+    coalesce(s.tenant_id, t.tenant_id), coalesce(s.user_id, t.user_id), s.holder_id,
+    CASE WHEN s.ended_at IS NULL THEN now() + make_interval(secs => :ttl::double precision) END,
+    to_timestamp(s.started_at), to_timestamp(s.ended_at), s.first_checkpoint_id, s.last_checkpoint_id, s.steps,
+    s.error_type, s.error_message, s.error_traceback, s.input, s.output
+FROM jsonb_to_recordset(:rows::jsonb) AS s (
+    thread_id text, run_id text, is_new boolean, attempt integer, status text, agent text, tenant_id text, user_id text,
+    holder_id text, started_at double precision, ended_at double precision, first_checkpoint_id text,
+    last_checkpoint_id text, steps integer, error_type text, error_message text, error_traceback text, input jsonb,
+    output jsonb
+)
+LEFT JOIN /*schema*/threads t ON t.thread_id = s.thread_id AND t.thread_id = ANY(:thread_ids::text[])
+LEFT JOIN /*schema*/runs r ON r.thread_id = s.thread_id AND r.run_id = s.run_id AND r.thread_id = ANY(:thread_ids)
+WHERE s.is_new OR r.run_id IS NOT NULL
+ORDER BY s.thread_id COLLATE "C", s.run_id COLLATE "C"
+ON CONFLICT (thread_id, run_id) DO UPDATE SET
+    attempt = CASE WHEN excluded.started_at = stored.started_at THEN stored.attempt
+        ELSE greatest(stored.attempt + 1, excluded.attempt) END,
+    status = excluded.status,
+    agent = coalesce(excluded.agent, stored.agent),
+    tenant_id = coalesce(excluded.tenant_id, stored.tenant_id),
+    user_id = coalesce(excluded.user_id, stored.user_id),
+    holder_id = excluded.holder_id,
+    alive_until = excluded.alive_until,
+    started_at = excluded.started_at,
+    ended_at = excluded.ended_at,
+    first_checkpoint_id = coalesce(stored.first_checkpoint_id, excluded.first_checkpoint_id),
+    last_checkpoint_id = coalesce(excluded.last_checkpoint_id, stored.last_checkpoint_id),
+    steps = excluded.steps,
+    error_type = excluded.error_type,
+    error_message = excluded.error_message,
+    error_traceback = excluded.error_traceback,
+    input = excluded.input,
+    output = excluded.output
+WHERE excluded.started_at > stored.started_at
+    OR (excluded.started_at = stored.started_at AND (stored.ended_at IS NULL OR excluded.ended_at IS NOT NULL));
+
+-- name: put_new_threads
+-- Makes the rows of threads that a run starts on and no checkpoint was put on yet.
+INSERT INTO /*schema*/threads (thread_id, agent, user_id, tenant_id)
+SELECT s.thread_id, s.agent, s.user_id, s.tenant_id
+FROM jsonb_to_recordset(:rows::jsonb) AS s (
+    thread_id text, agent text, user_id text, tenant_id text, is_new boolean, has_thread boolean
+)
+WHERE s.is_new AND s.has_thread
+ORDER BY s.thread_id COLLATE "C"
+ON CONFLICT (thread_id) DO NOTHING;
+
+-- name: put_spans
+-- Starts and ends spans of runs that are there, with what their tokens cost; an ended span is not reopened by what is late.
+INSERT INTO /*schema*/spans AS stored (
+    thread_id, run_id, span_id, started_at, ended_at, parent_span_id, kind, name, status, checkpoint_ns, checkpoint_id,
+    step, node, task_id, agent, provider, model, input_tokens, output_tokens, cache_read_tokens, reasoning_tokens, cost,
+    tool_call_id, error_type, error_message, input, output, attributes, semconv_version
+)
+SELECT
+    s.thread_id, s.run_id, s.span_id, to_timestamp(s.started_at), to_timestamp(s.ended_at), s.parent_span_id, s.kind,
+    s.name, s.status, s.checkpoint_ns, s.checkpoint_id, s.step, s.node, s.task_id, s.agent, s.provider, s.model,
+    s.input_tokens, s.output_tokens, s.cache_read_tokens, s.reasoning_tokens,
+    CASE WHEN s.input_tokens IS NOT NULL OR s.output_tokens IS NOT NULL THEN (
+        SELECT (
+            (coalesce(s.input_tokens, 0) - coalesce(s.cache_read_tokens, 0)) * p.input
+            + coalesce(s.cache_read_tokens, 0) * coalesce(p.cache_read, p.input)
+            + (coalesce(s.output_tokens, 0) - coalesce(s.reasoning_tokens, 0)) * p.output
+            + coalesce(s.reasoning_tokens, 0) * coalesce(p.reasoning, p.output)
+        ) / 1000000
+        FROM /*schema*/prices p
+        WHERE p.model = s.model AND p.provider IN ('', coalesce(s.provider, ''))
+            AND p.valid_from <= to_timestamp(s.started_at)
+        ORDER BY p.provider <> '' DESC, p.valid_from DESC
+        LIMIT 1
+    ) END,
+    s.tool_call_id, s.error_type, s.error_message, s.input, s.output, coalesce(s.attributes, '{}'), :semconv_version::text
+FROM jsonb_to_recordset(:rows::jsonb) AS s (
+    thread_id text, run_id text, span_id text, started_at double precision, ended_at double precision,
+    parent_span_id text, kind text, name text, status text, checkpoint_ns text, checkpoint_id text, step integer,
+    node text, task_id text, agent text, provider text, model text, input_tokens bigint, output_tokens bigint,
+    cache_read_tokens bigint, reasoning_tokens bigint, tool_call_id text, error_type text, error_message text,
+    input jsonb, output jsonb, attributes jsonb
+)
+-- Looked up one by one: a join would read all runs of the thread.
+WHERE s.thread_id = ANY(:thread_ids::text[])
+    AND (SELECT true FROM /*schema*/runs r WHERE r.thread_id = s.thread_id AND r.run_id = s.run_id)
+ORDER BY s.thread_id COLLATE "C", s.run_id COLLATE "C", s.span_id COLLATE "C"
+ON CONFLICT (thread_id, run_id, span_id, started_at) DO UPDATE SET
+    ended_at = excluded.ended_at,
+    kind = excluded.kind,
+    status = excluded.status,
+    checkpoint_id = coalesce(excluded.checkpoint_id, stored.checkpoint_id),
+    agent = excluded.agent,
+    provider = excluded.provider,
+    model = excluded.model,
+    input_tokens = excluded.input_tokens,
+    output_tokens = excluded.output_tokens,
+    cache_read_tokens = excluded.cache_read_tokens,
+    reasoning_tokens = excluded.reasoning_tokens,
+    cost = excluded.cost,
+    tool_call_id = excluded.tool_call_id,
+    error_type = excluded.error_type,
+    error_message = excluded.error_message,
+    input = excluded.input,
+    output = excluded.output,
+    attributes = excluded.attributes
+WHERE stored.ended_at IS NULL OR excluded.ended_at IS NOT NULL;
+
+-- name: put_events
+-- Appends events; those of a run only while the run is there.
+INSERT INTO /*schema*/events (
+    thread_id, event_id, created_at, kind, run_id, checkpoint_ns, checkpoint_id, agent, payload
+)
+SELECT
+    s.thread_id, s.event_id, to_timestamp(s.created_at), s.kind, s.run_id, s.checkpoint_ns, s.checkpoint_id, s.agent,
+    s.payload
+FROM jsonb_to_recordset(:rows::jsonb) AS s (
+    thread_id text, event_id text, created_at double precision, kind text, run_id text, checkpoint_ns text,
+    checkpoint_id text, agent text, payload jsonb
+)
+LEFT JOIN /*schema*/runs r
+    ON r.thread_id = s.thread_id AND r.run_id = s.run_id AND r.thread_id = ANY(:thread_ids::text[])
+WHERE s.run_id IS NULL OR r.run_id IS NOT NULL
+ORDER BY s.thread_id COLLATE "C", s.event_id COLLATE "C"
+ON CONFLICT (thread_id, event_id) DO NOTHING;
+
+-- name: put_fork
+-- Notes that a checkpoint is not its parent's only child.
+INSERT INTO /*schema*/events (thread_id, event_id, kind, run_id, checkpoint_ns, checkpoint_id, payload)
+SELECT :thread_id::text, :event_id::text, 'fork', :run_id::text, :checkpoint_ns::text, :checkpoint_id::text,
+    jsonb_build_object('from', :parent_checkpoint_id::text, 'source', :source::text)
+WHERE EXISTS (
+    SELECT 1 FROM /*schema*/checkpoints c
+    WHERE c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns AND c.checkpoint_id > :parent_checkpoint_id
+        AND c.parent_checkpoint_id = :parent_checkpoint_id AND c.checkpoint_id <> :checkpoint_id
+) AND EXISTS (
+    SELECT 1 FROM /*schema*/checkpoints c
+    WHERE c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns AND c.checkpoint_id = :checkpoint_id
+)
+ON CONFLICT (thread_id, event_id) DO NOTHING;
+
+-- name: total_run
+-- Sums up a run's tokens and cost from its LLM spans.
+UPDATE /*schema*/runs SET
+    input_tokens = sums.input_tokens, output_tokens = sums.output_tokens, cost = sums.cost
+FROM (
+    SELECT coalesce(sum(input_tokens), 0) AS input_tokens, coalesce(sum(output_tokens), 0) AS output_tokens,
+        coalesce(sum(cost), 0) AS cost
+    FROM /*schema*/spans
+    WHERE thread_id = :thread_id AND run_id = :run_id AND kind = 'llm'
+        AND started_at >= to_timestamp(:since::double precision)
+) AS sums
+WHERE runs.thread_id = :thread_id::text AND runs.run_id = :run_id::text;
+
+-- name: refresh_statuses
+-- Gives threads the status that their newest run leaves them in.
+UPDATE /*schema*/threads AS t SET status = newest.status
+FROM (
+    SELECT k.thread_id, CASE r.status WHEN 'running' THEN 'busy' WHEN 'pending' THEN 'busy'
+        WHEN 'interrupted' THEN 'interrupted' WHEN 'error' THEN 'error' ELSE 'idle' END AS status
+    FROM /*schema*/threads k CROSS JOIN LATERAL (
+        SELECT status FROM /*schema*/runs WHERE runs.thread_id = k.thread_id ORDER BY started_at DESC LIMIT 1
+    ) AS r
+    WHERE k.thread_id = ANY(:thread_ids::text[])
+) AS newest
+WHERE t.thread_id = newest.thread_id AND t.thread_id = ANY(:thread_ids) AND t.status <> newest.status;
+
+-- name: renew_runs
+-- Says that the process that runs these runs is alive.
+UPDATE /*schema*/runs SET alive_until = now() + make_interval(secs => :ttl::double precision)
+FROM unnest(:thread_ids::text[], :run_ids::text[]) AS mine (thread_id, run_id)
+WHERE runs.thread_id = mine.thread_id AND runs.run_id = mine.run_id AND runs.thread_id = ANY(:thread_ids)
+    AND runs.status = 'running' AND runs.holder_id = :holder_id::text;
+
+-- name: find_running
+-- The running runs of some threads: who runs them, and whether the time has passed until when they were to be taken for alive.
+SELECT thread_id, run_id, holder_id, coalesce(alive_until < now(), true)
+FROM /*schema*/runs WHERE thread_id = ANY(:thread_ids::text[]) AND status = 'running';
+
+-- name: list_running
+-- A page of all running runs, by key.
+SELECT thread_id, run_id, holder_id, coalesce(alive_until < now(), true)
+FROM /*schema*/runs
+WHERE status = 'running' AND (thread_id, run_id) > (:cursor_thread_id::text, :cursor_run_id::text)
+ORDER BY thread_id, run_id LIMIT :page_size;
+
+-- name: settle_runs
+-- Ends runs of a thread whose process has died, with their spans; answers the runs that were still running.
+WITH dead AS (
+    UPDATE /*schema*/runs SET
+        status = 'error', ended_at = least(now(), coalesce(alive_until, now())), alive_until = NULL,
+        error_type = 'ProcessDied', error_message = 'the process that ran it has died'
+    FROM unnest(:run_ids::text[], :holder_ids::text[]) AS given (run_id, holder_id)
+    WHERE runs.thread_id = :thread_id AND runs.run_id = given.run_id
+        AND coalesce(runs.holder_id, '') = given.holder_id AND runs.status = 'running'
+        AND (runs.run_id = ANY(:known_dead::text[]) OR coalesce(runs.alive_until < now(), true))
+    RETURNING runs.thread_id, runs.run_id, runs.ended_at
+), ended AS (
+    UPDATE /*schema*/spans SET
+        status = 'error', ended_at = greatest(spans.started_at, dead.ended_at), error_type = 'ProcessDied',
+        error_message = 'the process that ran it has died'
+    FROM dead
+    WHERE spans.thread_id = :thread_id AND dead.thread_id = :thread_id AND spans.run_id = dead.run_id
+        AND spans.ended_at IS NULL
+), noted AS (
+    INSERT INTO /*schema*/events (thread_id, event_id, kind, run_id, payload)
+    SELECT dead.thread_id, to_char(dead.ended_at AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISSUS') || '-died-' || dead.run_id,
+        'status', dead.run_id, jsonb_build_object('status', 'error', 'error_type', 'ProcessDied')
+    FROM dead WHERE dead.thread_id = :thread_id
+    ON CONFLICT (thread_id, event_id) DO NOTHING
+)
+SELECT run_id FROM dead;
+
+-- name: settle_attempts
+-- Ends the spans that earlier attempts of a run left running.
+UPDATE /*schema*/spans SET
+    status = 'error', ended_at = greatest(spans.started_at, runs.started_at), error_type = 'ProcessDied',
+    error_message = 'the process that ran it has died'
+FROM /*schema*/runs
+WHERE spans.thread_id = :thread_id::text AND spans.run_id = :run_id::text AND spans.ended_at IS NULL
+    AND runs.thread_id = :thread_id AND runs.run_id = :run_id AND runs.attempt > 1
+    AND spans.started_at < runs.started_at;
+
+-- name: tell_time
+-- The database's clock, in seconds since 1970.
+SELECT extract(epoch FROM clock_timestamp())::double precision;

@@ -1,0 +1,151 @@
+-- name: begin_tool_execution
+-- Records the intent to run a tool, unless the action is known already; answers whether it was recorded.
+INSERT INTO /*schema*/tool_executions (
+    thread_id, idempotency_key, fingerprint, intent_id, tool, status, agent, tool_call_id, run_id, task_id,
+    checkpoint_ns, checkpoint_id, root_checkpoint_id, step, holder_id, alive_until, started_at, arguments, compensates
+)
+VALUES (
+    :thread_id, :idempotency_key, :fingerprint, :intent_id, :tool, 'running', :agent, :tool_call_id, :run_id, :task_id,
+    :checkpoint_ns, :checkpoint_id, :root_checkpoint_id, :step, :holder_id,
+    now() + make_interval(secs => :ttl_seconds::float8), now(), :arguments::text::jsonb, :compensates
+)
+ON CONFLICT (thread_id, idempotency_key) DO NOTHING
+RETURNING attempt;
+
+-- name: get_tool_execution
+-- One tool execution with its exact result, and whether its holder has let its time pass.
+SELECT thread_id, idempotency_key, tool, status, attempt, agent, tool_call_id, run_id, task_id, checkpoint_ns,
+    checkpoint_id, step, holder_id, alive_until, started_at, ended_at, arguments::text, preview, error_type,
+    error_message, compensates, compensated_at,
+    fingerprint, intent_id, answers, coalesce(alive_until <= now(), true), result_type, result
+FROM /*schema*/tool_executions
+WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key;
+
+-- name: take_over_tool_execution
+-- Begins another attempt at an action, if it is still as it was seen and nobody alive runs it: of several who try, one succeeds.
+UPDATE /*schema*/tool_executions SET
+    status = 'running',
+    attempt = attempt + 1,
+    intent_id = :intent_id,
+    agent = :agent,
+    tool_call_id = :tool_call_id,
+    run_id = :run_id,
+    task_id = :task_id,
+    checkpoint_ns = :checkpoint_ns,
+    checkpoint_id = :checkpoint_id,
+    root_checkpoint_id = :root_checkpoint_id,
+    step = :step,
+    holder_id = :holder_id,
+    alive_until = now() + make_interval(secs => :ttl_seconds::float8),
+    started_at = now(),
+    ended_at = NULL,
+    result_type = NULL,
+    result = NULL,
+    preview = NULL,
+    error_type = NULL,
+    error_message = NULL,
+    answers = :answers
+WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key
+    AND status = :seen_status AND intent_id IS NOT DISTINCT FROM :seen_intent_id
+    AND (status <> 'running' OR :is_gone::boolean OR coalesce(alive_until <= now(), true))
+RETURNING attempt;
+
+-- name: settle_tool_execution
+-- Decides how an action ended that nobody alive runs, if it is still as it was seen; whoever ran it can no longer write an outcome.
+UPDATE /*schema*/tool_executions SET
+    status = :status,
+    intent_id = :intent_id,
+    ended_at = now(),
+    result_type = :result_type,
+    result = :result,
+    preview = :preview,
+    error_type = :error_type,
+    error_message = :error_message,
+    answers = :answers
+WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key
+    AND status = :seen_status AND intent_id IS NOT DISTINCT FROM :seen_intent_id
+    AND (status <> 'running' OR :is_gone::boolean OR coalesce(alive_until <= now(), true))
+RETURNING attempt;
+
+-- name: mark_tool_execution_unknown
+-- Notes that whoever ran an action is gone. Should it turn out to be alive after all, it may still write the outcome.
+UPDATE /*schema*/tool_executions SET status = 'unknown'
+WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key
+    AND status = 'running' AND intent_id IS NOT DISTINCT FROM :seen_intent_id
+    AND (:is_gone::boolean OR coalesce(alive_until <= now(), true))
+RETURNING attempt;
+
+-- name: finish_tool_execution
+-- Writes the outcome of an attempt, unless somebody else has taken the action over.
+UPDATE /*schema*/tool_executions SET
+    status = :status,
+    ended_at = now(),
+    result_type = :result_type,
+    result = :result,
+    preview = :preview,
+    error_type = :error_type,
+    error_message = :error_message
+WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key AND intent_id = :intent_id
+RETURNING attempt;
+
+-- name: renew_tool_executions
+-- Keeps the attempts that one process has under way on one thread alive.
+UPDATE /*schema*/tool_executions SET alive_until = now() + make_interval(secs => :ttl_seconds::float8)
+WHERE thread_id = :thread_id AND idempotency_key = ANY(:idempotency_keys::text[])
+    AND intent_id = ANY(:intent_ids::text[]) AND status = 'running';
+
+-- name: get_task_questions
+-- How many resume values a task's settled executions have used up, and which of its executions have no outcome.
+SELECT coalesce(max(answers), 0), array_agg(idempotency_key || '#' || attempt ORDER BY idempotency_key)
+    FILTER (WHERE status IN ('running', 'unknown', 'timeout'))
+FROM /*schema*/tool_executions
+WHERE thread_id = :thread_id AND task_id = :task_id;
+
+-- name: list_tool_executions
+-- A page of a thread's tool executions, newest first, without their results.
+SELECT thread_id, idempotency_key, tool, status, attempt, agent, tool_call_id, run_id, task_id, checkpoint_ns,
+    checkpoint_id, step, holder_id, alive_until, started_at, ended_at, arguments::text, preview, error_type,
+    error_message, compensates, compensated_at
+FROM /*schema*/tool_executions
+WHERE thread_id = :thread_id
+    AND (:run_id::text IS NULL OR run_id = :run_id)
+    AND (:cursor_key::text IS NULL
+        OR (started_at, idempotency_key) < (:cursor_started_at::timestamptz, :cursor_key))
+ORDER BY started_at DESC, idempotency_key DESC
+LIMIT :page_size::integer;
+
+-- name: count_stored_checkpoints
+-- How many of a task's checkpoint and its root's are stored: LangGraph may still be writing them while the task runs.
+SELECT count(*) FROM /*schema*/checkpoints
+WHERE thread_id = :thread_id
+    AND ((checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id)
+        OR (checkpoint_ns = '' AND checkpoint_id = :root_checkpoint_id));
+
+-- name: find_root_checkpoint
+-- Whether a thread's root namespace has a checkpoint.
+SELECT 1 FROM /*schema*/checkpoints
+WHERE thread_id = :thread_id AND checkpoint_ns = '' AND checkpoint_id = :checkpoint_id;
+
+-- name: list_effects
+-- A thread's tool executions that were not taken back, last outcome first; of one run, or of what came after a checkpoint on its branches.
+WITH RECURSIVE later AS (
+    SELECT checkpoint_id FROM /*schema*/checkpoints
+    WHERE thread_id = :thread_id AND checkpoint_ns = '' AND checkpoint_id = :to_checkpoint::text
+    UNION ALL
+    SELECT child.checkpoint_id FROM /*schema*/checkpoints child
+    JOIN later ON child.parent_checkpoint_id = later.checkpoint_id
+    WHERE child.thread_id = :thread_id AND child.checkpoint_ns = ''
+)
+SELECT thread_id, idempotency_key, tool, status, attempt, agent, tool_call_id, run_id, task_id, checkpoint_ns,
+    checkpoint_id, step, holder_id, alive_until, started_at, ended_at, arguments::text, preview, error_type,
+    error_message, compensates, compensated_at
+FROM /*schema*/tool_executions
+WHERE thread_id = :thread_id AND compensates IS NULL AND compensated_at IS NULL AND status <> 'error'
+    AND (:run_id::text IS NULL OR run_id = :run_id)
+    AND (:to_checkpoint IS NULL OR coalesce(root_checkpoint_id, checkpoint_id) IN (SELECT checkpoint_id FROM later))
+ORDER BY ended_at DESC NULLS FIRST, started_at DESC, idempotency_key DESC;
+
+-- name: mark_compensated
+-- Notes that an effect was taken back.
+UPDATE /*schema*/tool_executions SET compensated_at = coalesce(compensated_at, now())
+WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key;

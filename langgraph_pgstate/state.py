@@ -1,0 +1,451 @@
+"""One object that owns the connections and hands out the parts, so that no part has to know another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.database import (
+    DEFAULT_PREPARE_THRESHOLD,
+    AsyncConnection,
+    AsyncConnectionPool,
+    AsyncDatabase,
+    Connection,
+    ConnectionPool,
+    Database,
+)
+from langgraph_pgstate.db.embedded import embedded_server
+from langgraph_pgstate.events import AsyncEvents, Events
+from langgraph_pgstate.messages import AsyncMessages, Messages
+from langgraph_pgstate.operations.addresses import configurable_of, thread_id_of
+from langgraph_pgstate.operations.companions import Companion, Companions
+from langgraph_pgstate.operations.messages import MessageKeeper
+from langgraph_pgstate.operations.projections import Projector, check_projectable
+from langgraph_pgstate.prices import AsyncPrices, Prices
+from langgraph_pgstate.recorder import AsyncRecorder, Recorder
+from langgraph_pgstate.runs import AsyncRuns, Runs
+from langgraph_pgstate.saver import AsyncPGStateSaver, PGStateSaver
+from langgraph_pgstate.settings import (
+    DEFAULT_EMBEDDED_PATH,
+    DEFAULT_SCHEMA,
+    PoolSettings,
+    RecorderSettings,
+    RetryPolicy,
+    ThreadKeys,
+    check_schema_name,
+)
+from langgraph_pgstate.spans import AsyncSpans, Spans
+from langgraph_pgstate.sql import Queries, queries
+from langgraph_pgstate.threads import AsyncThreads, Threads
+from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger, ToolPolicy, ToolSettings
+from langgraph_pgstate.types import MaintenanceReport
+
+G = TypeVar("G")
+
+
+class _State:
+    """What both colours have in common: everything that needs no connection."""
+
+    _queries: Queries
+    _codec: ValueCodec
+    _project: tuple[str, ...]
+    _recorder: Recorder | AsyncRecorder
+    _tool_settings: ToolSettings | None
+    _tool_default: ToolPolicy | None
+
+    def _companions(self, project: Sequence[str]) -> Companions:
+        """Who sends statements along with the saver's puts: the recorder first, for it knows the run.
+
+        With a serializer of the user's own, which may encrypt, messages are not copied into a table in clear text.
+        Projected channels are named one by one, so they are meant.
+        """
+        members: list[Companion] = [self._recorder]
+        if self._codec.is_native:
+            members.append(MessageKeeper(self._queries))
+        if project:
+            members.append(Projector(self._queries, project))
+        # After the projector has checked them.
+        self._project = tuple(project)
+        return Companions(*members)
+
+    def _recording(self) -> RecorderSettings:
+        # What a serializer encrypts must not stand in clear text beside it.
+        return RecorderSettings(content=self._codec.is_native)
+
+    @property
+    def schema(self) -> str:
+        """The PostgreSQL schema the tables are in."""
+        return self._queries.schema
+
+    def record(self, graph: G) -> G:
+        """The same graph, recorded: its runs, spans and events.
+
+        Raises:
+            ConfigurationError: If the graph runs elsewhere, or if a channel named in `project=` is none of the graph's
+                or does not fit JSON.
+        """
+        if self._project:
+            check_projectable(graph, self._project)
+        return self._recorder.record(graph)
+
+    def _run_of(self, config: Mapping[str, Any]) -> str | None:
+        return self._recorder.run_id_of(thread_id_of(configurable_of(config).get("thread_id")))
+
+
+class PGState(_State):
+    """A LangGraph application's whole working life in PostgreSQL. Safe to share between threads.
+
+    Args:
+        connection: A psycopg `ConnectionPool`, or a `Connection`, that the caller owns and closes. To record, give it a
+            pool, or a connection outside of transactions: the record is written in the background.
+        schema: The PostgreSQL schema of the tables.
+        serde: Serializer of values. With any but LangGraph's own, chat messages are not stored in a table of their
+            own: what a serializer encrypts must not stand beside it in clear text.
+        retry: How operations are repeated when a connection is lost.
+        project: Channels of the root graph kept readable as JSON, in clear text, whatever the serializer.
+        thread_keys: Which keys of `configurable` and `metadata` say whose a thread is.
+        recording: What is written of inputs and outputs, and how often; no contents unless told so, with a serializer
+            that is not LangGraph's own.
+        tools: Time limits and sizes of the ledger of tool executions.
+        tool_policy: What the ledger does with a tool that has no policy of its own.
+
+    Attributes:
+        saver: The checkpointer, to be compiled into graphs.
+        threads: Who talks to which agent, in which status; search by metadata and projected state.
+        runs: Invocations: failed, crashed, what they used and cost, what led to a checkpoint.
+        spans: Traces, and statistics of tools.
+        tools: The ledger: each tool call once.
+        messages: Conversations, and full-text search.
+        events: The audit trail.
+        prices: What tokens cost.
+
+    Raises:
+        ConfigurationError: If an argument is not usable.
+
+    Example:
+        >>> with PGState.open("postgresql://localhost/app", project=("booking",)) as state:
+        ...     state.setup()
+        ...     graph = state.record(builder.compile(checkpointer=state.saver))
+    """
+
+    _recorder: Recorder
+
+    def __init__(
+        self,
+        connection: Connection | ConnectionPool[Any],
+        *,
+        schema: str = DEFAULT_SCHEMA,
+        serde: SerializerProtocol | None = None,
+        retry: RetryPolicy | None = None,
+        project: Sequence[str] = (),
+        thread_keys: ThreadKeys | None = None,
+        recording: RecorderSettings | None = None,
+        tools: ToolSettings | None = None,
+        tool_policy: ToolPolicy | None = None,
+    ) -> None:
+        self._queries = queries(check_schema_name(schema))
+        self._codec = ValueCodec(serde)
+        self._tool_settings, self._tool_default = tools, tool_policy
+        self._database = (
+            connection if isinstance(connection, Database) else Database(connection, schema=schema, retry=retry)
+        )
+        self._recorder = Recorder(self._database, recording or self._recording(), keys=thread_keys)
+        self.saver = PGStateSaver(
+            self._database,  # type: ignore[arg-type]
+            schema=schema,
+            serde=serde,
+            companion=self._companions(project),
+            thread_keys=thread_keys,
+        )
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls,
+        dsn: str,
+        *,
+        schema: str = DEFAULT_SCHEMA,
+        serde: SerializerProtocol | None = None,
+        pool: PoolSettings | bool | int = True,
+        prepare_threshold: int | None = DEFAULT_PREPARE_THRESHOLD,
+        retry: RetryPolicy | None = None,
+        project: Sequence[str] = (),
+        thread_keys: ThreadKeys | None = None,
+        recording: RecorderSettings | None = None,
+        tools: ToolSettings | None = None,
+        tool_policy: ToolPolicy | None = None,
+    ) -> Iterator[Self]:
+        """Connect; write what still waits and disconnect at the end of the `with` block.
+
+        Args:
+            dsn: A libpq connection string or URI.
+            schema: The PostgreSQL schema of the tables.
+            serde: Serializer of values.
+            pool: Pool settings, a maximal size, `True` for 1 to 10 connections, `False` for a single connection.
+            prepare_threshold: Executions of a statement after which it is prepared; `None` never prepares.
+            retry: How operations are repeated when a connection is lost.
+            project: Channels kept readable as JSON.
+            thread_keys: Which keys say whose a thread is.
+            recording: What is written of inputs and outputs, and how often.
+            tools: Time limits and sizes of the ledger of tool executions.
+            tool_policy: What the ledger does with a tool that has no policy of its own.
+
+        Raises:
+            UnavailableError: If the server does not answer.
+            ConfigurationError: If an argument is not usable.
+        """
+        check_schema_name(schema)
+        with Database.open(dsn, schema=schema, pool=pool, prepare_threshold=prepare_threshold, retry=retry) as database:
+            state = cls(
+                database,  # type: ignore[arg-type]
+                schema=schema,
+                serde=serde,
+                project=project,
+                thread_keys=thread_keys,
+                recording=recording,
+                tools=tools,
+                tool_policy=tool_policy,
+            )
+            try:
+                yield state
+            finally:
+                state.close()
+
+    @classmethod
+    @contextmanager
+    def embedded(cls, path: str | Path = DEFAULT_EMBEDDED_PATH, **options: Any) -> Iterator[Self]:
+        """The same on the PostgreSQL that the `embedded` extra brings along, with its tables set up.
+
+        Args:
+            path: Data directory; made if it is missing, kept afterwards.
+            options: As for `open`.
+        """
+        with embedded_server(path) as dsn, cls.open(dsn, **options) as state:
+            state.setup()
+            yield state
+
+    def setup(self, *, metadata_index: bool = False) -> None:
+        """Make the tables, or bring them up to date; see `PGStateSaver.setup`."""
+        self.saver.setup(metadata_index=metadata_index)
+
+    def recorder(self) -> Recorder:
+        """The callback handler that `record` binds; for `config["callbacks"]`."""
+        return self._recorder
+
+    @cached_property
+    def threads(self) -> Threads:
+        """Who talks to which agent, in which status."""
+        return Threads(self._database, self._queries)
+
+    @cached_property
+    def runs(self) -> Runs:
+        """Invocations of graphs."""
+        return Runs(self._database, self._queries)
+
+    @cached_property
+    def spans(self) -> Spans:
+        """Timed operations in runs."""
+        return Spans(self._database, self._queries)
+
+    @cached_property
+    def messages(self) -> Messages:
+        """Chat messages."""
+        return Messages(self._database, self._queries)
+
+    @cached_property
+    def events(self) -> Events:
+        """What happened to threads."""
+        return Events(self._database, self._queries)
+
+    @cached_property
+    def prices(self) -> Prices:
+        """What tokens cost."""
+        return Prices(self._database)
+
+    @cached_property
+    def tools(self) -> ToolLedger:
+        """The ledger of tool executions: `ToolNode(tools, wrap_tool_call=state.tools)`."""
+        return ToolLedger(
+            self._database,
+            self._queries,
+            self._codec,
+            settings=self._tool_settings,
+            default=self._tool_default,
+            run_of=self._run_of,
+        )
+
+    def maintain(self, *, months: int = 2, drop_older_than: int | None = None) -> MaintenanceReport:
+        """Make the coming months' partitions, settle runs of processes that died, and drop old months if asked to.
+
+        Args:
+            months: How many months ahead.
+            drop_older_than: Drop the spans of months that ended so many months ago; all are kept when left out.
+        """
+        return self._recorder.maintain(months=months, drop_older_than=drop_older_than)
+
+    def flush(self) -> None:
+        """Write what still waits of the record."""
+        self._recorder.flush()
+
+    def close(self) -> None:
+        """Write what still waits; to be called before a caller's own pool is closed. Safe to repeat."""
+        if "tools" in self.__dict__:
+            self.tools.close()
+        self._recorder.close()
+
+
+class AsyncPGState(_State):
+    """Asynchronous twin of `PGState`, bound to the event loop it was made in."""
+
+    _recorder: AsyncRecorder
+
+    def __init__(
+        self,
+        connection: AsyncConnection | AsyncConnectionPool[Any],
+        *,
+        schema: str = DEFAULT_SCHEMA,
+        serde: SerializerProtocol | None = None,
+        retry: RetryPolicy | None = None,
+        project: Sequence[str] = (),
+        thread_keys: ThreadKeys | None = None,
+        recording: RecorderSettings | None = None,
+        tools: ToolSettings | None = None,
+        tool_policy: ToolPolicy | None = None,
+    ) -> None:
+        self._queries = queries(check_schema_name(schema))
+        self._codec = ValueCodec(serde)
+        self._tool_settings, self._tool_default = tools, tool_policy
+        self._database = (
+            connection
+            if isinstance(connection, AsyncDatabase)
+            else AsyncDatabase(connection, schema=schema, retry=retry)
+        )
+        self._recorder = AsyncRecorder(self._database, recording or self._recording(), keys=thread_keys)
+        self.saver = AsyncPGStateSaver(
+            self._database,  # type: ignore[arg-type]
+            schema=schema,
+            serde=serde,
+            companion=self._companions(project),
+            thread_keys=thread_keys,
+        )
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        dsn: str,
+        *,
+        schema: str = DEFAULT_SCHEMA,
+        serde: SerializerProtocol | None = None,
+        pool: PoolSettings | bool | int = True,
+        prepare_threshold: int | None = DEFAULT_PREPARE_THRESHOLD,
+        retry: RetryPolicy | None = None,
+        project: Sequence[str] = (),
+        thread_keys: ThreadKeys | None = None,
+        recording: RecorderSettings | None = None,
+        tools: ToolSettings | None = None,
+        tool_policy: ToolPolicy | None = None,
+    ) -> AsyncIterator[Self]:
+        """Async twin of `PGState.open`."""
+        check_schema_name(schema)
+        async with AsyncDatabase.open(
+            dsn, schema=schema, pool=pool, prepare_threshold=prepare_threshold, retry=retry
+        ) as database:
+            state = cls(
+                database,  # type: ignore[arg-type]
+                schema=schema,
+                serde=serde,
+                project=project,
+                thread_keys=thread_keys,
+                recording=recording,
+                tools=tools,
+                tool_policy=tool_policy,
+            )
+            try:
+                yield state
+            finally:
+                await state.close()
+
+    @classmethod
+    @asynccontextmanager
+    async def embedded(cls, path: str | Path = DEFAULT_EMBEDDED_PATH, **options: Any) -> AsyncIterator[Self]:
+        """Async twin of `PGState.embedded`."""
+        server = embedded_server(path)
+        dsn = await asyncio.to_thread(server.__enter__)
+        try:
+            async with cls.open(dsn, **options) as state:
+                await state.setup()
+                yield state
+        finally:
+            await asyncio.to_thread(server.__exit__, None, None, None)
+
+    async def setup(self, *, metadata_index: bool = False) -> None:
+        """Async twin of `PGState.setup`."""
+        await self.saver.setup(metadata_index=metadata_index)
+
+    def recorder(self) -> AsyncRecorder:
+        """The callback handler that `record` binds; for `config["callbacks"]`."""
+        return self._recorder
+
+    @cached_property
+    def threads(self) -> AsyncThreads:
+        """Who talks to which agent, in which status."""
+        return AsyncThreads(self._database, self._queries)
+
+    @cached_property
+    def runs(self) -> AsyncRuns:
+        """Invocations of graphs."""
+        return AsyncRuns(self._database, self._queries)
+
+    @cached_property
+    def spans(self) -> AsyncSpans:
+        """Timed operations in runs."""
+        return AsyncSpans(self._database, self._queries)
+
+    @cached_property
+    def messages(self) -> AsyncMessages:
+        """Chat messages."""
+        return AsyncMessages(self._database, self._queries)
+
+    @cached_property
+    def events(self) -> AsyncEvents:
+        """What happened to threads."""
+        return AsyncEvents(self._database, self._queries)
+
+    @cached_property
+    def prices(self) -> AsyncPrices:
+        """What tokens cost."""
+        return AsyncPrices(self._database)
+
+    @cached_property
+    def tools(self) -> AsyncToolLedger:
+        """The ledger of tool executions: `ToolNode(tools, awrap_tool_call=state.tools)`."""
+        return AsyncToolLedger(
+            self._database,
+            self._queries,
+            self._codec,
+            settings=self._tool_settings,
+            default=self._tool_default,
+            run_of=self._run_of,
+        )
+
+    async def maintain(self, *, months: int = 2, drop_older_than: int | None = None) -> MaintenanceReport:
+        """Async twin of `PGState.maintain`."""
+        return await self._recorder.maintain(months=months, drop_older_than=drop_older_than)
+
+    async def flush(self) -> None:
+        """Async twin of `PGState.flush`."""
+        await self._recorder.flush()
+
+    async def close(self) -> None:
+        """Async twin of `PGState.close`."""
+        if "tools" in self.__dict__:
+            await self.tools.close()
+        await self._recorder.close()

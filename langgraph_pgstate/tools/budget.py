@@ -1,0 +1,142 @@
+"""An end to runs that would go on for ever: so many supersteps, so many tokens."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+from uuid import UUID
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import AIMessage
+from langchain_core.outputs import ChatGeneration, LLMResult
+
+from langgraph_pgstate.errors import ConfigurationError, RunBudgetExceededError
+
+
+class _Use:
+    """What one run has used."""
+
+    __slots__ = ("steps", "tokens")
+
+    def __init__(self) -> None:
+        self.steps: set[int] = set()
+        self.tokens = 0
+
+
+class Budget(BaseCallbackHandler):
+    """Ends a run that has used up its supersteps or tokens with an error. One instance serves many runs at once.
+
+    A superstep too many does not begin; tokens are known when a model has answered, so the call that exceeds them is
+    the last one. Subgraphs' tokens count for their root; their supersteps don't.
+
+    Args:
+        max_steps: Supersteps of the root graph in one invocation.
+        max_tokens: Input and output tokens together, as the models report them.
+
+    Raises:
+        ConfigurationError: If neither is given, or one is not positive.
+    """
+
+    raise_error = True
+    run_inline = True
+
+    def __init__(self, *, max_steps: int | None = None, max_tokens: int | None = None) -> None:
+        if max_steps is None and max_tokens is None:
+            raise ConfigurationError("a budget has max_steps, max_tokens, or both")
+        for name, value in (("max_steps", max_steps), ("max_tokens", max_tokens)):
+            if value is not None and value < 1:
+                raise ConfigurationError(f"{name}={value}: at least 1")
+        self._max_steps, self._max_tokens = max_steps, max_tokens
+        self._roots: dict[UUID, UUID] = {}
+        self._uses: dict[UUID, _Use] = {}
+        self._lock = threading.Lock()
+
+    def on_chain_start(
+        self,
+        serialized: dict[str, Any],
+        inputs: Any,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Count a superstep, if this is a node of the root graph."""
+        use = self._begin(run_id, parent_run_id)
+        metadata = metadata or {}
+        step, namespace = metadata.get("langgraph_step"), str(metadata.get("langgraph_checkpoint_ns") or "")
+        if use is None or not isinstance(step, int) or "|" in namespace:
+            return
+        use.steps.add(step)
+        if self._max_steps is not None and len(use.steps) > self._max_steps:
+            raise RunBudgetExceededError("steps", len(use.steps) - 1, self._max_steps)
+        self._check_tokens(use)
+
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        """Forget what has ended."""
+        self._end(run_id)
+
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        """Forget what has ended."""
+        self._end(run_id)
+
+    def on_tool_start(self, *args: Any, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any) -> None:
+        """Note whose it is: a tool may call models."""
+        self._begin(run_id, parent_run_id)
+
+    def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        """Forget what has ended."""
+        self._end(run_id)
+
+    def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        """Forget what has ended."""
+        self._end(run_id)
+
+    def on_chat_model_start(self, *args: Any, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any) -> None:
+        """Refuse a call for which nothing is left."""
+        if (use := self._begin(run_id, parent_run_id)) is not None:
+            self._check_tokens(use)
+
+    def on_llm_start(self, *args: Any, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any) -> None:
+        """Refuse a call for which nothing is left."""
+        if (use := self._begin(run_id, parent_run_id)) is not None:
+            self._check_tokens(use)
+
+    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
+        """Count what a model has used."""
+        with self._lock:
+            use = self._uses.get(self._roots.get(run_id, run_id))
+            if use is not None:
+                use.tokens += _tokens_of(response)
+        self._end(run_id)
+
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        """Forget what has ended."""
+        self._end(run_id)
+
+    def _begin(self, run_id: UUID, parent_run_id: UUID | None) -> _Use | None:
+        with self._lock:
+            root = run_id if parent_run_id is None else self._roots.get(parent_run_id, run_id)
+            self._roots[run_id] = root
+            return self._uses.setdefault(root, _Use())
+
+    def _end(self, run_id: UUID) -> None:
+        with self._lock:
+            if self._roots.pop(run_id, None) == run_id:
+                self._uses.pop(run_id, None)
+                # What was refused at its start is never told to have ended.
+                self._roots = {run: root for run, root in self._roots.items() if root != run_id}
+
+    def _check_tokens(self, use: _Use) -> None:
+        if self._max_tokens is not None and use.tokens >= self._max_tokens:
+            raise RunBudgetExceededError("tokens", use.tokens, self._max_tokens)
+
+
+def _tokens_of(response: LLMResult) -> int:
+    used = 0
+    for generations in response.generations:
+        for generation in generations:
+            message = generation.message if isinstance(generation, ChatGeneration) else None
+            if isinstance(message, AIMessage) and message.usage_metadata:
+                used += message.usage_metadata["input_tokens"] + message.usage_metadata["output_tokens"]
+    return used

@@ -1,0 +1,103 @@
+"""Taking effects back, last one first; each compensation is an action of the ledger itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.errors import ToolFailedError
+from langgraph_pgstate.operations import tool_executions
+from langgraph_pgstate.operations.tool_executions import Intent
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.tools.calls import arguments_json, new_intent_id
+from langgraph_pgstate.tools.flow import Flow, Job
+from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
+from langgraph_pgstate.tools.results import ParentAnswer, restore
+from langgraph_pgstate.types import CompensationReport, ToolExecution
+
+_PREFIX = "compensate:"
+
+
+@dataclass(frozen=True, slots=True)
+class Compensator:
+    """What takes a tool back.
+
+    Attributes:
+        name: What it is called in the ledger.
+        function: Called with the `ToolExecution` to take back and its recorded result.
+        policy: What may be done with it.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    policy: ToolPolicy
+
+
+async def compensate_all(
+    flow: Flow,
+    queries: Queries,
+    codec: ValueCodec,
+    settings: ToolSettings,
+    compensators: Mapping[str, Compensator],
+    thread_id: str,
+    run_id: str | None,
+    to_checkpoint: str | None,
+) -> CompensationReport:
+    """Take back what tools have done. Safe to kill and to call again.
+
+    Raises:
+        NotFoundError: If there is no such checkpoint.
+    """
+    effects = await flow.hands.run(tool_executions.list_effects, queries, thread_id, run_id, to_checkpoint)
+    compensated, uncovered, unsettled = [], [], []
+    failed: list[tuple[ToolExecution, Exception]] = []
+    for effect in effects:
+        compensator = compensators.get(effect.tool)
+        if effect.status != "success":
+            unsettled.append(effect)
+        elif compensator is None:
+            uncovered.append(effect)
+        else:
+            try:
+                await _compensate(flow, queries, codec, settings, compensator, effect)
+                compensated.append(effect)
+            except Exception as error:
+                failed.append((effect, error))
+    return CompensationReport(tuple(compensated), tuple(failed), tuple(uncovered), tuple(unsettled))
+
+
+async def _compensate(
+    flow: Flow,
+    queries: Queries,
+    codec: ValueCodec,
+    settings: ToolSettings,
+    compensator: Compensator,
+    effect: ToolExecution,
+) -> None:
+    thread_id, key = effect.thread_id, effect.idempotency_key
+    recorded = await flow.hands.run(tool_executions.get, queries, thread_id, key)
+    if recorded is None:
+        return
+    result = restore(codec, recorded)
+    intent = Intent(
+        thread_id,
+        f"{_PREFIX}{key}",
+        None,
+        new_intent_id(),
+        compensator.name,
+        arguments_json({"tool": effect.tool, "key": key, "arguments": effect.arguments}, settings),
+        agent=effect.agent,
+        run_id=effect.run_id,
+        compensates=key,
+    )
+    answer = result.command if isinstance(result, ParentAnswer) else result
+    job = Job(intent, compensator.policy, lambda: compensator.function(effect, answer))
+    try:
+        await flow.perform(job)
+    except ToolFailedError:
+        # It failed in an earlier call; being called again is being asked to try again.
+        await flow.settle(thread_id, intent.idempotency_key, "retry", None)
+        await flow.perform(job)
+    await flow.hands.run(tool_executions.mark_compensated, queries, thread_id, key)

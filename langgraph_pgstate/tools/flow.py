@@ -1,0 +1,468 @@
+"""How one action is run once: intent, effect, outcome; and what to do about an action that is on record already.
+
+Written once for both colours: it awaits nothing but its hands and a port.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from langgraph.errors import GraphBubbleUp, ParentCommand
+
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.port import run_blocking
+from langgraph_pgstate.errors import (
+    ConfigurationError,
+    NotFoundError,
+    PGStateError,
+    ToolBusyError,
+    ToolFailedError,
+    ToolOutcomeUnknownError,
+    ToolOvertakenError,
+    ToolTimeoutError,
+)
+from langgraph_pgstate.holders import holder_id, is_known_dead
+from langgraph_pgstate.operations import tool_executions
+from langgraph_pgstate.operations.tool_executions import Intent, Outcome, Recorded
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.tools.calls import Execution, _current, new_intent_id
+from langgraph_pgstate.tools.hands import Hands, Overdue, is_under_way
+from langgraph_pgstate.tools.policy import Happened, ToolPolicy, ToolSettings
+from langgraph_pgstate.tools.questions import DECISIONS, ask, skip_answers
+from langgraph_pgstate.tools.results import (
+    ParentAnswer,
+    failure,
+    for_call,
+    is_error,
+    masked,
+    reference_to,
+    restore,
+    success,
+)
+from langgraph_pgstate.types import ToolExecution
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
+_LONGEST_CATCH_UP = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One call of a tool.
+
+    Attributes:
+        intent: What is to be recorded.
+        policy: What may be done with it.
+        act: Runs the tool; answers or raises what it does, or something to await.
+        as_answer: Turns what somebody else says the tool answered into what the caller expects.
+        is_ahead: Whether the checkpoint that the call was made from may not be stored yet.
+    """
+
+    intent: Intent
+    policy: ToolPolicy
+    act: Callable[[], Any]
+    as_answer: Callable[[Any], Any] = lambda result: result
+    is_ahead: bool = False
+
+
+class _Raised(Exception):
+    """Carries what a tool raised out of a transaction, which is rolled back on the way."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class _Refused(Exception):
+    """Carries a tool's error message out of a transaction, which is rolled back on the way."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+
+class Flow:
+    """The ledger's rules, over hands of one colour."""
+
+    def __init__(self, hands: Hands, queries: Queries, codec: ValueCodec, settings: ToolSettings) -> None:
+        self.hands = hands
+        self._queries, self._codec, self._settings = queries, codec, settings
+        # Namespaces whose checkpoints are not stored at all, by their graphs' names.
+        self._unsaved: set[str] = set()
+
+    async def perform(self, job: Job) -> Any:
+        """Run a tool, or answer what it answered when the same action was run before.
+
+        Raises:
+            ToolOutcomeUnknownError: If nobody knows whether it took effect, and its policy leaves that to a person.
+            ToolFailedError: If it failed before, and its policy does not run it again.
+            ToolBusyError: If another live process runs it, for longer than this one waits.
+            ToolTimeoutError: If it takes too long.
+            ToolOvertakenError: If another process took it over while it ran.
+        """
+        outer = _current.get()
+        if outer is not None and (outer.thread_id, outer.key) == (job.intent.thread_id, job.intent.idempotency_key):
+            raise ConfigurationError(f"{outer.tool} calls itself as the same action, {outer.key!r}")
+        if job.is_ahead:
+            await self._catch_up(job.intent)
+        waited, pause = 0.0, _FIRST_PAUSE
+        while True:
+            attempt, recorded = await self._begin(job.intent)
+            if recorded is not None:
+                other = _other_action(job, recorded)
+                if other is not None:
+                    job = replace(job, intent=other)
+                    continue
+                if recorded.execution.status == "running" and not _is_gone(recorded):
+                    if waited >= self._settings.wait_seconds:
+                        raise self._error(ToolBusyError, job.intent, f"is being run by {recorded.execution.holder_id}")
+                    await self.hands.sleep(pause)
+                    waited, pause = waited + pause, min(pause * 2, _LONGEST_PAUSE)
+                    continue
+                if recorded.execution.status == "success":
+                    result = restore(self._codec, recorded)
+                    return self._present(job, result if isinstance(result, ParentAnswer) else job.as_answer(result))
+                attempt, answer = await self._resume(job, recorded)
+                if answer is not None:
+                    return self._present(job, answer.result)
+                if not attempt:
+                    continue
+            answer = await self._attempt(job, attempt)
+            if answer is not None:
+                return self._present(job, answer.result)
+            # It failed, and is to be run again.
+            job = replace(job, intent=replace(job.intent, intent_id=new_intent_id()))
+
+    async def _begin(self, intent: Intent) -> tuple[int, Recorded | None]:
+        try:
+            return await self.hands.run(
+                tool_executions.begin, self._queries, intent, holder_id(), self._settings.ttl_seconds
+            )
+        except Exception:
+            raise
+        except BaseException:
+            # Cancelled while it was being written down: nothing was begun.
+            await self._quietly(intent, Outcome("pending"))
+            raise
+
+    async def _catch_up(self, intent: Intent) -> None:
+        """Wait until the checkpoint that a call was made from is stored.
+
+        Were the process to die before, the model would be asked again, and call the tool again under another id.
+        """
+        names = "|".join(part.partition(":")[0] for part in (intent.checkpoint_ns or "").split("|"))
+        if names in self._unsaved:
+            return
+        waited, pause = 0.0, _FIRST_PAUSE / 40
+        while not await self.hands.run(tool_executions.is_reached, self._queries, intent):
+            if waited >= _LONGEST_CATCH_UP:
+                # A subgraph without a checkpointer, or a checkpointer with another database.
+                self._unsaved.add(names)
+                _log.warning(
+                    "%s runs although checkpoint %r of thread %r is not stored: should this process die, its model may "
+                    "call it again as a new action",
+                    intent.tool,
+                    intent.checkpoint_id,
+                    intent.thread_id,
+                )
+                return
+            await self.hands.sleep(pause)
+            waited, pause = waited + pause, min(pause * 2, _FIRST_PAUSE * 5)
+
+    async def settle(self, thread_id: str, key: str, decision: str, result: Any) -> None:
+        """Write down a person's word on an action that nobody alive runs.
+
+        Raises:
+            ConfigurationError: If the decision is none, or the action is being run or has succeeded.
+            NotFoundError: If there is no such action.
+        """
+        if decision not in DECISIONS:
+            raise ConfigurationError(f"decision {decision!r}: it is one of {', '.join(DECISIONS)}")
+        recorded = await self.hands.run(tool_executions.get, self._queries, thread_id, key)
+        if recorded is None:
+            raise NotFoundError(f"thread {thread_id!r} has no tool execution {key!r}")
+        status = recorded.execution.status
+        if status == "success" or (status == "running" and not _is_gone(recorded)):
+            raise ConfigurationError(f"{recorded.execution.tool} ({key!r}) is not in doubt: its status is {status}")
+        if not await self._settle(recorded, self._decided(recorded, decision, result), recorded.answers):
+            raise ConfigurationError(f"{recorded.execution.tool} ({key!r}) has changed just now; look again")
+
+    # What is on record already
+
+    async def _resume(self, job: Job, recorded: Recorded) -> tuple[int, Happened | None]:
+        """Decide about an action that is on record without success, and that nobody alive runs.
+
+        Returns:
+            The number of the attempt that may begin now; or what the action answered; or neither, when the record has
+            changed and is to be read again.
+        """
+        execution, policy = recorded.execution, job.policy
+        if execution.status == "pending":
+            # It stopped by itself, at an interrupt of its own, and begins anew. Its interrupts count from there.
+            skip_answers(_answers_of(recorded, job.intent))
+            return await self._take_over(job, recorded), None
+        if execution.status == "error":
+            if policy.on_error == "retry" and execution.attempt < policy.retry.attempts:
+                return await self._take_over(job, recorded), None
+            if recorded.result is not None:
+                return 0, Happened(restore(self._codec, recorded))
+            raise self._error(ToolFailedError, job.intent, execution.error_type, execution.error_message)
+        if policy.transactional or policy.on_unknown == "retry":
+            # A transaction that was not committed left nothing behind.
+            return await self._take_over(job, recorded), None
+        await self.hands.run(tool_executions.mark_unknown, self._queries, recorded, is_gone=_is_gone(recorded))
+        recorded = replace(recorded, execution=_marked(recorded.execution))
+        if policy.on_unknown == "check":
+            return await self._check(job, recorded)
+        if policy.on_unknown == "ask":
+            return await self._ask(job, recorded)
+        raise self._error(ToolOutcomeUnknownError, job.intent)
+
+    async def _check(self, job: Job, recorded: Recorded) -> tuple[int, Happened | None]:
+        """Ask the outside world."""
+        check = job.policy.check
+        assert check is not None
+        try:
+            answer = await self.hands.call(lambda: check(recorded.execution))
+        except Exception as error:
+            if isinstance(error, GraphBubbleUp):
+                raise
+            raise self._error(ToolOutcomeUnknownError, job.intent, f", and its check failed ({error})") from error
+        if answer is None:
+            raise self._error(ToolOutcomeUnknownError, job.intent, ", and its check cannot tell whether it took effect")
+        if answer is False:
+            return await self._take_over(job, recorded), None
+        happened = answer if isinstance(answer, Happened) else Happened()
+        return await self._conclude(job, recorded, happened, _answers_of(recorded, job.intent))
+
+    async def _ask(self, job: Job, recorded: Recorded) -> tuple[int, Happened | None]:
+        """Ask a person, through an interrupt."""
+        execution = recorded.execution
+        used, open_ids = 0, [f"{execution.idempotency_key}#{execution.attempt}"]
+        if job.intent.task_id:
+            used, found = await self.hands.run(
+                tool_executions.task_questions, self._queries, execution.thread_id, job.intent.task_id
+            )
+            # What was begun by another task, before a fork, does not stand among this task's own.
+            open_ids = sorted({*found, *open_ids})
+        decision, result, answers = ask(execution, used, open_ids)
+        if decision == "retry":
+            return await self._take_over(job, recorded, answers), None
+        if decision == "done":
+            return await self._conclude(job, recorded, Happened(result), answers)
+        if await self._settle(recorded, self._decided(recorded, decision, result), answers):
+            raise self._error(ToolFailedError, job.intent, "decision", "somebody decided that it failed")
+        return 0, None
+
+    async def _conclude(
+        self, job: Job, recorded: Recorded, happened: Happened, answers: int
+    ) -> tuple[int, Happened | None]:
+        """Record that an action did take effect."""
+        answer = job.as_answer(happened.result)
+        outcome = success(self._codec, self._settings, job.intent.tool, answer)
+        return 0, Happened(answer) if await self._settle(recorded, outcome, answers) else None
+
+    def _decided(self, recorded: Recorded, decision: str, result: Any) -> Outcome:
+        if decision == "done":
+            return success(self._codec, self._settings, recorded.execution.tool, result)
+        if decision == "retry":
+            return Outcome("pending")
+        return Outcome("error", error_type="decision", error_message="somebody decided that it failed")
+
+    async def _take_over(self, job: Job, recorded: Recorded, answers: int | None = None) -> int:
+        return await self.hands.run(
+            tool_executions.take_over,
+            self._queries,
+            job.intent,
+            recorded,
+            holder_id(),
+            self._settings.ttl_seconds,
+            is_gone=_is_gone(recorded),
+            answers=_answers_of(recorded, job.intent) if answers is None else answers,
+        )
+
+    async def _settle(self, recorded: Recorded, outcome: Outcome, answers: int) -> bool:
+        return await self.hands.run(
+            tool_executions.settle,
+            self._queries,
+            recorded,
+            outcome,
+            new_intent_id(),
+            is_gone=_is_gone(recorded),
+            answers=answers,
+        )
+
+    # One attempt
+
+    async def _attempt(self, job: Job, attempt: int) -> Happened | None:
+        """Run a tool whose intent is committed; `None` if it failed and may be begun again at once."""
+        intent = job.intent
+        execution = Execution(intent.thread_id, intent.idempotency_key, intent.tool, attempt)
+        async with self.hands.alive(intent.thread_id, intent.idempotency_key, intent.intent_id):
+            try:
+                if job.policy.transactional:
+                    result = await self._act_in_transaction(job, execution)
+                else:
+                    result = await self._act(job, execution)
+                    await self._finish(intent, success(self._codec, self._settings, intent.tool, result))
+            except _Refused as refused:
+                result = refused.answer
+                await self._finish(intent, success(self._codec, self._settings, intent.tool, result))
+            except _Raised as raised:
+                await self._note_raised(job, raised.error)
+                if not self._may_retry(job, attempt, raised.error):
+                    raise raised.error from None
+                await self.hands.sleep(job.policy.retry.seconds(attempt))
+                return None
+        if is_error(result) and self._may_retry(job, attempt, None):
+            await self.hands.sleep(job.policy.retry.seconds(attempt))
+            return None
+        return Happened(result)
+
+    async def _act(self, job: Job, execution: Execution) -> Any:
+        intent, seconds = job.intent, job.policy.timeout
+
+        def late(outcome_of: Callable[[], Any]) -> None:
+            self._note_late(intent, outcome_of)
+
+        token = _current.set(execution)
+        try:
+            return await self.hands.act(job.act, seconds, late)
+        except ParentCommand as up:
+            return ParentAnswer(up.args[0])
+        except Overdue:
+            overdue = self._error(ToolTimeoutError, intent, seconds)
+            # Unless it may be repeated, its unknown outcome is not for the model to deal with.
+            overdue.is_final = job.policy.on_unknown != "retry"
+            raise _Raised(overdue) from None
+        except BaseException as error:
+            raise _Raised(error) from error
+        finally:
+            _current.reset(token)
+
+    async def _act_in_transaction(self, job: Job, execution: Execution) -> Any:
+        """Run a tool in a transaction that also writes its outcome: both, or neither."""
+        intent = job.intent
+        async with self.hands.lend() as (connection, port):
+            result = await self._act(job, replace(execution, connection=connection))
+            if is_error(result):
+                raise _Refused(result)
+            outcome = success(self._codec, self._settings, intent.tool, result)
+            if not await tool_executions.finish(port, self._queries, intent, outcome):
+                raise self._error(
+                    ToolOvertakenError, intent, "was taken over by another process; what it wrote here is rolled back"
+                )
+        return result
+
+    async def _finish(self, intent: Intent, outcome: Outcome) -> None:
+        if await self.hands.to_the_end(self.hands.run(tool_executions.finish, self._queries, intent, outcome)):
+            return
+        if await self.hands.run(tool_executions.get, self._queries, intent.thread_id, intent.idempotency_key) is None:
+            _log.warning("the thread %r was deleted while %s ran", intent.thread_id, intent.tool)
+            return
+        raise self._error(
+            ToolOvertakenError, intent, "was taken over by another process while it ran here; its outcome here is lost"
+        )
+
+    async def _note_raised(self, job: Job, error: BaseException) -> None:
+        """Record how a tool ended that raised; what was raised goes on, whatever comes of that."""
+        if isinstance(error, GraphBubbleUp):
+            # It wants something from a person or another graph first, and begins anew after that.
+            outcome = Outcome("pending")
+        elif isinstance(error, ToolTimeoutError):
+            outcome = failure("timeout", error, self._settings)
+        elif isinstance(error, Exception):
+            outcome = failure("error", error, self._settings)
+        else:
+            # Cancelled or interrupted in the middle: nobody knows how far it came. A rolled back one came nowhere.
+            outcome = failure("pending" if job.policy.transactional else "unknown", error, self._settings)
+        await self._quietly(job.intent, outcome)
+
+    async def _quietly(self, intent: Intent, outcome: Outcome) -> None:
+        try:
+            await self.hands.to_the_end(self.hands.run(tool_executions.finish, self._queries, intent, outcome))
+        except PGStateError as trouble:
+            _log.warning("the outcome of %s could not be recorded: %s", intent.tool, trouble)
+
+    def _note_late(self, intent: Intent, outcome_of: Callable[[], Any]) -> None:
+        """Record the outcome of a blocking tool that ended after its time, in its own thread."""
+        try:
+            outcome = success(self._codec, self._settings, intent.tool, outcome_of())
+        except Exception as error:
+            outcome = failure("error", error, self._settings)
+        except BaseException:
+            return
+        try:
+            # Only blocking hands leave a tool to itself.
+            run_blocking(self.hands.run(tool_executions.finish, self._queries, intent, outcome))
+        except PGStateError as trouble:
+            _log.warning("the late outcome of %s could not be recorded: %s", intent.tool, trouble)
+
+    @staticmethod
+    def _may_retry(job: Job, attempt: int, error: BaseException | None) -> bool:
+        """Whether an attempt that failed may be followed by another at once; one of unknown outcome may not."""
+        if error is not None and (not isinstance(error, Exception) or isinstance(error, GraphBubbleUp)):
+            return False
+        if isinstance(error, ToolTimeoutError) and job.policy.on_unknown != "retry":
+            return False
+        return job.policy.on_error == "retry" and attempt < job.policy.retry.attempts
+
+    def _present(self, job: Job, result: Any) -> Any:
+        """A result as the caller gets it: for its own call, and not larger than the state should hold."""
+        if isinstance(result, ParentAnswer):
+            raise ParentCommand(result.command)
+        intent = job.intent
+        limit = self._settings.result_limit if job.policy.result_limit is None else job.policy.result_limit
+        reference = reference_to(intent.thread_id, intent.idempotency_key)
+        return masked(for_call(result, intent.tool_call_id), limit, reference, self._settings)
+
+    @staticmethod
+    def _error(kind: Callable[..., Any], intent: Intent, *more: Any) -> Any:
+        return kind(intent.tool, intent.thread_id, intent.idempotency_key, *more)
+
+
+def _is_gone(recorded: Recorded) -> bool:
+    """Whether nobody runs an action any more: known at once of processes of this machine, in time of others."""
+    execution = recorded.execution
+    if execution.status != "running":
+        return True
+    if execution.holder_id == holder_id():
+        return not is_under_way(recorded.intent_id)
+    return recorded.is_expired or (execution.holder_id is not None and is_known_dead(execution.holder_id))
+
+
+def _answers_of(recorded: Recorded, intent: Intent) -> int:
+    """How many answers of this very task were used up on an action; those given to a fork's task don't count here."""
+    return recorded.answers if recorded.execution.task_id == intent.task_id else 0
+
+
+def _marked(execution: ToolExecution) -> ToolExecution:
+    return replace(execution, status="unknown") if execution.status == "running" else execution
+
+
+def _other_action(job: Job, recorded: Recorded) -> Intent | None:
+    """The intent under a key of its own, if what is recorded under its key is another action; else `None`.
+
+    Some providers number their tool calls from 0 in every answer, and a fork may edit what was asked for.
+    """
+    intent, execution = job.intent, recorded.execution
+    if None not in (intent.fingerprint, recorded.fingerprint) and intent.fingerprint != recorded.fingerprint:
+        return _under(intent, f"{intent.idempotency_key}@{str(intent.fingerprint)[:12]}")
+    is_over = execution.status in ("success", "error")
+    if (
+        job.policy.on_replay == "rerun"
+        and is_over
+        and _place(intent) != (execution.checkpoint_ns, execution.checkpoint_id)
+    ):
+        return _under(intent, f"{intent.idempotency_key}@{intent.checkpoint_id}")
+    return None
+
+
+def _place(intent: Intent) -> tuple[str | None, str | None]:
+    return intent.checkpoint_ns, intent.checkpoint_id
+
+
+def _under(intent: Intent, key: str) -> Intent | None:
+    return None if intent.idempotency_key.endswith(key[key.rindex("@") :]) else replace(intent, idempotency_key=key)

@@ -1,0 +1,478 @@
+"""The ledgers, blocking and asynchronous, side by side: each tool call is an action that is done once.
+
+Before a tool runs its intent is committed, after it its outcome. What a process left unfinished is unknown, and is
+never silently repeated.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from datetime import datetime
+from typing import Any, TypeVar, cast, overload
+
+from langchain_core.tools import BaseTool
+from langgraph.prebuilt.tool_node import ToolCallRequest
+
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.port import run_blocking
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from langgraph_pgstate.operations import tool_executions
+from langgraph_pgstate.operations.addresses import thread_id_of
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.tools.budget import Budget
+from langgraph_pgstate.tools.calls import RunOf, _current, intent_of_function, intent_of_request, may_be_ahead
+from langgraph_pgstate.tools.compensation import Compensator, compensate_all
+from langgraph_pgstate.tools.flow import Flow, Job
+from langgraph_pgstate.tools.hands import BlockingHands, Hands, OffloadingHands, SuspendingHands
+from langgraph_pgstate.tools.middleware import middleware_of
+from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
+from langgraph_pgstate.tools.results import as_answer, parse_reference, restore
+from langgraph_pgstate.types import CompensationReport, ToolExecution
+
+F = TypeVar("F", bound=Callable[..., Any])
+AnyTool = TypeVar("AnyTool", bound=Callable[..., Any] | BaseTool)
+
+_POLICY_NAMES = {field.name for field in fields(ToolPolicy)} - {"transactional"}
+_PAGE = 100
+
+
+class _Ledger:
+    """What both colours have in common: whatever needs no connection."""
+
+    _flow: Flow
+    _hands: Hands
+
+    def _prepare(
+        self,
+        queries: Queries,
+        codec: ValueCodec | None,
+        settings: ToolSettings | None,
+        default: ToolPolicy | None,
+        run_of: RunOf | None,
+    ) -> None:
+        self._queries = queries
+        self._codec = codec or ValueCodec()
+        self._settings = settings or ToolSettings()
+        self._default = default or ToolPolicy()
+        self._run_of = run_of
+        self._policies: dict[str, ToolPolicy] = {}
+        self._compensators: dict[str, Compensator] = {}
+
+    def policy(self, tool: str | None = None, /, **terms: Any) -> Callable[[AnyTool], AnyTool]:
+        """Say what may be done with a tool.
+
+        Used as a decorator, above or below `@tool`, it leaves the tool as it is; with a name it says so at once.
+
+        Args:
+            tool: The tool's name; the decorated one's when left out.
+            terms: As the attributes of `ToolPolicy`; those left out are as the ledger's default.
+
+        Raises:
+            ConfigurationError: If a term is unknown, or two of them don't go together.
+
+        Example:
+            >>> @tool
+            ... @ledger.policy(key=lambda args: args["order_id"], on_unknown="check", check=was_charged)
+            ... def charge(order_id: str, euros: int) -> str: ...
+        """
+        checked = self._with(self._default, terms)
+        if tool is not None:
+            self._policies[tool] = self._with(self._policies.get(tool, self._default), terms)
+
+        def register(decorated: AnyTool) -> AnyTool:
+            name = tool or _name_of(decorated)
+            known = self._policies.get(name)
+            self._policies[name] = checked if known is None else self._with(known, terms)
+            return decorated
+
+        return register
+
+    def transactional(self, function: F) -> F:
+        """Give a tool a connection whose transaction also holds the tool's outcome: both are committed, or neither.
+
+        The function takes the connection as its keyword parameter `connection` (psycopg's, of the ledger's colour);
+        whoever calls the tool, a model included, does not see it. Effects in the same database happen exactly once;
+        a process that dies in between leaves nothing, so that the tool is simply run again. It must not commit.
+
+        Raises:
+            ConfigurationError: If the function has no parameter `connection`.
+        """
+        signature = inspect.signature(function)
+        if "connection" not in signature.parameters:
+            raise ConfigurationError(f"{_name_of(function)} is transactional: it needs a parameter `connection`")
+        name = _name_of(function)
+        self._policies[name] = replace(self._policies.get(name, self._default), transactional=True)
+        rest = [item for item in signature.parameters.values() if item.name != "connection"]
+
+        def connected(*args: Any, **kwargs: Any) -> Any:
+            execution = _current.get()
+            if execution is None or execution.connection is None:
+                raise ConfigurationError(
+                    f"{name} is transactional and was called without its ledger: hand the ledger to its ToolNode, or "
+                    "decorate it with @ledger.once as well"
+                )
+            return function(*args, connection=execution.connection, **kwargs)
+
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def suspending(*args: Any, **kwargs: Any) -> Any:
+                return await connected(*args, **kwargs)
+
+            wrapper: Any = suspending
+        else:
+            wrapper = functools.wraps(function)(connected)
+        wrapper.__signature__ = signature.replace(parameters=rest)
+        # functools leaves a mark by which typing would find the connection again.
+        wrapper.__annotations__ = {key: kind for key, kind in function.__annotations__.items() if key != "connection"}
+        del wrapper.__wrapped__
+        return cast("F", wrapper)
+
+    def once(self, function: F | None = None, /, *, name: str | None = None, **terms: Any) -> Any:
+        """Make a plain function, called inside a node or a task, an action of the ledger.
+
+        Without a `key` the action is the n-th call with these arguments in its task: a task that is run again after a
+        crash gets recorded answers for what it had done. Answers have to be storable by the serializer.
+
+        Args:
+            function: The function.
+            name: What it is called in the ledger; its own name when left out.
+            terms: As the attributes of `ToolPolicy`.
+
+        Raises:
+            ConfigurationError: If a term is unknown, or two of them don't go together.
+
+        Example:
+            >>> @ledger.once(key=lambda args: args["order_id"])
+            ... def ship(order_id: str) -> str: ...
+        """
+        if function is None:
+            return functools.partial(self.once, name=name, **terms)
+        return self._wrapped(function, name or _name_of(function), terms)
+
+    def budget(self, *, max_steps: int | None = None, max_tokens: int | None = None) -> Budget:
+        """A callback handler that ends a run with `RunBudgetExceededError` when it has used up what it was given.
+
+        Args:
+            max_steps: Supersteps of the root graph.
+            max_tokens: Input and output tokens of all its model calls, as the models report them.
+
+        Example:
+            >>> graph = graph.with_config(callbacks=[ledger.budget(max_steps=30, max_tokens=200_000)])
+        """
+        return Budget(max_steps=max_steps, max_tokens=max_tokens)
+
+    def middleware(self) -> Any:
+        """The ledger as a middleware of `langchain.agents.create_agent`.
+
+        Raises:
+            ConfigurationError: If langchain is not installed.
+        """
+        return middleware_of(self)
+
+    def _wrapped(self, function: F, name: str, terms: Mapping[str, Any]) -> F:
+        raise NotImplementedError
+
+    def _with(self, policy: ToolPolicy, terms: Mapping[str, Any]) -> ToolPolicy:
+        if unknown := set(terms) - _POLICY_NAMES:
+            raise ConfigurationError(f"{', '.join(sorted(unknown))}: a policy has {', '.join(sorted(_POLICY_NAMES))}")
+        return replace(policy, **terms)
+
+    def _policy_for(self, name: str, tool: BaseTool | None) -> ToolPolicy:
+        """By the tool's name, else by the name of the function it was made of."""
+        found = self._policies.get(name)
+        if found is None and tool is not None:
+            function = getattr(tool, "func", None) or getattr(tool, "coroutine", None)
+            found = self._policies.get(_name_of(function)) if function is not None else None
+        return found or self._default
+
+    def _job(self, request: ToolCallRequest, act: Callable[[], Any]) -> Job:
+        tool, call_id = request.tool_call["name"], request.tool_call.get("id")
+        policy = self._policy_for(tool, request.tool)
+        intent = intent_of_request(request, policy, self._settings, self._run_of)
+        is_ahead = may_be_ahead(request.runtime.config)
+        return Job(intent, policy, act, lambda result: as_answer(result, tool, call_id), is_ahead)
+
+    def _function_job(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        terms: Mapping[str, Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Job:
+        policy = self._with(self._policies.get(name, self._default), terms)
+        intent = intent_of_function(name, function, args, kwargs, policy, self._settings, self._run_of)
+        # The key is made of the task, or of the arguments: it is the same however often the task is made anew.
+        return Job(intent, policy, lambda: function(*args, **kwargs))
+
+    def _register_compensation(self, compensator: Callable[..., Any]) -> Callable[[AnyTool], AnyTool]:
+        name = _name_of(compensator)
+
+        def register(tool: AnyTool) -> AnyTool:
+            policy = self._policies.get(name, self._default)
+            self._compensators[_name_of(tool)] = Compensator(name, compensator, policy)
+            return tool
+
+        return register
+
+    async def _get(self, thread_id: str, key: str) -> ToolExecution | None:
+        recorded = await self._hands.run(tool_executions.get, self._queries, thread_id_of(thread_id), key)
+        return recorded.execution if recorded else None
+
+    async def _result(self, reference: str) -> Any:
+        thread_id, key = parse_reference(reference)
+        recorded = await self._hands.run(tool_executions.get, self._queries, thread_id, key)
+        if recorded is None:
+            raise NotFoundError(f"thread {thread_id!r} has no tool execution {key!r}")
+        return restore(self._codec, recorded)
+
+    async def _compensate(self, thread_id: str, run_id: str | None, to_checkpoint: str | None) -> CompensationReport:
+        compensators = {
+            tool: replace(item, policy=self._policies.get(item.name, item.policy))
+            for tool, item in self._compensators.items()
+        }
+        return await compensate_all(
+            self._flow,
+            self._queries,
+            self._codec,
+            self._settings,
+            compensators,
+            thread_id_of(thread_id),
+            run_id,
+            to_checkpoint,
+        )
+
+
+class ToolLedger(_Ledger):
+    """Records tool executions in PostgreSQL, so that each action is done once. Safe to share between threads.
+
+    It is itself what a `ToolNode` takes as `wrap_tool_call`; `ledger.acall` is its `awrap_tool_call` for a graph that
+    runs on an event loop although the database is a blocking one.
+
+    Args:
+        database: Where the tables are.
+        queries: The schema's queries.
+        codec: How results are stored exactly; with LangGraph's own serializer when left out.
+        settings: What holds for all tools.
+        default: The policy of tools that have none.
+        run_of: Tells the run a config belongs to, where the config does not name it.
+
+    Example:
+        >>> tools = ToolNode([charge], wrap_tool_call=ledger, awrap_tool_call=ledger.acall)
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        queries: Queries,
+        codec: ValueCodec | None = None,
+        *,
+        settings: ToolSettings | None = None,
+        default: ToolPolicy | None = None,
+        run_of: RunOf | None = None,
+    ) -> None:
+        self._prepare(queries, codec, settings, default, run_of)
+        self._hands: BlockingHands = BlockingHands(database, queries, self._settings.ttl_seconds)
+        self._flow = Flow(self._hands, queries, self._codec, self._settings)
+        self._offloading = Flow(OffloadingHands(self._hands), queries, self._codec, self._settings)
+
+    def __call__(self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Any]) -> Any:
+        """Run a tool call of a `ToolNode` as an action of the ledger.
+
+        Raises:
+            ToolError: If the action is in doubt, failed before, or is being run elsewhere.
+        """
+        return run_blocking(self._flow.perform(self._job(request, lambda: execute(request))))
+
+    async def acall(self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[Any]]) -> Any:
+        """Run a tool call of a `ToolNode` on an event loop as an action of the ledger.
+
+        Raises:
+            ToolError: If the action is in doubt, failed before, or is being run elsewhere.
+        """
+        return await self._offloading.perform(self._job(request, lambda: execute(request)))
+
+    def get(self, thread_id: str, key: str) -> ToolExecution | None:
+        """One action, without its result; `None` if there is none of that key."""
+        return run_blocking(self._get(thread_id, key))
+
+    def list(
+        self, thread_id: str, *, run_id: str | None = None, limit: int = _PAGE, after: ToolExecution | None = None
+    ) -> Sequence[ToolExecution]:
+        """A thread's actions, newest first.
+
+        Args:
+            thread_id: The thread.
+            run_id: Only those that this run began last.
+            limit: At most so many.
+            after: The last one of the page before.
+        """
+        operation = tool_executions.list_executions
+        return run_blocking(
+            self._hands.run(operation, self._queries, thread_id_of(thread_id), run_id, limit, _cursor(after))
+        )
+
+    def result(self, reference: str) -> Any:
+        """The whole result that a summary refers to.
+
+        Raises:
+            ConfigurationError: If this is no reference.
+            NotFoundError: If there is no such result.
+            UnsafeTypeError: If it is of a type that may not be built.
+        """
+        return run_blocking(self._result(reference))
+
+    def settle(self, thread_id: str, key: str, decision: str, result: Any = "done") -> None:
+        """Decide what became of an action whose outcome is unknown, or that failed. One compare-and-swap.
+
+        Args:
+            thread_id: The thread.
+            key: The action.
+            decision: `done`, it took effect and answered `result`; `retry`, it did not, and is run when it comes up
+                again; `fail`, it is given up.
+            result: What it answered: any storable value, for a tool of a `ToolNode` its text or a `ToolMessage`.
+
+        Raises:
+            NotFoundError: If there is no such action.
+            ConfigurationError: If it is being run, or has succeeded.
+        """
+        run_blocking(self._flow.settle(thread_id_of(thread_id), key, decision, result))
+
+    @overload
+    def compensate(self, what: Callable[..., Any], /) -> Callable[[AnyTool], AnyTool]: ...
+
+    @overload
+    def compensate(
+        self, what: str, /, run_id: str | None = None, to_checkpoint: str | None = None
+    ) -> CompensationReport: ...
+
+    def compensate(self, what: Any, /, run_id: str | None = None, to_checkpoint: str | None = None) -> Any:
+        """As a decorator, say what takes a tool back; with a thread, take back what its tools have done.
+
+        A compensation is called with the `ToolExecution` to take back and its recorded result, last one first, and is
+        itself an action of the ledger: killed and called again, this goes on where it was. Those that fail are
+        reported, and the rest still run.
+
+        Args:
+            what: The function that takes a tool back, or a thread's id.
+            run_id: Only what this run has done.
+            to_checkpoint: Only what was done from this checkpoint of the root namespace on, on all its branches.
+
+        Raises:
+            NotFoundError: If there is no such checkpoint.
+
+        Example:
+            >>> @ledger.compensate(refund_payment)
+            ... def charge(order_id: str, euros: int) -> str: ...
+            >>> ledger.compensate("thread-1", to_checkpoint=checkpoint_id)
+        """
+        if callable(what):
+            return self._register_compensation(what)
+        return run_blocking(self._compensate(what, run_id, to_checkpoint))
+
+    def close(self) -> None:
+        """Stop keeping actions alive."""
+        self._hands.close()
+
+    def _wrapped(self, function: F, name: str, terms: Mapping[str, Any]) -> F:
+        self._with(self._policies.get(name, self._default), terms)
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def offloading(*args: Any, **kwargs: Any) -> Any:
+                return await self._offloading.perform(self._function_job(function, name, terms, args, kwargs))
+
+            return cast("F", offloading)
+
+        @functools.wraps(function)
+        def blocking(*args: Any, **kwargs: Any) -> Any:
+            return run_blocking(self._flow.perform(self._function_job(function, name, terms, args, kwargs)))
+
+        return cast("F", blocking)
+
+
+class AsyncToolLedger(_Ledger):
+    """Asynchronous twin of `ToolLedger`: it is itself what a `ToolNode` takes as `awrap_tool_call`."""
+
+    def __init__(
+        self,
+        database: AsyncDatabase,
+        queries: Queries,
+        codec: ValueCodec | None = None,
+        *,
+        settings: ToolSettings | None = None,
+        default: ToolPolicy | None = None,
+        run_of: RunOf | None = None,
+    ) -> None:
+        self._prepare(queries, codec, settings, default, run_of)
+        self._hands: SuspendingHands = SuspendingHands(database, queries, self._settings.ttl_seconds)
+        self._flow = Flow(self._hands, queries, self._codec, self._settings)
+
+    async def __call__(self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[Any]]) -> Any:
+        """Async twin of `ToolLedger.__call__`."""
+        return await self._flow.perform(self._job(request, lambda: execute(request)))
+
+    async def acall(self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[Any]]) -> Any:
+        """The same as calling the ledger, under the name it has in either colour."""
+        return await self(request, execute)
+
+    async def get(self, thread_id: str, key: str) -> ToolExecution | None:
+        """Async twin of `ToolLedger.get`."""
+        return await self._get(thread_id, key)
+
+    async def list(
+        self, thread_id: str, *, run_id: str | None = None, limit: int = _PAGE, after: ToolExecution | None = None
+    ) -> Sequence[ToolExecution]:
+        """Async twin of `ToolLedger.list`."""
+        operation = tool_executions.list_executions
+        return await self._hands.run(operation, self._queries, thread_id_of(thread_id), run_id, limit, _cursor(after))
+
+    async def result(self, reference: str) -> Any:
+        """Async twin of `ToolLedger.result`."""
+        return await self._result(reference)
+
+    async def settle(self, thread_id: str, key: str, decision: str, result: Any = "done") -> None:
+        """Async twin of `ToolLedger.settle`."""
+        await self._flow.settle(thread_id_of(thread_id), key, decision, result)
+
+    @overload
+    def compensate(self, what: Callable[..., Any], /) -> Callable[[AnyTool], AnyTool]: ...
+
+    @overload
+    def compensate(
+        self, what: str, /, run_id: str | None = None, to_checkpoint: str | None = None
+    ) -> Awaitable[CompensationReport]: ...
+
+    def compensate(self, what: Any, /, run_id: str | None = None, to_checkpoint: str | None = None) -> Any:
+        """Async twin of `ToolLedger.compensate`; with a thread, its answer is awaited."""
+        if callable(what):
+            return self._register_compensation(what)
+        return self._compensate(what, run_id, to_checkpoint)
+
+    async def close(self) -> None:
+        """Async twin of `ToolLedger.close`."""
+        await self._hands.close()
+
+    def _wrapped(self, function: F, name: str, terms: Mapping[str, Any]) -> F:
+        self._with(self._policies.get(name, self._default), terms)
+        if not inspect.iscoroutinefunction(function):
+            raise ConfigurationError(f"{name} is a blocking function: an asynchronous ledger takes `async def`")
+
+        @functools.wraps(function)
+        async def suspending(*args: Any, **kwargs: Any) -> Any:
+            return await self._flow.perform(self._function_job(function, name, terms, args, kwargs))
+
+        return cast("F", suspending)
+
+
+def _name_of(tool: Any) -> str:
+    return str(tool.name if isinstance(tool, BaseTool) else getattr(tool, "__name__", type(tool).__name__))
+
+
+def _cursor(after: ToolExecution | None) -> tuple[datetime, str] | None:
+    return None if after is None else (after.started_at, after.idempotency_key)

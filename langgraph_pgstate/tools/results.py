@@ -1,0 +1,193 @@
+"""Results on their way into the state: as readable text, for another call, and small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, cast
+from urllib.parse import quote, unquote
+
+import orjson
+from langchain_core.messages import ToolMessage
+from langgraph.prebuilt.tool_node import msg_content_output
+from langgraph.types import Command
+
+from langgraph_pgstate.codec.metadata import to_json
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError, PGStateError
+from langgraph_pgstate.operations.tool_executions import Outcome, Recorded
+from langgraph_pgstate.tools.policy import ToolSettings
+
+_SCHEME = "pgstate:tool/"
+# A tool may end by sending its graph's parent somewhere; recorded as what it raised.
+_PARENT = "parent/"
+_UNSTORABLE = "none/"
+
+
+class ParentAnswer:
+    """A `Command` for the parent graph that a tool raised rather than returned."""
+
+    def __init__(self, command: Command[Any]) -> None:
+        self.command = command
+
+
+def success(codec: ValueCodec, settings: ToolSettings, tool: str, result: Any) -> Outcome:
+    """The outcome of a tool that answered; one that answered with an error message counts as failed."""
+    value, prefix = (result.command, _PARENT) if isinstance(result, ParentAnswer) else (result, "")
+    text = readable(value)
+    try:
+        kind, data = codec.dumps(f"result of {tool}", value)
+    except PGStateError:
+        # The tool took effect, and that has to be on record, whatever it answered.
+        kind, data, prefix = type(value).__qualname__, b"", _UNSTORABLE
+    failed = is_error(result)
+    return Outcome(
+        "error" if failed else "success",
+        prefix + kind,
+        data,
+        preview(text, settings),
+        "ToolMessage" if failed else None,
+        preview(text, settings) if failed else None,
+    )
+
+
+def failure(status: str, error: BaseException, settings: ToolSettings) -> Outcome:
+    """The outcome of a tool that raised."""
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return Outcome(status, error_type=name, error_message=preview(str(error), settings))
+
+
+def restore(codec: ValueCodec, recorded: Recorded) -> Any:
+    """What a recorded execution answered.
+
+    Raises:
+        UnsafeTypeError: If it is of a type the serializer may not build.
+        NotFoundError: If it could not be stored in the first place.
+    """
+    execution = recorded.execution
+    where = f"the result of {execution.tool} ({execution.idempotency_key!r} on thread {execution.thread_id!r})"
+    if recorded.result_type is None or recorded.result is None:
+        raise NotFoundError(f"{where} is not recorded: its status is {execution.status}")
+    if recorded.result_type.startswith(_UNSTORABLE):
+        kind = recorded.result_type.removeprefix(_UNSTORABLE)
+        raise NotFoundError(f"{where} was a {kind}, which no serializer could store; it did succeed")
+    is_parent = recorded.result_type.startswith(_PARENT)
+    value = codec.loads(recorded.result_type.removeprefix(_PARENT), bytes(recorded.result), where)
+    return ParentAnswer(value) if is_parent else value
+
+
+def is_error(result: Any) -> bool:
+    """Whether a tool's answer says that it failed."""
+    return isinstance(result, ToolMessage) and result.status == "error"
+
+
+def readable(result: Any) -> str:
+    """A result as text a person can read."""
+    if isinstance(result, str):
+        return result
+    if isinstance(result, ToolMessage):
+        return str(result.text)
+    if isinstance(result, Command):
+        messages = [message for message in _update_messages(result) if isinstance(message, ToolMessage)]
+        told = [str(message.text) for message in messages]
+        return "\n".join([*told, *([f"goto {result.goto}"] if result.goto else [])])
+    if isinstance(result, list) and any(isinstance(item, ToolMessage | Command) for item in result):
+        return "\n".join(map(readable, result))
+    return orjson.dumps(to_json(result)[0]).decode()
+
+
+def preview(text: str, settings: ToolSettings) -> str:
+    """The beginning of a text as PostgreSQL can hold it, redacted."""
+    if settings.redact is not None:
+        text = str(settings.redact("preview", text))
+    return str(to_json(text[: settings.preview_length])[0])
+
+
+def as_answer(result: Any, tool: str, tool_call_id: str | None) -> Any:
+    """What a `ToolNode` takes for an answer."""
+    if isinstance(result, ToolMessage | Command):
+        return result
+    if isinstance(result, list) and result and all(isinstance(item, ToolMessage | Command) for item in result):
+        return result
+    return ToolMessage(content=cast(Any, msg_content_output(result)), name=tool, tool_call_id=tool_call_id or "")
+
+
+def for_call(result: Any, tool_call_id: str | None) -> Any:
+    """A recorded answer as the answer to another call of the same action."""
+
+    def renamed(message: ToolMessage) -> ToolMessage:
+        if tool_call_id is None or message.tool_call_id == tool_call_id:
+            return message
+        return message.model_copy(update={"tool_call_id": tool_call_id, "id": None})
+
+    return _each_message(result, renamed)
+
+
+def masked(result: Any, limit: int | None, reference: str, settings: ToolSettings) -> Any:
+    """A result with every text above the limit replaced by its beginning and a reference."""
+    if limit is None:
+        return result
+
+    def shortened(message: ToolMessage) -> ToolMessage:
+        summary = _summary(str(message.text), limit, reference, settings)
+        return message if summary is None else message.model_copy(update={"content": summary, "artifact": None})
+
+    if isinstance(result, str):
+        return _summary(result, limit, reference, settings) or result
+    if _holds_messages(result):
+        return _each_message(result, shortened)
+    if _summary(text := readable(result), limit, reference, settings) is None:
+        return result
+    return {"$ref": reference, "bytes": len(text.encode()), "preview": text[: settings.preview_length]}
+
+
+def reference_to(thread_id: str, idempotency_key: str) -> str:
+    """What a summary names a whole result by."""
+    return f"{_SCHEME}{quote(thread_id, safe='')}/{quote(idempotency_key, safe='')}"
+
+
+def parse_reference(reference: str) -> tuple[str, str]:
+    """Thread and key of a reference.
+
+    Raises:
+        ConfigurationError: If it is none.
+    """
+    thread_id, slash, key = reference.removeprefix(_SCHEME).partition("/")
+    if not reference.startswith(_SCHEME) or not slash or not thread_id or not key:
+        raise ConfigurationError(f"{reference!r} is no reference to a tool's result; those begin with {_SCHEME}")
+    return unquote(thread_id), unquote(key)
+
+
+def _summary(text: str, limit: int, reference: str, settings: ToolSettings) -> str | None:
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size <= limit:
+        return None
+    return f"{text[: settings.preview_length]}\n[… {size:,} bytes in all, kept as {reference}]"
+
+
+def _holds_messages(result: Any) -> bool:
+    return isinstance(result, ToolMessage | Command) or (
+        isinstance(result, list) and any(isinstance(item, ToolMessage | Command) for item in result)
+    )
+
+
+def _each_message(result: Any, change: Callable[[ToolMessage], ToolMessage]) -> Any:
+    if isinstance(result, ToolMessage):
+        return change(result)
+    if isinstance(result, list):
+        return [_each_message(item, change) for item in result]
+    if isinstance(result, Command):
+        messages = _update_messages(result)
+        changed = [change(item) if isinstance(item, ToolMessage) else item for item in messages]
+        if all(new is old for new, old in zip(changed, messages, strict=True)):
+            return result
+        if isinstance(result.update, Mapping):
+            return replace(result, update={**result.update, "messages": changed})
+        return replace(result, update=changed)
+    return result
+
+
+def _update_messages(command: Command[Any]) -> list[Any]:
+    found = command.update.get("messages") if isinstance(command.update, Mapping) else command.update
+    return found if isinstance(found, list) else []

@@ -1,0 +1,855 @@
+"""Tool executions: an action is done once; what is in doubt follows its policy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import psycopg
+import pytest
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.tools import tool
+from langgraph.errors import ParentCommand
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import Command, Send, interrupt
+from support_ledger import LEDGERS, Bench, ask, calls, open_bench, open_ledger, thread, tool_of
+
+from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate.errors import (
+    ConfigurationError,
+    NotFoundError,
+    ToolBusyError,
+    ToolFailedError,
+    ToolOutcomeUnknownError,
+    ToolOvertakenError,
+    ToolTimeoutError,
+)
+from langgraph_pgstate.operations import tool_executions
+from langgraph_pgstate.operations.tool_executions import Intent, Outcome, Recorded
+from langgraph_pgstate.sql import queries
+from langgraph_pgstate.tools import Backoff, Happened, ToolPolicy, ToolSettings, current_execution, flow
+
+
+@pytest.fixture(params=LEDGERS, ids=lambda colour: colour.__name__)
+async def bench(request: pytest.FixtureRequest, dsn: str, schema: str) -> AsyncIterator[Bench]:
+    async with open_bench(request.param, dsn, schema) as bench:
+        yield bench
+
+
+class Till:
+    """An outside world: what was charged, and how often."""
+
+    def __init__(self) -> None:
+        self.charged: list[str] = []
+        self.tokens: list[str] = []
+        self.errors: list[BaseException] = []
+
+    def charge(self, order: str) -> str:
+        """Charge a card."""
+        self.tokens.append(current_execution().token)
+        if self.errors:
+            raise self.errors.pop(0)
+        self.charged.append(order)
+        return f"charged {order}"
+
+
+def rows(connection: psycopg.Connection, schema: str, columns: str) -> list[Any]:
+    return connection.execute(f"SELECT {columns} FROM {schema}.tool_executions ORDER BY idempotency_key").fetchall()
+
+
+def leave_behind(connection: psycopg.Connection, schema: str, **changes: Any) -> None:
+    """Make every execution look like one whose process died in the middle."""
+    connection.execute(
+        f"""UPDATE {schema}.tool_executions SET status = 'running', ended_at = NULL, result = NULL, result_type = NULL,
+        preview = NULL, alive_until = now() - interval '1 s', holder_id = 'elsewhere/-/-/1/-/x'"""
+    )
+
+
+CHARGE = calls(("call_1", "charge", {"order": "o1"}))
+
+
+async def run_and_lose(bench: Bench, graph: Any, connection: psycopg.Connection) -> Any:
+    """Run a graph up to the tool, and lose both the tool's receipt and the checkpoint after it."""
+    await bench.invoke(graph, ask(), thread())
+    states = [state async for state in graph.aget_state_history(thread())]
+    before = next(state for state in states if state.next == ("tools",))
+    # What came after is gone, as if the process had died right after the effect.
+    for table in ("checkpoints", "writes"):
+        compare = ">" if table == "checkpoints" else ">="
+        connection.execute(
+            f"DELETE FROM {bench.saver.schema}.{table} WHERE checkpoint_id {compare} %s",
+            [before.config["configurable"]["checkpoint_id"]],
+        )
+    bench.saver._knowledge.cache.discard_thread("t")
+    leave_behind(connection, bench.saver.schema)
+
+
+async def test_intent_and_outcome_are_recorded(bench: Bench, connection: psycopg.Connection) -> None:
+    till = Till()
+    seen: list[Any] = []
+
+    def charge(order: str) -> str:
+        """Charge a card."""
+        seen.extend(rows(connection, bench.saver.schema, "status, attempt, arguments, ended_at IS NULL"))
+        return till.charge(order)
+
+    graph = bench.agent([tool_of(bench, "charge", charge)], CHARGE)
+    answer = await bench.invoke(graph, ask(), {**thread(), "metadata": {"run_id": "run-1"}})
+    assert answer["messages"][2].content == "charged o1"
+    assert seen == [("running", 1, {"order": "o1"}, True)]
+    found = await bench.do(bench.ledger.get, "t", "call_1")
+    assert (found.tool, found.status, found.attempt, found.preview) == ("charge", "success", 1, "charged o1")
+    assert (found.tool_call_id, found.run_id, found.step, found.checkpoint_ns) == ("call_1", "run-1", 2, "")
+    assert found.ended_at >= found.started_at
+    states = [state async for state in graph.aget_state_history(thread())]
+    before = next(state for state in states if state.next == ("tools",))
+    assert found.checkpoint_id == before.config["configurable"]["checkpoint_id"]
+    assert found.task_id == before.tasks[0].id
+    assert await bench.do(bench.ledger.list, "t") == [found]
+
+
+async def test_a_recorded_success_is_answered_without_running(bench: Bench, connection: psycopg.Connection) -> None:
+    till = Till()
+    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
+    await bench.invoke(graph, ask(), thread())
+    states = [state async for state in graph.aget_state_history(thread())]
+    past = next(state for state in states if state.next == ("tools",)).config
+    answer = await bench.invoke(graph, None, past)
+    assert answer["messages"][2].content == "charged o1"
+    assert till.charged == ["o1"]
+
+
+async def test_a_rerun_on_replay_is_an_action_of_its_own(bench: Bench) -> None:
+    till = Till()
+    bench.ledger.policy("charge", on_replay="rerun")
+    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
+    await bench.invoke(graph, ask(), thread())
+    states = [state async for state in graph.aget_state_history(thread())]
+    past = next(state for state in states if state.next == ("tools",)).config
+    await bench.invoke(graph, None, past)
+    assert till.charged == ["o1", "o1"]
+    assert len(set(till.tokens)) == 2
+    assert len(await bench.do(bench.ledger.list, "t")) == 2
+
+
+async def test_a_fork_that_edits_the_call_is_a_new_action(bench: Bench) -> None:
+    till = Till()
+    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
+    await bench.invoke(graph, ask(), thread())
+    states = [state async for state in graph.aget_state_history(thread())]
+    past = next(state for state in states if state.next == ("tools",))
+    edited = past.values["messages"][-1].model_copy(
+        update={"tool_calls": calls(("call_1", "charge", {"order": "o2"})).tool_calls}
+    )
+    config = await graph.aupdate_state(past.config, {"messages": [edited]})
+    answer = await bench.invoke(graph, None, config)
+    assert answer["messages"][2].content == "charged o2"
+    assert till.charged == ["o1", "o2"]
+
+
+async def test_an_id_that_a_provider_uses_again_is_a_new_action(bench: Bench) -> None:
+    till = Till()
+    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE, CHARGE)
+    await bench.invoke(graph, ask(), thread())
+    assert till.charged == ["o1", "o1"]
+
+
+async def test_a_key_of_the_arguments_says_what_the_action_is(bench: Bench) -> None:
+    till = Till()
+    bench.ledger.policy("charge", key=lambda args: args["order"])
+    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE, calls(("call_2", "charge", {"order": "o1"})))
+    answer = await bench.invoke(graph, ask(), thread())
+    assert till.charged == ["o1"]
+    first, second = answer["messages"][2], answer["messages"][4]
+    assert (second.content, second.tool_call_id, first.id != second.id) == ("charged o1", "call_2", True)
+    assert (await bench.do(bench.ledger.get, "t", "charge:o1")).status == "success"
+    await bench.invoke(graph, ask(), thread("u"))
+    assert till.charged == ["o1", "o1"]
+    assert len(set(till.tokens)) == 2
+
+
+async def test_an_unknown_outcome_stops_by_default(bench: Bench, connection: psycopg.Connection) -> None:
+    till = Till()
+    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
+    await run_and_lose(bench, graph, connection)
+    for _ in range(2):
+        with pytest.raises(ToolOutcomeUnknownError, match="may or may not have happened"):
+            await bench.invoke(graph, None, thread())
+    assert till.charged == ["o1"]
+    assert rows(connection, bench.saver.schema, "status") == [("unknown",)]
+    await bench.do(bench.ledger.settle, "t", "call_1", "done", "charged o1, as the bank says")
+    answer = await bench.invoke(graph, None, thread())
+    assert answer["messages"][2].content == "charged o1, as the bank says"
+    assert till.charged == ["o1"]
+
+
+async def test_an_unknown_outcome_is_not_for_the_model_to_deal_with(
+    bench: Bench, connection: psycopg.Connection
+) -> None:
+    till = Till()
+    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE, handle_tool_errors=True)
+    await run_and_lose(bench, graph, connection)
+    with pytest.raises(ToolOutcomeUnknownError):
+        await bench.invoke(graph, None, thread())
+
+
+@pytest.mark.parametrize(("decision", "charged"), [("done", 1), ("retry", 2), ("fail", 1)])
+async def test_a_person_settles_it(bench: Bench, connection: psycopg.Connection, decision: str, charged: int) -> None:
+    till = Till()
+    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
+    await run_and_lose(bench, graph, connection)
+    await bench.do(bench.ledger.settle, "t", "call_1", decision)
+    if decision == "fail":
+        with pytest.raises(ToolFailedError, match="somebody decided"):
+            await bench.invoke(graph, None, thread())
+    else:
+        await bench.invoke(graph, None, thread())
+    assert len(till.charged) == charged
+
+
+async def test_an_idempotent_tool_is_run_again_with_the_same_token(
+    bench: Bench, connection: psycopg.Connection
+) -> None:
+    till = Till()
+    bench.ledger.policy("charge", on_unknown="retry")
+    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
+    await run_and_lose(bench, graph, connection)
+    await bench.invoke(graph, None, thread())
+    assert till.charged == ["o1", "o1"]
+    assert len(set(till.tokens)) == 1
+    assert rows(connection, bench.saver.schema, "status, attempt") == [("success", 2)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "charged", "content"),
+    [(Happened("the bank has it"), 1, "the bank has it"), (True, 1, "done"), (False, 2, "charged o1"), (None, 1, None)],
+)
+async def test_a_check_asks_the_outside_world(
+    bench: Bench, connection: psycopg.Connection, answer: Any, charged: int, content: str | None
+) -> None:
+    till = Till()
+    asked: list[Any] = []
+
+    def was_charged(execution: Any) -> Any:
+        asked.append(execution.arguments)
+        return answer
+
+    bench.ledger.policy("charge", on_unknown="check", check=was_charged)
+    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
+    await run_and_lose(bench, graph, connection)
+    if content is None:
+        with pytest.raises(ToolOutcomeUnknownError, match="cannot tell"):
+            await bench.invoke(graph, None, thread())
+    else:
+        state = await bench.invoke(graph, None, thread())
+        assert state["messages"][2].content == content
+        assert rows(connection, bench.saver.schema, "status") == [("success",)]
+    assert asked == [{"order": "o1"}]
+    assert len(till.charged) == charged
+
+
+async def test_a_check_that_fails_leaves_it_unknown(bench: Bench, connection: psycopg.Connection) -> None:
+    def unreachable(execution: Any) -> Any:
+        raise OSError("no route")
+
+    till = Till()
+    bench.ledger.policy("charge", on_unknown="check", check=unreachable)
+    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE, handle_tool_errors=True)
+    await run_and_lose(bench, graph, connection)
+    with pytest.raises(ToolOutcomeUnknownError, match="no route"):
+        await bench.invoke(graph, None, thread())
+
+
+@pytest.mark.parametrize(
+    ("word", "charged", "content"),
+    [
+        ("done", 1, "done"),
+        ({"decision": "done", "result": "yes"}, 1, "yes"),
+        ({"call_1#1": "done"}, 1, "done"),
+        ("retry", 2, "charged o1"),
+        ("fail", 1, None),
+    ],
+)
+async def test_a_person_is_asked(
+    bench: Bench, connection: psycopg.Connection, word: Any, charged: int, content: str | None
+) -> None:
+    till = Till()
+    bench.ledger.policy("charge", on_unknown="ask")
+    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
+    await run_and_lose(bench, graph, connection)
+    stopped = await bench.invoke(graph, None, thread())
+    question = stopped["__interrupt__"][0].value
+    assert (question["tool"], question["arguments"], question["id"]) == ("charge", {"order": "o1"}, "call_1#1")
+    json.dumps(question)
+    again = await bench.invoke(graph, Command(resume="perhaps"), thread())
+    assert again["__interrupt__"][0].value == question
+    assert len(till.charged) == 1
+    if content is None:
+        with pytest.raises(ToolFailedError):
+            await bench.invoke(graph, Command(resume=word), thread())
+    else:
+        state = await bench.invoke(graph, Command(resume=word), thread())
+        assert state["messages"][2].content == content
+    assert len(till.charged) == charged
+
+
+class Died(BaseException):
+    """Ends a tool as nothing that anybody catches."""
+
+
+@pytest.mark.parametrize("word", ["retry", {"call_1#1": "retry"}])
+async def test_an_old_answer_does_not_settle_a_later_attempt(
+    bench: Bench, connection: psycopg.Connection, word: Any
+) -> None:
+    till = Till()
+
+    def charge(order: str) -> str:
+        """Charge a card, and die of it the second time."""
+        answer = till.charge(order)
+        if len(till.charged) == 2:
+            raise Died
+        return answer
+
+    bench.ledger.policy("charge", on_unknown="ask")
+    graph = bench.agent([tool_of(bench, "charge", charge)], CHARGE)
+    await run_and_lose(bench, graph, connection)
+    await bench.invoke(graph, None, thread())
+    # A person says that it may be run; it is, and is lost again.
+    with pytest.raises(Died):
+        await bench.invoke(graph, Command(resume=word), thread())
+    assert rows(connection, bench.saver.schema, "status, attempt, answers") == [("unknown", 2, 1)]
+    stopped = await bench.invoke(graph, None, thread())
+    assert len(till.charged) == 2
+    assert stopped["__interrupt__"][0].value["attempt"] == 2
+    state = await bench.invoke(graph, Command(resume="done"), thread())
+    assert state["messages"][2].content == "done"
+    assert len(till.charged) == 2
+
+
+async def test_two_questions_of_one_task_are_told_apart(bench: Bench, connection: psycopg.Connection) -> None:
+    till = Till()
+    both = calls(("call_1", "charge", {"order": "o1"}), ("call_2", "charge", {"order": "o2"}))
+    bench.ledger.policy("charge", on_unknown="ask")
+    graph = bench.agent([tool_of(bench, "charge", till.charge)], both)
+    await run_and_lose(bench, graph, connection)
+    stopped = await bench.invoke(graph, None, thread())
+    assert stopped["__interrupt__"][0].value["open"] == ["call_1#1", "call_2#1"]
+    # A plain word could be meant for either.
+    still = await bench.invoke(graph, Command(resume="retry"), thread())
+    assert still["__interrupt__"]
+    assert sorted(till.charged) == ["o1", "o2"]
+    state = await bench.invoke(graph, Command(resume={"call_2#1": "done", "call_1#1": "retry"}), thread())
+    while "__interrupt__" in state:
+        state = await bench.invoke(graph, Command(resume={"call_2#1": "done", "call_1#1": "retry"}), thread())
+    assert sorted(till.charged) == ["o1", "o1", "o2"]
+    assert [message.content for message in state["messages"][2:4]] == ["charged o1", "done"]
+
+
+async def test_a_recorded_error_is_raised_again(bench: Bench) -> None:
+    till = Till()
+    till.errors = [OSError("the bank is closed")]
+    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
+    with pytest.raises(OSError, match="closed"):
+        await bench.invoke(graph, ask(), thread())
+    with pytest.raises(ToolFailedError, match="closed") as raised:
+        await bench.invoke(graph, None, thread())
+    assert raised.value.error_type == "OSError"
+    assert till.charged == []
+    await bench.do(bench.ledger.settle, "t", "call_1", "retry")
+    await bench.invoke(graph, None, thread())
+    assert till.charged == ["o1"]
+
+
+async def test_an_error_message_is_recorded_as_an_error(bench: Bench, connection: psycopg.Connection) -> None:
+    till = Till()
+    till.errors = [OSError("the bank is closed")]
+    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE, handle_tool_errors=True)
+    state = await bench.invoke(graph, ask(), thread())
+    assert state["messages"][2].status == "error"
+    assert rows(connection, bench.saver.schema, "status") == [("error",)]
+    states = [state async for state in graph.aget_state_history(thread())]
+    past = next(state for state in states if state.next == ("tools",)).config
+    replayed = await bench.invoke(graph, None, past)
+    assert replayed["messages"][2].content == state["messages"][2].content
+    assert till.charged == []
+
+
+@pytest.mark.parametrize("handled", [False, True])
+async def test_an_error_is_retried_as_often_as_the_policy_says(bench: Bench, handled: bool) -> None:
+    till = Till()
+    bench.ledger.policy("charge", on_error="retry", retry=Backoff(attempts=3, delay=0.001))
+    till.errors = [OSError("1"), OSError("2")]
+    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE, handle_tool_errors=handled)
+    await bench.invoke(graph, ask(), thread())
+    assert till.charged == ["o1"]
+    assert (await bench.do(bench.ledger.get, "t", "call_1")).attempt == 3
+    till.errors = [OSError(str(number)) for number in range(9)]
+    if handled:
+        state = await bench.invoke(graph, ask(), thread("u"))
+        assert state["messages"][2].status == "error"
+    else:
+        with pytest.raises(OSError, match="2"):
+            await bench.invoke(graph, ask(), thread("u"))
+        with pytest.raises(ToolFailedError):
+            await bench.invoke(graph, None, thread("u"))
+    assert len(till.errors) == 6
+
+
+async def test_a_tool_that_asks_is_begun_anew_with_its_answer(bench: Bench) -> None:
+    till = Till()
+
+    def charge(order: str) -> str:
+        """Charge a card if somebody agrees."""
+        return till.charge(order) if interrupt("may I?") == "yes" else "no"
+
+    graph = bench.agent([tool_of(bench, "charge", charge)], CHARGE)
+    stopped = await bench.invoke(graph, ask(), thread())
+    assert stopped["__interrupt__"][0].value == "may I?"
+    assert (await bench.do(bench.ledger.get, "t", "call_1")).status == "pending"
+    await bench.invoke(graph, Command(resume="yes"), thread())
+    assert till.charged == ["o1"]
+    assert (await bench.do(bench.ledger.get, "t", "call_1")).status == "success"
+
+
+async def test_a_tool_that_takes_too_long_has_an_unknown_outcome(bench: Bench, connection: psycopg.Connection) -> None:
+    go_on = threading.Event()
+
+    def blocking(order: str) -> str:
+        """Charge a card, slowly."""
+        go_on.wait(30)
+        return "late"
+
+    async def suspending(order: str) -> str:
+        """Charge a card, slowly."""
+        await asyncio.sleep(30)
+        return "late"
+
+    function: Any = suspending if bench.is_async else blocking
+    bench.ledger.policy("charge", timeout=0.2)
+    function.__name__ = "charge"
+    graph = bench.agent([tool(function)], CHARGE, handle_tool_errors=True)
+    with pytest.raises(ToolTimeoutError):
+        await bench.invoke(graph, ask(), thread())
+    assert rows(connection, bench.saver.schema, "status") == [("timeout",)]
+    with pytest.raises(ToolOutcomeUnknownError):
+        await bench.invoke(graph, None, thread())
+    go_on.set()
+    if not bench.is_async:
+        while rows(connection, bench.saver.schema, "status") == [("timeout",)]:
+            await asyncio.sleep(0.01)
+        state = await bench.invoke(graph, None, thread())
+        assert state["messages"][2].content == "late"
+
+
+async def test_a_command_is_answered_exactly(bench: Bench) -> None:
+    ran = []
+
+    def move(to: str) -> Any:
+        """Go somewhere."""
+        ran.append(to)
+        note = ToolMessage("moved", tool_call_id="call_1")
+        return Command(update={"messages": [note]}, goto=END)
+
+    graph = bench.agent([tool_of(bench, "move", move)], calls(("call_1", "move", {"to": "x"})))
+    first = await bench.invoke(graph, ask(), thread())
+    states = [state async for state in graph.aget_state_history(thread())]
+    past = next(state for state in states if state.next == ("tools",)).config
+    again = await bench.invoke(graph, None, past)
+    assert [message.content for message in first["messages"]] == [message.content for message in again["messages"]]
+    assert ran == ["x"]
+
+
+async def test_parallel_calls_are_actions_of_their_own(bench: Bench) -> None:
+    till = Till()
+    many = calls(*[(f"call_{number}", "charge", {"order": f"o{number}"}) for number in range(8)])
+    graph = bench.agent([tool_of(bench, "charge", till.charge)], many)
+    await bench.invoke(graph, ask(), thread())
+    assert sorted(till.charged) == [f"o{number}" for number in range(8)]
+    assert len(await bench.do(bench.ledger.list, "t")) == 8
+
+
+async def test_a_call_waits_for_one_that_is_under_way(bench: Bench) -> None:
+    till = Till()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def blocking(order: str) -> str:
+        """Charge a card, slowly."""
+        begun.set()
+        go_on.wait(30)
+        return till.charge(order)
+
+    async def suspending(order: str) -> str:
+        """Charge a card, slowly."""
+        begun.set()
+        while not go_on.is_set():
+            await asyncio.sleep(0.01)
+        return till.charge(order)
+
+    bench.ledger.policy("charge", key=lambda args: args["order"])
+    function: Any = suspending if bench.is_async else blocking
+    function.__name__ = "charge"
+    graph = bench.agent([tool(function)], CHARGE)
+    first = asyncio.create_task(bench.invoke(graph, ask(), thread()))
+    while not begun.is_set():
+        await asyncio.sleep(0.01)
+    second = asyncio.create_task(bench.invoke(graph, None, thread()))
+    await asyncio.sleep(0.2)
+    go_on.set()
+    answers = await asyncio.gather(first, second)
+    assert till.charged == ["o1"]
+    assert {answer["messages"][2].content for answer in answers} == {"charged o1"}
+
+
+async def test_one_that_was_overtaken_does_not_write_its_outcome(bench: Bench, connection: psycopg.Connection) -> None:
+    def charge(order: str) -> str:
+        """Charge a card, while somebody else takes the action over."""
+        connection.execute(f"UPDATE {bench.saver.schema}.tool_executions SET intent_id = 'another'")
+        return "mine"
+
+    graph = bench.agent([tool_of(bench, "charge", charge)], CHARGE)
+    with pytest.raises(ToolOvertakenError):
+        await bench.invoke(graph, ask(), thread())
+    assert rows(connection, bench.saver.schema, "status, preview") == [("running", None)]
+
+
+async def test_a_thread_deleted_while_a_tool_runs_stays_deleted(bench: Bench, connection: psycopg.Connection) -> None:
+    def charge(order: str) -> str:
+        """Charge a card, while somebody deletes the thread."""
+        connection.execute(f"DELETE FROM {bench.saver.schema}.tool_executions")
+        return "mine"
+
+    graph = bench.agent([tool_of(bench, "charge", charge)], CHARGE)
+    state = await bench.invoke(graph, ask(), thread())
+    assert state["messages"][2].content == "mine"
+    assert rows(connection, bench.saver.schema, "status") == []
+
+
+async def test_a_running_tool_is_kept_alive(dsn: str, schema: str, connection: psycopg.Connection) -> None:
+    for colour in LEDGERS:
+        async with open_bench(colour, dsn, schema, settings=ToolSettings(ttl_seconds=0.6)) as bench:
+
+            def renewed() -> bool:
+                found = rows(connection, schema, "alive_until - started_at > interval '0.8 s'")
+                return bool(found and found[-1][0])
+
+            def blocking(order: str) -> str:
+                """Wait until this was renewed."""
+                for _ in range(400):
+                    if renewed():
+                        return "renewed"
+                    threading.Event().wait(0.05)
+                return "not renewed"
+
+            async def suspending(order: str) -> str:
+                """Wait until this was renewed."""
+                for _ in range(400):
+                    if renewed():
+                        return "renewed"
+                    await asyncio.sleep(0.05)
+                return "not renewed"
+
+            function: Any = suspending if bench.is_async else blocking
+            function.__name__ = "charge"
+            graph = bench.agent([tool(function)], CHARGE)
+            state = await bench.invoke(graph, ask(), thread(colour.__name__))
+            assert state["messages"][2].content == "renewed"
+            connection.execute(f"DELETE FROM {schema}.tool_executions")
+
+
+async def test_a_large_result_is_kept_at_the_door(bench: Bench) -> None:
+    book = "All happy families are alike. " * 10_000
+
+    def read(title: str) -> str:
+        """Read a book."""
+        return book
+
+    bench.ledger.policy("read", result_limit=1000)
+    graph = bench.agent([tool_of(bench, "read", read)], calls(("call/1 %", "read", {"title": "A. K."})))
+    state = await bench.invoke(graph, ask(), thread("t/ü"))
+    shown = state["messages"][2].content
+    assert len(shown) < 1000
+    assert shown.startswith("All happy families")
+    reference = shown.split("kept as ")[1].rstrip("]")
+    whole = await bench.do(bench.ledger.result, reference)
+    assert whole.content == book
+    with pytest.raises(NotFoundError):
+        await bench.do(bench.ledger.result, reference + "x")
+    with pytest.raises(ConfigurationError):
+        await bench.do(bench.ledger.result, "somewhere")
+
+
+async def test_what_json_cannot_say_is_recorded_all_the_same(bench: Bench, connection: psycopg.Connection) -> None:
+    def echo(text: str) -> str:
+        """Say it again."""
+        return text
+
+    odd = "a\0b\ud800c"
+    graph = bench.agent([tool_of(bench, "echo", echo)], calls(("call_1", "echo", {"text": odd, "n": float("nan")})))
+    state = await bench.invoke(graph, ask(), thread())
+    assert state["messages"][2].content == odd
+    assert rows(connection, bench.saver.schema, "arguments, preview") == [({"text": "ab?c", "n": None}, "ab?c")]
+
+
+async def test_a_tool_is_redacted_where_people_read(dsn: str, schema: str, connection: psycopg.Connection) -> None:
+    def redact(kind: str, value: Any) -> Any:
+        return "(hidden)"
+
+    for colour in LEDGERS:
+        async with open_bench(colour, dsn, schema, settings=ToolSettings(redact=redact)) as bench:
+            graph = bench.agent([tool_of(bench, "charge", Till().charge)], CHARGE)
+            state = await bench.invoke(graph, ask(), thread(colour.__name__))
+            assert state["messages"][2].content == "charged o1"
+    assert rows(connection, schema, "arguments, preview") == [("(hidden)", "(hidden)")] * 2
+
+
+async def test_a_send_to_a_tool_node_is_recorded(bench: Bench) -> None:
+    till = Till()
+    builder = StateGraph(MessagesState)
+    builder.add_node("agent", lambda state: {"messages": [CHARGE.model_copy()]})
+    builder.add_node("tools", bench.tool_node([tool_of(bench, "charge", till.charge)]))
+    builder.add_edge(START, "agent")
+    builder.add_conditional_edges(
+        "agent", lambda state: [Send("tools", [call]) for call in state["messages"][-1].tool_calls], ["tools"]
+    )
+    graph = builder.compile(checkpointer=bench.saver)
+    await bench.invoke(graph, ask(), thread())
+    assert (await bench.do(bench.ledger.get, "t", "call_1")).status == "success"
+
+
+async def test_a_subgraphs_tools_know_both_checkpoints(bench: Bench, connection: psycopg.Connection) -> None:
+    till = Till()
+    inner = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
+    inner.checkpointer = None
+    builder = StateGraph(MessagesState)
+    builder.add_node("inner", inner)
+    builder.add_edge(START, "inner")
+    graph = builder.compile(checkpointer=bench.saver)
+    await bench.invoke(graph, ask(), thread())
+    schema = bench.saver.schema
+    assert connection.execute(
+        f"""SELECT c.step FROM {schema}.tool_executions e
+        JOIN {schema}.checkpoints c USING (thread_id, checkpoint_ns, checkpoint_id)"""
+    ).fetchall() == [(1,)]
+    assert connection.execute(
+        f"""SELECT c.checkpoint_ns, c.step FROM {schema}.tool_executions e
+        JOIN {schema}.checkpoints c ON c.thread_id = e.thread_id AND c.checkpoint_id = e.root_checkpoint_id"""
+    ).fetchall() == [("", 0)]
+
+
+async def test_a_cancelled_tools_outcome_is_unknown(dsn: str, schema: str, connection: psycopg.Connection) -> None:
+    begun = asyncio.Event()
+
+    async def charge(order: str) -> str:
+        """Charge a card, slowly."""
+        begun.set()
+        await asyncio.sleep(60)
+        return "charged"
+
+    async with open_bench(LEDGERS[1], dsn, schema) as bench:
+        for number, transactional in enumerate([False, True]):
+            begun.clear()
+            bench.ledger._policies["charge"] = ToolPolicy(transactional=transactional)
+            running = asyncio.create_task(bench.agent([tool(charge)], CHARGE).ainvoke(ask(), thread(f"t{number}")))
+            await begun.wait()
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            # What was rolled back did not happen.
+            status = "pending" if transactional else "unknown"
+            found = await bench.ledger.get(f"t{number}", "call_1")
+            assert found is not None
+            assert found.status == status
+
+
+async def test_what_runs_elsewhere_is_waited_for_until_its_time_has_passed(
+    dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    """Of another machine only its signs of life tell whether it lives."""
+    for number, colour in enumerate(LEDGERS):
+        till = Till()
+        async with open_bench(colour, dsn, schema, settings=ToolSettings(wait_seconds=0.2)) as bench:
+            bench.ledger.policy("charge", on_unknown="retry")
+            graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
+            await bench.invoke(graph, ask(), thread(f"t{number}"))
+            states = [state async for state in graph.aget_state_history(thread(f"t{number}"))]
+            past = next(state for state in states if state.next == ("tools",)).config
+            leave_behind(connection, schema)
+            connection.execute(f"UPDATE {schema}.tool_executions SET alive_until = now() + interval '1 h'")
+            with pytest.raises(ToolBusyError, match="elsewhere") as raised:
+                await bench.invoke(graph, None, past)
+            assert raised.value.retryable
+            with pytest.raises(ConfigurationError, match="not in doubt"):
+                await bench.do(bench.ledger.settle, f"t{number}", "call_1", "done")
+            connection.execute(f"UPDATE {schema}.tool_executions SET alive_until = now()")
+            await bench.invoke(graph, None, past)
+            assert till.charged == ["o1", "o1"]
+
+
+async def test_an_action_that_calls_itself_is_refused(bench: Bench) -> None:
+    bench.ledger.policy("charge", key=lambda args: "same")
+    graphs: list[Any] = []
+
+    def blocking(order: str) -> str:
+        """Charge a card, by charging it."""
+        return str(graphs[0].invoke(ask(), thread()))
+
+    async def suspending(order: str) -> str:
+        """Charge a card, by charging it."""
+        return str(await graphs[0].ainvoke(ask(), thread()))
+
+    function: Any = suspending if bench.is_async else blocking
+    function.__name__ = "charge"
+    graphs.append(bench.agent([tool(function)], CHARGE, CHARGE))
+    with pytest.raises(ConfigurationError, match="calls itself"):
+        await bench.invoke(graphs[0], ask(), thread())
+
+
+async def test_a_tool_that_sends_its_parent_somewhere_does_so_again(bench: Bench) -> None:
+    ran: list[str] = []
+
+    def leave(to: str) -> str:
+        """Leave this graph for a node of its parent."""
+        ran.append(to)
+        raise ParentCommand(Command(graph=Command.PARENT, goto=to, update={"messages": [AIMessage("left")]}))
+
+    inner = bench.agent([tool_of(bench, "leave", leave)], calls(("call_1", "leave", {"to": "after"})))
+    inner.checkpointer = None
+    builder = StateGraph(MessagesState)
+    builder.add_node("inner", inner)
+    builder.add_node("after", lambda state: {"messages": [AIMessage("after")]})
+    builder.add_edge(START, "inner")
+    graph = builder.compile(checkpointer=bench.saver)
+    first = await bench.invoke(graph, ask(), thread())
+    assert first["messages"][-1].content == "after"
+    found = await bench.do(bench.ledger.get, "t", "call_1")
+    assert (found.status, ran) == ("success", ["after"])
+
+
+async def test_a_tool_is_not_kept_from_running_where_nothing_is_stored(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(flow, "_LONGEST_CATCH_UP", 0.05)
+    till = Till()
+    inner = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
+    inner.checkpointer = False
+    builder = StateGraph(MessagesState)
+    builder.add_node("inner", inner)
+    builder.add_edge(START, "inner")
+    graph = builder.compile(checkpointer=bench.saver)
+    for number in range(2):
+        await bench.invoke(graph, ask(), thread(f"t{number}"))
+    assert till.charged == ["o1", "o1"]
+    assert sum("is not stored" in record.message for record in caplog.records) == 1
+    caplog.clear()
+    await bench.invoke(graph, ask(), thread("exit"), durability="exit")
+    assert len(till.charged) == 3
+    assert not any("is not stored" in record.message for record in caplog.records)
+
+
+async def test_a_streamed_graph_runs_its_tools_once(bench: Bench) -> None:
+    till = Till()
+    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
+
+    def blocking() -> list[Any]:
+        return list(graph.stream(ask(), thread(), stream_mode=["updates", "messages"]))
+
+    if bench.is_async:
+        parts = [part async for part in graph.astream(ask(), thread(), stream_mode=["updates", "messages"])]
+    else:
+        parts = await asyncio.to_thread(blocking)
+    assert any("charged o1" in str(part) for part in parts)
+    assert till.charged == ["o1"]
+
+
+def test_of_several_who_saw_the_same_one_goes_on(saver: PGStateSaver, connection: psycopg.Connection) -> None:
+    """The compare-and-swaps, and that each is recognised when it is sent again after its answer was lost."""
+    database, known = saver._database, queries(saver.schema)
+
+    def intent(name: str) -> Intent:
+        return Intent("t", "key", None, name, "charge", "{}")
+
+    def begin(name: str) -> Any:
+        return database.run(tool_executions.begin, known, intent(name), "holder", 15.0)
+
+    def take_over(name: str, seen: Recorded, is_gone: bool = True) -> int:
+        more = {"is_gone": is_gone, "answers": 0}
+        return database.run(tool_executions.take_over, known, intent(name), seen, "holder", 15.0, **more)
+
+    assert begin("a") == (1, None)
+    assert begin("a") == (1, None)
+    attempt, seen = begin("b")
+    assert (attempt, seen.intent_id) == (0, "a")
+    assert take_over("b", seen, is_gone=False) == 0
+    assert take_over("b", seen) == 2
+    assert take_over("b", seen) == 2
+    assert take_over("c", seen) == 0
+    assert not database.run(tool_executions.settle, known, seen, Outcome("error"), "d", is_gone=True, answers=0)
+    database.run(tool_executions.mark_unknown, known, seen, is_gone=True)
+    assert rows(connection, saver.schema, "status, intent_id, attempt") == [("running", "b", 2)]
+    assert not database.run(tool_executions.finish, known, intent("a"), Outcome("success"))
+    for _ in range(2):
+        assert database.run(tool_executions.finish, known, intent("b"), Outcome("error"))
+    _, seen = begin("e")
+    for _ in range(2):
+        assert database.run(tool_executions.settle, known, seen, Outcome("pending"), "f", is_gone=True, answers=3)
+    assert take_over("g", seen) == 0
+    assert rows(connection, saver.schema, "status, intent_id, answers") == [("pending", "f", 3)]
+
+
+def test_bad_policies_are_refused() -> None:
+    for terms in (
+        {"on_error": "ignore"},
+        {"on_unknown": "guess"},
+        {"on_unknown": "check"},
+        {"check": bool},
+        {"timeout": 0},
+        {"on_replay": "both"},
+        {"key": "order"},
+        {"timeout": 1, "transactional": True},
+        {"retry": Backoff(attempts=0)},
+    ):
+        with pytest.raises(ConfigurationError):
+            ToolPolicy(**terms)  # type: ignore[arg-type]
+    for settings in ({"ttl_seconds": 0}, {"wait_seconds": -1}, {"result_limit": -1}, {"preview_length": -1}):
+        with pytest.raises(ConfigurationError):
+            ToolSettings(**settings)  # type: ignore[arg-type]
+
+
+def test_a_graph_without_a_thread_is_refused(dsn: str, schema: str) -> None:
+    with open_ledger(dsn, schema) as (_, ledger):
+        bench = Bench(None, ledger)
+        graph = bench.agent([tool_of(bench, "charge", Till().charge)], CHARGE)
+        with pytest.raises(ConfigurationError, match="thread"):
+            graph.invoke(ask())
+        with pytest.raises(ConfigurationError, match="mistake"):
+            ledger.policy("charge", mistake=1)
+        with pytest.raises(ConfigurationError, match="one of"):
+            ledger.settle("t", "k", "perhaps")
+        with pytest.raises(NotFoundError):
+            ledger.settle("t", "k", "done")
+
+
+def test_current_execution_outside_of_the_ledger_is_refused() -> None:
+    with pytest.raises(ConfigurationError):
+        current_execution()
+
+
+async def test_a_blocking_ledger_serves_a_graph_on_an_event_loop(dsn: str, schema: str) -> None:
+    from langgraph.prebuilt import ToolNode
+    from support_ledger import agent_graph
+
+    till = Till()
+    with open_ledger(dsn, schema) as (saver, ledger):
+        node = ToolNode(
+            [tool_of(Bench(saver, ledger), "charge", till.charge)],
+            wrap_tool_call=ledger,
+            awrap_tool_call=ledger.acall,
+        )
+        graph = agent_graph(node, CHARGE).compile(checkpointer=saver)
+        state = await graph.ainvoke(ask(), thread())
+        assert isinstance(state["messages"][-1], AIMessage)
+        assert ledger.get("t", "call_1").status == "success"  # type: ignore[union-attr]
+        assert till.charged == ["o1"]

@@ -1,0 +1,579 @@
+"""Plain functions, transactions, compensations, budgets, and the ledger in `create_agent` and the functional API."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from langchain.agents import create_agent
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from langchain_core.outputs import ChatResult
+from langchain_core.tools import tool
+from langgraph.func import entrypoint, task
+from langgraph.graph import END, START, MessagesState, StateGraph
+from support import run_children
+from support_ledger import LEDGERS, Bench, ask, calls, open_bench, open_ledger, thread
+
+from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate.errors import (
+    ConfigurationError,
+    NotFoundError,
+    RunBudgetExceededError,
+    ToolOutcomeUnknownError,
+    ToolOvertakenError,
+)
+from langgraph_pgstate.tools import Budget, current_execution
+from langgraph_pgstate.types import ToolExecution
+
+
+@pytest.fixture(params=LEDGERS, ids=lambda colour: colour.__name__)
+async def bench(request: pytest.FixtureRequest, dsn: str, schema: str) -> AsyncIterator[Bench]:
+    async with open_bench(request.param, dsn, schema) as bench:
+        yield bench
+
+
+def coloured(bench: Bench, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A blocking function as one of the bench's colour, with the same signature."""
+    if not bench.is_async:
+        return function
+
+    @functools.wraps(function)
+    async def suspending(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return suspending
+
+
+def one_node(bench: Bench, body: Callable[[Any], Any]) -> Any:
+    """A graph whose one node calls the bench's functions."""
+    builder = StateGraph(MessagesState)
+    if bench.is_async:
+
+        async def suspending(state: MessagesState) -> dict[str, Any]:
+            for answer in body(state):
+                await answer
+            return {"messages": [AIMessage("done")]}
+
+        builder.add_node("node", suspending)
+    else:
+
+        def blocking(state: MessagesState) -> dict[str, Any]:
+            list(body(state))
+            return {"messages": [AIMessage("done")]}
+
+        builder.add_node("node", blocking)
+    builder.add_edge(START, "node")
+    return builder.compile(checkpointer=bench.saver)
+
+
+# Plain functions
+
+
+async def test_a_function_in_a_node_is_done_once(bench: Bench) -> None:
+    done: list[str] = []
+    fail = [True]
+
+    def ship(order: str) -> str:
+        """Ship an order."""
+        done.append(order)
+        return f"shipped {order}"
+
+    once = bench.ledger.once(coloured(bench, ship))
+
+    def body(state: Any) -> Any:
+        yield once("o1")
+        yield once("o2")
+        yield once("o1")
+        if fail.pop():
+            raise OSError("after the effects")
+
+    graph = one_node(bench, body)
+    with pytest.raises(OSError, match="after"):
+        await bench.invoke(graph, ask(), thread())
+    fail.append(False)
+    await bench.invoke(graph, None, thread())
+    # The same call twice in one task is two actions; the task run again makes the same ones.
+    assert done == ["o1", "o2", "o1"]
+    assert len({item.idempotency_key for item in await bench.do(bench.ledger.list, "t")}) == 3
+    fail.append(False)
+    await bench.invoke(graph, ask(), thread())
+    assert done == ["o1", "o2", "o1"] * 2
+
+
+async def test_a_function_with_a_key_is_done_once_on_its_thread(bench: Bench) -> None:
+    done: list[str] = []
+
+    def ship(order: str) -> str:
+        """Ship an order."""
+        done.append(current_execution().key)
+        return f"shipped {order}"
+
+    once = bench.ledger.once(name="shipping", key=lambda args: args["order"])(coloured(bench, ship))
+    graph = one_node(bench, lambda state: iter([once("o1")]))
+    await bench.invoke(graph, ask(), thread())
+    await bench.invoke(graph, ask(), thread())
+    assert done == ["shipping:o1"]
+    with pytest.raises(ConfigurationError, match="outside of a graph"):
+        await bench.do(once, "o1")
+
+
+async def test_the_functional_api(bench: Bench) -> None:
+    done: list[str] = []
+    fail = [True]
+
+    def ship(order: str) -> str:
+        """Ship an order."""
+        done.append(order)
+        return f"shipped {order}"
+
+    once = bench.ledger.once(coloured(bench, ship))
+    if bench.is_async:
+
+        @task
+        async def step(order: str) -> str:
+            found = str(await once(order))
+            if fail.pop():
+                raise OSError("after the effect")
+            return found
+
+        @entrypoint(checkpointer=bench.saver)
+        async def flow(order: str) -> str:
+            return await step(order)
+    else:
+
+        @task
+        def step(order: str) -> str:
+            found = str(once(order))
+            if fail.pop():
+                raise OSError("after the effect")
+            return found
+
+        @entrypoint(checkpointer=bench.saver)
+        def flow(order: str) -> str:
+            return str(step(order).result())
+
+    with pytest.raises(OSError, match="after"):
+        await bench.invoke(flow, "o1", thread())
+    fail.append(False)
+    assert await bench.invoke(flow, None, thread()) == "shipped o1"
+    assert done == ["o1"]
+
+
+async def test_what_no_serializer_can_store_is_still_on_record(bench: Bench) -> None:
+    fail = [True]
+
+    def opener(name: str) -> Any:
+        """Answer something that cannot be stored."""
+        return threading.Lock()
+
+    once = bench.ledger.once(coloured(bench, opener))
+
+    def body(state: Any) -> Any:
+        yield once("x")
+        if fail.pop():
+            raise OSError("after the effect")
+
+    graph = one_node(bench, body)
+    with pytest.raises(OSError, match="after"):
+        await bench.invoke(graph, ask(), thread())
+    assert (await bench.do(bench.ledger.list, "t"))[0].status == "success"
+    with pytest.raises(NotFoundError, match="it did succeed"):
+        await bench.invoke(graph, None, thread())
+
+
+# Transactions
+
+
+def with_table(connection: psycopg.Connection, schema: str) -> None:
+    connection.execute(f"CREATE TABLE {schema}.bookings (room text)")
+
+
+def booking(bench: Bench, after: Callable[[], None] = lambda: None) -> Any:
+    """A transactional tool of the bench's colour."""
+    schema = bench.saver.schema
+    if bench.is_async:
+
+        @tool
+        @bench.ledger.transactional
+        async def book(room: str, connection: psycopg.AsyncConnection) -> str:
+            """Book a room."""
+            await connection.execute(f"INSERT INTO {schema}.bookings VALUES (%s)", [room])  # type: ignore[arg-type]
+            after()
+            return f"booked {room}"
+    else:
+
+        @tool
+        @bench.ledger.transactional
+        def book(room: str, connection: psycopg.Connection) -> str:
+            """Book a room."""
+            connection.execute(f"INSERT INTO {schema}.bookings VALUES (%s)", [room])  # type: ignore[arg-type]
+            after()
+            return f"booked {room}"
+
+    return book
+
+
+BOOK = calls(("call_1", "book", {"room": "7"}))
+
+
+async def test_a_transactional_tools_writes_are_its_outcome(bench: Bench, connection: psycopg.Connection) -> None:
+    schema = bench.saver.schema
+    with_table(connection, schema)
+
+    def nothing_yet() -> None:
+        assert connection.execute(f"SELECT count(*) FROM {schema}.bookings").fetchone() == (0,)
+        assert connection.execute(f"SELECT status FROM {schema}.tool_executions").fetchone() == ("running",)
+
+    book = booking(bench, nothing_yet)
+    assert set(book.args) == {"room"}
+    state = await bench.invoke(bench.agent([book], BOOK), ask(), thread())
+    assert state["messages"][2].content == "booked 7"
+    assert connection.execute(f"SELECT room FROM {schema}.bookings").fetchall() == [("7",)]
+    assert connection.execute(f"SELECT status FROM {schema}.tool_executions").fetchall() == [("success",)]
+
+
+@pytest.mark.parametrize("handled", [False, True])
+async def test_a_transactional_tool_that_fails_leaves_nothing(
+    bench: Bench, connection: psycopg.Connection, handled: bool
+) -> None:
+    schema = bench.saver.schema
+    with_table(connection, schema)
+
+    def fail() -> None:
+        raise OSError("after the insert")
+
+    graph = bench.agent([booking(bench, fail)], BOOK, handle_tool_errors=handled)
+    if handled:
+        await bench.invoke(graph, ask(), thread())
+    else:
+        with pytest.raises(OSError, match="after the insert"):
+            await bench.invoke(graph, ask(), thread())
+    assert connection.execute(f"SELECT room FROM {schema}.bookings").fetchall() == []
+    assert connection.execute(f"SELECT status FROM {schema}.tool_executions").fetchall() == [("error",)]
+
+
+async def test_a_transactional_tool_that_was_overtaken_is_rolled_back(
+    bench: Bench, connection: psycopg.Connection
+) -> None:
+    schema = bench.saver.schema
+    with_table(connection, schema)
+
+    def overtake() -> None:
+        connection.execute(f"UPDATE {schema}.tool_executions SET intent_id = 'another'")
+
+    with pytest.raises(ToolOvertakenError):
+        await bench.invoke(bench.agent([booking(bench, overtake)], BOOK), ask(), thread())
+    assert connection.execute(f"SELECT room FROM {schema}.bookings").fetchall() == []
+
+
+async def test_a_transactional_tool_whose_process_died_is_simply_run(
+    bench: Bench, connection: psycopg.Connection
+) -> None:
+    schema = bench.saver.schema
+    with_table(connection, schema)
+    graph = bench.agent([booking(bench)], BOOK)
+    await bench.invoke(graph, ask(), thread())
+    connection.execute(f"TRUNCATE {schema}.bookings")
+    connection.execute(
+        f"""UPDATE {schema}.tool_executions SET status = 'running', result = NULL, holder_id = 'x',
+        alive_until = now() - interval '1 s'"""
+    )
+    states = [state async for state in graph.aget_state_history(thread())]
+    past = next(state for state in states if state.next == ("tools",)).config
+    await bench.invoke(graph, None, past)
+    assert connection.execute(f"SELECT room FROM {schema}.bookings").fetchall() == [("7",)]
+
+
+async def test_a_function_in_a_node_can_be_transactional(bench: Bench, connection: psycopg.Connection) -> None:
+    schema = bench.saver.schema
+    with_table(connection, schema)
+    book: Any = booking(bench)
+    once = bench.ledger.once(book.coroutine if bench.is_async else book.func)
+    graph = one_node(bench, lambda state: iter([once("7"), once(room="8")]))
+    await bench.invoke(graph, ask(), thread())
+    assert connection.execute(f"SELECT room FROM {schema}.bookings ORDER BY room").fetchall() == [("7",), ("8",)]
+    arguments = connection.execute(f"SELECT arguments FROM {schema}.tool_executions ORDER BY started_at").fetchall()
+    assert arguments == [({"room": "7"},), ({"room": "8"},)]
+
+
+async def test_a_transactional_tool_without_its_ledger_is_refused(bench: Bench) -> None:
+    with pytest.raises(ConfigurationError, match="without its ledger"):
+        await (
+            booking(bench).ainvoke({"room": "7"}) if bench.is_async else bench.do(booking(bench).invoke, {"room": "7"})
+        )
+    with pytest.raises(ConfigurationError, match="connection"):
+        bench.ledger.transactional(len.__class__)
+
+
+# Compensations
+
+
+class Shop:
+    """Tools that can be taken back."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.log: list[str] = []
+        self.broken: set[str] = set()
+
+        def refund(execution: ToolExecution, result: Any) -> str:
+            order = execution.arguments["order"]
+            if order in self.broken:
+                raise OSError(f"{order} cannot be refunded")
+            self.log.append(f"refund {order} ({result.content})")
+            return f"refunded {order}"
+
+        def charge(order: str) -> str:
+            """Charge a card."""
+            self.log.append(f"charge {order}")
+            return f"charged {order}"
+
+        compensating = bench.ledger.compensate(coloured(bench, refund))
+        self.charge = compensating(tool(coloured(bench, charge)))
+
+        def look(order: str) -> str:
+            """Look at an order."""
+            return "seen"
+
+        self.look = tool(coloured(bench, look))
+
+    def graph(self) -> Any:
+        answers = [calls((f"call_{order}", "charge", {"order": f"o{order}"})) for order in range(3)]
+        return self.bench.agent([self.charge, self.look], *answers, calls(("call_9", "look", {"order": "o1"})))
+
+
+async def test_effects_are_taken_back_last_one_first(bench: Bench) -> None:
+    shop = Shop(bench)
+    await bench.invoke(shop.graph(), ask(), thread())
+    shop.log.clear()
+    shop.broken = {"o1"}
+    report = await bench.do(bench.ledger.compensate, "t")
+    assert shop.log == ["refund o2 (charged o2)", "refund o0 (charged o0)"]
+    assert [item.idempotency_key for item in report.compensated] == ["call_2", "call_0"]
+    assert [(item.idempotency_key, str(error)) for item, error in report.failed] == [
+        ("call_1", "o1 cannot be refunded")
+    ]
+    assert [item.tool for item in report.uncovered] == ["look"]
+    assert not report.is_complete
+    again = await bench.do(bench.ledger.compensate, "t")
+    assert [item.idempotency_key for item, _ in again.failed] == ["call_1"]
+    assert again.compensated == ()
+    shop.broken.clear()
+    last = await bench.do(bench.ledger.compensate, "t")
+    assert [item.idempotency_key for item in last.compensated] == ["call_1"]
+    assert len(shop.log) == 3
+    original = await bench.do(bench.ledger.get, "t", "call_2")
+    taken_back = await bench.do(bench.ledger.get, "t", "compensate:call_2")
+    assert original.compensated_at is not None
+    assert (taken_back.compensates, taken_back.status) == ("call_2", "success")
+
+
+async def test_a_compensation_that_was_killed_is_not_repeated(bench: Bench, connection: psycopg.Connection) -> None:
+    shop = Shop(bench)
+    await bench.invoke(shop.graph(), ask(), thread())
+    await bench.do(bench.ledger.compensate, "t")
+    count = len(shop.log)
+    # Killed after the outcome of one, before the note on what it took back.
+    connection.execute(f"UPDATE {bench.saver.schema}.tool_executions SET compensated_at = NULL")
+    report = await bench.do(bench.ledger.compensate, "t")
+    assert len(report.compensated) == 3
+    assert len(shop.log) == count
+    # Killed in the middle of one.
+    connection.execute(
+        f"""UPDATE {bench.saver.schema}.tool_executions SET compensated_at = NULL, alive_until = now(), holder_id = 'x',
+        status = CASE WHEN idempotency_key = 'compensate:call_1' THEN 'running' ELSE status END"""
+    )
+    report = await bench.do(bench.ledger.compensate, "t")
+    assert [type(error) for _, error in report.failed] == [ToolOutcomeUnknownError]
+    assert len(report.compensated) == 2
+    assert len(shop.log) == count
+
+
+async def test_only_what_came_after_a_checkpoint_is_taken_back(bench: Bench) -> None:
+    shop = Shop(bench)
+    graph = shop.graph()
+    await bench.invoke(graph, ask(), {**thread(), "metadata": {"run_id": "run-1"}})
+    states = [state async for state in graph.aget_state_history(thread())]
+    waiting = [state.config["configurable"]["checkpoint_id"] for state in states if state.next == ("tools",)]
+    # Newest first: look, o2, o1, o0.
+    report = await bench.do(bench.ledger.compensate, "t", to_checkpoint=waiting[2])
+    assert [item.idempotency_key for item in report.compensated] == ["call_2", "call_1"]
+    with pytest.raises(NotFoundError):
+        await bench.do(bench.ledger.compensate, "t", to_checkpoint="none")
+    nothing = await bench.do(bench.ledger.compensate, "t", run_id="another")
+    assert (nothing.compensated, nothing.is_complete) == ((), True)
+    rest = await bench.do(bench.ledger.compensate, "t", run_id="run-1")
+    assert [item.idempotency_key for item in rest.compensated] == ["call_0"]
+
+
+# create_agent
+
+
+class ToolCaller(GenericFakeChatModel):
+    """A fake chat model that knows no tools, and uses tokens."""
+
+    def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+        return self
+
+    def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
+        result = super()._generate(*args, **kwargs)
+        for generation in result.generations:
+            usage = {"input_tokens": 90, "output_tokens": 10, "total_tokens": 100}
+            generation.message.usage_metadata = usage  # type: ignore[attr-defined]
+        return result
+
+
+async def test_an_agent_of_langchains_runs_its_tools_once(bench: Bench) -> None:
+    done: list[str] = []
+
+    def charge(order: str) -> str:
+        """Charge a card."""
+        done.append(order)
+        return f"charged {order}"
+
+    model = ToolCaller(messages=iter([calls(("call_1", "charge", {"order": "o1"})), AIMessage("done"), AIMessage("x")]))
+    agent = create_agent(
+        model,
+        [tool(coloured(bench, charge))],
+        middleware=[bench.ledger.middleware()],
+        checkpointer=bench.saver,
+        name="cashier",
+    )
+    state = await bench.invoke(agent, ask(), thread())
+    assert state["messages"][2].content == "charged o1"
+    found = await bench.do(bench.ledger.get, "t", "call_1")
+    assert (found.status, found.agent, found.step) == ("success", "cashier", 2)
+    states = [state async for state in agent.aget_state_history(thread())]
+    past = next(state for state in states if state.next == ("tools",)).config
+    await bench.invoke(agent, None, past)
+    assert done == ["o1"]
+
+
+async def test_an_asynchronous_ledger_says_that_it_is_one(dsn: str, schema: str) -> None:
+    async with open_bench(LEDGERS[1], dsn, schema) as bench:
+        with pytest.raises(ConfigurationError, match="ainvoke"):
+            bench.ledger.middleware().wrap_tool_call(None, None)
+        with pytest.raises(ConfigurationError, match="async def"):
+            bench.ledger.once(lambda: None)
+
+
+# Budgets
+
+
+async def test_a_run_ends_when_its_steps_are_used_up(bench: Bench) -> None:
+    ran: list[int] = []
+
+    def work(state: MessagesState) -> dict[str, Any]:
+        ran.append(len(ran))
+        return {"messages": [AIMessage("again")]}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("work", work)
+    builder.add_edge(START, "work")
+    builder.add_conditional_edges("work", lambda state: "work" if len(ran) % 10 else END)
+    graph = builder.compile(checkpointer=bench.saver)
+    budget = bench.ledger.budget(max_steps=4)
+    limited = graph.with_config(callbacks=[budget])
+    with pytest.raises(RunBudgetExceededError, match="4 steps") as raised:
+        await bench.invoke(limited, ask(), thread())
+    assert (raised.value.kind, raised.value.used, raised.value.limit) == ("steps", 4, 4)
+    assert len(ran) == 4
+    # Each run has a budget of its own.
+    with pytest.raises(RunBudgetExceededError):
+        await bench.invoke(limited, None, thread())
+    assert len(ran) == 8
+    await bench.invoke(limited, None, thread())
+    assert len(ran) == 10
+    assert budget._roots == {}
+    assert budget._uses == {}
+
+
+async def test_a_run_ends_when_its_tokens_are_used_up(bench: Bench) -> None:
+    def search(order: str) -> str:
+        """Search."""
+        return "nothing"
+
+    answers = iter([calls((f"call_{number}", "search", {"order": "x"})) for number in range(20)])
+    agent = create_agent(ToolCaller(messages=answers), [tool(coloured(bench, search))], checkpointer=bench.saver)
+    limited = agent.with_config(callbacks=[bench.ledger.budget(max_tokens=250)])
+    with pytest.raises(RunBudgetExceededError, match="300 tokens; its budget is 250"):
+        await bench.invoke(limited, ask(), thread())
+    state = await agent.aget_state(thread())
+    assert sum(message.type == "ai" for message in state.values["messages"]) == 3
+
+
+def test_a_budget_of_nothing_is_refused() -> None:
+    for terms in ({}, {"max_steps": 0}, {"max_tokens": -1}):
+        with pytest.raises(ConfigurationError):
+            Budget(**terms)
+
+
+# Checkpoints that are still on their way
+
+
+class SlowSaver(PGStateSaver):
+    """Stores checkpoints late, as over a long line."""
+
+    def put(self, *arguments: Any, **options: Any) -> Any:
+        threading.Event().wait(0.3)
+        return super().put(*arguments, **options)
+
+
+def test_a_tool_waits_for_the_checkpoint_it_is_called_from(
+    dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    stored: list[int] = []
+
+    def charge(order: str) -> str:
+        """Charge a card."""
+        found = connection.execute(
+            f"""SELECT count(*) FROM {schema}.tool_executions e
+            JOIN {schema}.checkpoints c USING (thread_id, checkpoint_ns, checkpoint_id)"""
+        ).fetchone()
+        stored.extend(found or ())
+        return "charged"
+
+    with SlowSaver.from_conn_string(dsn, schema=schema) as saver:
+        saver.setup()
+        with open_ledger(dsn, schema) as (_, ledger):
+            graph = Bench(saver, ledger).agent([tool(charge)], calls(("call_1", "charge", {"order": "o1"})))
+            for durability in ("async", "sync"):
+                graph.invoke(ask(), thread(durability), durability=durability)
+    assert stored == [1, 2]
+
+
+# Several processes
+
+
+@pytest.mark.parametrize("colour", LEDGERS)
+def test_processes_that_want_the_same_at_once_do_it_once(colour: type, dsn: str, schema: str, tmp_path: Path) -> None:
+    with PGStateSaver.from_conn_string(dsn, schema=schema) as saver:
+        saver.setup()
+    file = tmp_path / "effects.txt"
+
+    async def work(number: int) -> None:
+        async with open_bench(colour, dsn, schema) as bench:
+
+            def ship(order: str) -> str:
+                """Ship an order."""
+                with file.open("a") as effects:
+                    effects.write(f"{order}\n")
+                threading.Event().wait(0.02)
+                return f"shipped {order}"
+
+            once = bench.ledger.once(coloured(bench, ship), key=lambda args: args["order"])
+            graph = one_node(bench, lambda state: iter([once(f"o{order}") for order in range(10)]))
+            await bench.invoke(graph, ask(), thread())
+
+    def child(number: int) -> None:
+        asyncio.run(work(number))
+
+    assert run_children(child, [(number,) for number in range(4)]) == [""] * 4
+    assert sorted(file.read_text().split()) == [f"o{order}" for order in range(10)]

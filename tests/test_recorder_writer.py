@@ -1,0 +1,375 @@
+"""What happens to a record when the process, the database or the thread goes: nothing is lost, nothing comes back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import uuid
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import psycopg
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from support import FORK, GUARD_SECONDS, loop_graph, wait_until
+from support_recorder import config, model, recording, recording_async, rows
+
+from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.errors import ConfigurationError, SchemaMissingError
+from langgraph_pgstate.operations import maintenance
+from langgraph_pgstate.operations.recording import write_batch
+from langgraph_pgstate.prices import AsyncPrices, Prices
+from langgraph_pgstate.recorder import Recorder
+from langgraph_pgstate.settings import RecorderSettings
+from langgraph_pgstate.sql import queries
+
+Connection = psycopg.Connection
+NEVER = 1_000_000.0
+
+
+def start() -> dict[str, Any]:
+    return {"items": [], "count": 0}
+
+
+def die(count: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_and_die(dsn: str, schema: str, at: int, interval: float, companion: bool, durability: str) -> None:
+    settings = RecorderSettings(interval=interval)
+    with recording(dsn, schema, settings, companion=companion) as (saver, recorder):
+        graph = loop_graph(10, lambda count: die(count) if count == at else None).compile(checkpointer=saver)
+        recorder.record(graph).invoke(start(), config(), durability=durability)
+
+
+def run_and_hang(dsn: str, schema: str) -> None:
+    with recording(dsn, schema) as (saver, recorder):
+        graph = loop_graph(10, lambda count: threading.Event().wait() if count == 2 else None)
+        recorder.record(graph.compile(checkpointer=saver)).invoke(start(), config())
+
+
+def child(target: Callable[..., None], *arguments: Any) -> Any:
+    process = FORK.Process(target=target, args=arguments, daemon=True)
+    process.start()
+    return process
+
+
+@pytest.mark.parametrize("companion", [True, False])
+def test_spans_of_a_superstep_are_there_when_its_checkpoint_is(
+    companion: bool, dsn: str, schema: str, connection: Connection
+) -> None:
+    """Killed before the background thread wrote anything: without the companion there is indeed nothing."""
+    process = child(run_and_die, dsn, schema, 5, NEVER, companion, "sync")
+    process.join(GUARD_SECONDS)
+    assert process.exitcode == -signal.SIGKILL
+    checkpoints = {row["checkpoint_id"]: row["step"] for row in rows(connection, schema, "checkpoints")}
+    assert max(checkpoints.values()) == 5
+    nodes = rows(connection, schema, "spans", kind="node")
+    if not companion:
+        assert nodes == []
+        return
+    ended = {span["step"] for span in nodes if span["ended_at"] is not None}
+    assert ended == {1, 2, 3, 4, 5}
+    assert all(checkpoints[span["checkpoint_id"]] == span["step"] - 1 for span in nodes)
+
+
+def test_what_runs_is_visible_and_what_died_is_settled(dsn: str, schema: str, connection: Connection) -> None:
+    process = child(run_and_hang, dsn, schema)
+
+    def is_visible() -> bool:
+        there = connection.execute("SELECT to_regclass(%s)", [f"{schema}.spans"]).fetchone()[0] is not None
+        return there and bool(rows(connection, schema, "spans", step=3, status="running"))
+
+    wait_until(is_visible, "a running span")
+    (run,) = rows(connection, schema, "runs")
+    assert (run["status"], run["ended_at"]) == ("running", None)
+    assert run["alive_until"] is not None
+    wait_until(lambda: rows(connection, schema, "threads")[0]["status"] == "busy", "a busy thread")
+    process.kill()
+    process.join(GUARD_SECONDS)
+    # Not by patience: `alive_until` is still to come.
+    with recording(dsn, schema) as (saver, recorder):
+        recorder.record(loop_graph(1).compile(checkpointer=saver)).invoke(start(), config())
+    dead, alive = rows(connection, schema, "runs")
+    assert (dead["status"], dead["error_type"], alive["status"]) == ("error", "ProcessDied", "success")
+    assert dead["ended_at"] >= dead["started_at"]
+    left = rows(connection, schema, "spans", run_id=dead["run_id"])
+    assert {span["error_type"] for span in left if span["status"] == "error"} == {"ProcessDied"}
+    assert all(span["ended_at"] is not None for span in left)
+    statuses = [event["payload"]["status"] for event in rows(connection, schema, "events", run_id=dead["run_id"])]
+    assert statuses == ["running", "error"]
+    assert rows(connection, schema, "threads")[0]["status"] == "idle"
+
+
+def a_running_run(connection: Connection, schema: str, run_id: str, holder_id: str, seconds: int) -> None:
+    connection.execute(
+        f"INSERT INTO {schema}.runs (thread_id, run_id, status, holder_id, alive_until, started_at)"
+        " VALUES ('t', %s, 'running', %s, now() + make_interval(secs => %s), now() - interval '1 hour')".encode(),
+        [run_id, holder_id, seconds],
+    )
+
+
+def test_a_holder_elsewhere_is_taken_at_its_word(dsn: str, schema: str, connection: Connection) -> None:
+    """Of a process on another machine nothing is known but until when it wanted to be taken for alive."""
+    with recording(dsn, schema) as (saver, recorder):
+        a_running_run(connection, schema, "alive", "elsewhere/1/2/3/4/5", 60)
+        a_running_run(connection, schema, "late", "elsewhere/1/2/3/4/5", -1)
+        assert recorder.maintain().runs_settled == 1
+        assert recorder.maintain().runs_settled == 0
+        found = {run["run_id"]: run["status"] for run in rows(connection, schema, "runs")}
+        assert found == {"alive": "running", "late": "error"}
+        recorder.record(loop_graph(1).compile(checkpointer=saver)).invoke(start(), config())
+    assert rows(connection, schema, "runs", run_id="alive")[0]["status"] == "running"
+
+
+def test_a_run_that_takes_long_says_that_it_is_alive(dsn: str, schema: str, connection: Connection) -> None:
+    goes_on = threading.Event()
+    graph = loop_graph(1, lambda count: goes_on.wait(GUARD_SECONDS))
+    with recording(dsn, schema, RecorderSettings(ttl=0.6, interval=0.05)) as (saver, recorder):
+        running = threading.Thread(
+            target=recorder.record(graph.compile(checkpointer=saver)).invoke, args=(start(), config())
+        )
+        running.start()
+        wait_until(lambda: bool(rows(connection, schema, "runs")), "the run's row")
+        wait_until(lambda: recorder._tracker.waiting == 0, "all of the start")
+        wait_until(lambda: not any(run.is_changed for run in recorder._tracker._runs.values()), "all of the run")
+        first = rows(connection, schema, "runs")[0]["alive_until"]
+        wait_until(lambda: rows(connection, schema, "runs")[0]["alive_until"] > first, "a renewal")
+        goes_on.set()
+        running.join()
+    assert rows(connection, schema, "runs")[0]["status"] == "success"
+
+
+def test_an_attempt_after_a_crash_ends_what_the_first_left(dsn: str, schema: str, connection: Connection) -> None:
+    with recording(dsn, schema) as (saver, recorder):
+        a_running_run(connection, schema, "run-1", "elsewhere/1/2/3/4/5", 60)
+        connection.execute(
+            f"INSERT INTO {schema}.spans (thread_id, run_id, span_id, started_at, kind, name, status, semconv_version)"
+            " VALUES ('t', 'run-1', 'left', now() - interval '1 hour', 'node', 'n', 'running', '')".encode()
+        )
+        graph = recorder.record(loop_graph(1).compile(checkpointer=saver))
+        graph.invoke(start(), {**config(), "metadata": {"run_id": "run-1"}})
+    (run,) = rows(connection, schema, "runs")
+    assert (run["attempt"], run["status"]) == (2, "success")
+    assert rows(connection, schema, "spans", span_id="left")[0]["error_type"] == "ProcessDied"
+
+
+def test_what_is_late_reopens_nothing(dsn: str, schema: str, connection: Connection) -> None:
+    """A batch whose answer was lost is sent again after later ones."""
+    with recording(dsn, schema) as (_saver, recorder):
+        tracker = recorder._tracker
+        root = uuid.uuid4()
+        tracker.begin("chain", "graph", root, None, [], {"thread_id": "t"}, {})
+        first = tracker.collect()
+        tracker.end(root, {})
+        last = tracker.collect()
+        assert first is not None
+        assert last is not None
+        for pending in (last, first):
+            recorder._database.run(write_batch, recorder._queries, pending.batch)
+        tracker.acknowledge(last)
+        assert not tracker.is_busy
+    assert [row["status"] for row in rows(connection, schema, "spans") + rows(connection, schema, "runs")] == [
+        "success",
+        "success",
+    ]
+
+
+def test_a_change_between_collecting_and_acknowledging_is_written_too(
+    dsn: str, schema: str, connection: Connection
+) -> None:
+    with recording(dsn, schema) as (_, recorder):
+        tracker = recorder._tracker
+        root = uuid.uuid4()
+        tracker.begin("chain", "graph", root, None, [], {"thread_id": "t"}, {})
+        first = tracker.collect()
+        assert first is not None
+        tracker.end(root, {})
+        recorder._database.run(write_batch, recorder._queries, first.batch)
+        tracker.acknowledge(first)
+        recorder.flush()
+    assert rows(connection, schema, "spans")[0]["status"] == rows(connection, schema, "runs")[0]["status"] == "success"
+
+
+def test_a_put_that_comes_to_nothing_leaves_its_spans_in_the_queue(
+    dsn: str, schema: str, connection: Connection
+) -> None:
+    with recording(dsn, schema) as (_, recorder):
+        tracker = recorder._tracker
+        root = uuid.uuid4()
+        tracker.begin("chain", "graph", root, None, [], {"thread_id": "t"}, {})
+        assert tracker.take("t") is not None
+        tracker.end(root, {})
+        recorder.flush()
+    assert rows(connection, schema, "spans")[0]["status"] == "success"
+
+
+def test_a_thread_that_is_deleted_while_it_runs_does_not_come_back(
+    dsn: str, schema: str, connection: Connection
+) -> None:
+    with recording(dsn, schema, RecorderSettings(interval=NEVER)) as (_saver, recorder):
+
+        def clear(count: int) -> None:
+            if count == 3:
+                recorder.flush()
+                for table in ("threads", "runs", "spans", "events"):
+                    connection.execute(f"DELETE FROM {schema}.{table}".encode())
+
+        graph = loop_graph(3, clear).compile()
+        graph.with_config(callbacks=[recorder]).invoke({"items": [], "count": 3}, config())
+    assert [rows(connection, schema, table) for table in ("runs", "spans", "events", "threads")] == [[], [], [], []]
+
+
+def test_a_full_queue_makes_the_graph_wait_and_drops_nothing(dsn: str, schema: str, connection: Connection) -> None:
+    waiting = []
+    settings = RecorderSettings(queue_size=10, interval=NEVER)
+    with recording(dsn, schema, settings, companion=False) as (saver, recorder):
+        graph = loop_graph(60, lambda count: waiting.append(recorder._tracker.waiting))
+        recorder.record(graph.compile(checkpointer=saver)).invoke(start(), {**config(), "recursion_limit": 100})
+    assert max(waiting) < 20
+    assert len(rows(connection, schema, "spans", kind="node")) == 60
+
+
+async def test_a_full_queue_makes_an_asynchronous_graph_wait(dsn: str, schema: str, connection: Connection) -> None:
+    waiting = []
+    settings = RecorderSettings(queue_size=10, interval=NEVER)
+    async with recording_async(dsn, schema, settings, companion=False) as (saver, recorder):
+        graph = loop_graph(60, lambda count: waiting.append(recorder._tracker.waiting))
+        limited = {**config(), "recursion_limit": 100}
+        await recorder.record(graph.compile(checkpointer=saver)).ainvoke(start(), limited)
+    assert max(waiting) < 20
+    assert len(rows(connection, schema, "spans", kind="node")) == 60
+
+
+def test_many_spans_are_several_batches_and_one_total(dsn: str, schema: str, connection: Connection) -> None:
+    """The end of a run is written with the last of its spans, or its sums would lack some."""
+    asked = model()
+
+    def think(state: MessagesState) -> Any:
+        for _ in range(1200):
+            asked.invoke("hello")
+        return {"messages": [AIMessage("done")]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("think", think)
+    graph.add_edge(START, "think")
+    with recording(dsn, schema, RecorderSettings(interval=NEVER), companion=False) as (_, recorder):
+        recorder.record(graph.compile()).invoke({"messages": [HumanMessage("x")]}, config())
+    assert len(rows(connection, schema, "spans", kind="llm")) == 1200
+    assert rows(connection, schema, "runs")[0]["input_tokens"] == 120_000
+
+
+def test_a_database_that_fails_breaks_no_graph_and_loses_nothing(dsn: str, schema: str, connection: Connection) -> None:
+    with Database.open(dsn, schema=schema) as database:
+        recorder = Recorder(database, RecorderSettings(interval=NEVER))
+        result = recorder.record(loop_graph(3).compile()).invoke(start(), config())
+        assert result["count"] == 3
+        with pytest.raises(SchemaMissingError):
+            recorder.flush()
+        assert recorder._tracker.waiting > 0
+        with recording(dsn, schema):
+            pass
+        recorder.flush()
+        recorder.close()
+    assert len(rows(connection, schema, "spans", kind="node")) == 3
+    assert rows(connection, schema, "runs")[0]["status"] == "success"
+
+
+def test_what_could_not_be_written_is_said_at_the_end(dsn: str, schema: str) -> None:
+    with Database.open(dsn, schema=schema) as database:
+        recorder = Recorder(database, RecorderSettings(interval=NEVER))
+        recorder.record(loop_graph(1).compile()).invoke(start(), config())
+        with pytest.raises(SchemaMissingError):
+            recorder.close()
+
+
+def test_a_row_that_is_refused_does_not_keep_the_others_back(dsn: str, schema: str, connection: Connection) -> None:
+    with recording(dsn, schema) as (_saver, recorder):
+        connection.execute(f"ALTER TABLE {schema}.spans ADD CHECK (step <> 2)".encode())
+        recorder._tracker.settings = RecorderSettings(interval=NEVER)
+        recorder.record(loop_graph(3).compile()).invoke(start(), config())
+    assert [span["step"] for span in rows(connection, schema, "spans", kind="node")] == [1, 3]
+    assert rows(connection, schema, "runs")[0]["status"] == "success"
+
+
+def months(connection: Connection, schema: str) -> set[str]:
+    query = "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = %s::regclass"
+    return {row[0].split(".")[-1] for row in connection.execute(query, [f"{schema}.spans"]).fetchall()}
+
+
+def test_months_are_made_ahead_moved_out_of_the_default_and_dropped(
+    dsn: str, schema: str, connection: Connection
+) -> None:
+    with recording(dsn, schema) as (_, recorder):
+        this_month = connection.execute("SELECT to_char(now() AT TIME ZONE 'UTC', '\"spans_\"YYYY_MM')").fetchone()[0]
+        made = months(connection, schema)
+        assert len(made) == 4
+        assert {this_month, "spans_default"} <= made
+        connection.execute(
+            f"INSERT INTO {schema}.spans (thread_id, run_id, span_id, started_at, kind, name, status, semconv_version)"
+            " SELECT 't', 'r', n::text, '2020-05-05', 'node', 'n', 'success', '' FROM generate_series(1, 10) n".encode()
+        )
+        report = recorder.maintain(months=3)
+        assert len(report.months_made) == 2
+        assert "2020_05" in report.months_made
+        assert len(rows(connection, schema, "spans_2020_05")) == len(rows(connection, schema, "spans")) == 10
+        assert recorder.maintain(months=3).months_made == ()
+        assert recorder.maintain(drop_older_than=1200).months_dropped == ()
+        assert recorder.maintain(drop_older_than=12).months_dropped == ("2020_05",)
+        assert rows(connection, schema, "spans") == []
+        assert this_month in months(connection, schema)
+        with pytest.raises(ConfigurationError):
+            recorder.maintain(drop_older_than=0)
+
+
+def test_setup_leaves_months_for_later_that_others_hold_up(dsn: str, schema: str, connection: Connection) -> None:
+    with recording(dsn, schema) as (saver, recorder):
+        for month in months(connection, schema) - {"spans_default"}:
+            connection.execute(f"DROP TABLE {schema}.{month}".encode())
+        with psycopg.connect(dsn) as other:
+            other.execute(f"SELECT count(*) FROM {schema}.spans".encode())
+            saver.setup()
+        assert months(connection, schema) == {"spans_default"}
+        saver.setup()
+        assert len(months(connection, schema)) == 4
+        recorder.record(loop_graph(1).compile(checkpointer=saver)).invoke(start(), config())
+
+
+def test_setup_in_a_callers_transaction_leaves_her_lock_timeout(dsn: str, schema: str, connection: Connection) -> None:
+    with recording(dsn, schema), connection.transaction():
+        for month in months(connection, schema) - {"spans_default"}:
+            connection.execute(f"DROP TABLE {schema}.{month}".encode())
+        connection.execute("SET LOCAL lock_timeout = '7s'")
+        database = Database(connection, schema=schema)
+        assert len(database.run(maintenance.make_months, queries(schema), lock_timeout="200ms")) == 3
+        assert connection.execute("SHOW lock_timeout").fetchone() == ("7s",)
+
+
+async def test_prices_are_set_listed_and_deleted(dsn: str, schema: str) -> None:
+    async with recording_async(dsn, schema) as (_, recorder):
+        assert isinstance(recorder._database, AsyncDatabase)
+        prices = AsyncPrices(recorder._database)
+        await prices.set("m", 1, 2.5)
+        await prices.set("m", "0.15", "0.6", provider="openai", reasoning=1)
+        await prices.set("m", 3, 2.5)
+        first, second = await prices.list("m")
+        assert (first.input, first.output, first.valid_from) == (Decimal(3), Decimal("2.5"), None)
+        assert (second.input, second.reasoning) == (Decimal("0.15"), Decimal(1))
+        with pytest.raises(ConfigurationError):
+            await prices.set("m", -1, 0)
+        with pytest.raises(ConfigurationError):
+            await prices.set("m", float("nan"), 0)
+        assert await prices.delete("m")
+        assert not await prices.delete("m")
+        assert len(await prices.list()) == 1
+
+
+def test_a_blocking_price_list_answers_the_same(dsn: str, schema: str) -> None:
+    with recording(dsn, schema) as (_, recorder):
+        prices = Prices(recorder._database)
+        prices.set("m", 1, 2)
+        assert [price.model for price in prices.list()] == ["m"]
+        assert prices.delete("m")

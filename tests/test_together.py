@@ -1,0 +1,207 @@
+"""Several statements as one transaction and one round trip: `Port.execute_together`, in both colours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+from support import COLOURS, GUARD_SECONDS, counted, holding, wait_until
+
+from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.errors import DatabaseError
+from langgraph_pgstate.sql import NamedQuery
+
+Port = Any
+Statements = list[tuple[NamedQuery, dict[str, Any]]]
+
+
+@pytest.fixture
+def table(connection: psycopg.Connection, schema: str) -> str:
+    """An empty table of numbers."""
+    connection.execute(f"CREATE SCHEMA {schema}")
+    connection.execute(f"CREATE TABLE {schema}.numbers (n int PRIMARY KEY CHECK (n > 0))")
+    return f"{schema}.numbers"
+
+
+def add(table: str, n: int) -> tuple[NamedQuery, dict[str, Any]]:
+    """Adds a number and answers it."""
+    text = f"INSERT INTO {table} (n) VALUES ($1::int) RETURNING n"
+    return NamedQuery("add", "", text.encode(), ("n",)), {"n": n}
+
+
+def say(text: str) -> tuple[NamedQuery, dict[str, Any]]:
+    """A statement without parameters."""
+    return NamedQuery("say", "", text.encode(), ()), {}
+
+
+async def together(port: Port, statements: Statements) -> Any:
+    return await port.execute_together(statements)
+
+
+async def run(database: Any, *arguments: Any) -> Any:
+    """Run an operation in the database's colour."""
+    found = database.run(*arguments)
+    return await found if asyncio.iscoroutine(found) else found
+
+
+async def maybe(result: Any) -> Any:
+    """What a call of either colour answers."""
+    return await result if asyncio.iscoroutine(result) else result
+
+
+@asynccontextmanager
+async def database_on(colour: type, kind: str, dsn: str, prepare_threshold: int | None = 5) -> AsyncIterator[Any]:
+    """A database of a colour on one connection: of its own pool, of a caller's pool, or a caller's connection."""
+    options: dict[str, Any] = {"prepare_threshold": prepare_threshold}
+    if kind == "own pool":
+        if colour is PGStateSaver:
+            with Database.open(dsn, schema="x", pool=1, prepare_threshold=prepare_threshold) as database:
+                yield database
+        else:
+            async with AsyncDatabase.open(dsn, schema="x", pool=1, prepare_threshold=prepare_threshold) as other:
+                yield other
+    elif kind == "caller's pool":
+        if colour is PGStateSaver:
+            with ConnectionPool(dsn, open=True, min_size=1, max_size=1, kwargs=options) as pool:
+                yield Database(pool, schema="x")
+        else:
+            async with AsyncConnectionPool(dsn, open=False, min_size=1, max_size=1, kwargs=options) as async_pool:
+                yield AsyncDatabase(async_pool, schema="x")
+    elif colour is PGStateSaver:
+        with psycopg.connect(dsn, **options) as own:
+            yield Database(own, schema="x")
+    else:
+        async with await psycopg.AsyncConnection.connect(dsn, **options) as async_own:
+            yield AsyncDatabase(async_own, schema="x")
+
+
+KINDS = ["own pool", "caller's pool", "caller's connection"]
+
+
+def numbers(connection: psycopg.Connection, table: str) -> list[int]:
+    return [row[0] for row in connection.execute(f"SELECT n FROM {table} ORDER BY n").fetchall()]
+
+
+@pytest.mark.parametrize("prepare_threshold", [0, 2, None])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_statements_together_take_one_round_trip(
+    colour: type, kind: str, prepare_threshold: int | None, dsn: str, table: str, connection: psycopg.Connection
+) -> None:
+    with counted(dsn) as proxy:
+        async with database_on(colour, kind, proxy.dsn, prepare_threshold) as database:
+            for step in range(1, 20, 2):
+                before = proxy.count
+                statements = [add(table, step), say(f"UPDATE {table} SET n = n WHERE n < 0"), add(table, step + 1)]
+                assert await run(database, together, statements) == [1, 0, 1]
+                if step > 10:
+                    assert proxy.count - before <= 1
+    assert numbers(connection, table) == list(range(1, 21))
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_they_are_one_explicit_transaction(colour: type, dsn: str) -> None:
+    """A pipeline by itself is no transaction block, and on a distributed PostgreSQL it is not atomic."""
+    async with database_on(colour, "own pool", dsn) as database:
+        answers = await run(database, together, [say("SAVEPOINT proof"), say("SELECT 1")])
+        assert answers == [0, 1]
+
+
+@pytest.mark.parametrize("prepare_threshold", [0, 2, None])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_an_error_takes_everything_back_and_leaves_the_connection_usable(
+    colour: type, kind: str, prepare_threshold: int | None, dsn: str, table: str, connection: psycopg.Connection
+) -> None:
+    """Statements after the failing one were not even prepared; the next call prepares them."""
+    wanted = 0
+    async with database_on(colour, kind, dsn, prepare_threshold) as database:
+        other = say(f"SELECT count(*) FROM {table}")
+        for _ in range(8):
+            for statements in ([add(table, wanted + 1), add(table, -1), other], [other, add(table, -1), other, other]):
+                with pytest.raises(DatabaseError, match="check constraint"):
+                    await run(database, together, statements)
+                assert numbers(connection, table) == list(range(1, wanted + 1))
+            wanted += 1
+            assert await run(database, together, [add(table, wanted), other]) == [1, 1]
+
+
+@pytest.mark.parametrize("failing", ["nothing", "a statement"])
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_inside_a_callers_transaction_her_end_decides(
+    colour: type, failing: str, dsn: str, table: str, connection: psycopg.Connection
+) -> None:
+    async with database_on(colour, "caller's connection", dsn) as database:
+        own = database._single
+        await maybe(own.execute(f"INSERT INTO {table} VALUES (100)"))
+        await run(database, together, [add(table, 1), add(table, 2)])
+        assert own.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
+        assert numbers(connection, table) == []
+        if failing == "nothing":
+            await maybe(own.commit())
+            assert numbers(connection, table) == [1, 2, 100]
+            return
+        other = say(f"SELECT count(*) FROM {table}")
+        for _ in range(8):
+            with pytest.raises(DatabaseError, match="check constraint"):
+                await run(database, together, [add(table, 3), add(table, -1), other])
+        assert await run(database, together, [add(table, 4), other]) == [1, 1]
+        await maybe(own.commit())
+        assert numbers(connection, table) == [1, 2, 4, 100]
+        assert own.autocommit is False
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_inside_an_operations_transaction_that_one_decides(
+    colour: type, dsn: str, table: str, connection: psycopg.Connection
+) -> None:
+    async def operation(port: Port) -> None:
+        async with port.transaction():
+            await port.execute_together([add(table, 1), add(table, 2)])
+            raise LookupError("mine")
+
+    async with database_on(colour, "own pool", dsn) as database:
+        with pytest.raises(LookupError):
+            await run(database, operation)
+        assert numbers(connection, table) == []
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_a_lost_connection_is_replaced(
+    colour: type, dsn: str, table: str, connection: psycopg.Connection
+) -> None:
+    async with database_on(colour, "own pool", dsn) as database:
+        tries = []
+
+        async def operation(port: Port) -> Any:
+            tries.append(1)
+            last = "SELECT pg_terminate_backend(pg_backend_pid())" if len(tries) == 1 else "SELECT 7"
+            return await port.execute_together([add(table, 1), say(last)])
+
+        assert await run(database, operation) == [1, 1]
+        assert numbers(connection, table) == [1]
+
+
+async def test_a_cancelled_call_commits_nothing_and_leaves_the_connection_usable(
+    dsn: str, table: str, schema: str, connection: psycopg.Connection
+) -> None:
+    named = make_conninfo(dsn, application_name=schema)
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
+    async with AsyncDatabase.open(named, schema="x", pool=1) as database:
+        with holding(dsn, f"INSERT INTO {table} VALUES (2)"):
+            held = asyncio.create_task(run(database, together, [add(table, 1), add(table, 2)]))
+            await asyncio.to_thread(
+                wait_until, lambda: connection.execute(waiting, [schema]).fetchone() == (1,), "it waits in the server"
+            )
+            held.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.wait_for(held, GUARD_SECONDS)
+            assert await asyncio.wait_for(run(database, together, [add(table, 3)]), GUARD_SECONDS) == [1]
+    assert numbers(connection, table) == [3]
