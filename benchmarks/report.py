@@ -160,6 +160,8 @@ def markdown(environment: Environment, outcomes: Iterable[Outcome]) -> str:
     lines = ["| measure | langgraph-checkpoint-postgres | this package | ratio |", "|---|---:|---:|---:|"]
     for one in outcomes:
         base = number(one.base_value, one.unit)
+        if one.target.base not in (UPSTREAM, None):
+            base += f" ({SHORT_LABELS[one.target.base]})"
         ours = number(one.our_value, one.unit)
         lines.append(f"| {one.target.label} | {base} | {ours} | {one.text() if one.is_ratio else '–'} |")
     return "\n".join([*lines, "", environment.line(), ""])
