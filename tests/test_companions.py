@@ -11,6 +11,7 @@ from support import COLOURS, config_of, counted, open_saver, put_arguments, put_
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import SchemaMissingError
+from langgraph_pgstate.operations import planning
 from langgraph_pgstate.operations.companions import Statement
 from langgraph_pgstate.operations.planning import PutPlan
 from langgraph_pgstate.sql import NamedQuery
@@ -135,6 +136,22 @@ async def test_what_the_database_refuses_of_it_fails_no_put(
         config = await saver.aput(*put_arguments(configs[-1], 3))
         assert noted(connection, schema) == [config["configurable"]["checkpoint_id"]]
         assert len(broken.after) == 1
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_a_put_that_is_refused_itself_takes_its_companion_along_when_it_is_tried_again(
+    colour: type, dsn: str, schema: str, diary: Diary, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes agreed on a segment's id: nothing was left out, so the companion hears of it."""
+    ids = iter([7, 7, 8, 9])
+    monkeypatch.setattr(planning, "new_segment_id", lambda taken=(): next(ids))
+    async with open_saver(colour, dsn, schema, companion=diary, pool=1) as saver:
+        for thread_step in (0, 1):
+            checkpoint = put_arguments(config_of("t"), thread_step)
+            checkpoint[1]["channel_values"]["messages"] = [f"{thread_step} " + "long " * 600]
+            await saver.aput(*checkpoint)
+    assert len(diary.after) == 2
+    assert noted(connection, schema) == stored(connection, schema)
 
 
 @pytest.mark.parametrize("colour", COLOURS)

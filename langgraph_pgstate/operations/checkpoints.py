@@ -17,7 +17,7 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError, ConflictError, CorruptStateError, UnsafeTypeError
 from langgraph_pgstate.operations.addresses import Address, before_id, configurable_of, identifier, thread_id_of
-from langgraph_pgstate.operations.companions import Companion, Statement
+from langgraph_pgstate.operations.companions import Companion, Statement, is_refusal
 from langgraph_pgstate.operations.planning import PutPlan, PutRequest, find_inherited, plan_put
 from langgraph_pgstate.operations.reading import (
     CheckpointRow,
@@ -43,7 +43,6 @@ _PUT_ATTEMPTS: Final = 4
 _READ_ATTEMPTS: Final = 3
 _RUN_ID_BYTES: Final = 512
 _INT4_MAX: Final = 2**31 - 1
-_REFUSALS: Final = ("22", "23", "54")
 
 _logger = logging.getLogger("langgraph_pgstate")
 
@@ -122,17 +121,22 @@ async def _send(
 async def _execute_first(port: Port, plan: PutPlan, first: Statement, others: Sequence[Statement]) -> bool:
     """Whether a statement touched a row; with others after it in one transaction.
 
-    What the database refuses for what it is (classes 22, 23 and 54) is left out: no companion may fail a put.
+    What the database refuses for what it is is left out: no companion may fail a put.
     """
-    if others:
-        try:
-            return (await port.execute_together([first, *others]))[0] > 0
-        except Exception as error:
-            if (getattr(error, "sqlstate", None) or "")[:2] not in _REFUSALS:
-                raise
-            _logger.exception("%s is stored without what was to be recorded with it", plan.request.address)
-            plan.request.is_unaccompanied = True
-    return await port.execute(*first) > 0
+    plan.request.is_unaccompanied = False
+    if not others:
+        return await port.execute(*first) > 0
+    try:
+        return (await port.execute_together([first, *others]))[0] > 0
+    except Exception as error:
+        if not is_refusal(error):
+            raise
+        refused = error
+    # If it was the put itself that was refused, it is again, and nothing was left out.
+    is_stored = await port.execute(*first) > 0
+    _logger.error("%s is stored without what was to be recorded with it: %s", plan.request.address, refused)
+    plan.request.is_unaccompanied = True
+    return is_stored
 
 
 async def _plan_from_database(

@@ -15,8 +15,15 @@ from langgraph_pgstate.sql import NamedQuery
 
 _logger = logging.getLogger("langgraph_pgstate")
 _EMPTY_LIST: Final = b"\x90"
+# Classes 22 (data), 23 (constraints) and 54 (limits).
+_REFUSALS: Final = ("22", "23", "54")
 
 Statement = tuple[NamedQuery, Mapping[str, Any]]
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether the database refuses a statement for what it says, so that trying again changes nothing."""
+    return (getattr(error, "sqlstate", None) or "").startswith(_REFUSALS)
 
 
 class Companion(Protocol):

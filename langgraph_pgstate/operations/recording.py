@@ -8,16 +8,12 @@ from typing import Any, Protocol, TypeVar
 
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.operations.addresses import Address
-from langgraph_pgstate.operations.companions import Statement
+from langgraph_pgstate.operations.companions import Statement, is_refusal
 from langgraph_pgstate.operations.maintenance import choose_dead, find_running, settle_runs
 from langgraph_pgstate.sql import Queries
 
 SEMCONV_VERSION = "1.41.1"
 """The OpenTelemetry semantic conventions whose names `attributes` has."""
-
-
-# Classes 22 (data), 23 (constraints) and 54 (limits): trying again changes nothing.
-_REFUSALS = ("22", "23", "54")
 
 
 @dataclass(slots=True)
@@ -182,7 +178,7 @@ async def write_pending(
             try:
                 await write_batch(port, queries, part.batch)
             except Exception as error:
-                if (getattr(error, "sqlstate", None) or "")[:2] not in _REFUSALS:
+                if not is_refusal(error):
                     raise
                 if len(part) == 1:
                     source.give_up(part, error)
