@@ -28,6 +28,8 @@ def pgstate(directory: Path, *arguments: str) -> subprocess.Popen[str]:
         text=True,
         cwd=directory,
         env=ENVIRONMENT,
+        # A suite that a shell runs in the background has inherited that Ctrl-C is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
 
 
