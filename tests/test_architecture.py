@@ -21,8 +21,9 @@ from support import config_of, put_arguments
 import langgraph_pgstate
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.database import Database, _BlockingPort
+from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.db.port import run_blocking
+from langgraph_pgstate.db.ports import BlockingPort
 from langgraph_pgstate.operations import tool_executions
 from langgraph_pgstate.operations.addresses import Address, address_of
 from langgraph_pgstate.operations.checkpoints import request_list
@@ -247,7 +248,7 @@ class Bench:
     def __init__(self, connection: psycopg.Connection, schema: str) -> None:
         self.queries = queries(schema)
         self.codec = ValueCodec(None)
-        self.port = _BlockingPort(connection)
+        self.port = BlockingPort(connection)
         saver = PGStateSaver(connection, schema=schema)
         config: Any = config_of("t")
         for step in range(3):

@@ -17,8 +17,8 @@ from support import config_of, put_arguments
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.db import database
-from langgraph_pgstate.db.database import _BlockingPort
 from langgraph_pgstate.db.port import run_blocking
+from langgraph_pgstate.db.ports import BlockingPort
 from langgraph_pgstate.operations.companions import Companions
 from langgraph_pgstate.operations.messages import MessageKeeper
 from langgraph_pgstate.operations.projections import Projector
@@ -303,7 +303,7 @@ def record_calls(connection: psycopg.Connection, schema: str) -> dict[str, dict[
     """Use a saver in every way, on a thread that stays and on a copy of it; the arguments each query was sent with."""
     calls: dict[str, dict[str, Any]] = {}
 
-    class RecordingPort(_BlockingPort):
+    class RecordingPort(BlockingPort):
         async def fetch(self, query: Any, parameters: Any) -> Any:
             calls[query.name] = dict(parameters)
             return await super().fetch(query, parameters)
@@ -320,7 +320,7 @@ def record_calls(connection: psycopg.Connection, schema: str) -> dict[str, dict[
         return run_blocking(operation(RecordingPort(connection), queries(schema), *arguments))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(database, "_BlockingPort", RecordingPort)
+        patch.setattr(database, "BlockingPort", RecordingPort)
         known = queries(schema)
         companion = Companions(MessageKeeper(known), Projector(known, ["big"]))
         saver = PGStateSaver(connection, schema=schema, companion=companion)

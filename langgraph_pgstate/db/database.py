@@ -11,21 +11,27 @@ import os
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.pq import TransactionStatus
-from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
 from langgraph_pgstate.db.port import Port, run_blocking
+from langgraph_pgstate.db.ports import (
+    AsyncConnection,
+    BlockingPort,
+    Connection,
+    SuspendingPort,
+    in_transaction,
+    is_idle,
+    port_of,
+)
 from langgraph_pgstate.db.translate import is_connection_loss, is_retryable, refusal, translate
 from langgraph_pgstate.errors import ConfigurationError, UnavailableError
 from langgraph_pgstate.settings import PoolSettings, RetryPolicy
-from langgraph_pgstate.types import Parameters, Query, Rows
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -40,188 +46,11 @@ __all__ = [
     "Database",
 ]
 
-Connection = psycopg.Connection[Any]
-AsyncConnection = psycopg.AsyncConnection[Any]
 DEFAULT_PREPARE_THRESHOLD = 5
 
-# Not SQL of ours, and without a table: what psycopg itself sends around a transaction.
-_BEGIN, _COMMIT = b"BEGIN", b"COMMIT"
 _DRIVER_ERRORS = (psycopg.Error, PoolClosed, PoolTimeout, TooManyRequests)
-_PORT = "_pgstate_port"
-_MAX_CURSORS = 64
 # A peer that vanished without a word (failover, a dropped NAT entry) is noticed within a minute, not after two hours.
 _KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
-
-
-class _BlockingPort:
-    """A port over a blocking connection: its coroutines never suspend."""
-
-    __slots__ = ("_cursors", "connection")
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self._cursors: dict[bytes, psycopg.RawCursor[Any]] = {}
-
-    async def fetch(self, query: Query, parameters: Parameters) -> Rows:
-        cursor = self._execute(query, parameters)
-        rows = cursor.fetchall()
-        _free_result(cursor)
-        return rows
-
-    async def execute(self, query: Query, parameters: Parameters) -> int:
-        return self._execute(query, parameters).rowcount
-
-    def _execute(self, query: Query, parameters: Parameters) -> psycopg.RawCursor[Any]:
-        text = query.text
-        cursor = self._cursors.get(text)
-        if cursor is None:
-            cursor = psycopg.RawCursor(self.connection, row_factory=tuple_row)
-            _remember(self._cursors, text, cursor)
-        return cursor.execute(text, _arguments(query, parameters), binary=True)
-
-    async def execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[int]:
-        connection = self.connection
-        # Only an explicit BEGIN makes a pipeline one transaction on every server. Inside of one a savepoint, at two
-        # round trips more, keeps an error from ending what is the caller's.
-        begins = not _in_transaction(connection)
-        frame = psycopg.RawCursor(connection)
-        cursors = []
-        sent: set[bytes] = set()
-        try:
-            with nullcontext() if begins else connection.transaction(), connection.pipeline():
-                if begins:
-                    frame.execute(_BEGIN, prepare=False)
-                for query, parameters in statements:
-                    # A cursor has room for one answer.
-                    if query.text in sent:
-                        self._cursors.pop(query.text, None)
-                    sent.add(query.text)
-                    cursors.append(self._execute(query, parameters))
-                if begins:
-                    frame.execute(_COMMIT, prepare=False)
-        except BaseException:
-            if begins and _in_transaction(connection):
-                # psycopg's own rollback forgets statements that the server skipped instead of preparing.
-                connection.rollback()
-            raise
-        return [max(0, cursor.rowcount) for cursor in cursors]
-
-    async def script(self, text: str) -> None:
-        self.connection.cursor().execute(text.encode(), prepare=False)
-
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[None]:
-        with self.connection.transaction():
-            yield
-
-
-class _SuspendingPort:
-    """A port over an asynchronous connection."""
-
-    __slots__ = ("_cursors", "connection")
-
-    def __init__(self, connection: AsyncConnection) -> None:
-        self.connection = connection
-        self._cursors: dict[bytes, psycopg.AsyncRawCursor[Any]] = {}
-
-    async def fetch(self, query: Query, parameters: Parameters) -> Rows:
-        cursor = await self._execute(query, parameters)
-        rows = await cursor.fetchall()
-        _free_result(cursor)
-        return rows
-
-    async def execute(self, query: Query, parameters: Parameters) -> int:
-        return (await self._execute(query, parameters)).rowcount
-
-    async def _execute(self, query: Query, parameters: Parameters) -> psycopg.AsyncRawCursor[Any]:
-        text = query.text
-        cursor = self._cursors.get(text)
-        if cursor is None:
-            cursor = psycopg.AsyncRawCursor(self.connection, row_factory=tuple_row)
-            _remember(self._cursors, text, cursor)
-        return await cursor.execute(text, _arguments(query, parameters), binary=True)
-
-    async def execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[int]:
-        connection = self.connection
-        begins = not _in_transaction(connection)
-        frame = psycopg.AsyncRawCursor(connection)
-        cursors = []
-        sent: set[bytes] = set()
-        try:
-            async with nullcontext() if begins else connection.transaction(), connection.pipeline():
-                if begins:
-                    await frame.execute(_BEGIN, prepare=False)
-                for query, parameters in statements:
-                    # A cursor has room for one answer.
-                    if query.text in sent:
-                        self._cursors.pop(query.text, None)
-                    sent.add(query.text)
-                    cursors.append(await self._execute(query, parameters))
-                if begins:
-                    await frame.execute(_COMMIT, prepare=False)
-        except BaseException:
-            if begins and _in_transaction(connection):
-                await connection.rollback()
-            raise
-        return [max(0, cursor.rowcount) for cursor in cursors]
-
-    async def script(self, text: str) -> None:
-        await self.connection.cursor().execute(text.encode(), prepare=False)
-
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[None]:
-        async with self.connection.transaction():
-            yield
-
-
-def _port_of(connection: Any, kind: type[T], home: dict[str, Any]) -> T:
-    """The port of a connection; kept, because a cursor that meets its query again is half as expensive.
-
-    Args:
-        connection: The connection.
-        kind: Class of the port.
-        home: Where it is kept. A pool's connection keeps it itself: whoever has it has it alone. Savers that
-            are given one connection must not share cursors: each waits for its own calls only.
-    """
-    port = home.get(_PORT)
-    if port is None or port.connection is not connection:
-        port = home[_PORT] = kind(connection)  # type: ignore[call-arg]
-    found: T = port
-    return found
-
-
-def _remember(cursors: dict[bytes, T], text: bytes, cursor: T) -> None:
-    # A connection that serves many schemas must not collect the cursors of all.
-    if len(cursors) >= _MAX_CURSORS:
-        cursors.clear()
-    cursors[text] = cursor
-
-
-def _free_result(cursor: psycopg.RawCursor[Any] | psycopg.AsyncRawCursor[Any]) -> None:
-    # Else a connection keeps the last state that was read over it.
-    if cursor.pgresult is not None:
-        cursor.pgresult.clear()
-
-
-def _arguments(query: Query, parameters: Parameters) -> list[Any]:
-    """A query's parameters in placeholder order, with lists as array literals.
-
-    psycopg looks at every element of a list to find its type; the statements say the type already, and a put has
-    five lists (0.04 against 0.2 ms).
-    """
-    arguments = []
-    for name in query.parameters:
-        value = parameters[name]
-        arguments.append(_array_literal(value) if type(value) is list else value)
-    return arguments
-
-
-def _array_literal(items: list[Any]) -> str:
-    """A one-dimensional array of integers or of strings as PostgreSQL's text."""
-    if items and type(items[0]) is str:
-        quoted = [item.replace("\\", "\\\\").replace('"', '\\"') for item in items]
-        return '{"' + '","'.join(quoted) + '"}'
-    return "{" + ",".join(map(str, items)) + "}"
 
 
 def _delay_after(error: Exception, attempt: int, policy: RetryPolicy, schema: str, *, repairable: bool) -> float:
@@ -273,14 +102,6 @@ def _check_process(process: int) -> None:
             "this saver was made before a fork, and its connections belong to the parent process; make one saver in "
             "each process, after the fork"
         )
-
-
-def _is_idle(connection: Connection | AsyncConnection) -> bool:
-    return connection.pgconn.transaction_status == TransactionStatus.IDLE
-
-
-def _in_transaction(connection: Connection | AsyncConnection) -> bool:
-    return connection.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
 
 class Database:
@@ -422,7 +243,7 @@ class Database:
         attempt = 0
         # In a caller's transaction a second try would not stand alone, and a lost connection is hers to replace.
         lent = self._single if self._connect is None else None
-        once = not idempotent or (lent is not None and _in_transaction(lent))
+        once = not idempotent or (lent is not None and in_transaction(lent))
         while True:
             try:
                 connection, switched = self._acquire()
@@ -456,14 +277,14 @@ class Database:
             except BaseException:
                 self._lock.release()
                 raise
-        switched = not connection.autocommit and _is_idle(connection)
+        switched = not connection.autocommit and is_idle(connection)
         if switched:
             connection.autocommit = True
         return connection, switched
 
     def _release(self, connection: Connection, switched: bool) -> None:
         try:
-            if switched and _is_idle(connection):
+            if switched and is_idle(connection):
                 connection.autocommit = False
         finally:
             if self._pool is not None:
@@ -471,8 +292,8 @@ class Database:
             else:
                 self._lock.release()
 
-    def _port(self, connection: Connection) -> _BlockingPort:
-        return _port_of(connection, _BlockingPort, self._ports if self._pool is None else connection.__dict__)
+    def _port(self, connection: Connection) -> BlockingPort:
+        return port_of(connection, BlockingPort, self._ports if self._pool is None else connection.__dict__)
 
     def _own_connection(self) -> Connection:
         if self._single is None or (self._connect is not None and self._single.closed):
@@ -605,7 +426,7 @@ class AsyncDatabase:
     ) -> T:
         attempt = 0
         lent = self._single if self._connect is None else None
-        once = not idempotent or (lent is not None and _in_transaction(lent))
+        once = not idempotent or (lent is not None and in_transaction(lent))
         while True:
             try:
                 connection, switched = await self._acquire()
@@ -633,14 +454,14 @@ class AsyncDatabase:
             except BaseException:
                 self._lock.release()
                 raise
-        switched = not connection.autocommit and _is_idle(connection)
+        switched = not connection.autocommit and is_idle(connection)
         if switched:
             await connection.set_autocommit(True)
         return connection, switched
 
     async def _release(self, connection: AsyncConnection, switched: bool) -> None:
         try:
-            if switched and _is_idle(connection):
+            if switched and is_idle(connection):
                 await connection.set_autocommit(False)
         finally:
             if self._pool is not None:
@@ -648,8 +469,8 @@ class AsyncDatabase:
             else:
                 self._lock.release()
 
-    def _port(self, connection: AsyncConnection) -> _SuspendingPort:
-        return _port_of(connection, _SuspendingPort, self._ports if self._pool is None else connection.__dict__)
+    def _port(self, connection: AsyncConnection) -> SuspendingPort:
+        return port_of(connection, SuspendingPort, self._ports if self._pool is None else connection.__dict__)
 
     async def _own_connection(self) -> AsyncConnection:
         if self._single is None or (self._connect is not None and self._single.closed):
