@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
+import ormsgpack
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -34,9 +35,9 @@ from langgraph_pgstate.codec import frames, values
 from langgraph_pgstate.codec.batches import encode_writes, pack_writes, unpack_writes
 from langgraph_pgstate.codec.ids import new_segment_id
 from langgraph_pgstate.codec.lists import MERGE_AT, Fresh, Run, arrange
-from langgraph_pgstate.codec.messages import DIGEST_SIZE, SHAPES
+from langgraph_pgstate.codec.messages import DIGEST_SIZE, SHAPES, extension
 from langgraph_pgstate.codec.metadata import join_metadata, split_metadata
-from langgraph_pgstate.codec.values import ValueCodec, array_header, encodes_as_utf8, split_array
+from langgraph_pgstate.codec.values import PLAIN_MARK, ValueCodec, array_header, encodes_as_utf8, split_array
 from langgraph_pgstate.errors import CorruptStateError, SerializationError
 
 SLOW = JsonPlusSerializer(allowed_msgpack_modules=True)
@@ -260,6 +261,34 @@ def test_a_list_is_decoded_as_the_serializer_decodes_it(elements: list[Any]) -> 
     found, digests = CODEC.decode_elements(data, "here")
     assert [parts_of(item) for item in found] == [parts_of(item) for item in SLOW.loads_typed(("msgpack", data))]
     assert len(digests) == DIGEST_SIZE * len(elements)
+
+
+@QUICK
+@given(any_message(), st.lists(any_message(), max_size=2))
+def test_messages_marked_as_plain_are_decoded_as_the_serializer_decodes_them(
+    message: BaseMessage, others: list[BaseMessage]
+) -> None:
+    """What was plain when it was stored is built without looking again, and nobody can tell."""
+    elements = [one for one in (message, *others) if slow_bytes(one) is not None and CODEC.encode_element("m", one)[1]]
+    assume(elements)
+    data = array_header(len(elements)) + CODEC.encode_elements("m", elements)
+    found, digests = CODEC.decode_elements(PLAIN_MARK + data, "here")
+    assert [parts_of(item) for item in found] == [parts_of(item) for item in SLOW.loads_typed(("msgpack", data))]
+    assert digests == CODEC.decode_elements(data, "here")[1] == CODEC.fingerprints("m", found)
+    assert split_array(PLAIN_MARK + data, "here") == (len(elements), 1 + split_array(data, "here")[1])
+
+
+def test_marked_messages_of_another_version_of_their_class_are_validated() -> None:
+    """A field that was not there when the message was stored gets its default from the class."""
+    encoded, is_plain = CODEC.encode_element("m", HumanMessage("hello", id="1"))
+    assert is_plain
+    fields = {"content": "hello", "additional_kwargs": {}, "response_metadata": {}, "type": "human", "id": "1"}
+    shape = SHAPES[HumanMessage]
+    older = extension(5, shape.prefix + ormsgpack.packb(fields) + ormsgpack.packb("model_validate_json"))
+    data = array_header(2) + encoded + older
+    found, _ = CODEC.decode_elements(PLAIN_MARK + data, "here")
+    assert [parts_of(one) for one in found] == [parts_of(one) for one in SLOW.loads_typed(("msgpack", data))]
+    assert [one.name for one in found] == [None, None]
 
 
 @QUICK

@@ -33,8 +33,10 @@ DIGEST_SIZE: Final = 16
 
 _METHOD = "model_validate_json"
 _SUFFIX = ormsgpack.packb(_METHOD)
-_TOOL_CALL_KEYS = ("name", "args", "id", "type")
-_USAGE_TOTALS = ("input_tokens", "output_tokens", "total_tokens")
+# What every message's fields begin with.
+_BASE_FIELDS = ("content", "additional_kwargs", "response_metadata", "type", "name", "id")
+_TOOL_CALL_KEYS = ["name", "args", "id", "type"]
+_USAGE_TOTALS = ["input_tokens", "output_tokens", "total_tokens"]
 _USAGE_KEYS = frozenset(UsageMetadata.__annotations__)
 _USAGE_DETAILS = {
     "input_token_details": frozenset(InputTokenDetails.__annotations__),
@@ -42,6 +44,7 @@ _USAGE_DETAILS = {
 }
 
 ExtensionHook = Callable[[int, bytes], Any]
+Builder = Callable[[dict[str, Any]], BaseMessage | None]
 
 
 # Straight to the slots: pydantic's own `__setattr__` looks for fields first.
@@ -59,18 +62,20 @@ class MessageShape:
         fields: Its fields in the order `model_dump` gives them.
         seed: Seed of its fingerprints, random per process, so that equal fields of two classes differ.
         build: Gives the message with some fields, or `None` if validation could change something.
-        before_fields: Bytes before the fields in an encoded message.
+        rebuild: The same, for fields that `is_plain` held for when they were stored.
+        is_plain: Whether validation changes nothing about some fields, which are named as the class names them.
+        prefix: What stands before the fields in an encoded message.
     """
 
-    __slots__ = ("_check", "_prefix", "before_fields", "build", "cls", "fields", "seed")
+    __slots__ = ("_check", "build", "cls", "fields", "is_plain", "prefix", "rebuild", "seed")
 
     def __init__(self, cls: type[BaseMessage], check: Callable[[dict[str, Any]], bool]) -> None:
         self.cls = cls
         self.fields = tuple(cls.model_fields)
         self.seed = secrets.randbits(64)
-        self.build = _builder(cls, check)
-        self._prefix = b"\x94" + ormsgpack.packb(cls.__module__) + ormsgpack.packb(cls.__name__)
-        self.before_fields = len(self._prefix)
+        self.is_plain = _plainness(cls, check)
+        self.build, self.rebuild = _builders(cls, self.is_plain)
+        self.prefix = b"\x94" + ormsgpack.packb(cls.__module__) + ormsgpack.packb(cls.__name__)
         self._check = check
 
     def encode(self, message: BaseMessage) -> bytes | None:
@@ -79,32 +84,40 @@ class MessageShape:
         if tuple(fields) != self.fields or message.__pydantic_extra__ or not self._check(fields):
             return None
         try:
-            return extension(EXTENSION_PYDANTIC, self._prefix + ormsgpack.packb(fields, option=PACK_OPTIONS) + _SUFFIX)
+            return extension(EXTENSION_PYDANTIC, self.prefix + ormsgpack.packb(fields, option=PACK_OPTIONS) + _SUFFIX)
         except ormsgpack.MsgpackEncodeError:
             return None
 
 
-def _builder(
-    cls: type[BaseMessage], check: Callable[[dict[str, Any]], bool]
-) -> Callable[[dict[str, Any]], BaseMessage | None]:
-    names = tuple(cls.model_fields)
-    name_set = set(names)
+def _plainness(cls: type[BaseMessage], check: Callable[[dict[str, Any]], bool]) -> Callable[[dict[str, Any]], bool]:
+    assert tuple(cls.model_fields)[: len(_BASE_FIELDS)] == _BASE_FIELDS
     type_name = cls.model_fields["type"].default
+
+    def is_plain(fields: dict[str, Any]) -> bool:
+        # Taken all at once: looking each up by name takes twice as long.
+        content, additional_arguments, response_metadata, kind, name, id, *_ = fields.values()
+        return (
+            (type(content) is str or _is_content_list(content))
+            and (type(id) is str or id is None)
+            and (name is None or type(name) is str)
+            and type(additional_arguments) is dict
+            and type(response_metadata) is dict
+            and type(kind) is str
+            and kind == type_name
+            and check(fields)
+        )
+
+    return is_plain
+
+
+def _builders(cls: type[BaseMessage], is_plain: Callable[[dict[str, Any]], bool]) -> tuple[Builder, Builder]:
+    names = list(cls.model_fields)
+    name_set = set(names)
     new = cls.__new__
 
-    def build(fields: dict[str, Any]) -> BaseMessage | None:
-        if tuple(fields) != names:
-            return None
-        content, name, id = fields["content"], fields["name"], fields["id"]
-        if (
-            (type(content) is not str and not _is_content_list(content))
-            or (id is not None and type(id) is not str)
-            or (name is not None and type(name) is not str)
-            or type(fields["additional_kwargs"]) is not dict
-            or type(fields["response_metadata"]) is not dict
-            or fields["type"] != type_name
-            or not check(fields)
-        ):
+    def rebuild(fields: dict[str, Any]) -> BaseMessage | None:
+        # They may have been stored by another version of the class.
+        if [*fields] != names:
             return None
         message = new(cls)
         _set_dict(message, fields)
@@ -113,7 +126,10 @@ def _builder(
         _set_private(message, None)
         return message
 
-    return build
+    def build(fields: dict[str, Any]) -> BaseMessage | None:
+        return rebuild(fields) if [*fields] == names and is_plain(fields) else None
+
+    return build, rebuild
 
 
 def _is_content_list(content: Any) -> bool:
@@ -129,16 +145,19 @@ def _ai_is_plain(fields: dict[str, Any]) -> bool:
     if type(calls) is not list or fields["invalid_tool_calls"] != []:
         return False
     for call in calls:
+        if type(call) is not dict or [*call] != _TOOL_CALL_KEYS:
+            return False
+        name, arguments, id, kind = call.values()
         if (
-            type(call) is not dict
-            or tuple(call) != _TOOL_CALL_KEYS
-            or type(call["name"]) is not str
-            or type(call["args"]) is not dict
-            or not all(type(key) is str for key in call["args"])
-            or not (call["id"] is None or type(call["id"]) is str)
-            or call["type"] != "tool_call"
+            type(name) is not str
+            or type(arguments) is not dict
+            or (type(id) is not str and id is not None)
+            or kind != "tool_call"
         ):
             return False
+        for key in arguments:
+            if type(key) is not str:
+                return False
     if not calls and (type(fields["additional_kwargs"]) is not dict or fields["additional_kwargs"].get("tool_calls")):
         return False
     usage = fields["usage_metadata"]
@@ -148,7 +167,7 @@ def _ai_is_plain(fields: dict[str, Any]) -> bool:
 def _usage_is_plain(usage: Any) -> bool:
     if type(usage) is not dict:
         return False
-    if tuple(usage) == _USAGE_TOTALS:
+    if [*usage] == _USAGE_TOTALS:
         # All there is, most of the time.
         read, written, total = usage.values()
         return type(read) is type(written) is type(total) is int
@@ -177,7 +196,9 @@ _CHECKS: dict[type[BaseMessage], Callable[[dict[str, Any]], bool]] = {
     ToolMessage: _tool_is_plain,
 }
 SHAPES: Final = {cls: MessageShape(cls, check) for cls, check in _CHECKS.items()}
-SHAPES_BY_NAME: Final = {(cls.__module__, cls.__name__): shape for cls, shape in SHAPES.items()}
+# So many bytes of an encoded message tell the classes apart.
+_HEAD_SIZE: Final = min(len(shape.prefix) for shape in SHAPES.values())
+_SHAPES_BY_HEAD: Final = {shape.prefix[:_HEAD_SIZE]: shape for shape in SHAPES.values()}
 
 
 def extension(code: int, data: bytes) -> bytes:
@@ -190,17 +211,20 @@ def extension(code: int, data: bytes) -> bytes:
     return b"\xc9" + size.to_bytes(4, "big") + bytes((code,)) + data
 
 
-def decoding_hook(fallback: ExtensionHook, digests: list[bytes] | None, generic_seed: int) -> ExtensionHook:
+def decoding_hook(
+    fallback: ExtensionHook, digests: list[bytes] | None, generic_seed: int, *, were_plain: bool = False
+) -> ExtensionHook:
     """An extension hook that builds plain messages itself and leaves the rest to the serializer's hook.
 
     Args:
         fallback: The serializer's own hook.
         digests: Receives the fingerprint of each message built here, in order.
         generic_seed: Seed for messages whose fields hold extensions of their own.
+        were_plain: Whether all are known to have been plain when they were stored, so that nobody need look again.
     """
     unpack = ormsgpack.unpackb
     digest = xxhash.xxh3_128_digest
-    shapes = SHAPES_BY_NAME
+    shapes = _SHAPES_BY_HEAD
     nested: list[int] = []
 
     def note(code: int, data: bytes) -> Any:
@@ -208,12 +232,15 @@ def decoding_hook(fallback: ExtensionHook, digests: list[bytes] | None, generic_
         return fallback(code, data)
 
     def hook(code: int, data: bytes) -> Any:
-        if code != EXTENSION_PYDANTIC:
+        shape = shapes.get(data[:_HEAD_SIZE]) if code == EXTENSION_PYDANTIC else None
+        if shape is None or not data.startswith(shape.prefix) or not data.endswith(_SUFFIX):
             return fallback(code, data)
+        # What is hashed of a live message is its packed fields; here they are, packed already.
+        packed = data[len(shape.prefix) : -len(_SUFFIX)]
         try:
-            module, name, fields, method = unpack(data, ext_hook=note, option=UNPACK_OPTIONS)
-            shape = shapes.get((module, name))
-            message = None if shape is None or method != _METHOD else shape.build(fields)
+            message = (shape.rebuild if were_plain else shape.build)(
+                unpack(packed, ext_hook=note, option=UNPACK_OPTIONS)
+            )
         except Exception:
             # Not what the serializer writes for a message: its own hook knows what to make of that.
             message = None
@@ -221,13 +248,12 @@ def decoding_hook(fallback: ExtensionHook, digests: list[bytes] | None, generic_
             nested.clear()
             return fallback(code, data)
         if digests is not None:
-            assert shape is not None
             if nested:
                 digests.append(digest(extension(code, data), generic_seed))
             else:
-                # What is hashed of a live message is its packed fields; here they are, packed already.
-                digests.append(digest(data[shape.before_fields : -len(_SUFFIX)], shape.seed))
-        nested.clear()
+                digests.append(digest(packed, shape.seed))
+        if nested:
+            nested.clear()
         return message
 
     return hook

@@ -32,6 +32,9 @@ _GENERIC_SEED = secrets.randbits(64)
 _FIELDS, _EXTRA = attrgetter("__dict__"), attrgetter("__pydantic_extra__")
 _TYPE_CODES = {cls: code for code, cls in enumerate(SHAPES)}
 
+# Before an array that holds nothing but plain messages; no value of msgpack begins so.
+PLAIN_MARK: Final = b"\xc1"
+
 # So many messages are told from others at once: half the cost of looking at each.
 BLOCK: Final = 64
 
@@ -148,20 +151,26 @@ class ValueCodec:
 
     # Lists, element by element
 
+    def encode_element(self, channel: str, element: Any) -> tuple[bytes, bool]:
+        """An element in the serializer's own bytes, and whether it is a message that needs no validation when read."""
+        shape = SHAPES.get(type(element))
+        encoded = shape.encode(element) if shape is not None else None
+        if shape is None or encoded is None:
+            return self._encode(channel, element), False
+        return encoded, shape.is_plain(element.__dict__)
+
     def encode_elements(self, channel: str, elements: Sequence[Any]) -> bytes:
         """Elements one after the other, each in the serializer's own bytes, without an array header."""
-        parts = []
-        for element in elements:
-            shape = SHAPES.get(type(element))
-            encoded = shape.encode(element) if shape is not None else None
-            parts.append(self._encode(channel, element) if encoded is None else encoded)
-        return b"".join(parts)
+        return b"".join([self.encode_element(channel, element)[0] for element in elements])
 
     def decode_elements(self, payload: bytes, where: str) -> tuple[list[Any], bytes]:
-        """Elements from an array, with their fingerprints (16 bytes each)."""
+        """Elements from an array, marked or not, with their fingerprints (16 bytes each)."""
         digests: list[bytes] = []
         with self._refusing(where):
-            elements = self._unpack(payload, digests)
+            if payload.startswith(PLAIN_MARK):
+                elements = self._unpack(payload[len(PLAIN_MARK) :], digests, were_plain=True)
+            else:
+                elements = self._unpack(payload, digests)
             if type(elements) is not list:
                 raise CorruptStateError(where, "it holds no array")
         # One fingerprint per element is only certain when every element is itself a message: nested ones count too.
@@ -226,9 +235,9 @@ class ValueCodec:
             raise SerializationError(channel, element, TypeError(f"the serializer fell back to {type_}"))
         return data[1:]
 
-    def _unpack(self, data: bytes, digests: list[bytes] | None) -> Any:
+    def _unpack(self, data: bytes, digests: list[bytes] | None, *, were_plain: bool = False) -> Any:
         assert isinstance(self.serde, JsonPlusSerializer)
-        hook = decoding_hook(self.serde._unpack_ext_hook, digests, _GENERIC_SEED)
+        hook = decoding_hook(self.serde._unpack_ext_hook, digests, _GENERIC_SEED, were_plain=were_plain)
         return ormsgpack.unpackb(data, ext_hook=hook, option=UNPACK_OPTIONS)
 
     def _refusing(self, where: str) -> _Reading:
@@ -287,15 +296,25 @@ def array_header(count: int) -> bytes:
 
 
 def split_array(payload: bytes, where: str) -> tuple[int, int]:
-    """How many elements an array has, and at which byte the first begins."""
-    first = payload[0] if payload else 0
+    """How many elements an array, marked or not, has, and at which byte the first begins."""
+    at = len(PLAIN_MARK) if payload.startswith(PLAIN_MARK) else 0
+    first = payload[at] if len(payload) > at else 0
     if 0x90 <= first <= 0x9F:
-        return first & 0x0F, 1
+        return first & 0x0F, at + 1
     if first == 0xDC:
-        return int.from_bytes(payload[1:3], "big"), 3
+        return int.from_bytes(payload[at + 1 : at + 3], "big"), at + 3
     if first == 0xDD:
-        return int.from_bytes(payload[1:5], "big"), 5
+        return int.from_bytes(payload[at + 1 : at + 5], "big"), at + 5
     raise CorruptStateError(where, "it holds no array")
 
 
-__all__ = ["DIGEST_SIZE", "NO_MARKS", "Marks", "ValueCodec", "array_header", "encodes_as_utf8", "split_array"]
+__all__ = [
+    "DIGEST_SIZE",
+    "NO_MARKS",
+    "PLAIN_MARK",
+    "Marks",
+    "ValueCodec",
+    "array_header",
+    "encodes_as_utf8",
+    "split_array",
+]

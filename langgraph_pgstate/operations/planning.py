@@ -23,7 +23,7 @@ from langgraph_pgstate.codec.states import (
     encode_state,
     unknown_keys,
 )
-from langgraph_pgstate.codec.values import NO_MARKS, ValueCodec, array_header
+from langgraph_pgstate.codec.values import NO_MARKS, PLAIN_MARK, ValueCodec, array_header
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.addresses import Address, address_of, check_key_size, identifier
 from langgraph_pgstate.settings import ThreadKeys
@@ -378,14 +378,17 @@ class _SegmentWriter:
         start = 0
         pending: list[bytes] = []
         size = 0
+        are_plain = True
         for index, element in enumerate(elements):
-            encoded = self._codec.encode_elements(channel, (element,))
+            encoded, is_plain = self._codec.encode_element(channel, element)
             pending.append(encoded)
             size += len(encoded)
+            are_plain = are_plain and is_plain
             if size >= SEGMENT_BYTES or index == len(elements) - 1:
                 count = index + 1 - start
-                runs.append(Run(self._add(array_header(count) + b"".join(pending)), 0, count, size))
-                start, pending, size = index + 1, [], 0
+                content = b"".join([PLAIN_MARK if are_plain else b"", array_header(count), *pending])
+                runs.append(Run(self._add(content), 0, count, size))
+                start, pending, size, are_plain = index + 1, [], 0, True
         return runs
 
     def _add(self, content: bytes) -> int:

@@ -14,7 +14,7 @@ from langgraph_pgstate.codec.batches import Write, unpack_writes
 from langgraph_pgstate.codec.lists import Run
 from langgraph_pgstate.codec.metadata import join_metadata
 from langgraph_pgstate.codec.states import Elements, Entry, Inline, Manifest, Scalar, Slice, State, decode_state
-from langgraph_pgstate.codec.values import Marks, ValueCodec, array_header, split_array
+from langgraph_pgstate.codec.values import PLAIN_MARK, Marks, ValueCodec, array_header, split_array
 from langgraph_pgstate.errors import CorruptStateError
 from langgraph_pgstate.operations.addresses import Address
 from langgraph_pgstate.types import Row
@@ -195,6 +195,7 @@ def _load_elements(
     codec: ValueCodec, runs: Sequence[Run], segments: Segments, where: str
 ) -> tuple[list[Any], Elements]:
     parts: list[tuple[int, bytes]] = []
+    mark = b""
     sized: list[Run] = []
     elements: list[Any] = []
     digests: list[bytes] = []
@@ -202,7 +203,8 @@ def _load_elements(
     def flush() -> None:
         if parts:
             total = sum(count for count, _ in parts)
-            found, marks = codec.decode_elements(array_header(total) + b"".join(body for _, body in parts), where)
+            payload = b"".join([mark, array_header(total), *(body for _, body in parts)])
+            found, marks = codec.decode_elements(payload, where)
             elements.extend(found)
             digests.append(marks)
             parts.clear()
@@ -214,7 +216,10 @@ def _load_elements(
             raise CorruptStateError(where, f"segment {run.segment_id} holds {count} elements, too few")
         sized.append(Run(run.segment_id, run.first, run.count, len(content) * run.count // count))
         if run.count == count:
-            # Whole segments are decoded together, in one call.
+            # Whole segments of one kind are decoded together, in one call.
+            if content.startswith(PLAIN_MARK) != bool(mark):
+                flush()
+                mark = b"" if mark else PLAIN_MARK
             parts.append((count, content[start:]))
             continue
         flush()
