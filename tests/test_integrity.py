@@ -16,6 +16,7 @@ from samples import config_of, message, messages, put_values
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.admin import Admin
 from langgraph_pgstate.codec import frames
+from langgraph_pgstate.codec.values import PLAIN_MARK
 from langgraph_pgstate.errors import SchemaMissingError
 from langgraph_pgstate.types import CheckReport, Problem, Progress
 
@@ -172,7 +173,8 @@ def test_values_that_do_not_decode_are_found_by_a_deep_check(
     rows = connection.execute(f'SELECT segment_id, data FROM "{schema}".segments').fetchall()
     for segment_id, data in rows:
         content = frames.unpack(data, "")
-        nonsense = frames.pack(content[:1] + b"\xc1" * (len(content) - 1))
+        start = 1 + content.startswith(PLAIN_MARK)
+        nonsense = frames.pack(content[:start] + b"\xc1" * (len(content) - start))
         damage("UPDATE {schema}.segments SET data = %s WHERE segment_id = %s", [nonsense, segment_id])
     damage(
         "UPDATE {schema}.writes SET data = %s WHERE idx = 0",
