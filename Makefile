@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Two workers, each with a server of its own; on a server that was named they would get in each other's way.
-PYTEST := $(BIN)/python -m pytest $(if $(PGSTATE_TEST_DSN),,-n 2 --dist worksteal)
+# A worker more than most machines have cores, for tests also wait; each has a server of its own. On a server that was
+# named they would get in each other's way.
+PYTEST := $(BIN)/python -m pytest $(if $(PGSTATE_TEST_DSN),,-n 3 --dist worksteal)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-versions check lint bench bench-quick clean
+.PHONY: help demo studio test test-all test-versions check lint bench bench-quick clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,6 +21,10 @@ $(STAMP): pyproject.toml
 demo: $(STAMP) ## Kill an agent in the middle of a superstep, resume it, fork it (about a minute)
 	@$(BIN)/pgstate demo
 
+studio: $(STAMP) ## Look at an agent in LangGraph Studio: `langgraph dev` on examples/studio, with the embedded PostgreSQL
+	@cd examples/studio && LANGGRAPH_NO_VERSION_CHECK=1 LANGGRAPH_CLI_NO_ANALYTICS=1 LANGSMITH_TRACING=false \
+		PGSTATE_PATH=$(CURDIR)/.pgstate $(abspath $(BIN))/langgraph dev --no-browser
+
 test: $(STAMP) ## Run the tests on the embedded PostgreSQL, or on PGSTATE_TEST_DSN
 	@$(PYTEST)
 
@@ -27,8 +32,8 @@ test-all: $(STAMP) ## Run the tests, the slow ones included
 	@$(PYTEST) -m ''
 
 test-versions: $(STAMP) ## Run the tests on PostgreSQL 16, and on Debian's 15 where it is installed
-	@PGSTATE_TEST_VERSION=16 $(PYTEST)
-	@if test -d /usr/lib/postgresql/15; then PGSTATE_TEST_VERSION=15 $(PYTEST); fi
+	@PGSTATE_TEST_VERSION=16 $(PYTEST) -m 'not slow and not once'
+	@if test -d /usr/lib/postgresql/15; then PGSTATE_TEST_VERSION=15 $(PYTEST) -m 'not slow and not once'; fi
 
 lint: $(STAMP) ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff check .
@@ -47,4 +52,4 @@ bench-quick: $(STAMP) ## The same in two minutes, with fewer rounds; writes noth
 	@$(BIN)/python -m benchmarks --quick
 
 clean: ## Remove the virtual environment, the embedded data and caches
-	rm -rf $(VENV) .pgstate .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf $(VENV) .pgstate examples/studio/.langgraph_api .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -17,14 +17,15 @@ from langgraph_pgstate.db.database import DEFAULT_PREPARE_THRESHOLD, Database
 from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, DatabaseError, PGStateError
-from langgraph_pgstate.operations import integrity, transfer, transfer_langgraph
+from langgraph_pgstate.operations import integrity, transfer, transfer_langgraph, upcasting
 from langgraph_pgstate.operations import schema as schemas
 from langgraph_pgstate.operations.addresses import thread_id_of
 from langgraph_pgstate.operations.transfer_langgraph import LangGraphStore
 from langgraph_pgstate.operations.transfer_pgstate import PGStateStore
+from langgraph_pgstate.operations.versions import StateVersions, Upcaster
 from langgraph_pgstate.settings import DEFAULT_EMBEDDED_PATH, DEFAULT_SCHEMA, RetryPolicy, check_schema_name
 from langgraph_pgstate.sql import Queries, langgraph_queries, queries
-from langgraph_pgstate.types import CheckReport, Problem, Progress, SchemaStatus, TransferReport
+from langgraph_pgstate.types import CheckReport, Problem, Progress, SchemaStatus, TransferReport, UpcastReport
 
 OnProgress = Callable[[Progress], None]
 
@@ -161,6 +162,49 @@ class Admin:
                 progress(Progress(report.threads, total, report.checkpoints, id))
         return report
 
+    def upcast(
+        self,
+        state_version: int,
+        upcasters: Mapping[int, Upcaster],
+        *,
+        thread_ids: Sequence[str] | None = None,
+        dry_run: bool = False,
+        progress: OnProgress | None = None,
+    ) -> UpcastReport:
+        """Bring stored checkpoints up to a version of the state, instead of each time they are read.
+
+        Checkpoint by checkpoint, each in a transaction of its own; stopped at any point and started again it goes on
+        where it was. Safe while programs of that version run; those of an older one can no longer read what was brought
+        up. Projected channels and messages follow when their thread goes on. Room is freed by the next prune.
+
+        Args:
+            state_version: The version, as the application's saver has it.
+            upcasters: What makes channel values of each version from those of the one before.
+            thread_ids: Only these threads.
+            dry_run: Change nothing, only tell what would change.
+            progress: Called after each thread.
+
+        Returns:
+            What changed, or would; a checkpoint that cannot be brought up is named in it and stays as it is.
+
+        Raises:
+            ConfigurationError: If the upcasters do not lead up to the version.
+            SchemaMissingError: If `setup` was never run.
+            UnavailableError: If the server does not answer. What was brought up stays so.
+        """
+        states = StateVersions(state_version, upcasters)
+        codec = ValueCodec(self._serde)
+        self._database.run(schemas.check_version, self._queries)
+        report = UpcastReport(dry_run=dry_run)
+        given = None if thread_ids is None else [*dict.fromkeys(map(thread_id_of, thread_ids))]
+        total = len(given) if given is not None else self._database.run(integrity.count_threads, self._queries)
+        threads = given if given is not None else self._threads(self._database, integrity.next_threads, self._queries)
+        for id in threads:
+            report += self._database.run(upcasting.upcast_thread, self._queries, codec, states, id, dry_run)
+            if progress:
+                progress(Progress(report.threads, total, report.outdated, id))
+        return report
+
     def import_langgraph(
         self,
         source_dsn: str,
@@ -181,8 +225,9 @@ class Admin:
             source_dsn: The database of the old application; may be the same one.
             source_schema: Schema of its tables.
             thread_ids: Only these threads.
-            overwrite: Bring over threads that went on in both places, too. Nothing of ours is deleted: what is on
-                both sides becomes theirs, and the rest stays as another branch.
+            overwrite: Bring over threads that went on in both places, too; not those that went on here with a newer
+                version of the state, which are reported. Nothing of ours is deleted: what is on both sides becomes
+                theirs, and the rest stays as another branch.
             verify: Read each thread from both sides afterwards and compare.
             progress: Called after each thread.
 
@@ -197,6 +242,7 @@ class Admin:
             source.run(transfer_langgraph.check_tables, theirs)
 
             async def copy(target_port: Port, source_port: Port, thread_id: str) -> TransferReport:
+                await upcasting.refuse_evolved(target_port, self._queries, thread_id)
                 return await transfer.transfer_thread(
                     LangGraphStore(source_port, theirs, thread_id),
                     PGStateStore(target_port, self._queries, self._codec, thread_id),

@@ -10,6 +10,14 @@
     │   └── MigrationConflictError           an applied migration differs from the one shipped
     ├── NotFoundError (LookupError)          what was named does not exist
     ├── StaleVersionError                    somebody else has changed the thread in the meantime
+    ├── StaleHeadError                       another run has advanced the branch; this one's checkpoint is refused
+    ├── LeaseError
+    │   ├── LeaseHeldError                   somebody else holds the thread's lease
+    │   └── LeaseLostError                   the lease expired or was taken over; nothing more can be written with it
+    ├── ThreadDeletedError                   the thread was deleted while a run was still going
+    ├── AlreadyAnsweredError                 somebody has answered the question already
+    ├── StateVersionError                    a checkpoint of a version of the state that this program does not know
+    ├── UpcastError                          an upcaster failed on a checkpoint
     ├── CorruptStateError                    stored bytes are damaged or a reference leads nowhere
     ├── ToolError
     │   ├── ToolOutcomeUnknownError          nobody knows whether a tool took effect; somebody has to decide
@@ -27,6 +35,8 @@ not an error: LangGraph expects `None`.
 """
 
 from __future__ import annotations
+
+from datetime import datetime
 
 
 class PGStateError(Exception):
@@ -77,7 +87,8 @@ class UnsafeTypeError(PGStateError):
         super().__init__(
             f"refused to build {names} while reading {where}. If these types are yours, allow them: "
             f"saver.with_allowlist({types!r}), or pass serde=JsonPlusSerializer(allowed_msgpack_modules={types!r}); "
-            "allowed_msgpack_modules=True allows every type and trusts whoever can write to the database."
+            "allowed_msgpack_modules=True allows every type and trusts whoever can write to the database. On "
+            f"LangGraph's server: PGSTATE_ALLOWED_TYPES={','.join(f'{module}:{name}' for module, name in types)}."
         )
 
 
@@ -155,6 +166,162 @@ class StaleVersionError(PGStateError):
             f"thread {thread_id!r} is at version {found}, not {expected}: somebody else has changed it; "
             "read it again and decide anew"
         )
+
+
+class StaleHeadError(PGStateError):
+    """The branch was advanced by somebody else since it was read. Nothing was written.
+
+    Attributes:
+        thread_id: The thread.
+        checkpoint_ns: The namespace.
+        checkpoint_id: The checkpoint that is no longer the head of its branch; empty where none was.
+        winner_id: The checkpoint that advanced it; `None` if the head was removed.
+    """
+
+    def __init__(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str, winner_id: str | None) -> None:
+        where = f"thread {thread_id!r}" + (f" namespace {checkpoint_ns!r}" if checkpoint_ns else "")
+        if winner_id is None:
+            happened = f"checkpoint {checkpoint_id} of {where} is no longer there"
+        elif checkpoint_id:
+            happened = f"{where} has moved on from checkpoint {checkpoint_id} to {winner_id}"
+        else:
+            happened = f"{where} was begun with checkpoint {winner_id}"
+        super().__init__(
+            f"{happened}: another run was faster. Run again from the thread's head, or name the past checkpoint to "
+            "fork on purpose"
+        )
+        self.thread_id = thread_id
+        self.checkpoint_ns = checkpoint_ns
+        self.checkpoint_id = checkpoint_id
+        self.winner_id = winner_id
+
+
+class LeaseError(PGStateError):
+    """Something about the right to advance a thread.
+
+    Attributes:
+        thread_id: The thread.
+    """
+
+    def __init__(self, thread_id: str, message: str) -> None:
+        super().__init__(message)
+        self.thread_id = thread_id
+
+
+class LeaseHeldError(LeaseError):
+    """Somebody else holds the thread's lease. Nothing was written.
+
+    Attributes:
+        holder_id: Who.
+        expires_at: Until when, unless it is renewed.
+        fencing_token: The number of their lease.
+    """
+
+    retryable = True
+
+    def __init__(
+        self, thread_id: str, holder_id: str | None, expires_at: datetime | None, fencing_token: int | None = None
+    ) -> None:
+        super().__init__(thread_id, f"the lease of thread {thread_id!r} is held by {holder_id} until {expires_at}")
+        self.holder_id = holder_id
+        self.expires_at = expires_at
+        self.fencing_token = fencing_token
+
+
+class LeaseLostError(LeaseError):
+    """The lease expired or was taken over while it was thought to be held. Nothing was written.
+
+    Attributes:
+        fencing_token: The number of the lease that was lost.
+    """
+
+    def __init__(self, thread_id: str, fencing_token: int) -> None:
+        super().__init__(
+            thread_id,
+            f"lease {fencing_token} of thread {thread_id!r} was lost: it expired or was taken over. "
+            "What this run still wants to write is refused",
+        )
+        self.fencing_token = fencing_token
+
+
+class ThreadDeletedError(PGStateError):
+    """The thread was deleted while a run on it was still going. Nothing was written.
+
+    Attributes:
+        thread_id: The thread.
+        deleted_at: When it was deleted.
+    """
+
+    def __init__(self, thread_id: str, deleted_at: datetime | None) -> None:
+        super().__init__(f"thread {thread_id!r} was deleted at {deleted_at}; revive it to use its id for a new one")
+        self.thread_id = thread_id
+        self.deleted_at = deleted_at
+
+
+class AlreadyAnsweredError(PGStateError):
+    """A question was answered before. Nothing was written.
+
+    Attributes:
+        thread_id: The thread.
+        interrupt_id: The question.
+        answered_by: Who answered it, if they said so.
+        answered_at: When.
+    """
+
+    def __init__(
+        self, thread_id: str, interrupt_id: str, answered_by: str | None, answered_at: datetime | None
+    ) -> None:
+        super().__init__(
+            f"question {interrupt_id} of thread {thread_id!r} was answered at {answered_at} "
+            f"by {answered_by or 'somebody'}"
+        )
+        self.thread_id = thread_id
+        self.interrupt_id = interrupt_id
+        self.answered_by = answered_by
+        self.answered_at = answered_at
+
+
+class StateVersionError(PGStateError):
+    """A checkpoint holds a version of the user's state that this program does not know.
+
+    Attributes:
+        where: The checkpoint.
+        found: Its version.
+        expected: The newest version this program knows; `None` if it was given none, which counts as 1.
+        oldest: The oldest it knows.
+    """
+
+    def __init__(self, where: str, found: int, expected: int | None, oldest: int = 1) -> None:
+        known = f"versions {oldest} to {expected}" if expected is not None else "no versions but the first"
+        remedy = (
+            f"Give the saver the upcasters from version {found + 1} on"
+            if found < oldest
+            else "Run the newer program, or give the saver the newer state_version and its upcasters"
+        )
+        super().__init__(f"{where} was written with state version {found}; this program knows {known}. {remedy}")
+        self.oldest = oldest
+        self.where = where
+        self.found = found
+        self.expected = expected
+
+
+class UpcastError(PGStateError):
+    """An upcaster failed on a checkpoint, which stays as it is.
+
+    Attributes:
+        where: The checkpoint.
+        version: The version the upcaster leads to.
+        why: What went wrong.
+    """
+
+    def __init__(self, where: str, version: int, why: str) -> None:
+        super().__init__(
+            f"the upcaster to state version {version} failed on {where}: {why}. Not every checkpoint holds every "
+            "channel: an upcaster has to look before it takes"
+        )
+        self.where = where
+        self.version = version
+        self.why = why
 
 
 class CorruptStateError(PGStateError):

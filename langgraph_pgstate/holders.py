@@ -19,6 +19,7 @@ _START_TIME = 19
 """Where a process's start time is among the fields of `/proc/self/stat` that follow its command's name."""
 
 _own: dict[int, str] = {}
+_places: dict[int, list[str]] = {}
 
 
 def holder_id() -> str:
@@ -56,7 +57,16 @@ def is_known_dead(holder_id: str) -> bool:
 
 
 def _place() -> list[str]:
-    """Where process ids mean the same: host, boot and namespace; what cannot be told is unknown."""
+    """Where process ids mean the same: host, boot and namespace; what cannot be told is unknown.
+
+    Looked up once per process: an event loop, which must not read files, asks whether other holders are alive.
+    """
+    pid = os.getpid()
+    known = _places.get(pid)
+    return known or _places.setdefault(pid, _look_around())
+
+
+def _look_around() -> list[str]:
     boot = namespace = _UNKNOWN
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip() or _UNKNOWN

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal, Self
 
 from langgraph_pgstate.errors import ConfigurationError
 
@@ -17,7 +18,13 @@ DSN_VARIABLE = "PGSTATE_DSN"
 # A b-tree entry may not exceed a third of a page, 2,704 bytes; what is left is for the tuple itself.
 MAX_KEY_BYTES = 2600
 
+DEFAULT_LEASE_TTL = 30.0
+DEFAULT_WAIT_TIMEOUT = 60.0
+DEFAULT_TOMBSTONES = timedelta(days=1)
+MAX_LEASE_SECONDS = 366 * 24 * 3600.0
+
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_$]{0,62}")
+_FLAGS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False, "on": True, "off": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +128,168 @@ class ThreadKeys:
             keys = getattr(self, name)
             if isinstance(keys, str) or not all(isinstance(key, str) for key in keys):
                 raise ConfigurationError(f"ThreadKeys.{name} is a sequence of metadata keys, not {keys!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentServerSettings:
+    """What LangGraph's Agent Server is told by environment variables; `langgraph.json` has an `env` for them.
+
+    Attributes:
+        dsn: `PGSTATE_DSN`, a libpq connection string or URI; without it the embedded PostgreSQL is used.
+        path: `PGSTATE_PATH`, the embedded one's data directory, relative to where the server was started.
+        schema: `PGSTATE_SCHEMA`, the schema of the tables.
+        setup: `PGSTATE_SETUP`, whether the tables are made or brought up to date at the start.
+        pool: `PGSTATE_POOL_SIZE` and `PGSTATE_POOL_TIMEOUT`, connections at most (for each event loop, of which a
+            server has one, or one for each worker with `BG_JOB_ISOLATED_LOOPS`) and seconds to wait for one.
+        prepare: `PGSTATE_PREPARE`, whether statements are prepared; `false` for a PgBouncer before 1.21.
+        record: `PGSTATE_RECORD`, whether anything but checkpoints is written: runs, spans, events, messages.
+        content: `PGSTATE_RECORD_CONTENT`, whether inputs and outputs of runs and spans are.
+        project: `PGSTATE_PROJECT`, channels kept readable as JSON, separated by commas.
+        allowed: `PGSTATE_ALLOWED_TYPES`, types of the application that may be built from stored state, like
+            `shop.state:Order`, separated by commas; `*` for all.
+    """
+
+    dsn: str | None = None
+    path: str = DEFAULT_EMBEDDED_PATH
+    schema: str = DEFAULT_SCHEMA
+    setup: bool = True
+    pool: PoolSettings = field(default_factory=PoolSettings)
+    prepare: bool = True
+    record: bool = True
+    content: bool = True
+    project: tuple[str, ...] = ()
+    allowed: tuple[tuple[str, str], ...] | Literal[True] = ()
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
+        """Read the variables; an empty one counts as absent.
+
+        Args:
+            environment: Variables; the process's when left out.
+
+        Raises:
+            ConfigurationError: If a variable's value is not usable.
+        """
+        read = _Variables(os.environ if environment is None else environment)
+        path, schema = read.text("PGSTATE_PATH"), read.text("PGSTATE_SCHEMA")
+        size, timeout = read.text("PGSTATE_POOL_SIZE"), read.text("PGSTATE_POOL_TIMEOUT")
+        pool = PoolSettings()
+        return cls(
+            dsn=read.text(DSN_VARIABLE),
+            path=path or DEFAULT_EMBEDDED_PATH,
+            schema=check_schema_name(schema or DEFAULT_SCHEMA),
+            setup=read.flag("PGSTATE_SETUP"),
+            pool=PoolSettings(
+                max_size=pool.max_size if size is None else int(read.positive("PGSTATE_POOL_SIZE", int)),
+                timeout=pool.timeout if timeout is None else read.positive("PGSTATE_POOL_TIMEOUT", float),
+            ),
+            prepare=read.flag("PGSTATE_PREPARE"),
+            record=read.flag("PGSTATE_RECORD"),
+            content=read.flag("PGSTATE_RECORD_CONTENT"),
+            project=read.names("PGSTATE_PROJECT"),
+            allowed=read.types("PGSTATE_ALLOWED_TYPES"),
+        )
+
+
+class _Variables:
+    """Environment variables, read as what they should be."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+
+    def text(self, name: str) -> str | None:
+        return self._environment.get(name, "").strip() or None
+
+    def flag(self, name: str) -> bool:
+        value = (self.text(name) or "true").lower()
+        if value not in _FLAGS:
+            raise ConfigurationError(f"{name} is {' or '.join(_FLAGS)}, not {value!r}")
+        return _FLAGS[value]
+
+    def positive(self, name: str, kind: Callable[[str], float]) -> float:
+        value = self.text(name) or ""
+        try:
+            number = kind(value)
+        except ValueError:
+            number = 0
+        if not 0 < number < float("inf"):
+            raise ConfigurationError(f"{name} must be a number above 0, not {value!r}")
+        return number
+
+    def names(self, name: str) -> tuple[str, ...]:
+        parts = (part.strip() for part in (self.text(name) or "").split(","))
+        return tuple(part for part in parts if part)
+
+    def types(self, name: str) -> tuple[tuple[str, str], ...] | Literal[True]:
+        named = self.names(name)
+        if named == ("*",):
+            return True
+        found = []
+        for one in named:
+            module, _, type_name = one.partition(":")
+            if not module or not type_name:
+                raise ConfigurationError(f"{name} names types like shop.state:Order, not {one!r}")
+            found.append((module, type_name))
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class GuardSettings:
+    """Which writes are refused, and how patient a run is.
+
+    Attributes:
+        head: Whether a checkpoint is refused whose parent is no longer the head of its branch.
+        lease: Whether a run takes a lease on its thread, without which it writes nothing.
+        lease_ttl: Seconds after which a lease expires that is not renewed; renewed every third of it.
+        on_busy: What a run does when somebody else holds the lease: `raise` or `wait`.
+        wait_timeout: Seconds that it waits.
+        tombstones_for: How long late writes to a deleted thread are refused; zero for not at all.
+    """
+
+    head: bool = False
+    lease: bool = False
+    lease_ttl: float = DEFAULT_LEASE_TTL
+    on_busy: str = "raise"
+    wait_timeout: float = DEFAULT_WAIT_TIMEOUT
+    tombstones_for: timedelta = timedelta(0)
+
+    @classmethod
+    def of(
+        cls,
+        guard: str | Sequence[str] | None,
+        lease_ttl: float,
+        on_busy: str,
+        wait_timeout: float,
+        tombstones_for: timedelta | None,
+    ) -> GuardSettings:
+        """Check a saver's arguments. With a guard tombstones are kept for a day unless something else is said.
+
+        Raises:
+            ConfigurationError: If one is not usable.
+        """
+        names = () if guard is None else (guard,) if isinstance(guard, str) else tuple(guard)
+        if unknown := [name for name in names if name not in ("head", "lease")]:
+            raise ConfigurationError(f'guard is "head", "lease" or both in a tuple, not {unknown[0]!r}')
+        if on_busy not in ("raise", "wait"):
+            raise ConfigurationError(f'on_busy is "raise" or "wait", not {on_busy!r}')
+        for name, value in (("lease_ttl", lease_ttl), ("wait_timeout", wait_timeout)):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_LEASE_SECONDS:
+                raise ConfigurationError(f"{name} must be seconds, more than 0 and less than a year, not {value!r}")
+        if tombstones_for is None:
+            tombstones_for = DEFAULT_TOMBSTONES if names else timedelta(0)
+        if not isinstance(tombstones_for, timedelta) or tombstones_for < timedelta(0):
+            raise ConfigurationError(f"tombstones_for must be a timedelta that is not negative, not {tombstones_for!r}")
+        return cls("head" in names, "lease" in names, float(lease_ttl), on_busy, float(wait_timeout), tombstones_for)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether a write rests on anything at all."""
+        return self.head or self.lease or self.keeps_tombstones
+
+    @property
+    def keeps_tombstones(self) -> bool:
+        """Whether a deleted thread leaves a tombstone, and writes look for one."""
+        return self.tombstones_for > timedelta(0)
 
 
 def check_schema_name(schema: str) -> str:

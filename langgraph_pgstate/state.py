@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
@@ -22,19 +23,24 @@ from langgraph_pgstate.db.database import (
     Database,
 )
 from langgraph_pgstate.db.embedded import embedded_server
+from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.events import AsyncEvents, Events
+from langgraph_pgstate.leases import AsyncLeases, Leases
 from langgraph_pgstate.messages import AsyncMessages, Messages
 from langgraph_pgstate.operations.addresses import configurable_of, thread_id_of
 from langgraph_pgstate.operations.companions import Companion, Companions
 from langgraph_pgstate.operations.messages import MessageKeeper
 from langgraph_pgstate.operations.projections import Projector, check_projectable
+from langgraph_pgstate.operations.versions import StateVersions, Upcaster
 from langgraph_pgstate.prices import AsyncPrices, Prices
 from langgraph_pgstate.recorder import AsyncRecorder, Recorder
 from langgraph_pgstate.runs import AsyncRuns, Runs
-from langgraph_pgstate.saver import AsyncPGStateSaver, PGStateSaver
+from langgraph_pgstate.saver import AsyncPGStateSaver, Guard, PGStateSaver
 from langgraph_pgstate.settings import (
     DEFAULT_EMBEDDED_PATH,
+    DEFAULT_LEASE_TTL,
     DEFAULT_SCHEMA,
+    DEFAULT_WAIT_TIMEOUT,
     PoolSettings,
     RecorderSettings,
     RetryPolicy,
@@ -48,6 +54,36 @@ from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger, ToolPolicy, Too
 from langgraph_pgstate.types import MaintenanceReport
 
 G = TypeVar("G")
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class _Fresh(Database):
+    """The database as readers of the record see it: with all that was recorded until they asked."""
+
+    def __init__(self, database: Database, recorder: Recorder) -> None:
+        self.schema = database.schema
+        self._inner, self._recorder = database, recorder
+
+    def run(self, operation: Callable[Concatenate[Port, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run an operation after what waits has been written."""
+        self._recorder.catch_up()
+        return self._inner.run(operation, *args, **kwargs)
+
+
+class _AsyncFresh(AsyncDatabase):
+    """Asynchronous twin of `_Fresh`."""
+
+    def __init__(self, database: AsyncDatabase, recorder: AsyncRecorder) -> None:
+        self.schema = database.schema
+        self._inner, self._recorder = database, recorder
+
+    async def run(
+        self, operation: Callable[Concatenate[Port, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Async twin of `_Fresh.run`."""
+        await self._recorder.catch_up()
+        return await self._inner.run(operation, *args, **kwargs)
 
 
 class _State:
@@ -55,6 +91,7 @@ class _State:
 
     _queries: Queries
     _codec: ValueCodec
+    _versions: StateVersions | None
     _project: tuple[str, ...]
     _recorder: Recorder | AsyncRecorder
     _tool_settings: ToolSettings | None
@@ -68,7 +105,7 @@ class _State:
         """
         members: list[Companion] = [self._recorder]
         if self._codec.is_native:
-            members.append(MessageKeeper(self._queries))
+            members.append(MessageKeeper())
         if project:
             members.append(Projector(self._queries, project))
         # After the projector has checked them.
@@ -115,16 +152,28 @@ class PGState(_State):
             that is not LangGraph's own.
         tools: Time limits and sizes of the ledger of tool executions.
         tool_policy: What the ledger does with a tool that has no policy of its own.
+        state_version: Version of the state that the application's graph has; see `PGStateSaver`.
+        upcasters: What makes channel values of each version from those of the one before.
+        on_corrupt: `"raise"` for a damaged checkpoint, or `"previous"` to go on from its nearest good ancestor.
+        guard: What is refused: `"head"`, a checkpoint whose branch somebody else has advanced since it was read;
+            `"lease"`, whatever a run writes without its thread's lease; or both. None: exactly what LangGraph does.
+        lease_ttl: Seconds after which a lease expires that is not renewed; a process that lives renews it.
+        on_busy: What a run does when another holds the lease: `raise` or `wait`.
+        wait_timeout: Seconds that it waits.
+        tombstones_for: How long late writes to a deleted thread are refused: a day with a guard, not at all without
+            one, if left out.
 
     Attributes:
         saver: The checkpointer, to be compiled into graphs.
-        threads: Who talks to which agent, in which status; search by metadata and projected state.
+        threads: Who talks to which agent, in which status; search by metadata and projected state; the inbox of those
+            that wait for people; branches, forks, labels, differences.
         runs: Invocations: failed, crashed, what they used and cost, what led to a checkpoint.
         spans: Traces, and statistics of tools.
         tools: The ledger: each tool call once.
         messages: Conversations, and full-text search.
         events: The audit trail.
         prices: What tokens cost.
+        leases: Who may advance which thread.
 
     Raises:
         ConfigurationError: If an argument is not usable.
@@ -149,20 +198,38 @@ class PGState(_State):
         recording: RecorderSettings | None = None,
         tools: ToolSettings | None = None,
         tool_policy: ToolPolicy | None = None,
+        state_version: int | None = None,
+        upcasters: Mapping[int, Upcaster] | None = None,
+        on_corrupt: str = "raise",
+        guard: Guard = None,
+        lease_ttl: float = DEFAULT_LEASE_TTL,
+        on_busy: str = "raise",
+        wait_timeout: float = DEFAULT_WAIT_TIMEOUT,
+        tombstones_for: timedelta | None = None,
     ) -> None:
         self._queries = queries(check_schema_name(schema))
         self._codec = ValueCodec(serde)
+        self._versions = None if state_version is None else StateVersions(state_version, upcasters)
         self._tool_settings, self._tool_default = tools, tool_policy
         self._database = (
             connection if isinstance(connection, Database) else Database(connection, schema=schema, retry=retry)
         )
         self._recorder = Recorder(self._database, recording or self._recording(), keys=thread_keys)
+        self._fresh: Database = _Fresh(self._database, self._recorder)
         self.saver = PGStateSaver(
             self._database,  # type: ignore[arg-type]
             schema=schema,
             serde=serde,
             companion=self._companions(project),
             thread_keys=thread_keys,
+            state_version=state_version,
+            upcasters=upcasters,
+            on_corrupt=on_corrupt,
+            guard=guard,
+            lease_ttl=lease_ttl,
+            on_busy=on_busy,
+            wait_timeout=wait_timeout,
+            tombstones_for=tombstones_for,
         )
 
     @classmethod
@@ -181,6 +248,14 @@ class PGState(_State):
         recording: RecorderSettings | None = None,
         tools: ToolSettings | None = None,
         tool_policy: ToolPolicy | None = None,
+        state_version: int | None = None,
+        upcasters: Mapping[int, Upcaster] | None = None,
+        on_corrupt: str = "raise",
+        guard: Guard = None,
+        lease_ttl: float = DEFAULT_LEASE_TTL,
+        on_busy: str = "raise",
+        wait_timeout: float = DEFAULT_WAIT_TIMEOUT,
+        tombstones_for: timedelta | None = None,
     ) -> Iterator[Self]:
         """Connect; write what still waits and disconnect at the end of the `with` block.
 
@@ -196,6 +271,14 @@ class PGState(_State):
             recording: What is written of inputs and outputs, and how often.
             tools: Time limits and sizes of the ledger of tool executions.
             tool_policy: What the ledger does with a tool that has no policy of its own.
+            state_version: Version of the state that the application's graph has.
+            upcasters: What makes channel values of each version from those of the one before.
+            on_corrupt: Whether a damaged checkpoint raises, or its nearest good ancestor is used.
+            guard: What is refused: `"head"`, `"lease"`, or both.
+            lease_ttl: Seconds after which a lease expires that is not renewed.
+            on_busy: What a run does when another holds the lease: `raise` or `wait`.
+            wait_timeout: Seconds that it waits.
+            tombstones_for: How long late writes to a deleted thread are refused.
 
         Raises:
             UnavailableError: If the server does not answer.
@@ -212,6 +295,14 @@ class PGState(_State):
                 recording=recording,
                 tools=tools,
                 tool_policy=tool_policy,
+                state_version=state_version,
+                upcasters=upcasters,
+                on_corrupt=on_corrupt,
+                guard=guard,
+                lease_ttl=lease_ttl,
+                on_busy=on_busy,
+                wait_timeout=wait_timeout,
+                tombstones_for=tombstones_for,
             )
             try:
                 yield state
@@ -241,33 +332,38 @@ class PGState(_State):
 
     @cached_property
     def threads(self) -> Threads:
-        """Who talks to which agent, in which status."""
-        return Threads(self._database, self._queries)
+        """Who talks to which agent, in which status; who waits for people; branches, forks and differences."""
+        return Threads(self._fresh, self._queries, self._codec, self._versions)
 
     @cached_property
     def runs(self) -> Runs:
         """Invocations of graphs."""
-        return Runs(self._database, self._queries)
+        return Runs(self._fresh, self._queries)
 
     @cached_property
     def spans(self) -> Spans:
         """Timed operations in runs."""
-        return Spans(self._database, self._queries)
+        return Spans(self._fresh, self._queries)
 
     @cached_property
     def messages(self) -> Messages:
         """Chat messages."""
-        return Messages(self._database, self._queries)
+        return Messages(self._fresh, self._queries)
 
     @cached_property
     def events(self) -> Events:
         """What happened to threads."""
-        return Events(self._database, self._queries)
+        return Events(self._fresh, self._queries)
 
     @cached_property
     def prices(self) -> Prices:
         """What tokens cost."""
         return Prices(self._database)
+
+    @cached_property
+    def leases(self) -> Leases:
+        """Who may advance which thread."""
+        return Leases(self._database, self._queries, self.saver.keeper)
 
     @cached_property
     def tools(self) -> ToolLedger:
@@ -298,6 +394,7 @@ class PGState(_State):
         """Write what still waits; to be called before a caller's own pool is closed. Safe to repeat."""
         if "tools" in self.__dict__:
             self.tools.close()
+        self.saver.keeper.close()
         self._recorder.close()
 
 
@@ -318,9 +415,18 @@ class AsyncPGState(_State):
         recording: RecorderSettings | None = None,
         tools: ToolSettings | None = None,
         tool_policy: ToolPolicy | None = None,
+        state_version: int | None = None,
+        upcasters: Mapping[int, Upcaster] | None = None,
+        on_corrupt: str = "raise",
+        guard: Guard = None,
+        lease_ttl: float = DEFAULT_LEASE_TTL,
+        on_busy: str = "raise",
+        wait_timeout: float = DEFAULT_WAIT_TIMEOUT,
+        tombstones_for: timedelta | None = None,
     ) -> None:
         self._queries = queries(check_schema_name(schema))
         self._codec = ValueCodec(serde)
+        self._versions = None if state_version is None else StateVersions(state_version, upcasters)
         self._tool_settings, self._tool_default = tools, tool_policy
         self._database = (
             connection
@@ -328,12 +434,21 @@ class AsyncPGState(_State):
             else AsyncDatabase(connection, schema=schema, retry=retry)
         )
         self._recorder = AsyncRecorder(self._database, recording or self._recording(), keys=thread_keys)
+        self._fresh: AsyncDatabase = _AsyncFresh(self._database, self._recorder)
         self.saver = AsyncPGStateSaver(
             self._database,  # type: ignore[arg-type]
             schema=schema,
             serde=serde,
             companion=self._companions(project),
             thread_keys=thread_keys,
+            state_version=state_version,
+            upcasters=upcasters,
+            on_corrupt=on_corrupt,
+            guard=guard,
+            lease_ttl=lease_ttl,
+            on_busy=on_busy,
+            wait_timeout=wait_timeout,
+            tombstones_for=tombstones_for,
         )
 
     @classmethod
@@ -352,6 +467,14 @@ class AsyncPGState(_State):
         recording: RecorderSettings | None = None,
         tools: ToolSettings | None = None,
         tool_policy: ToolPolicy | None = None,
+        state_version: int | None = None,
+        upcasters: Mapping[int, Upcaster] | None = None,
+        on_corrupt: str = "raise",
+        guard: Guard = None,
+        lease_ttl: float = DEFAULT_LEASE_TTL,
+        on_busy: str = "raise",
+        wait_timeout: float = DEFAULT_WAIT_TIMEOUT,
+        tombstones_for: timedelta | None = None,
     ) -> AsyncIterator[Self]:
         """Async twin of `PGState.open`."""
         check_schema_name(schema)
@@ -367,6 +490,14 @@ class AsyncPGState(_State):
                 recording=recording,
                 tools=tools,
                 tool_policy=tool_policy,
+                state_version=state_version,
+                upcasters=upcasters,
+                on_corrupt=on_corrupt,
+                guard=guard,
+                lease_ttl=lease_ttl,
+                on_busy=on_busy,
+                wait_timeout=wait_timeout,
+                tombstones_for=tombstones_for,
             )
             try:
                 yield state
@@ -396,33 +527,38 @@ class AsyncPGState(_State):
 
     @cached_property
     def threads(self) -> AsyncThreads:
-        """Who talks to which agent, in which status."""
-        return AsyncThreads(self._database, self._queries)
+        """Who talks to which agent, in which status; who waits for people; branches, forks and differences."""
+        return AsyncThreads(self._fresh, self._queries, self._codec, self._versions)
 
     @cached_property
     def runs(self) -> AsyncRuns:
         """Invocations of graphs."""
-        return AsyncRuns(self._database, self._queries)
+        return AsyncRuns(self._fresh, self._queries)
 
     @cached_property
     def spans(self) -> AsyncSpans:
         """Timed operations in runs."""
-        return AsyncSpans(self._database, self._queries)
+        return AsyncSpans(self._fresh, self._queries)
 
     @cached_property
     def messages(self) -> AsyncMessages:
         """Chat messages."""
-        return AsyncMessages(self._database, self._queries)
+        return AsyncMessages(self._fresh, self._queries)
 
     @cached_property
     def events(self) -> AsyncEvents:
         """What happened to threads."""
-        return AsyncEvents(self._database, self._queries)
+        return AsyncEvents(self._fresh, self._queries)
 
     @cached_property
     def prices(self) -> AsyncPrices:
         """What tokens cost."""
         return AsyncPrices(self._database)
+
+    @cached_property
+    def leases(self) -> AsyncLeases:
+        """Who may advance which thread."""
+        return AsyncLeases(self._database, self._queries, self.saver.keeper)
 
     @cached_property
     def tools(self) -> AsyncToolLedger:
@@ -448,4 +584,5 @@ class AsyncPGState(_State):
         """Async twin of `PGState.close`."""
         if "tools" in self.__dict__:
             await self.tools.close()
+        await self.saver.keeper.close()
         await self._recorder.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
@@ -58,6 +59,8 @@ class Thread:
         metadata: The user's own; updates merge into it.
         version: Counts updates of title and metadata, from 1.
         expires_at: When it may be removed, if ever.
+        forked_from_thread_id: The thread it was forked off, if it was.
+        forked_from_checkpoint_id: The checkpoint of that thread it starts from.
         head_checkpoint_id: Its newest checkpoint in the root namespace; only when one thread is asked for.
         state: Its projected channels; only when one thread is asked for.
     """
@@ -73,6 +76,8 @@ class Thread:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     version: int = 1
     expires_at: datetime | None = None
+    forked_from_thread_id: str | None = None
+    forked_from_checkpoint_id: str | None = None
     head_checkpoint_id: str | None = None
     state: Mapping[str, Any] | None = None
 
@@ -340,7 +345,7 @@ class Event:
         thread_id: The thread.
         event_id: Sorts by time within the thread.
         created_at: By the database's clock.
-        kind: `status`, `handoff`, `interrupt`, `resume`, `fork`, `prune` or another.
+        kind: `status`, `handoff`, `interrupt`, `resume`, `answer`, `fork`, `prune`, `corrupt` or another.
         run_id: The run it happened in.
         checkpoint_ns: The namespace.
         checkpoint_id: The checkpoint.
@@ -357,6 +362,75 @@ class Event:
     checkpoint_id: str | None
     agent: str | None
     payload: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a graph asked with `interrupt()` and waits to be told.
+
+    Attributes:
+        interrupt_id: LangGraph's id of it; what an answer names when several wait.
+        value: What was asked; types that may not be built come as plain data.
+        asked_at: Since when it waits, by the database's clock.
+        response_schema: JSON Schema of the answer, if the graph gave one.
+        task_id: The task that waits.
+        run_id: The run that asked, if it is known.
+    """
+
+    interrupt_id: str
+    value: Any
+    asked_at: datetime
+    response_schema: Any
+    task_id: str
+    run_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What somebody has answered to a question.
+
+    Attributes:
+        thread_id: The thread.
+        checkpoint_id: The checkpoint at which it waited.
+        interrupt_id: The question.
+        value: The answer.
+        answered_by: Who, if they said so.
+        answered_at: When, by the database's clock.
+    """
+
+    thread_id: str
+    checkpoint_id: str
+    interrupt_id: str
+    value: Any
+    answered_by: str | None
+    answered_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingThread:
+    """A thread that waits for answers.
+
+    Attributes:
+        thread_id: The thread.
+        checkpoint_id: The checkpoint it waits at.
+        since: When the oldest of its open questions was asked.
+        questions: What has no answer yet, oldest first.
+        answers: What is answered already and not yet picked up.
+        user_id: Whose it is, if the config told.
+        tenant_id: Its tenant, if the config told.
+        agent: The agent that asked, if the config told.
+        title: What a person calls it.
+    """
+
+    thread_id: str
+    checkpoint_id: str
+    since: datetime
+    questions: tuple[Question, ...]
+    answers: tuple[Answer, ...]
+    user_id: str | None
+    tenant_id: str | None
+    agent: str | None
+    title: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -562,6 +636,27 @@ class Price:
 
 
 @dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to advance a thread, as it was when it was read.
+
+    Attributes:
+        thread_id: The thread.
+        holder_id: Who holds it: host, boot, namespace of process ids, process id, start time, and a number of its own.
+        fencing_token: Its number; every later lease of the thread has a higher one.
+        acquired_at: Since when, by the database's clock.
+        renewed_at: When the holder last said that it is alive.
+        expires_at: Until when, unless it is renewed.
+    """
+
+    thread_id: str
+    holder_id: str
+    fencing_token: int
+    acquired_at: datetime
+    renewed_at: datetime
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class MaintenanceReport:
     """What `maintain` did.
 
@@ -569,11 +664,13 @@ class MaintenanceReport:
         months_made: Months for whose spans a partition was made, as `2026_01`.
         months_dropped: Months whose partition was removed, with its spans.
         runs_settled: Runs that were ended because their process has died.
+        guards_swept: Tombstones whose time has passed and leases long given back, which were removed.
     """
 
     months_made: tuple[str, ...] = ()
     months_dropped: tuple[str, ...] = ()
     runs_settled: int = 0
+    guards_swept: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -753,3 +850,40 @@ class Query(Protocol):
 Row = tuple[Any, ...]
 Parameters = Mapping[str, Any]
 Rows = Sequence[Row]
+
+
+@dataclass(slots=True)
+class UpcastReport:
+    """What bringing checkpoints up to the current version of the state changed, or would change.
+
+    Attributes:
+        threads: Threads visited.
+        outdated: Checkpoints of an older version that were found.
+        upcast: How many of them were brought up, or would be.
+        added: By channel, in how many checkpoints it appears.
+        changed: By channel, in how many its value becomes another.
+        removed: By channel, in how many it disappears.
+        problems: What could not be brought up, and why; it is left as it is.
+        dry_run: Whether nothing was changed.
+    """
+
+    threads: int = 0
+    outdated: int = 0
+    upcast: int = 0
+    added: Counter[str] = field(default_factory=Counter)
+    changed: Counter[str] = field(default_factory=Counter)
+    removed: Counter[str] = field(default_factory=Counter)
+    problems: list[Problem] = field(default_factory=list)
+    dry_run: bool = False
+
+    def __add__(self, other: UpcastReport) -> UpcastReport:
+        return UpcastReport(
+            self.threads + other.threads,
+            self.outdated + other.outdated,
+            self.upcast + other.upcast,
+            self.added + other.added,
+            self.changed + other.changed,
+            self.removed + other.removed,
+            self.problems + other.problems,
+            self.dry_run or other.dry_run,
+        )

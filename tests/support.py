@@ -20,6 +20,9 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import END, START, StateGraph
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
+from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.operations import journal
+from langgraph_pgstate.sql import queries
 
 Saver = PGStateSaver | AsyncPGStateSaver
 COLOURS = [PGStateSaver, AsyncPGStateSaver]
@@ -235,3 +238,8 @@ def counted(dsn: str) -> Iterator[RoundTrips]:
         yield proxy
     finally:
         proxy.close()
+
+
+def move_journal(connection: psycopg.Connection, schema: str) -> int:
+    """Move what is in the journal into the tables, as a writer does; how many entries there were."""
+    return Database(connection, schema=schema).run(journal.recover, queries(schema))

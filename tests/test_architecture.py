@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from langgraph.types import Interrupt
 from support import config_of, put_arguments
 
 import langgraph_pgstate
@@ -24,10 +25,14 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.db.port import run_blocking
 from langgraph_pgstate.db.ports import BlockingPort
-from langgraph_pgstate.operations import tool_executions
+from langgraph_pgstate.errors import CorruptStateError
+from langgraph_pgstate.operations import tool_executions, writes
 from langgraph_pgstate.operations.addresses import Address, address_of
+from langgraph_pgstate.operations.branches import request_branches, request_fork
 from langgraph_pgstate.operations.checkpoints import request_list
+from langgraph_pgstate.operations.leases import request_leases
 from langgraph_pgstate.operations.planning import plan_put, request_put
+from langgraph_pgstate.operations.reading import load_tuple
 from langgraph_pgstate.operations.reading_events import request_events, request_handoffs
 from langgraph_pgstate.operations.reading_messages import request_conversation, request_search
 from langgraph_pgstate.operations.reading_runs import request_runaways, request_runs
@@ -36,6 +41,8 @@ from langgraph_pgstate.operations.reading_threads import request_change, request
 from langgraph_pgstate.operations.retention import request_prune
 from langgraph_pgstate.operations.statistics import request_statistics, request_usage
 from langgraph_pgstate.operations.tool_executions import Intent, Outcome, Recorded
+from langgraph_pgstate.operations.versions import StateVersions
+from langgraph_pgstate.operations.waiting import request_answer, request_waiting
 from langgraph_pgstate.operations.writes import request_writes
 from langgraph_pgstate.recorder.tracker import Tracker
 from langgraph_pgstate.settings import RecorderSettings
@@ -179,6 +186,7 @@ def test_every_method_has_an_async_twin_with_its_arguments(cls: type) -> None:
         "put",
         "put_writes",
         "delete_thread",
+        "revive_thread",
         "delete_for_runs",
         "copy_thread",
         "prune",
@@ -263,14 +271,21 @@ class Bench:
         return request_list(config_of("t"), None, None, None, False)
 
     def tracker(self) -> Tracker:
-        tracker = Tracker(RecorderSettings(), self.queries)
+        tracker = Tracker(RecorderSettings())
         tracker.begin("chain", "graph", uuid4(), None, [], {"thread_id": "t"}, {})
         return tracker
 
-    def batch(self) -> Any:
+    def note(self) -> Any:
         pending = self.tracker().collect()
         assert pending is not None
-        return pending.batch
+        return pending.note
+
+    def asked(self) -> str:
+        question = [("__interrupt__", (Interrupt("go on?", id="0" * 32),))]
+        run_blocking(
+            writes.put_writes(self.port, self.queries, request_writes(self.codec, self.config, question, "task", ""))
+        )
+        return "t"
 
     def writes(self) -> Any:
         return request_writes(self.codec, self.config, [("messages", "x")], "task", "")
@@ -312,6 +327,14 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "threads.delete_thread": lambda bench: ("t",),
     "threads.delete_for_runs": lambda bench: (["run"],),
     "threads.copy_thread": lambda bench: ("t", "u"),
+    "branches.list_branches": lambda bench: (request_branches("t", "", 10),),
+    "branches.get_lineage": lambda bench: (bench.address,),
+    "branches.put_label": lambda bench: (bench.address, "before"),
+    "branches.delete_label": lambda bench: (bench.address,),
+    "branches.find_checkpoint": lambda bench: ("t", str(bench.address.checkpoint_id)),
+    "branches.list_labels": lambda bench: ("t",),
+    "branches.fork_thread": lambda bench: (bench.codec, request_fork("t", None, "u")),
+    "differences.read_states": lambda bench: (bench.codec, bench.address, Address("t", "", None)),
     "reading_threads.list_threads": lambda bench: (request_threads(metadata={"a": 1}),),
     "reading_threads.get_thread": lambda bench: ("t",),
     "reading_threads.change_thread": lambda bench: ("t", request_change({"a": 1}, None, "title")),
@@ -346,7 +369,9 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "schema.setup": lambda bench: (),
     "schema.check_version": lambda bench: (),
     "schema.migrate_to": lambda bench: (0,),
-    "recording.write_batch": lambda bench: (bench.batch(),),
+    "journal.put_entry": lambda bench: (("t", "run"), "entry", bench.note()),
+    "journal.write": lambda bench: (["t"], bench.note(), bool),
+    "journal.recover": lambda bench: (),
     "recording.write_pending": lambda bench: (bench.tracker(), bool, "holder", 15.0),
     "recording.renew_runs": lambda bench: ([("t", "run")], "holder", 15.0),
     "recording.tell_time": lambda bench: (),
@@ -355,6 +380,25 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "maintenance.find_running": lambda bench: (["t"],),
     "maintenance.list_running": lambda bench: (),
     "maintenance.settle_runs": lambda bench: ("t", [("t", "run", None, True)]),
+    "waiting.list_waiting": lambda bench: (bench.codec, request_waiting()),
+    "waiting.get_waiting": lambda bench: (bench.codec, bench.asked()),
+    "waiting.answer": lambda bench: (bench.codec, bench.asked(), request_answer(bench.codec, "yes", None, None)),
+    "recovering.get_good_ancestor": lambda bench: (
+        bench.codec,
+        bench.address,
+        CorruptStateError("it", "damaged"),
+        lambda found: load_tuple(bench.codec, *found)[0],
+    ),
+    "upcasting.refuse_evolved": lambda bench: ("t",),
+    "upcasting.upcast_thread": lambda bench: (bench.codec, StateVersions(2, {2: dict}), "t", False),
+    "guards.has_child": lambda bench: (bench.address,),
+    "guards.leave_tombstone": lambda bench: ("t", 60.0),
+    "guards.revive_thread": lambda bench: ("t",),
+    "guards.sweep": lambda bench: (),
+    "leases.take": lambda bench: ("t", "holder", 60.0),
+    "leases.renew": lambda bench: ([("t", 1)], 60.0),
+    "leases.release": lambda bench: ("t", 1),
+    "leases.list_leases": lambda bench: (request_leases(10, None),),
     "prices.set_price": lambda bench: (Price("model", "", None, Decimal(1), Decimal(2)),),
     "prices.list_prices": lambda bench: (),
     "prices.delete_price": lambda bench: ("model",),
@@ -364,6 +408,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
 def test_every_operation_of_the_saver_is_called_here() -> None:
     rooms = {
         "checkpoints",
+        "journal",
         "writes",
         "threads",
         "retention",
@@ -372,6 +417,13 @@ def test_every_operation_of_the_saver_is_called_here() -> None:
         "maintenance",
         "prices",
         "statistics",
+        "waiting",
+        "recovering",
+        "upcasting",
+        "branches",
+        "differences",
+        "guards",
+        "leases",
     }
     rooms |= {f"reading_{noun}" for noun in ("threads", "runs", "spans", "messages", "events")} | {"tool_executions"}
     public = {name for name in operation_functions() if name.split(".")[0] in rooms and "._" not in name}

@@ -67,7 +67,7 @@ def test_help_names_every_command(run: Run) -> None:
     result = run("--help")
     for command in (
         "demo", "setup", "migrate", "status", "check", "prune", "tree", "import-langgraph", "export-langgraph",
-        "threads", "runs", "trace", "tools", "cost",
+        "threads", "runs", "trace", "tools", "cost", "diff", "label", "fork",
     ):  # fmt: skip
         assert command in result.output
         assert run(command, "--help").output.count("Usage: pgstate") <= 1

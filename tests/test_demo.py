@@ -13,6 +13,8 @@ import pytest
 
 from langgraph_pgstate import PGStateSaver
 
+pytestmark = pytest.mark.once
+
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key not in ("PGSTATE_DSN", "COLUMNS")}
 
 

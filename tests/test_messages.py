@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import operator
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,14 +13,14 @@ import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage, SystemMessage, ToolMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
-from support import COLOURS, config_of, counted, invoke, open_saver, put_arguments, usual
+from langgraph.types import Command, interrupt
+from support import COLOURS, config_of, counted, invoke, move_journal, open_saver, put_arguments, usual
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import ConflictError
 from langgraph_pgstate.operations.companions import Companions, Statement
 from langgraph_pgstate.operations.messages import MessageKeeper
 from langgraph_pgstate.operations.planning import PutPlan
-from langgraph_pgstate.sql import queries
 
 
 class Row(NamedTuple):
@@ -33,6 +34,7 @@ class Row(NamedTuple):
 
 
 def rows(connection: psycopg.Connection, schema: str, where: str = "true") -> list[Row]:
+    move_journal(connection, schema)
     found = connection.execute(
         f"SELECT message_id, change, position, content, checkpoint_ns FROM {schema}.messages "
         f"WHERE {where} ORDER BY checkpoint_id, position, message_id, change"
@@ -44,14 +46,14 @@ def changes(connection: psycopg.Connection, schema: str, where: str = "true") ->
     return [(row.message_id, row.change) for row in rows(connection, schema, where)]
 
 
-def keeper(schema: str) -> MessageKeeper:
-    return MessageKeeper(queries(schema))
+def keeper() -> MessageKeeper:
+    return MessageKeeper()
 
 
 @pytest.fixture
 def kept(dsn: str, schema: str, saver: PGStateSaver) -> Iterator[PGStateSaver]:
     """A blocking saver that keeps messages."""
-    with PGStateSaver.from_conn_string(dsn, schema=schema, companion=keeper(schema)) as other:
+    with PGStateSaver.from_conn_string(dsn, schema=schema, companion=keeper()) as other:
         yield other
 
 
@@ -81,7 +83,7 @@ def chat_graph() -> StateGraph[Any, Any, Any, Any]:
 async def test_a_conversation_is_there_message_by_message(
     colour: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async with open_saver(colour, dsn, schema, companion=keeper(schema)) as saver:
+    async with open_saver(colour, dsn, schema, companion=keeper()) as saver:
         graph = chat_graph().compile(checkpointer=saver)
         for turn in range(5):
             await invoke(graph, saver, {"messages": [HumanMessage(f"hi {turn}", id=f"h{turn}")]}, config_of("t"))
@@ -109,6 +111,7 @@ def test_all_that_a_message_says_has_a_column(kept: PGStateSaver, schema: str, c
     arguments = put_arguments(config_of("t"), 0, messages=messages)
     arguments[2]["run_id"] = "run-7"  # type: ignore[typeddict-unknown-key, unused-ignore]
     kept.put(*arguments)
+    move_journal(connection, schema)
     found = connection.execute(
         f"SELECT role, agent, content, tool_calls, tool_call_id, input_tokens, output_tokens, run_id "
         f"FROM {schema}.messages ORDER BY position"
@@ -130,7 +133,7 @@ def test_edits_and_removals_are_rows_of_their_own(
     def put(config: Any, step: int, messages: Sequence[Any]) -> Any:
         if not is_cold:
             return put_messages(kept, config, step, messages)
-        with PGStateSaver.from_conn_string(dsn, schema=schema, pool=False, companion=keeper(schema)) as other:
+        with PGStateSaver.from_conn_string(dsn, schema=schema, pool=False, companion=keeper()) as other:
             return put_messages(other, config, step, messages)
 
     a, b, c, d = human("a", "b", "c", "d")
@@ -158,7 +161,7 @@ def test_edits_and_removals_are_rows_of_their_own(
 async def test_langgraphs_own_ways_to_remove_and_edit(
     colour: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async with open_saver(colour, dsn, schema, companion=keeper(schema)) as saver:
+    async with open_saver(colour, dsn, schema, companion=keeper()) as saver:
         graph = chat_graph().compile(checkpointer=saver)
         config: Any = config_of("t")
         await invoke(graph, saver, {"messages": human("a", "b")}, config)
@@ -193,7 +196,7 @@ async def test_a_process_that_comes_later_neither_loses_nor_doubles(
 ) -> None:
     """Each turn in a process of its own; the first two without a keeper, whose messages are made up for."""
     for turn in range(5):
-        options = {"companion": keeper(schema)} if turn >= 2 else {}
+        options = {"companion": keeper()} if turn >= 2 else {}
         async with open_saver(colour, dsn, schema, **options) as saver:
             graph = chat_graph().compile(checkpointer=saver)
             await invoke(graph, saver, {"messages": human(f"h{turn}")}, config_of("t"))
@@ -203,6 +206,23 @@ async def test_a_process_that_comes_later_neither_loses_nor_doubles(
     assert sorted(row.position for row in rows(connection, schema)) == list(range(10))
 
 
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_what_is_said_right_after_a_resumption_is_kept(
+    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    """LangGraph counts up the versions in the checkpoint it was given, of which the saver remembers the old ones."""
+
+    def ask(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [AIMessage(interrupt("Shall I?"), id="answer")]}
+
+    builder = StateGraph(MessagesState).add_node(ask).add_edge(START, "ask")
+    async with open_saver(colour, dsn, schema, companion=keeper()) as saver:
+        graph = builder.compile(checkpointer=saver)
+        await invoke(graph, saver, {"messages": human("question")}, config_of("t"))
+        await invoke(graph, saver, Command(resume="yes"), config_of("t"))
+    assert changes(connection, schema) == [("question", "added"), ("answer", "added")]
+
+
 @pytest.mark.parametrize("is_cold", [False, True], ids=["warm", "cold"])
 def test_branches_do_not_touch_each_other(
     is_cold: bool, dsn: str, schema: str, kept: PGStateSaver, connection: psycopg.Connection
@@ -210,7 +230,7 @@ def test_branches_do_not_touch_each_other(
     a, b, c, d, e = human("a", "b", "c", "d", "e")
     root = put_messages(kept, config_of("t"), 0, [a])
     left = put_messages(kept, root, 1, [a, b, c])
-    with PGStateSaver.from_conn_string(dsn, schema=schema, companion=keeper(schema)) as other:
+    with PGStateSaver.from_conn_string(dsn, schema=schema, companion=keeper()) as other:
         saver = other if is_cold else kept
         right = put_messages(saver, root, 1, [a, d, b])
         right = put_messages(saver, right, 2, [d, b, e])
@@ -250,7 +270,7 @@ def test_messages_without_ids_are_told_apart(kept: PGStateSaver, schema: str, co
         (index, text, "added") for index, text in enumerate(texts)
     ]
     assert len({row.message_id for row in found}) == 5
-    with_other_seeds = keeper(schema)
+    with_other_seeds = keeper()
     kept._companion = with_other_seeds
     put_messages(kept, config, 5, [HumanMessage(text) for text in texts[1:]])
     assert [row.change for row in rows(connection, schema)[5:]] == ["removed"]
@@ -317,7 +337,7 @@ def test_a_put_that_was_not_stored_leaves_no_message(
     dsn: str, schema: str, saver: PGStateSaver, connection: psycopg.Connection
 ) -> None:
     enemy = Relentless(connection, schema)
-    companion = Companions(keeper(schema), enemy)
+    companion = Companions(keeper(), enemy)
     with PGStateSaver.from_conn_string(dsn, schema=schema, companion=companion) as kept:
         a, b, c = human("a", "b", "c")
         config = put_messages(kept, config_of("t"), 0, [a, b])
@@ -334,11 +354,11 @@ def test_a_checkpoint_that_was_not_stored_again_changes_no_message(
 ) -> None:
     """Its row is there, but from before."""
     a, b, c = human("a", "b", "c")
-    with PGStateSaver.from_conn_string(dsn, schema=schema, companion=keeper(schema)) as kept:
+    with PGStateSaver.from_conn_string(dsn, schema=schema, companion=keeper()) as kept:
         config = put_messages(kept, config_of("t"), 0, [a])
         arguments = put_arguments(config, 1, messages=[a, b])
         kept.put(*arguments)
-    companion = Companions(keeper(schema), Relentless(connection, schema))
+    companion = Companions(keeper(), Relentless(connection, schema))
     with PGStateSaver.from_conn_string(dsn, schema=schema, companion=companion) as kept:
         for messages in ([a, b, c], [a, c]):
             arguments[1]["channel_values"]["messages"] = messages
@@ -352,7 +372,7 @@ def test_a_put_whose_answer_was_lost_stores_its_messages_once(
 ) -> None:
     with (
         counted(dsn) as proxy,
-        PGStateSaver.from_conn_string(proxy.dsn, schema=schema, pool=1, companion=keeper(schema)) as kept,
+        PGStateSaver.from_conn_string(proxy.dsn, schema=schema, pool=1, companion=keeper()) as kept,
     ):
         a, b, c = human("a", "b", "c")
         config = put_messages(kept, config_of("t"), 0, [a, b])
@@ -366,7 +386,7 @@ def test_a_put_whose_answer_was_lost_stores_its_messages_once(
 def test_new_messages_cost_no_round_trip(dsn: str, schema: str, saver: PGStateSaver) -> None:
     with (
         counted(dsn) as proxy,
-        PGStateSaver.from_conn_string(proxy.dsn, schema=schema, pool=1, companion=keeper(schema)) as kept,
+        PGStateSaver.from_conn_string(proxy.dsn, schema=schema, pool=1, companion=keeper()) as kept,
     ):
         config: Any = config_of("t")
         ids = [str(number) for number in range(20)]
@@ -403,7 +423,7 @@ async def test_a_subgraphs_messages_are_the_roots_once_it_has_them(
     outer = StateGraph(MessagesState)
     outer.add_node("inner", inner.compile())
     outer.add_edge(START, "inner")
-    async with open_saver(colour, dsn, schema, companion=keeper(schema)) as saver:
+    async with open_saver(colour, dsn, schema, companion=keeper()) as saver:
         graph = outer.compile(checkpointer=saver)
         for turn in range(2):
             await invoke(graph, saver, {"messages": human(f"h{turn}")}, config_of("t"), durability="sync")
@@ -427,10 +447,12 @@ def test_a_subgraph_does_not_send_what_the_root_has(dsn: str, schema: str, saver
     class Watching(MessageKeeper):
         def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
             statements = super().before_put(plan, config)
-            found.extend(list(parameters["message_ids"]) for _, parameters in statements)
+            assert plan.note is not None
+            for _, change in plan.note.messages:
+                found.append([message["message_id"] for message in json.loads(change)["messages"]])
             return statements
 
-    with PGStateSaver.from_conn_string(dsn, schema=schema, companion=Watching(queries(schema))) as kept:
+    with PGStateSaver.from_conn_string(dsn, schema=schema, companion=Watching()) as kept:
         messages = human(*(str(number) for number in range(200)))
         root = put_messages(kept, config_of("t"), 0, messages)
         config, checkpoint, metadata, versions = put_arguments(
@@ -451,7 +473,7 @@ def test_a_companion_that_fails_does_not_fail_the_put(
         def after_put(self, plan: PutPlan) -> None:
             raise LookupError("mine, too")
 
-    companion = Companions(Broken(connection, schema), keeper(schema))
+    companion = Companions(Broken(connection, schema), keeper())
     with PGStateSaver.from_conn_string(dsn, schema=schema, companion=companion) as kept:
         put_messages(kept, config_of("t"), 0, human("a"))
     assert changes(connection, schema) == [("a", "added")]

@@ -14,9 +14,10 @@ from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
+from langgraph.types import interrupt
 
 from langgraph_pgstate import AsyncPGState, AsyncPGStateSaver, PGState
-from langgraph_pgstate.errors import NotFoundError
+from langgraph_pgstate.errors import NotFoundError, StaleHeadError
 from langgraph_pgstate.tools import Backoff
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
@@ -156,3 +157,66 @@ async def test_on_an_event_loop(names: dict[str, Any]) -> None:
     async with AsyncPGState.open(dsn, schema=schema) as state:
         assert (await state.threads.list(user_id="eve", limit=20)).items == ()
         ToolNode([], awrap_tool_call=state.tools)
+
+
+def ask(trip: Trip) -> dict[str, Any]:
+    return {"booking": {"approved": str(interrupt({"question": "Book it?"}))}}
+
+
+def test_forks(names: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    with PGState.open(names["dsn"], schema=names["schema"]) as state:
+        state.setup()
+        graph = state.record(names["builder"].compile(checkpointer=state.saver))
+        graph.invoke({"messages": [("user", "A river view.")], "booking": {"hotel": ""}}, trip_config("trip-1"))
+        config = list(state.saver.list(trip_config("trip-1")))[1].config
+        names |= {"state": state, "graph": graph, "config": config}
+        tell, fork, compare = blocks("## Forks: go back, try again, compare", "python")
+        run(tell, names)
+        assert len(capsys.readouterr().out.splitlines()) == 1 + 2
+        assert names["config"] == config
+        run(fork, names)
+        run(compare, names)
+        told = capsys.readouterr().out
+        assert "changed ('hotel',)  Astoria\n" in told
+        assert "added 1 content='The Astoria" in told
+        assert state.threads.get(names["fork"]["configurable"]["thread_id"]).forked_from_thread_id == "trip-1"  # type: ignore[union-attr]
+
+
+def test_guards(names: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    refuse, hold = blocks("## Guards: never lose an update", "python")
+    names |= {"PGState": PGState, "StaleHeadError": StaleHeadError, "charge": lambda order, fencing_token: None}
+    names |= {"question": {"messages": [("user", "A river view.")]}, "config": trip_config("7"), "order": "17"}
+    with PGState.open(names["dsn"], schema=names["schema"]) as state:
+        state.setup()
+    opened = refuse.replace('PGState.open(dsn, guard="head")', 'PGState.open(dsn, schema=schema, guard="head")')
+    run(opened, names)
+    with PGState.open(names["dsn"], schema=names["schema"], guard="lease") as state:
+        names |= {"state": state, "graph": names["builder"].compile(checkpointer=state.saver)}
+        run(hold, names)
+        # Two questions; the answer is the same one.
+        assert len(state.messages.conversation("7")) == 3
+    assert capsys.readouterr().out == ""
+
+
+def test_people_and_versions(names: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    [people] = blocks("## People in the loop", "python")
+    [evolve] = blocks("## State that evolves", "python")
+    config = {"configurable": {"thread_id": "trip-to-prague", "tenant_id": "acme", "user_id": "eve"}}
+    with PGState.open(names["dsn"], schema=names["schema"]) as state:
+        state.setup()
+        graph = StateGraph(Trip).add_node(ask).add_edge(START, "ask").compile(checkpointer=state.saver)
+        graph.invoke({"messages": []}, config)
+        names |= {"state": state, "graph": graph, "config": config}
+        run(people, names)
+        assert graph.get_state(config).values["booking"] == {"approved": "{'ok': True}"}
+    out = capsys.readouterr().out
+    assert out.startswith("trip-to-prague eve ")
+    assert out.endswith("[{'question': 'Book it?'}]\n")
+    names |= {"PGState": PGState}
+    run(evolve.replace("PGState.open(dsn, state", "PGState.open(dsn, schema=schema, state"), names)
+    with names["state"] as state:
+        assert state.saver.get_tuple(config) is not None
+
+
+def trip_config(thread_id: str) -> Any:
+    return {"configurable": {"thread_id": thread_id}}

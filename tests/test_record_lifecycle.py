@@ -8,12 +8,11 @@ from typing import Any
 import psycopg
 import pytest
 from langchain_core.messages import HumanMessage
-from support import COLOURS, config_of, open_saver, put_arguments
+from support import COLOURS, config_of, move_journal, open_saver, put_arguments
 
 from langgraph_pgstate import PGStateSaver, ThreadKeys
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.messages import MessageKeeper
-from langgraph_pgstate.sql import queries
 
 RECORD = ("projections", "runs", "spans", "tool_executions", "messages", "events")
 
@@ -22,14 +21,14 @@ def human(*ids: str) -> list[Any]:
     return [HumanMessage(f"text of {id}", id=id) for id in ids]
 
 
-def keeper(schema: str) -> MessageKeeper:
-    return MessageKeeper(queries(schema))
+def keeper() -> MessageKeeper:
+    return MessageKeeper()
 
 
 @pytest.fixture
 def kept(dsn: str, schema: str, saver: PGStateSaver) -> Iterator[PGStateSaver]:
     """A blocking saver that keeps messages."""
-    with PGStateSaver.from_conn_string(dsn, schema=schema, companion=keeper(schema)) as other:
+    with PGStateSaver.from_conn_string(dsn, schema=schema, companion=keeper()) as other:
         yield other
 
 
@@ -63,6 +62,7 @@ def record(connection: psycopg.Connection, schema: str, thread_id: str, run_id: 
 
 
 def counts(connection: psycopg.Connection, schema: str, thread_id: str, where: str = "true") -> dict[str, int]:
+    move_journal(connection, schema)
     found = {}
     for table in RECORD:
         condition = "true" if where != "true" and table == "projections" else where
@@ -74,6 +74,7 @@ def counts(connection: psycopg.Connection, schema: str, thread_id: str, where: s
 
 
 def messages(connection: psycopg.Connection, schema: str, thread_id: str = "t") -> list[str]:
+    move_journal(connection, schema)
     rows = connection.execute(
         f"SELECT message_id FROM {schema}.messages WHERE thread_id = %s ORDER BY checkpoint_id, position", [thread_id]
     ).fetchall()
@@ -121,7 +122,7 @@ def test_keys_of_another_kind_are_refused(keys: Any) -> None:
 async def test_a_deleted_thread_leaves_no_row_in_any_table(
     colour: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async with open_saver(colour, dsn, schema, companion=keeper(schema)) as saver:
+    async with open_saver(colour, dsn, schema, companion=keeper()) as saver:
         for thread_id in ("t", "u"):
             config = await saver.aput(*put_arguments(config_of(thread_id), 0))
             await saver.aput_writes(config, [("messages", "x")], "task")

@@ -145,6 +145,7 @@ def test_runs_sum_up_and_threads_have_the_status_of_the_newest(dsn: str, schema:
     with recording(dsn, schema) as (saver, recorder):
         graph = recorder.record(agent_graph(saver))
         graph.invoke(hello(), config(user_id="ann"))
+        recorder.flush()
         assert rows(connection, schema, "threads")[0]["status"] == "interrupted"
         graph.invoke(Command(resume="yes"), config(user_id="ann"))
     first, second = rows(connection, schema, "runs")
@@ -413,7 +414,7 @@ async def test_the_asynchronous_recorder_does_the_same(dsn: str, schema: str, co
     async with recording_async(dsn, schema) as (saver, recorder):
         graph = recorder.record(agent_graph(saver))
         await graph.ainvoke(hello(), config(user_id="ann"))
-        # The end of a run waits for its rows.
+        await recorder.flush()
         (run,) = rows(connection, schema, "runs")
         assert (run["status"], run["steps"], run["input_tokens"]) == ("interrupted", 3, 100)
         await graph.ainvoke(Command(resume="yes"), config())

@@ -14,13 +14,12 @@ import psycopg
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
-from support import FORK, GUARD_SECONDS, loop_graph, wait_until
+from support import FORK, GUARD_SECONDS, loop_graph, move_journal, wait_until
 from support_recorder import config, model, recording, recording_async, rows
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.errors import ConfigurationError, SchemaMissingError
-from langgraph_pgstate.operations import maintenance
-from langgraph_pgstate.operations.recording import write_batch
+from langgraph_pgstate.operations import journal, maintenance
 from langgraph_pgstate.prices import AsyncPrices, Prices
 from langgraph_pgstate.recorder import Recorder
 from langgraph_pgstate.settings import RecorderSettings
@@ -61,12 +60,14 @@ def child(target: Callable[..., None], *arguments: Any) -> Any:
 def test_spans_of_a_superstep_are_there_when_its_checkpoint_is(
     companion: bool, dsn: str, schema: str, connection: Connection
 ) -> None:
-    """Killed before the background thread wrote anything: without the companion there is indeed nothing."""
+    """Killed before the background thread moved anything: without the companion there is indeed nothing."""
     process = child(run_and_die, dsn, schema, 5, NEVER, companion, "sync")
     process.join(GUARD_SECONDS)
     assert process.exitcode == -signal.SIGKILL
     checkpoints = {row["checkpoint_id"]: row["step"] for row in rows(connection, schema, "checkpoints")}
     assert max(checkpoints.values()) == 5
+    assert rows(connection, schema, "spans") == []
+    move_journal(connection, schema)
     nodes = rows(connection, schema, "spans", kind="node")
     if not companion:
         assert nodes == []
@@ -169,7 +170,7 @@ def test_what_is_late_reopens_nothing(dsn: str, schema: str, connection: Connect
         assert first is not None
         assert last is not None
         for pending in (last, first):
-            recorder._database.run(write_batch, recorder._queries, pending.batch)
+            recorder._database.run(journal.write, recorder._queries, [], pending.note)
         tracker.acknowledge(last)
         assert not tracker.is_busy
     assert [row["status"] for row in rows(connection, schema, "spans") + rows(connection, schema, "runs")] == [
@@ -188,7 +189,7 @@ def test_a_change_between_collecting_and_acknowledging_is_written_too(
         first = tracker.collect()
         assert first is not None
         tracker.end(root, {})
-        recorder._database.run(write_batch, recorder._queries, first.batch)
+        recorder._database.run(journal.write, recorder._queries, [], first.note)
         tracker.acknowledge(first)
         recorder.flush()
     assert rows(connection, schema, "spans")[0]["status"] == rows(connection, schema, "runs")[0]["status"] == "success"
@@ -201,7 +202,7 @@ def test_a_put_that_comes_to_nothing_leaves_its_spans_in_the_queue(
         tracker = recorder._tracker
         root = uuid.uuid4()
         tracker.begin("chain", "graph", root, None, [], {"thread_id": "t"}, {})
-        assert tracker.take("t") is not None
+        assert tracker.take(tracker.run_on("t")) is not None
         tracker.end(root, {})
         recorder.flush()
     assert rows(connection, schema, "spans")[0]["status"] == "success"

@@ -45,6 +45,11 @@ MONTH = re.compile(r"\bspans_[0-9]{4}_[0-9]{2}")
 SAVER_TABLES = {"threads", "checkpoints", "segments", "writes"}
 RECORD_TABLES = {
     "projections",
+    "answers",
+    "journal",
+    "labels",
+    "leases",
+    "tombstones",
     "runs",
     "spans",
     "tool_executions",

@@ -15,11 +15,11 @@ from typer.core import TyperGroup
 
 from langgraph_pgstate import __version__
 from langgraph_pgstate.admin import Admin
-from langgraph_pgstate.cli import record
+from langgraph_pgstate.cli import branches, evolve, record
 from langgraph_pgstate.cli.output import age, bytes_in_words, console, count, fail, progress_bar
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.db.database import Database
-from langgraph_pgstate.errors import ConfigurationError, NotFoundError, PGStateError, UnsafeTypeError
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError, PGStateError
 from langgraph_pgstate.operations.retention import KEEP_LATEST, STRATEGIES
 from langgraph_pgstate.operations.schema import setup_script
 from langgraph_pgstate.operations.sizes import get_server_version, list_table_sizes
@@ -231,29 +231,11 @@ def prune(
     )
 
 
-@app.command()
-def tree(
-    ctx: typer.Context,
-    thread: Annotated[str, typer.Argument(metavar="THREAD", help="The thread.")],
-    limit: Annotated[int, typer.Option(min=1, help="At most so many checkpoints, the newest.")] = 500,
-) -> None:
-    """Draw a thread's checkpoints with all their forks."""
-    from langgraph_pgstate.cli.tree import draw, outline
-
-    target: Target = ctx.obj
-    config: Any = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
-    with target.open() as dsn, PGStateSaver.from_conn_string(dsn, schema=target.schema, pool=False) as saver:
-        try:
-            nodes = outline(saver.list(config, limit=limit))
-        except UnsafeTypeError:
-            # Only the application may build its types; the tree's shape can be drawn without them.
-            nodes = outline(saver.list(config, limit=limit, metadata_only=True))
-    if not nodes:
-        raise NotFoundError(f"there is no thread {thread!r} in schema {target.schema}")
-    console.print(draw(nodes, thread, console.width))
-
-
 for _command in (
+    branches.tree,
+    branches.diff,
+    branches.label,
+    branches.fork,
     record.threads,
     record.runs,
     record.trace,
@@ -262,6 +244,9 @@ for _command in (
     record.prices,
     record.price,
     record.maintain,
+    evolve.waiting,
+    evolve.answer,
+    evolve.upcast,
 ):
     app.command()(_command)
 

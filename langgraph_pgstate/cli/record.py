@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Annotated, Any, Final
@@ -20,7 +20,9 @@ from rich.tree import Tree
 from langgraph_pgstate.cli.output import age, console, count, shorten
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.db.database import Database
-from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError, PGStateError
+from langgraph_pgstate.holders import is_known_dead
+from langgraph_pgstate.operations import journal
 from langgraph_pgstate.operations import schema as schemas
 from langgraph_pgstate.operations.statistics import USAGE_KEYS
 from langgraph_pgstate.prices import Prices
@@ -62,15 +64,15 @@ def threads(
     limit: LimitOption = 20,
 ) -> None:
     """List threads, those that were active last first."""
-    with _parts(ctx.obj) as parts:
+    with parts_of(ctx.obj) as parts:
         page = Threads(*parts).list(user_id=user, tenant_id=tenant, agent=agent, status=status, limit=limit)
-    table = _table("thread", "title", "user", "tenant", "agent", "status", "created", "updated")
+    table = new_table("thread", "title", "user", "tenant", "agent", "status", "created", "updated")
     for thread in page.items:
         owner = [thread.user_id or "", thread.tenant_id or "", thread.agent or ""]
         times = [_time(thread.created_at), _time(thread.updated_at)]
         cells = [thread.thread_id, shorten(thread.title or "", 40), *owner]
         table.add_row(*map(escape, cells), _status(thread.status), *times)
-    _show(table, len(page.items), "thread", page.next)
+    show(table, len(page.items), "thread", page.next)
 
 
 def runs(
@@ -90,17 +92,17 @@ def runs(
         options["since"] = age(since)
     if failed and (thread or status):
         raise typer.BadParameter("--failed goes without --thread and --status")
-    with _parts(ctx.obj) as parts:
+    with parts_of(ctx.obj) as parts:
         part = Runs(*parts)
         page = part.failed(**options) if failed else part.list(thread_id=thread, status=status, **options)
-    table = _table("thread", "run", "agent", "status", "started", right=("took", "steps", "tokens", "cost"))
+    table = new_table("thread", "run", "agent", "status", "started", right=("took", "steps", "tokens", "cost"))
     table.add_column("error", no_wrap=True)
     for run in page.items:
         tokens = f"{run.input_tokens + run.output_tokens:,}"
         figures = [_duration(run.duration), f"{run.steps:,}", tokens, _money(run.cost)]
         names = map(escape, [run.thread_id, run.run_id[-8:], run.agent or ""])
         table.add_row(*names, _status(_ending(run)), _time(run.started_at), *figures, escape(shorten(_error(run), 80)))
-    _show(table, len(page.items), "run", page.next)
+    show(table, len(page.items), "run", page.next)
 
 
 def trace(
@@ -112,7 +114,7 @@ def trace(
     ] = None,
 ) -> None:
     """Draw what happened in a run: nodes, model calls and tools, with times, tokens and cost."""
-    with _parts(ctx.obj) as parts:
+    with parts_of(ctx.obj) as parts:
         found = _find_run(Runs(*parts), thread, run)
         roots = Spans(*parts).tree(thread, found.run_id)
     console.print(_headline(found))
@@ -132,7 +134,7 @@ def tools(
     agent: AgentOption = None,
 ) -> None:
     """Show how tools did: calls, errors, seconds; and what the ledger knows of their effects."""
-    with _parts(ctx.obj) as parts:
+    with parts_of(ctx.obj) as parts:
         part = Spans(*parts)
         calls = part.tools(since=age(since), agent=agent)
         executions = part.executions(since=age(since), agent=agent)
@@ -153,14 +155,14 @@ def cost(
 ) -> None:
     """Sum up model calls, tokens and money, the most expensive first."""
     keys = [key.strip() for key in by.split(",") if key.strip()]
-    with _parts(ctx.obj) as parts:
+    with parts_of(ctx.obj) as parts:
         part = Runs(*parts)
         rows = part.usage(keys, since=age(since), limit=limit)
         totals = part.usage([], since=age(since))
     if not totals:
         console.print(f"no model was called in the last {escape(since)}")
         return
-    table = _table(*keys, right=("calls", "input", "cached", "output", "reasoning", "cost", "without price"))
+    table = new_table(*keys, right=("calls", "input", "cached", "output", "reasoning", "cost", "without price"))
     fields = {"agent": "agent", "model": "model", "tenant": "tenant_id", "user": "user_id", "day": "day"}
     for item in [*rows, *totals]:
         if item is totals[0]:
@@ -181,15 +183,15 @@ def prices(
     model: Annotated[str | None, typer.Option(metavar="NAME", help="Only this model's.")] = None,
 ) -> None:
     """List what models cost, per million tokens."""
-    with _parts(ctx.obj) as (database, _):
+    with parts_of(ctx.obj) as (database, _):
         found = Prices(database).list(model)
-    table = _table("model", "provider", "from", right=("input", "output", "cache read", "reasoning"))
+    table = new_table("model", "provider", "from", right=("input", "output", "cache read", "reasoning"))
     for item in found:
         since = "" if item.valid_from is None else _time(item.valid_from)
         amounts = (item.input, item.output, item.cache_read, item.reasoning)
         figures = ["" if amount is None else f"{amount:,f}" for amount in amounts]
         table.add_row(*map(escape, (item.model, item.provider or "any", since)), *figures)
-    _show(table, len(found), "price", None)
+    show(table, len(found), "price", None)
 
 
 def price(
@@ -213,7 +215,7 @@ def price(
     amounts = {"input": input, "output": output, "cache_read": cache_read, "reasoning": reasoning}
     exact = {name: None if text is None else _amount(name, text) for name, text in amounts.items()}
     valid_from = None if since is None else since.replace(tzinfo=UTC)
-    with _parts(ctx.obj) as (database, _):
+    with parts_of(ctx.obj) as (database, _):
         Prices(database).set(model, **exact, provider=provider, valid_from=valid_from)  # type: ignore[arg-type]
     console.print(
         f"a million tokens of {escape(model)}: {exact['input']} read, {exact['output']} written"
@@ -231,7 +233,7 @@ def maintain(
     ] = None,
 ) -> None:
     """Make the coming months' partitions and end the runs of dead processes; run it daily."""
-    with _parts(ctx.obj) as (database, _):
+    with parts_of(ctx.obj) as (database, _):
         report = Recorder(database).maintain(months=months, drop_older_than=drop_older_than)
     made, dropped = _months(report.months_made), _months(report.months_dropped)
     settled = f"{count(report.runs_settled, 'run')} of dead processes ended"
@@ -241,11 +243,14 @@ def maintain(
 
 
 @contextmanager
-def _parts(target: Target) -> Iterator[tuple[Database, Queries]]:
+def parts_of(target: Target) -> Iterator[tuple[Database, Queries]]:
     """What the parts are made of."""
     with target.open() as dsn, Database.open(dsn, schema=target.schema, pool=False) as database:
         known = queries(target.schema)
         database.run(schemas.check_version, known)
+        # What a process that died left in the journal; a role that may only read does without.
+        with suppress(PGStateError):
+            database.run(journal.recover, known, 0.0, is_known_dead)
         yield database, known
 
 
@@ -280,7 +285,8 @@ def _find_run(part: Runs, thread_id: str, run_id: str | None) -> Run:
     return matching[0]
 
 
-def _table(*columns: str, right: Sequence[str] = ()) -> Table:
+def new_table(*columns: str, right: Sequence[str] = ()) -> Table:
+    """A table as every command prints it; numbers stand to the right."""
     table = Table(box=box.SIMPLE_HEAD)
     for column in columns:
         table.add_column(column, no_wrap=True)
@@ -295,7 +301,8 @@ def _print(table: Table) -> None:
     (console if width <= console.width else Console(highlight=False, width=width)).print(table)
 
 
-def _show(table: Table, rows: int, noun: str, following: str | None) -> None:
+def show(table: Table, rows: int, noun: str, following: str | None) -> None:
+    """Print a page of things, and whether there are more."""
     if not rows:
         console.print(f"no {noun}s")
         return
@@ -305,7 +312,7 @@ def _show(table: Table, rows: int, noun: str, following: str | None) -> None:
 
 
 def _statistics(title: str, found: Sequence[ToolStatistics]) -> Table:
-    table = _table("tool", right=(title, "running", "errors", "unknown", "error rate", "mean", "p50", "p95"))
+    table = new_table("tool", right=(title, "running", "errors", "unknown", "error rate", "mean", "p50", "p95"))
     table.add_column("last", no_wrap=True)
     for item in found:
         rate = "–" if item.error_rate is None else f"{item.error_rate:.1%}"

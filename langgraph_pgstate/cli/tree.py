@@ -20,6 +20,8 @@ WRITER_KEY: Final = "process"
 
 _COLOURS: Final = ("red", "green", "magenta", "cyan", "yellow", "blue")
 _HEAD, _TAIL = 5, 2
+_NEWEST: Final = ""
+NO_LABELS: Final[Mapping[str, str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,15 @@ def outline(checkpoints: Iterable[CheckpointTuple]) -> list[Node]:
     return sorted(nodes, key=lambda node: node.id)
 
 
-def draw(nodes: Sequence[Node], title: str, width: int) -> Tree:
-    """The tree of some nodes, each line at most `width` columns."""
+def draw(nodes: Sequence[Node], title: str, width: int, labels: Mapping[str, str] = NO_LABELS) -> Tree:
+    """The tree of some nodes, each line at most `width` columns.
+
+    Args:
+        nodes: Oldest first.
+        title: Of the whole.
+        width: In columns.
+        labels: By checkpoint id; what has one is never folded away.
+    """
     children: dict[str | None, list[Node]] = defaultdict(list)
     known = {node.id for node in nodes}
     for node in nodes:
@@ -74,35 +83,59 @@ def draw(nodes: Sequence[Node], title: str, width: int) -> Tree:
     writers = list(dict.fromkeys(node.writer for node in nodes if node.writer))
     colours = {writer: _COLOURS[at % len(_COLOURS)] for at, writer in enumerate(writers)}
     tree = Tree(Text(title, style="bold"), guide_style="dim")
+    branching = any(len(following) > 1 for following in children.values())
+    marks = {**labels, _NEWEST: nodes[-1].id} if branching else labels
     for root in children[None]:
-        _draw_chain(tree, root, children, colours, width - 4)
+        _draw_chain(tree, root, children, colours, marks, width - 4)
     return tree
 
 
 def _draw_chain(
-    tree: Tree, first: Node, children: Mapping[str | None, list[Node]], colours: Mapping[str, str], width: int
+    tree: Tree,
+    first: Node,
+    children: Mapping[str | None, list[Node]],
+    colours: Mapping[str, str],
+    marks: Mapping[str, str],
+    width: int,
 ) -> None:
     chain = [first]
     while len(following := children.get(chain[-1].id, [])) == 1:
         chain.append(following[0])
-    folded = len(chain) - _HEAD - _TAIL
+    folded: list[Node] = []
     for at, node in enumerate(chain):
-        if folded > 2 and at == _HEAD:
-            steps = f"steps {node.step} to {chain[at + folded - 1].step}"
-            tree.add(Text(f"⋮  {folded} more checkpoints, {steps}", style="dim"))
-        if folded <= 2 or not _HEAD <= at < _HEAD + folded:
-            last = tree.add(_line(node, colours, width))
+        if _HEAD <= at < len(chain) - _TAIL and node.id not in marks:
+            folded.append(node)
+            continue
+        _draw_folded(tree, folded, colours, marks, width)
+        folded = []
+        last = tree.add(_line(node, colours, marks, width))
     for number, branch in enumerate(following, 1):
         marked = last.add(Text(f"branch {number}", style="bold yellow"))
-        _draw_chain(marked, branch, children, colours, width - 8)
+        _draw_chain(marked, branch, children, colours, marks, width - 8)
 
 
-def _line(node: Node, colours: Mapping[str, str], width: int) -> Text:
+def _draw_folded(
+    tree: Tree, nodes: Sequence[Node], colours: Mapping[str, str], marks: Mapping[str, str], width: int
+) -> None:
+    """One line for several nodes, unless they are few."""
+    if len(nodes) > 2:
+        steps = f"steps {nodes[0].step} to {nodes[-1].step}"
+        tree.add(Text(f"⋮  {len(nodes)} more checkpoints, {steps}", style="dim"))
+    else:
+        for node in nodes:
+            tree.add(_line(node, colours, marks, width))
+
+
+def _line(node: Node, colours: Mapping[str, str], marks: Mapping[str, str], width: int) -> Text:
     colour = Style(color=colours.get(node.writer or "", "default"))
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append(f"{node.step:>3} ", style="bold")
     line.append(f"{shorten(node.by, 12):<6} ")
     line.append(f"{short_id(node.id)} ", style="dim")
+    if node.id in marks:
+        line.append(f"[{shorten(marks[node.id], 40)}] ", style="bold yellow")
+    if node.id == marks.get(_NEWEST):
+        line.append("newest ", style="bold green")
     if node.writer:
         line.append(f"{node.writer} ", style=colour)
     line.append(shorten(node.said, max(width - line.cell_len, 8)), style=colour)
@@ -156,7 +189,7 @@ def _new_messages(item: CheckpointTuple, parent: CheckpointTuple | None) -> list
 
 def _said(new: Sequence[BaseMessage], item: CheckpointTuple, parent: CheckpointTuple | None) -> str:
     if new:
-        return "; ".join(_message(message) for message in new)
+        return "; ".join(message_text(message) for message in new)
     values = item.checkpoint.get("channel_values") or {}
     before = (parent.checkpoint.get("channel_values") or {}) if parent else {}
     shown = [name for name in values if not name.startswith(("branch:", "__")) and values[name] != before.get(name)]
@@ -167,7 +200,8 @@ def _is_messages(value: object) -> bool:
     return isinstance(value, list) and bool(value) and isinstance(value[0], BaseMessage)
 
 
-def _message(message: BaseMessage) -> str:
+def message_text(message: BaseMessage) -> str:
+    """What a message says, in a few words: its text, or the tools it calls."""
     text = message.text if isinstance(message.text, str) else str(message.content)
     if isinstance(message, HumanMessage):
         return f"“{text}”"

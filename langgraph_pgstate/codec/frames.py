@@ -89,6 +89,12 @@ def pack(content: bytes) -> bytes:
     return b"\x00" + xxhash.xxh32_digest(content) + content
 
 
+def pack_passing(content: bytes) -> bytes:
+    """Content that will soon be gone, as a frame: in half the time, without the dictionary."""
+    packed = _with_context("compress_large", content)
+    return b"\x01" + packed if len(packed) < len(content) else b"\x00" + xxhash.xxh32_digest(content) + content
+
+
 def unpack(frame: bytes, where: str) -> bytes:
     """A frame's content.
 

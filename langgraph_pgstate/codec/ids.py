@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Collection
 
 _SEGMENT_BITS = 31
@@ -30,3 +31,8 @@ def new_segment_id(taken: Collection[int] = ()) -> int:
 def new_revision() -> int:
     """A 53-bit number."""
     return _generator.getrandbits(_REVISION_BITS)
+
+
+def new_entry_id() -> str:
+    """An id that sorts by this machine's time, to the nanosecond."""
+    return f"{time.time_ns():016x}{_generator.getrandbits(64):016x}"

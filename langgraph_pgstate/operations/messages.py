@@ -1,7 +1,7 @@
 """Chat messages as rows of their own: each once, where it first appeared, and what was edited or removed later.
 
-The saver knows by fingerprint which elements of a list are new; these are sent along with the checkpoint. Only where
-elements vanished, or where this process does not know what was recorded before it, is the branch looked at.
+The saver knows by fingerprint which elements of a list are new; these are noted in the journal with the checkpoint.
+Only where elements vanished, or where this process does not know what was recorded before it, is the branch looked at.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.codec.states import Elements
 from langgraph_pgstate.operations.companions import ListChange, Statement, list_changes, split_digests
+from langgraph_pgstate.operations.notes import ADDED, ADDED_IN_SUBGRAPH, COMPARED
 from langgraph_pgstate.operations.planning import PutPlan
 from langgraph_pgstate.settings import MAX_KEY_BYTES
-from langgraph_pgstate.sql import Queries
 
 # LangGraph's own channels; but a graph whose whole state is one list keeps it in the first, a function's in the second.
 _OWN_CHANNELS: Final = "__"
@@ -33,20 +33,16 @@ class MessageKeeper:
 
     A process that puts on a thread for the first time sends the channel's messages whole, so that what was stored
     without a keeper is made up for; rows that are there already stay as they are.
-
-    Args:
-        queries: The queries of the schema.
     """
 
-    def __init__(self, queries: Queries) -> None:
-        self._queries = queries
+    def __init__(self) -> None:
         self._familiar: set[tuple[str, str]] = set()
 
     def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
-        """The statements for what is new in each channel that holds messages."""
+        """Notes what is new in each channel that holds messages; no statement."""
         request = plan.request
         whole = request.parent is not None and not self._is_familiar(plan)
-        statements: list[Statement] = []
+        changes: list[tuple[str, bytes]] = []
         for change in list_changes(plan, all_channels=whole):
             if not _is_of_messages(change):
                 continue
@@ -54,24 +50,22 @@ class MessageKeeper:
             certain = change.is_known and not change.has_losses
             if certain and not rows:
                 continue
-            key = _fitting_ids(request.address.thread_id, rows)
-            parameters: dict[str, Any] = {
+            _fitting_ids(request.address.thread_id, rows)
+            found: dict[str, Any] = {
                 **request.address._asdict(),
-                "revision": plan.manifest.revision,
                 "run_id": request.columns["run_id"],
                 "channel": change.channel,
-                "message_ids": key,
-                "messages": orjson.dumps(rows).decode(),
+                "messages": rows,
             }
-            if certain:
-                is_root = not request.address.checkpoint_ns
-                add = self._queries.add_messages if is_root else self._queries.add_subgraph_messages
-                statements.append((add, parameters))
-            else:
+            kind = ADDED_IN_SUBGRAPH if request.address.checkpoint_ns else ADDED
+            if not certain:
+                kind = COMPARED
                 present = [{"message_id": id} for _, _, id in _identified(change, range(len(change.value)))]
-                parameters["present_ids"] = _fitting_ids(request.address.thread_id, present)
-                statements.append((self._queries.reconcile_messages, parameters))
-        return statements
+                found["present_ids"] = _fitting_ids(request.address.thread_id, present)
+            changes.append((kind, orjson.dumps(found)))
+        assert plan.note is not None
+        plan.note.messages += changes
+        return ()
 
     def after_put(self, plan: PutPlan) -> None:
         """From now on, differences are enough."""

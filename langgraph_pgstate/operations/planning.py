@@ -26,6 +26,8 @@ from langgraph_pgstate.codec.states import (
 from langgraph_pgstate.codec.values import NO_MARKS, PLAIN_MARK, ValueCodec, array_header
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.addresses import Address, address_of, check_key_size, identifier
+from langgraph_pgstate.operations.notes import Note
+from langgraph_pgstate.operations.versions import UNVERSIONED, StateVersions
 from langgraph_pgstate.settings import ThreadKeys
 
 # A reference to a segment costs about this much in the row; a smaller value may as well stand there itself.
@@ -36,6 +38,10 @@ _NEW_INLINE_BYTES: Final = 2 * 1024
 # Values below this share one segment per put; a larger one has its own, so that a prune can free it alone.
 _SHARED_BYTES: Final = 4 * 1024
 _DEFAULT_KEYS: Final = ThreadKeys()
+# What LangGraph's server hands along in `configurable` of one HTTP request, and keeps in no checkpoint of its own.
+_OF_THE_REQUEST: Final = frozenset(
+    {"langgraph_request_id", "langgraph_auth_user", "langgraph_auth_user_id", "langgraph_auth_permissions"}
+)
 _INT4_MAX = 2**31 - 1
 # What a typed column of text takes.
 _TEXT_BYTES: Final = 512
@@ -60,6 +66,7 @@ class PutRequest:
         keys: Which of the labels say whose the thread is.
         root: Manifest of the root namespace's checkpoint that a subgraph's belongs to, if it is known and wanted.
         is_unaccompanied: Whether the database refused what a companion wanted stored with it.
+        states: The version the state is written with, and how older ones are read.
     """
 
     address: Address
@@ -72,6 +79,7 @@ class PutRequest:
     keys: ThreadKeys
     root: Manifest | None = None
     is_unaccompanied: bool = False
+    states: StateVersions = UNVERSIONED
     _columns: dict[str, Any] | None = None
 
     @property
@@ -103,6 +111,7 @@ class PutPlan:
         parent: The parent's manifest, if it was known.
         is_complete: Whether everything inherited was found; if not, nothing is planned and the database must be asked.
         tried: Whether the plan was sent already; its ids may then be taken.
+        note: What companions want noted with the checkpoint; begun anew each time it is sent.
     """
 
     request: PutRequest
@@ -112,6 +121,7 @@ class PutPlan:
     parent: Manifest | None = None
     is_complete: bool = True
     tried: bool = False
+    note: Note | None = None
 
     def with_new_ids(self) -> PutPlan:
         """The same plan with other ids for its new segments."""
@@ -147,6 +157,7 @@ class PutPlan:
             "segment_ids": segment_ids,
             "metadata": request.metadata,
             "state": encode_state(request.checkpoint, self.manifest, segment_ids, extra, request.exact_metadata),
+            "state_version": request.states.version,
             "touch_thread": touch_thread,
             **(request.columns if touch_thread else request.columns_without_owner),
         }
@@ -191,7 +202,9 @@ def request_put(
         if not channel.isascii() or "\0" in channel:
             identifier("channel name", channel)
     merged = get_serializable_checkpoint_metadata(config, metadata)  # type: ignore[arg-type]
-    text, exact = split_metadata(merged)
+    # Whose a thread is may be told by the request; the request itself is not kept.
+    kept = merged if _OF_THE_REQUEST.isdisjoint(merged) else _without(merged, _OF_THE_REQUEST)
+    text, exact = split_metadata(kept)
     return PutRequest(
         address=address,
         parent=parent if parent.checkpoint_id else None,
@@ -202,6 +215,10 @@ def request_put(
         labels=merged,
         keys=keys,
     )
+
+
+def _without(metadata: Mapping[str, Any], keys: frozenset[str]) -> Any:
+    return {key: value for key, value in metadata.items() if key not in keys}
 
 
 def root_of(request: PutRequest, metadata: CheckpointMetadata) -> Address | None:
@@ -238,7 +255,8 @@ def plan_put(
         SerializationError: If a value cannot be stored.
     """
     values = request.checkpoint["channel_values"]
-    versions = request.checkpoint["channel_versions"]
+    # The plan's manifest outlives the put; the caller's dict may change.
+    versions = dict(request.checkpoint["channel_versions"])
     inherited, missing = find_inherited(codec, request, parent, others)
     if others is None and (missing or (request.parent is not None and parent is None)):
         return PutPlan(request, Manifest(versions, {}), {}, {}, parent, is_complete=False)
@@ -257,7 +275,7 @@ def plan_put(
             if codec.is_inline(value):
                 entries[channel] = Scalar(value)
                 continue
-            base = parent.entries.get(channel) if parent is not None and channel in request.new_versions else None
+            base = parent.entries.get(channel) if parent is not None else None
             entries[channel], builds_on_base = writer.store(channel, value, base)
             if builds_on_base and parent is not None and parent_id:
                 bases[parent_id] = parent.revision

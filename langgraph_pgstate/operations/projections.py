@@ -66,14 +66,12 @@ class Projector:
         if parent_id and self._last.get(address.thread_id) == (parent_id, self._versions(plan)):
             return ()
         values = request.checkpoint["channel_values"]
-        state = {
-            name: _projected(values[name], name, str(address.checkpoint_id)) for name in self._names if name in values
-        }
+        chosen = {name: values[name] for name in self._names if name in values}
         parameters = {
             "thread_id": address.thread_id,
             "checkpoint_id": address.checkpoint_id,
             "revision": plan.manifest.revision,
-            "projected": orjson.dumps(to_json(state)[0]).decode(),
+            "projected": projected(chosen, str(address.checkpoint_id)),
         }
         return [(self._queries.put_projection, parameters)]
 
@@ -92,6 +90,12 @@ class Projector:
 
     def _versions(self, plan: PutPlan) -> list[Any]:
         return [plan.request.checkpoint["channel_versions"].get(name) for name in self._names]
+
+
+def projected(values: Mapping[str, Any], checkpoint_id: str) -> str:
+    """Some channels' values as JSON text; a reference stands for what does not fit."""
+    state = {name: _projected(value, name, checkpoint_id) for name, value in values.items()}
+    return orjson.dumps(to_json(state)[0]).decode()
 
 
 def check_projectable(graph: Any, names: Sequence[str]) -> None:

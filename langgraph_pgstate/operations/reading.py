@@ -34,6 +34,7 @@ class CheckpointRow:
         state: The encoded state; `None` when only metadata was asked for.
         segment_ids: What the state's positions refer to.
         revision: Drawn when the row was written; 0 if it was not read.
+        state_version: Version of the user's state it was written with.
     """
 
     address: Address
@@ -42,6 +43,7 @@ class CheckpointRow:
     state: bytes | None
     segment_ids: Sequence[int]
     revision: int = 0
+    state_version: int | None = None
     _decoded: State | None = None
 
     def decode(self) -> State:
@@ -137,7 +139,8 @@ def load_tuple(
         parent_config=parent_config(row),  # type: ignore[arg-type]
         pending_writes=load_writes(codec, writes, where),
     )
-    return loaded, Manifest(state.manifest.versions, entries, row.revision)
+    # LangGraph goes on with the checkpoint it was given, and counts the versions in it up.
+    return loaded, Manifest(dict(state.manifest.versions), entries, row.revision)
 
 
 def load_metadata(codec: ValueCodec, row: CheckpointRow, state: State | None) -> dict[str, Any]:

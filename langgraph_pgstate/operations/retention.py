@@ -17,6 +17,7 @@ from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.codec.states import decode_state
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.operations import journal
 from langgraph_pgstate.operations.addresses import thread_id_of
 from langgraph_pgstate.operations.reading import is_old_format, states_to_manifests
 from langgraph_pgstate.operations.threads import delete_thread
@@ -81,12 +82,19 @@ async def prune_thread(port: Port, queries: Queries, request: PruneRequest, thre
     """Prune one thread, in one transaction; safe to repeat, and while runs append to it.
 
     What stays with `"keep_latest"`, in each namespace: the `keep_last` newest checkpoints; what is younger than
-    `older_than`; every leaf with pending writes, because an interrupt may be half-answered or a run may go on from
-    there; and the ancestors a kept checkpoint needs to rebuild its DeltaChannels. A subgraph call's namespace goes
-    with the root checkpoint it was made from. Messages stay as long as a branch that had them does.
+    `older_than`; what has a label, and the state its subgraphs had then; every leaf with pending writes, because an
+    interrupt may be half-answered or a run may go on from there; and the ancestors a kept checkpoint needs to rebuild
+    its DeltaChannels. A subgraph call's namespace goes with the root checkpoint it was made from. Messages stay as
+    long as a branch that had them does.
     """
     key = {"thread_id": thread_id}
+    if not request.dry_run:
+        # A message stays although the checkpoint goes that had it first.
+        await journal.write(port, queries, [thread_id])
     async with port.transaction():
+        if request.strategy == KEEP_LATEST:
+            # No label may be given to a checkpoint that is about to go.
+            await port.fetch(queries.keep_labels, key)
         outline = await _read_outline(port, queries, thread_id, request.older_than)
         if request.strategy != KEEP_LATEST:
             if any(not row.is_old for row in outline):
@@ -109,6 +117,7 @@ async def prune_thread(port: Port, queries: Queries, request: PruneRequest, thre
             )[0]
             result += PruneResult(checkpoints=checkpoints, writes=writes, bytes=size)
         if not request.dry_run:
+            await _note_next(port, queries, thread_id, outline, kept)
             await _prune_record(port, queries, thread_id, outline, kept, result)
         if request.dry_run:
             listed = {"namespaces": [row.namespace for row in going], "checkpoint_ids": [row.id for row in going]}
@@ -116,6 +125,27 @@ async def prune_thread(port: Port, queries: Queries, request: PruneRequest, thre
         else:
             segments, size = (await port.fetch(queries.delete_unreferenced_segments, key))[0]
         return result + PruneResult(segments=segments, bytes=size)
+
+
+async def _note_next(
+    port: Port, queries: Queries, thread_id: str, outline: Sequence[_Row], kept: set[tuple[str, str]]
+) -> None:
+    """Note where a thread has moved on from, although nothing that was made from there is left.
+
+    Else what was written in its superstep would seem to be pending again.
+    """
+    for namespace, rows in _by_namespace(outline).items():
+        following: dict[str, str] = {}
+        for row in rows:
+            if row.parent_id is not None and (namespace, row.id) not in kept and (namespace, row.parent_id) in kept:
+                following[row.parent_id] = row.id
+        for row in rows:
+            if row.parent_id is not None and (namespace, row.id) in kept:
+                following.pop(row.parent_id, None)
+        if following:
+            key = {"thread_id": thread_id, "checkpoint_ns": namespace}
+            moved = {"checkpoint_ids": list(following), "next_ids": list(following.values())}
+            await port.execute(queries.note_next_checkpoints, {**key, **moved})
 
 
 async def _prune_record(
@@ -154,7 +184,7 @@ def _ancestors(outline: Sequence[_Row], kept: set[tuple[str, str]]) -> set[tuple
             passed.add((namespace, cursor))
             cursor = parents[namespace, cursor]
     for row in outline:
-        root = ("", (row.metadata.get("parents") or {}).get(""))
+        root = ("", _root_of(row))
         if row.namespace and (root in passed or root not in parents):
             passed.add((row.namespace, row.id))
     return passed
@@ -170,6 +200,8 @@ class _Row:
     metadata: CheckpointMetadata
     is_old: bool
     has_writes: bool
+    is_labelled: bool
+    has_moved_on: bool
     thread_id: str
 
 
@@ -177,8 +209,8 @@ async def _read_outline(port: Port, queries: Queries, thread_id: str, older_than
     rows = await port.fetch(queries.get_outline, {"thread_id": thread_id, "older_than": older_than})
     return [
         # With no age given, all are old enough to go.
-        _Row(namespace, id, parent_id, json.loads(metadata), is_old is not False, has_writes, thread_id)
-        for namespace, id, parent_id, metadata, is_old, has_writes in rows
+        _Row(ns, id, parent_id, json.loads(metadata), is_old is not False, has_writes, is_labelled, is_left, thread_id)
+        for ns, id, parent_id, metadata, is_old, has_writes, is_labelled, is_left in rows
     ]
 
 
@@ -194,10 +226,10 @@ async def _kept(
 ) -> set[tuple[str, str]]:
     """What of a thread survives `"keep_latest"`."""
     namespaces = _by_namespace(outline)
-    kept = set(_resume_points(namespaces.pop("", []), request.keep_last))
+    kept = set(_resume_points(namespaces.pop("", []), request.keep_last)) | _labelled(outline)
     roots = {row.id for row in outline if row.namespace == ""}
     for rows in namespaces.values():
-        root = (rows[-1].metadata.get("parents") or {}).get("")
+        root = _root_of(rows[-1])
         # The namespace of a subgraph call ends in its task's id, after a colon; that of a subgraph compiled with
         # checkpointer=True does not, and its state outlives the call. A call may be saved before its root is.
         is_call = ":" in rows[-1].namespace
@@ -210,11 +242,40 @@ async def _kept(
     return kept
 
 
+def _labelled(outline: Sequence[_Row]) -> set[tuple[str, str]]:
+    """What somebody gave a name to, so as to come back to it, with the root it was made from and its subgraphs' state.
+
+    A subgraph compiled with checkpointer=True goes on from the newest checkpoint that is older than the one replayed;
+    on a fork, from what the fork's ancestors left.
+    """
+    kept = {(row.namespace, row.id) for row in outline if row.is_labelled}
+    kept |= {("", root) for row in outline if row.is_labelled and row.namespace and (root := _root_of(row))}
+    parents = {row.id: row.parent_id for row in outline if not row.namespace}
+    lasting = [rows for namespace, rows in _by_namespace(outline).items() if namespace and ":" not in namespace]
+    for label in [id for namespace, id in kept if not namespace] if lasting else []:
+        lineage = {label}
+        cursor = parents.get(label)
+        while cursor is not None and cursor not in lineage:
+            lineage.add(cursor)
+            cursor = parents.get(cursor)
+        for rows in lasting:
+            older = [row for row in rows if row.id < label]
+            kept.update((row.namespace, row.id) for row in older[-1:])
+            own = [row for row in rows if _root_of(row) in lineage and _root_of(row) != label]
+            kept.update((row.namespace, row.id) for row in own[-1:])
+    return kept
+
+
+def _root_of(row: _Row) -> str | None:
+    root: str | None = (row.metadata.get("parents") or {}).get("")
+    return root
+
+
 def _resume_points(rows: Sequence[_Row], keep_last: int) -> Iterable[tuple[str, str]]:
     parents = {row.parent_id for row in rows}
     newest = {row.id for row in rows[-keep_last:]}
     for row in rows:
-        if row.id in newest or (row.has_writes and row.id not in parents):
+        if row.id in newest or (row.has_writes and row.id not in parents and not row.has_moved_on):
             yield row.namespace, row.id
 
 
@@ -273,7 +334,13 @@ async def _stored_channels(port: Port, queries: Queries, thread_id: str, namespa
     while True:
         rows = await port.fetch(
             queries.scan_states,
-            {"thread_id": thread_id, "checkpoint_ns": namespace, "cursor_id": cursor, "page_size": _STATE_PAGE},
+            {
+                "thread_id": thread_id,
+                "checkpoint_ns": namespace,
+                "cursor_id": cursor,
+                "page_size": _STATE_PAGE,
+                "state_version": None,
+            },
         )
         for id, manifest in states_to_manifests(rows, f"thread {thread_id!r}").items():
             found[id] = set(manifest.entries)

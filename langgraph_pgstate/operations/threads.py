@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.operations import journal
+from langgraph_pgstate.operations.guards import leave_tombstone
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import PruneResult
 
 
-async def delete_thread(port: Port, queries: Queries, thread_id: str) -> PruneResult:
+async def delete_thread(
+    port: Port, queries: Queries, thread_id: str, tombstones_for: timedelta = timedelta(0)
+) -> PruneResult:
     """Remove every row of a thread from every table. One transaction; an unknown thread is no error.
+
+    Args:
+        port: The connection.
+        queries: The queries of the schema.
+        thread_id: The thread.
+        tombstones_for: How long guarded writes to it are refused from now on.
 
     Returns:
         What went.
@@ -20,6 +31,8 @@ async def delete_thread(port: Port, queries: Queries, thread_id: str) -> PruneRe
     key = {"thread_id": thread_id}
     result = PruneResult()
     async with port.transaction():
+        if tombstones_for:
+            await leave_tombstone(port, queries, thread_id, tombstones_for.total_seconds())
         while True:
             gone, checkpoints, writes, size = (await port.fetch(queries.delete_thread, {"thread_ids": [thread_id]}))[0]
             result += PruneResult(checkpoints=checkpoints, writes=writes, bytes=size)
@@ -29,6 +42,8 @@ async def delete_thread(port: Port, queries: Queries, thread_id: str) -> PruneRe
             # A put that held its parent when the statement began may have been committed while it waited. Only the
             # next statement sees that checkpoint, and only it may judge which segments nothing refers to.
         segments, size = (await port.fetch(queries.delete_unreferenced_segments, key))[0]
+        # Before the record: somebody may just be moving an entry into it, and is waited for here.
+        await port.execute(queries.delete_entries, {**key, "run_ids": None})
         await port.execute(queries.delete_record, key)
     return result + PruneResult(segments=segments, bytes=size)
 
@@ -42,7 +57,10 @@ async def delete_for_runs(port: Port, queries: Queries, run_ids: Sequence[str]) 
     threads = [row[0] for row in await port.fetch(queries.find_runs, {"run_ids": list(run_ids)})]
     for thread_id in threads:
         async with port.transaction():
-            await port.execute(queries.delete_runs, {"thread_id": thread_id, "run_ids": list(run_ids)})
+            key = {"thread_id": thread_id, "run_ids": list(run_ids)}
+            # First: somebody may just be moving an entry into the record, and is waited for here.
+            await port.execute(queries.delete_entries, key)
+            await port.execute(queries.delete_runs, key)
             await port.fetch(queries.delete_unreferenced_segments, {"thread_id": thread_id})
     return threads
 
@@ -58,6 +76,8 @@ async def copy_thread(port: Port, queries: Queries, source_id: str, target_id: s
     if source_id == target_id:
         raise ConfigurationError(f"thread {source_id!r} cannot be copied onto itself")
     key = {"source_id": source_id, "target_id": target_id}
+    # So that its messages come along to the last.
+    await journal.write(port, queries, [source_id])
     async with port.transaction():
         strangers = await port.fetch(queries.find_strangers, key)
         if strangers:

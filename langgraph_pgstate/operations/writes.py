@@ -11,6 +11,8 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.addresses import Address, address_of, check_key_size, identifier
+from langgraph_pgstate.operations.companions import Statement
+from langgraph_pgstate.operations.guards import Guard
 from langgraph_pgstate.operations.planning import end_to_end, run_id_of
 from langgraph_pgstate.sql import Queries
 
@@ -58,28 +60,65 @@ def request_writes(
     )
 
 
-async def put_writes(port: Port, queries: Queries, request: WritesRequest) -> None:
+async def put_writes(port: Port, queries: Queries, request: WritesRequest, guard: Guard | None = None) -> None:
     """Store a task's writes. One statement; only a task that stored other writes before costs two more.
 
     Special channels replace what the task wrote to them before; ordinary writes never replace anything, so a repeated
     call changes nothing.
+
+    Raises:
+        StaleHeadError: If the guard refuses them: somebody else has advanced the branch.
+        LeaseLostError: If the guard refuses them: the lease was taken over.
+        ThreadDeletedError: If the guard refuses them: the thread was deleted.
     """
     if not request.rows:
         return
+    if guard is None:
+        await _put_writes(port, queries, request, ())
+        return
+    try:
+        try:
+            await _put_writes(port, queries, request, guard.before_writes(queries, request.address))
+        except Exception as error:
+            if not guard.misses_thread(error):
+                raise
+            guard = guard.with_thread()
+            await _put_writes(port, queries, request, guard.before_writes(queries, request.address))
+    except Exception as error:
+        broken = guard.broken(error, request.address, request.address.checkpoint_id)
+        if broken is None:
+            raise
+        raise broken from error
+
+
+async def _put_writes(port: Port, queries: Queries, request: WritesRequest, guards: Sequence[Statement]) -> None:
     first, _ = request.rows[0]
     is_plain = len(request.rows) == 1 and first >= 0
     query = queries.put_new_writes if is_plain else queries.put_writes
-    stored = {row[0] for row in await port.fetch(query, {**request.parameters(request.rows), "idx": first})}
-    refused = [(idx, writes) for idx, writes in request.rows if idx not in stored]
+    parameters = {**request.parameters(request.rows), "idx": first}
+    if guards:
+        if (await port.execute_together([*guards, (query, parameters)]))[-1] == len(request.rows):
+            return
+        # Special channels are always stored.
+        refused = [(idx, writes) for idx, writes in request.rows if idx >= 0]
+    else:
+        stored = {row[0] for row in await port.fetch(query, parameters)}
+        refused = [(idx, writes) for idx, writes in request.rows if idx not in stored]
     if refused:
-        await _add_missing(port, queries, request, refused)
+        await _add_missing(port, queries, request, refused, guards)
 
 
 async def _add_missing(
-    port: Port, queries: Queries, request: WritesRequest, refused: Sequence[tuple[int, list[Write]]]
+    port: Port,
+    queries: Queries,
+    request: WritesRequest,
+    refused: Sequence[tuple[int, list[Write]]],
+    guards: Sequence[Statement],
 ) -> None:
     """Store those writes whose numbers the task has not used yet."""
     async with port.transaction():
+        for query, parameters in guards:
+            await port.execute(query, parameters)
         missing = [write for _, writes in refused for write in writes]
         while missing:
             rows = await port.fetch(queries.get_task_writes, {**request.address._asdict(), "task_id": request.task_id})

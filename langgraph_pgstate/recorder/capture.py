@@ -87,8 +87,10 @@ def _copy_items(value: Mapping[Any, Any], left: list[int], depth: int) -> dict[s
     # A list first: another thread may be adding keys.
     items = list(value.items())
     copied = {
-        key if type(key) is str else str(key) if type(key) in _ATOMS else _name(type(key)): _copy(item, left, depth)
-        for key, item in items[:_MOST_ITEMS]
+        key if type(key) is str else str(key) if type(key) in _ATOMS else _name(type(key)): (
+            item if type(item) in _ATOMS else _copy(item, left, depth)
+        )
+        for key, item in (items if len(items) <= _MOST_ITEMS else items[:_MOST_ITEMS])
     }
     if len(items) > _MOST_ITEMS:
         copied["$omitted"] = len(items) - _MOST_ITEMS
@@ -102,7 +104,7 @@ def _copy_list(value: list[Any] | tuple[Any, ...], left: list[int], depth: int) 
         return {"$messages": {"count": length, "last": last}}
     if length > _MOST_ITEMS:
         return {"$list": {"count": length, "first": [_copy(item, left, depth) for item in value[:_MOST_ITEMS]]}}
-    return [_copy(item, left, depth) for item in value]
+    return [item if type(item) in _ATOMS else _copy(item, left, depth) for item in value]
 
 
 def _message(message: BaseMessage, left: list[int], depth: int) -> dict[str, Any]:

@@ -40,17 +40,23 @@ class RecordingHandler(GraphCallbackHandler):
     _tracker: Tracker
 
     def before_put(self, plan: PutPlan, config: Any) -> Sequence[Statement]:
-        """What a thread has waiting, to be written with its checkpoint; the saver asks for it."""
-        return self._tracker.before_put(plan, config)
+        """Notes what a thread has waiting with its checkpoint; the saver asks for it. No statement."""
+        self._tracker.before_put(plan)
+        return ()
 
     def after_put(self, plan: PutPlan) -> None:
-        """The checkpoint, and what it took along, are committed; the saver says so."""
-        self._tracker.after_put(plan)
+        """The checkpoint, and what was noted with it, are committed; the saver says so."""
+        if self._tracker.after_put(plan):
+            self._started()
 
     def run_id_of(self, thread_id: str) -> str | None:
         """The run that is under way on a thread in this process, if there is one."""
         run = self._tracker.run_on(thread_id)
         return None if run is None else run.run_id
+
+    def is_recording(self, span_id: UUID | None) -> bool:
+        """Whether a span of this id is under way here."""
+        return span_id is not None and self._tracker.find(span_id) is not None
 
     def _started(self) -> None:
         """Something was noted that has to be written soon."""

@@ -12,13 +12,16 @@ from contextlib import suppress
 from typing import Any, TypeVar
 from uuid import UUID
 
+from langgraph.callbacks import GraphCallbackHandler
 from langgraph.pregel import Pregel
 from langgraph.pregel.remote import RemoteGraph
 
+from langgraph_pgstate.codec.ids import new_entry_id
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.errors import ConfigurationError, PGStateError
 from langgraph_pgstate.holders import holder_id, is_known_dead
-from langgraph_pgstate.operations import maintenance, recording
+from langgraph_pgstate.operations import guards, journal, maintenance, recording
+from langgraph_pgstate.recorder.capture import clean
 from langgraph_pgstate.recorder.handler import RecordingHandler
 from langgraph_pgstate.recorder.records import RunRecord
 from langgraph_pgstate.recorder.tracker import Tracker
@@ -27,15 +30,19 @@ from langgraph_pgstate.sql import queries
 from langgraph_pgstate.types import MaintenanceReport
 
 log = logging.getLogger("langgraph_pgstate.recorder")
+# What has been in the journal for so long was left by a process that died.
+_LEFT_SECONDS = 30.0
 G = TypeVar("G", bound=Any)
 
 
 class Recorder(RecordingHandler):
     """Records graphs that run in threads: a LangGraph callback handler with a thread of its own that writes.
 
-    A span's row is there a quarter of a second after its start, its end in the same batch or a later one; the end of a
-    run waits for its rows. Given to a saver as its companion, what a superstep's checkpoint saw is written in the
-    checkpoint's own transaction. When the database cannot be reached graphs run on: rows wait, and are written later.
+    A span's row is there a quarter of a second after its start, its end in the same batch or a later one. The end of a
+    run waits until all of it is safe in the journal; its last rows are in the tables moments later, or when `flush`,
+    `catch_up` or `close` is called. Given to a saver as its companion, what a superstep's checkpoint saw is noted in
+    the checkpoint's own transaction. When the database cannot be reached graphs run on: rows wait, and are written
+    later.
 
     Args:
         database: Where the tables are, and in which schema. Not a connection inside somebody's transaction.
@@ -53,12 +60,14 @@ class Recorder(RecordingHandler):
         self._database = database
         self._settings = settings or RecorderSettings()
         self._queries = queries(database.schema)
-        self._tracker = Tracker(self._settings, self._queries, keys)
+        self._tracker = Tracker(self._settings, keys)
         self._turn = threading.Condition()
         self._thread: threading.Thread | None = None
         self._asked = 0
         self._done = 0
         self._error: PGStateError | None = None
+        self._is_idle = False
+        self._has_recovered = False
         self._is_closed = False
 
     def record(self, graph: G) -> G:
@@ -87,6 +96,26 @@ class Recorder(RecordingHandler):
             raise error
         raise PGStateError(f"{self._tracker.waiting} spans and events wait to be written; the database is slow")
 
+    def catch_up(self) -> None:
+        """Bring the tables up to date for a reader: what waits here, and at first what dead processes left.
+
+        What fails is said in the log, and tried again.
+        """
+        if not self._has_recovered:
+            self._has_recovered = True
+            with suppress(PGStateError):
+                self.recover()
+        if self._tracker.has_news:
+            with suppress(PGStateError):
+                self.flush()
+
+    def recover(self, seconds: float = 0.0) -> int:
+        """Move what others left in the journal, some seconds ago or more, into the tables; how many entries.
+
+        Nobody is disturbed who would have done so. Safe to repeat.
+        """
+        return self._database.run(journal.recover, self._queries, seconds, is_known_dead, self._tracker.own_runs())
+
     def close(self) -> None:
         """Write all that waits, and end the thread. What could not be written is lost, and said so.
 
@@ -109,6 +138,8 @@ class Recorder(RecordingHandler):
     def maintain(self, *, months: int = 2, drop_older_than: int | None = None) -> MaintenanceReport:
         """Make the coming months' partitions, end the runs of dead processes, drop old spans if asked. Safe to repeat.
 
+        Tombstones whose time has passed go, too.
+
         Args:
             months: How many months ahead of this one.
             drop_older_than: Drop the spans of months that are wholly older than this many before this one.
@@ -117,12 +148,14 @@ class Recorder(RecordingHandler):
         dropped = []
         if drop_older_than is not None:
             dropped = self._database.run(maintenance.drop_months, self._queries, drop_older_than)
+        self.recover()
         settled, after = 0, ("", "")
         while page := self._database.run(maintenance.list_running, self._queries, after):
             after = page[-1][:2]
             for thread_id, dead in maintenance.choose_dead(page, is_known_dead).items():
                 settled += len(self._database.run(maintenance.settle_runs, self._queries, thread_id, dead))
-        return MaintenanceReport(tuple(made), tuple(dropped), settled)
+        swept = self._database.run(guards.sweep, self._queries)
+        return MaintenanceReport(tuple(made), tuple(dropped), settled, swept)
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """A graph, a node or a chain has ended."""
@@ -134,10 +167,29 @@ class Recorder(RecordingHandler):
 
     def _ended(self, run: RunRecord | None) -> None:
         if run is not None:
-            # In an event loop nothing may wait; the thread writes it within moments.
-            self._write(0 if _in_loop() else self._settings.patience)
+            if _in_loop():
+                # Nothing may wait; the thread writes it within moments.
+                self._write(0)
+            else:
+                self._note_end(run)
         elif self._tracker.waiting >= self._settings.queue_size and not _in_loop():
             self._write(self._settings.patience)
+
+    def _note_end(self, run: RunRecord) -> None:
+        """Make safe what is left of a run."""
+        pending = self._tracker.take(run, everything=True)
+        if pending is None or not pending.is_complete:
+            self._write(self._settings.patience)
+            return
+        key = clean(run.thread_id), clean(run.run_id)
+        try:
+            self._database.run(journal.put_entry, self._queries, key, new_entry_id(), pending.note)
+        except PGStateError as error:
+            log.warning("%d spans and events wait to be written: %s", self._tracker.waiting, error)
+        else:
+            self._tracker.note(key[0])
+            self._tracker.acknowledge(pending)
+        self._started()
 
     def _started(self) -> None:
         if self._thread is None or not self._thread.is_alive():
@@ -145,8 +197,10 @@ class Recorder(RecordingHandler):
                 if (self._thread is None or not self._thread.is_alive()) and not self._is_closed:
                     self._thread = threading.Thread(target=self._work, name="pgstate-recorder", daemon=True)
                     self._thread.start()
-        with self._turn:
-            self._turn.notify_all()
+        elif self._is_idle:
+            # Else it looks by itself, soon enough.
+            with self._turn:
+                self._turn.notify_all()
 
     def _write(self, patience: float) -> bool:
         """Have the thread write all that waits; whether it came to an end in time."""
@@ -161,14 +215,25 @@ class Recorder(RecordingHandler):
         while not self._is_closed:
             with self._turn:
                 if self._asked == self._done:
-                    # While nothing is under way there is nothing to wait for but a run's start.
-                    self._turn.wait(self._settings.interval if self._tracker.is_busy else None)
+                    self._wait()
                 asked = self._asked
                 everything = asked > self._done
+                if not everything and (self._is_closed or not self._tracker.is_busy):
+                    continue
             self._error = self._write_now(everything) or (None if everything else self._error)
             with self._turn:
                 self._done = asked
                 self._turn.notify_all()
+
+    def _wait(self) -> None:
+        """Until something is due; while nothing is under way, until somebody says that there is."""
+        # Said before it is looked, so that whoever notes something meanwhile does tell.
+        self._is_idle = True
+        if not self._tracker.is_busy:
+            self._turn.wait()
+        self._is_idle = False
+        if self._asked == self._done and not self._is_closed and self._tracker.is_busy:
+            self._turn.wait(self._settings.interval)
 
     def _write_now(self, everything: bool) -> PGStateError | None:
         tracker = self._tracker
@@ -176,6 +241,7 @@ class Recorder(RecordingHandler):
             if tracker.is_clock_due:
                 before = time.time()
                 tracker.set_clock(self._database.run(recording.tell_time, self._queries), before, time.time())
+                self.recover(_LEFT_SECONDS)
             self._database.run(
                 recording.write_pending,
                 self._queries,
@@ -209,11 +275,13 @@ class AsyncRecorder(RecordingHandler):
         self._database = database
         self._settings = settings or RecorderSettings()
         self._queries = queries(database.schema)
-        self._tracker = Tracker(self._settings, self._queries, keys)
+        self._tracker = Tracker(self._settings, keys)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._writing = asyncio.Lock()
+        self._is_idle = False
+        self._has_recovered = False
         self._is_closed = False
         # Shadows the methods: see `_Awaited`.
         self.on_chain_end = _Awaited(self._on_chain_end)  # type: ignore[method-assign]
@@ -235,6 +303,22 @@ class AsyncRecorder(RecordingHandler):
             error = PGStateError(f"{self._tracker.waiting} spans and events wait to be written; the database is slow")
         if error is not None:
             raise error
+
+    async def catch_up(self) -> None:
+        """Async twin of `Recorder.catch_up`."""
+        if not self._has_recovered:
+            self._has_recovered = True
+            with suppress(PGStateError):
+                await self.recover()
+        if self._tracker.has_news:
+            with suppress(PGStateError):
+                await self.flush()
+
+    async def recover(self, seconds: float = 0.0) -> int:
+        """Async twin of `Recorder.recover`."""
+        return await self._database.run(
+            journal.recover, self._queries, seconds, is_known_dead, self._tracker.own_runs()
+        )
 
     async def close(self) -> None:
         """Async twin of `Recorder.close`."""
@@ -258,12 +342,14 @@ class AsyncRecorder(RecordingHandler):
         dropped = []
         if drop_older_than is not None:
             dropped = await self._database.run(maintenance.drop_months, self._queries, drop_older_than)
+        await self.recover()
         settled, after = 0, ("", "")
         while page := await self._database.run(maintenance.list_running, self._queries, after):
             after = page[-1][:2]
             for thread_id, dead in maintenance.choose_dead(page, is_known_dead).items():
                 settled += len(await self._database.run(maintenance.settle_runs, self._queries, thread_id, dead))
-        return MaintenanceReport(tuple(made), tuple(dropped), settled)
+        swept = await self._database.run(guards.sweep, self._queries)
+        return MaintenanceReport(tuple(made), tuple(dropped), settled, swept)
 
     def _on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> Awaitable[None]:
         return self._wait_for(self._tracker.end(run_id, outputs))
@@ -275,13 +361,30 @@ class AsyncRecorder(RecordingHandler):
         """What the end of a chain has to wait for: the run's rows, room in the queue, or nothing."""
         if run is None and self._tracker.waiting < self._settings.queue_size:
             return _NOTHING
-        self._ended(run)
-        return _Later(self._flush_patiently) if _in_loop() is self._loop else _NOTHING
+        if _in_loop() is not self._loop:
+            self._ended(run)
+            return _NOTHING
+        return _Later(self._flush_patiently) if run is None else _Later(lambda: self._note_end(run))
 
     async def _flush_patiently(self) -> None:
         # It is said in the log; a graph does not fail for it.
         with suppress(PGStateError):
             await self.flush()
+
+    async def _note_end(self, run: RunRecord) -> None:
+        """Async twin of `Recorder._note_end`."""
+        pending = self._tracker.take(run, everything=True)
+        if pending is None or not pending.is_complete:
+            await self._flush_patiently()
+            return
+        key = clean(run.thread_id), clean(run.run_id)
+        try:
+            await self._database.run(journal.put_entry, self._queries, key, new_entry_id(), pending.note)
+        except PGStateError as error:
+            log.warning("%d spans and events wait to be written: %s", self._tracker.waiting, error)
+        else:
+            self._tracker.note(key[0])
+            self._tracker.acknowledge(pending)
 
     def _ended(self, run: RunRecord | None) -> None:
         if run is not None:
@@ -292,7 +395,9 @@ class AsyncRecorder(RecordingHandler):
         if (self._task is None or self._task.done()) and loop is not None and not self._is_closed:
             self._loop = loop
             self._task = loop.create_task(self._work(), name="pgstate-recorder")
-        self._notify()
+        elif self._is_idle:
+            # Else it looks by itself, soon enough.
+            self._notify()
 
     def _notify(self) -> None:
         if self._loop is None:
@@ -305,10 +410,14 @@ class AsyncRecorder(RecordingHandler):
 
     async def _work(self) -> None:
         while not self._is_closed:
-            with suppress(TimeoutError):
-                timeout = self._settings.interval if self._tracker.is_busy else None
-                await asyncio.wait_for(self._wake.wait(), timeout)
+            # As in `Recorder._wait`.
+            self._is_idle = True
+            if not self._tracker.is_busy:
+                await self._wake.wait()
+            self._is_idle = False
             self._wake.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), self._settings.interval)
             await self._write_now(False)
 
     async def _write_now(self, everything: bool) -> PGStateError | None:
@@ -318,6 +427,7 @@ class AsyncRecorder(RecordingHandler):
                 if tracker.is_clock_due:
                     before = time.time()
                     tracker.set_clock(await self._database.run(recording.tell_time, self._queries), before, time.time())
+                    await self.recover(_LEFT_SECONDS)
                 await self._database.run(
                     recording.write_pending,
                     self._queries,
@@ -381,7 +491,7 @@ class _Later:
 _NOTHING = _Nothing()
 
 
-def _bind(graph: G, handler: RecordingHandler) -> G:
+def _bind(graph: G, handler: GraphCallbackHandler) -> G:
     if isinstance(graph, RemoteGraph):
         raise ConfigurationError("a RemoteGraph runs on another server; record it there")
     if not isinstance(graph, Pregel):

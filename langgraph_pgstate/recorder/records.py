@@ -177,6 +177,7 @@ class SpanRecord:
         "step",
         "taken_at",
         "task_ns",
+        "text_id",
         "tool_call_id",
         "version",
         "waits_since",
@@ -184,6 +185,7 @@ class SpanRecord:
 
     def __init__(self, id: UUID, run: RunRecord, parent: SpanRecord | None, kind: str, name: str) -> None:
         self.id = id
+        self.text_id = str(id)
         self.run = run
         self.parent = parent
         self.kind = kind
@@ -228,10 +230,10 @@ class SpanRecord:
         return {
             "thread_id": clean(run.thread_id),
             "run_id": clean(run.run_id),
-            "span_id": str(self.id),
+            "span_id": self.text_id,
             "started_at": self.started_at,
             "ended_at": self.ended_at,
-            "parent_span_id": None if self.parent is None else str(self.parent.id),
+            "parent_span_id": None if self.parent is None else self.parent.text_id,
             "kind": self.kind,
             "name": clean(self.name),
             "status": self.status,

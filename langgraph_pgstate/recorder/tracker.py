@@ -20,13 +20,11 @@ import orjson
 from langgraph.errors import GraphBubbleUp, GraphDrained, GraphInterrupt, ParentCommand
 
 from langgraph_pgstate.holders import holder_id
-from langgraph_pgstate.operations.companions import Statement
+from langgraph_pgstate.operations.notes import Note
 from langgraph_pgstate.operations.planning import PutPlan
-from langgraph_pgstate.operations.recording import Batch, fork_statement, statements
 from langgraph_pgstate.recorder.capture import capture, clean
 from langgraph_pgstate.recorder.records import EventRecord, RunRecord, SpanRecord
 from langgraph_pgstate.settings import RecorderSettings, ThreadKeys
-from langgraph_pgstate.sql import Queries
 
 log = logging.getLogger("langgraph_pgstate.recorder")
 
@@ -49,42 +47,34 @@ class Pending:
     """Records on their way to the database, each with the version of it that the rows have.
 
     Attributes:
-        batch: The rows.
+        note: The rows.
         runs: Runs.
         spans: Spans.
         events: Events.
-        is_taken: Whether a put takes them along: then the thread's status, and what the dead left on it, stays to be
-            seen to.
+        is_complete: Whether that was all there is.
     """
 
-    batch: Batch
+    note: Note
     runs: list[tuple[RunRecord, int]] = field(default_factory=list)
     spans: list[tuple[SpanRecord, int]] = field(default_factory=list)
     events: list[EventRecord] = field(default_factory=list)
-    is_taken: bool = False
-
-    @property
-    def new_threads(self) -> list[str]:
-        """Threads on which a run starts."""
-        return sorted({clean(run.thread_id) for run, _ in self.runs if run.is_unsettled})
-
-    def __len__(self) -> int:
-        return len(self.runs) + len(self.spans) + len(self.events)
+    is_complete: bool = True
 
 
 class Tracker:
     """Runs, spans and events from the first word of them until they are written."""
 
-    def __init__(self, settings: RecorderSettings, queries: Queries, keys: ThreadKeys | None = None) -> None:
+    def __init__(self, settings: RecorderSettings, keys: ThreadKeys | None = None) -> None:
         self.settings = settings
         self._keys = keys or ThreadKeys()
-        self.queries = queries
         self.waiting = 0
         self.offset = 0.0
         self._lock = threading.Lock()
         self._open: dict[UUID, SpanRecord] = {}
         self._runs: dict[UUID, RunRecord] = {}
         self._by_thread: dict[str, list[RunRecord]] = {}
+        # How often something was put into the journal of a thread since it was empty.
+        self._noted: dict[str, int] = {}
         self._renewed_at = time.monotonic()
         self._clock_at = float("-inf")
         # Reads /proc, which no callback should have to.
@@ -214,52 +204,71 @@ class Tracker:
 
     # What a checkpoint's put takes along
 
-    def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
-        """What a thread has waiting, to be written with its checkpoint."""
+    def before_put(self, plan: PutPlan) -> None:
+        """Adds to a put's note what its thread has waiting."""
         try:
-            return self._before_put(plan, config)
+            self._before_put(plan)
         except Exception:
-            log.exception("spans could not be written with %s; they follow on their own", plan.request.address)
-            return ()
+            log.exception("spans could not be noted with %s; they follow on their own", plan.request.address)
 
-    def after_put(self, plan: PutPlan) -> None:
-        """The checkpoint and what it took along are committed."""
+    def after_put(self, plan: PutPlan) -> bool:
+        """The checkpoint and its note are committed; whether there is something for a writer to do."""
         address = plan.request.address
         run = self.run_on(address.thread_id)
-        if run is None:
-            return
-        if not address.checkpoint_ns and run.last_checkpoint_id != address.checkpoint_id:
-            run.last_checkpoint_id = address.checkpoint_id
-            if run.first_checkpoint_id is None:
-                run.first_checkpoint_id = address.checkpoint_id
-            with self._lock:
-                run.change()
-        taken = run.taken.pop((address.checkpoint_ns, address.checkpoint_id or ""), None)
-        if taken is not None:
-            self.acknowledge(taken)
+        if run is not None:
+            if not address.checkpoint_ns and run.last_checkpoint_id != address.checkpoint_id:
+                run.last_checkpoint_id = address.checkpoint_id
+                if run.first_checkpoint_id is None:
+                    run.first_checkpoint_id = address.checkpoint_id
+                with self._lock:
+                    run.change()
+            taken = run.taken.pop((address.checkpoint_ns, address.checkpoint_id or ""), None)
+            if taken is not None:
+                self.acknowledge(taken)
+        if plan.note:
+            self.note(address.thread_id)
+        return bool(plan.note)
 
-    def take(self, thread_id: str) -> Pending | None:
-        """The rows of the run on a thread, to be written by somebody else, who then has to `acknowledge` them."""
-        run = self.run_on(thread_id)
-        if run is None:
-            return None
-        pending = self._rows([run], everything=True, with_runs=run.is_new)
-        pending.is_taken = True
+    def note(self, thread_id: str) -> None:
+        """Something was put into the journal of a thread."""
+        with self._lock:
+            self._noted[thread_id] = self._noted.get(thread_id, 0) + 1
+
+    def noted(self) -> dict[str, int]:
+        """The threads that have something in the journal, each with a number that changes when more is added."""
+        with self._lock:
+            return dict(self._noted)
+
+    def moved(self, noted: dict[str, int]) -> None:
+        """What these threads had in the journal is in the tables."""
+        with self._lock:
+            for thread_id, number in noted.items():
+                if self._noted.get(thread_id) == number:
+                    del self._noted[thread_id]
+
+    def take(self, run: RunRecord, *, everything: bool = False) -> Pending | None:
+        """A run's rows for its journal; whoever writes them has to `acknowledge` them.
+
+        Args:
+            run: The run.
+            everything: Also the run's own row, when it was written before.
+        """
+        pending = self._rows([run], everything=True, with_runs=everything or run.is_new)
         now = time.monotonic()
         for span, _ in pending.spans:
             span.taken_at = now
-        return pending if pending.batch else None
+        return pending if pending.note else None
 
     def run_on(self, thread_id: str) -> RunRecord | None:
         """The run that is under way on a thread, the last begun if there are several."""
         runs = self._by_thread.get(thread_id)
         return runs[-1] if runs else None
 
-    def _before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
-        request = plan.request
+    def _before_put(self, plan: PutPlan) -> None:
+        request, note = plan.request, plan.note
+        assert note is not None
         address, columns = request.address, request.columns
         run = self.run_on(address.thread_id)
-        found: list[Statement] = []
         if run is not None:
             run.note_checkpoint(address.checkpoint_ns, columns["step"], address.checkpoint_id or "")
             if run.unplaced and columns["step"] is not None:
@@ -273,19 +282,25 @@ class Tracker:
                     setattr(run, name, columns[name])
                     with self._lock:
                         run.change()
-            pending = self.take(address.thread_id)
+            pending = self.take(run)
             if pending is not None:
                 run.taken[address.checkpoint_ns, address.checkpoint_id or ""] = pending
-                found = statements(self.queries, pending.batch)
+                note.extend(pending.note)
         source = columns.get("source")
         parent = request.parent
         if parent is not None and parent.checkpoint_id and source in _MAY_FORK:
             # Its id is that of the checkpoint: a put that is sent again says the same.
             moment = _NO_DIGITS.sub("", str(request.checkpoint.get("ts") or ""))[:20]
-            event_id = f"{moment}-fork-{address.checkpoint_id}"
-            run_id = None if run is None else run.run_id
-            found.append(fork_statement(self.queries, address, parent.checkpoint_id, event_id, run_id, source))
-        return found
+            fork = {
+                "thread_id": address.thread_id,
+                "checkpoint_ns": address.checkpoint_ns,
+                "checkpoint_id": address.checkpoint_id,
+                "parent_checkpoint_id": parent.checkpoint_id,
+                "event_id": f"{moment}-fork-{address.checkpoint_id}",
+                "run_id": None if run is None else clean(run.run_id),
+                "source": source,
+            }
+            note.forks.append(orjson.dumps(fork))
 
     # What is to be written
 
@@ -297,15 +312,13 @@ class Tracker:
                 under way has taken.
         """
         pending = self._rows(list(self._runs.values()), everything=everything)
-        return pending if pending.batch else None
+        return pending if pending.note else None
 
     def acknowledge(self, pending: Pending) -> None:
         """These rows are committed. What has changed since stays."""
         with self._lock:
             for run, version in pending.runs:
                 run.is_new = False
-                if pending.is_taken:
-                    continue
                 run.is_unsettled = False
                 run.written_at = time.monotonic()
                 if run.version == version:
@@ -321,30 +334,15 @@ class Tracker:
             for span, _ in pending.spans:
                 self._forget_if_done(span.run)
 
-    def halves(self, pending: Pending) -> list[Pending]:
-        """The same rows in two parts, to find the one that the database refuses."""
-        runs, spans, events = pending.runs, pending.spans, pending.events
-        if runs and (spans or events):
-            return [self._pack(runs, [], [], is_complete=False), self._pack([], spans, events)]
-        if spans and events:
-            return [self._pack([], spans, []), self._pack([], [], events)]
-        parts: list[Any] = runs or spans or events
-        middle = len(parts) // 2
-        cut = [parts[:middle], parts[middle:]]
-        if runs:
-            return [self._pack(part, [], []) for part in cut]
-        return [self._pack([], part, []) if spans else self._pack([], [], part) for part in cut]
-
-    def give_up(self, pending: Pending, error: BaseException) -> None:
-        """Rows that the database refuses for what they are: said aloud, and not tried again."""
-        what = [f"span {span.id}" for span, _ in pending.spans] + [f"run {run.run_id}" for run, _ in pending.runs]
-        log.error("PostgreSQL refuses %s: %s", ", ".join(what) or "an event", error)
-        self.acknowledge(pending)
-
     @property
     def is_busy(self) -> bool:
         """Whether a run is under way, or something waits."""
-        return bool(self._runs)
+        return bool(self._runs or self._noted)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something that is not in the tables yet."""
+        return bool(self._noted) or any(run.is_changed or run.dirty or run.events for run in list(self._runs.values()))
 
     def own_runs(self) -> list[tuple[str, str]]:
         """Thread and id of the runs under way."""
@@ -521,7 +519,8 @@ class Tracker:
         given = len(spans)
         run_rows, runs = _dumps(runs, lambda pair: pair[0].row(settings))
         span_rows, spans = _dumps(spans, lambda pair: pair[0].row(settings))
-        if not is_complete or len(spans) < given:
+        is_complete = is_complete and len(spans) == given
+        if not is_complete:
             runs = [(run, -1) for run, _ in runs]
         for run, version in runs:
             threads.add(clean(run.thread_id))
@@ -530,28 +529,28 @@ class Tracker:
         event_rows, events = _dumps(events, lambda event: event.row(settings))
         threads.update(clean(span.run.thread_id) for span, _ in spans)
         threads.update(clean(event.run.thread_id) for event in events)
-        batch = Batch(
-            sorted(threads),
+        note = Note(
             run_rows,
             span_rows,
             event_rows,
             begun=[(clean(run.thread_id), clean(run.run_id)) for run, _ in runs if run.is_unsettled],
             ended=ended,
+            thread_ids=sorted(threads),
             ttl=settings.ttl,
         )
-        return Pending(batch, runs, spans, events)
+        return Pending(note, runs, spans, events, is_complete)
 
 
-def _dumps(records: list[Any], row: Callable[[Any], dict[str, Any]]) -> tuple[str, list[Any]]:
-    """Rows as a JSON array, as many as fit a statement; and those records."""
-    parts: list[bytes] = []
+def _dumps(records: list[Any], row: Callable[[Any], dict[str, Any]]) -> tuple[list[bytes], list[Any]]:
+    """Rows as JSON, as many as fit a statement; and those records."""
+    rows: list[bytes] = []
     size = 0
     for record in records:
-        parts.append(orjson.dumps(row(record)))
-        size += len(parts[-1])
+        rows.append(orjson.dumps(row(record)))
+        size += len(rows[-1])
         if size > _BATCH_BYTES:
             break
-    return ("[" + b",".join(parts).decode() + "]" if parts else ""), records[: len(parts)]
+    return rows, records[: len(rows)]
 
 
 def _status_of(error: BaseException) -> str:

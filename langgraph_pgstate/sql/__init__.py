@@ -7,7 +7,8 @@ A query file holds statements like
     DELETE FROM /*schema*/checkpoints WHERE thread_id = :thread_id;
 
 `/*schema*/` stands before every table and leaves the file valid SQL; `:parameter` names become `$1 … $n` in the order
-of their first use. Both are resolved once per schema.
+of their first use. Both are resolved once per schema. Lines that begin with `--+recorded` belong to a second query of
+the same text, `<name>_recorded`, alone.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from langgraph_pgstate.settings import check_schema_name
 _MARKER = "/*schema*/"
 _SCHEMA_NAME = "/*schema_name*/pgstate"
 _HEADER = re.compile(r"^-- name: (\w+)\n((?:-- .*\n)+)", re.MULTILINE)
+_VARIANT = "recorded"
+_VARIANT_LINE = re.compile(rf"^--\+{_VARIANT} (.*\n)", re.MULTILINE)
 _MONTH = re.compile(r"[0-9]{4,}_[0-9]{2}")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
@@ -105,6 +108,15 @@ def snapshot() -> str:
     return _read("snapshot.sql")
 
 
+def preload(schema: str) -> None:
+    """Read every file that is needed in `schema` later, so that an event loop never has to."""
+    queries(schema)
+    migrations()
+    for entry in resources.files(__name__).iterdir():
+        if entry.name.endswith(".sql"):
+            _read(entry.name)
+
+
 @cache
 def migrations() -> tuple[Migration, ...]:
     """Every migration this package ships, in order."""
@@ -174,6 +186,7 @@ def _created(schema: str, name: str, create_schema: bool) -> str:
     return "\n".join([*first, _in_schema(_read(name), schema)])
 
 
+@cache
 def _read(name: str) -> str:
     return resources.files(__name__).joinpath(name).read_text("utf-8")
 
@@ -186,7 +199,10 @@ def _load(schema: str, folder: str) -> list[NamedQuery]:
         for header, following in zip(headers, [*headers[1:], None], strict=True):
             body = text[header.end() : following.start() if following else len(text)].strip().rstrip(";")
             purpose = " ".join(line.removeprefix("-- ") for line in header.group(2).splitlines())
-            found.append(_parse(header.group(1), purpose, _in_schema(body, schema)))
+            found.append(_parse(header.group(1), purpose, _in_schema(_VARIANT_LINE.sub("", body), schema)))
+            if _VARIANT_LINE.search(body):
+                body = _VARIANT_LINE.sub(r"\1", body)
+                found.append(_parse(f"{header.group(1)}_{_VARIANT}", purpose, _in_schema(body, schema)))
     return found
 
 

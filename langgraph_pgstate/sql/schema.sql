@@ -12,7 +12,7 @@ CREATE TABLE /*schema*/migrations (
 
 -- A thread is one conversation or task. Its row is made by its first put and touched every few seconds while it
 -- lives, so that listing threads never reads checkpoints. `version` counts updates of title and metadata, so that a
--- stale one can be refused.
+-- stale one can be refused. A thread that was forked off another says from where.
 CREATE TABLE /*schema*/threads (
     thread_id text COLLATE "C" NOT NULL,
     agent text,
@@ -25,6 +25,8 @@ CREATE TABLE /*schema*/threads (
     metadata jsonb NOT NULL DEFAULT '{}',
     version integer NOT NULL DEFAULT 1,
     expires_at timestamptz,
+    forked_from_thread_id text COLLATE "C",
+    forked_from_checkpoint_id text COLLATE "C",
     PRIMARY KEY (thread_id)
 );
 CREATE INDEX threads_updated_at_idx ON /*schema*/threads (updated_at DESC, thread_id);
@@ -37,8 +39,10 @@ CREATE INDEX threads_metadata_idx ON /*schema*/threads USING gin (metadata jsonb
 
 -- A checkpoint is the state after one superstep, linked to its parent. `state` holds what is small (versions, scalars)
 -- and, for every other channel, references into `segment_ids`. `revision` is drawn anew whenever the row is written: a
--- process that builds on what it remembers of a checkpoint must find it unchanged. What a question may filter by has a typed column;
--- `metadata` keeps everything.
+-- process that builds on what it remembers of a checkpoint must find it unchanged. What a question may filter by has a
+-- typed column; `metadata` keeps everything. `next_checkpoint_id` is one that was made from here, where a prune took all
+-- of those away: the branch has moved on. `state_version` is the version of the user's state its values are of; none
+-- stands for the first.
 CREATE TABLE /*schema*/checkpoints (
     thread_id text COLLATE "C" NOT NULL,
     checkpoint_ns text COLLATE "C" NOT NULL,
@@ -52,6 +56,8 @@ CREATE TABLE /*schema*/checkpoints (
     segment_ids integer[] NOT NULL,
     metadata jsonb NOT NULL,
     state bytea NOT NULL,
+    next_checkpoint_id text COLLATE "C",
+    state_version integer,
     PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id)
 ) WITH (toast_tuple_target = 4080);
 ALTER TABLE /*schema*/checkpoints ALTER COLUMN state SET STORAGE EXTERNAL;
@@ -93,6 +99,58 @@ CREATE TABLE /*schema*/writes (
 ) WITH (toast_tuple_target = 4080);
 ALTER TABLE /*schema*/writes ALTER COLUMN data SET STORAGE EXTERNAL;
 CREATE INDEX writes_run_id_idx ON /*schema*/writes (run_id) WHERE run_id IS NOT NULL;
+-- The questions that graphs have asked, in the root namespace, where those of subgraphs stand, too: newest first.
+CREATE INDEX writes_interrupts_idx ON /*schema*/writes (created_at DESC, thread_id, task_id)
+    WHERE idx = -3 AND checkpoint_ns = '';
+
+-- What a user calls a checkpoint: "before refund". Prunes keep what has a label.
+CREATE TABLE /*schema*/labels (
+    thread_id text COLLATE "C" NOT NULL,
+    checkpoint_ns text COLLATE "C" NOT NULL,
+    checkpoint_id text COLLATE "C" NOT NULL,
+    label text NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id)
+);
+
+-- A lease is the right to advance a thread until `expires_at`, by the database's clock. Whoever takes it over raises
+-- `fencing_token`, so that what its last holder still writes is refused. No holder: given back. A thread's first token
+-- is the time in microseconds: it stays greater than all before it when the row went meanwhile.
+CREATE TABLE /*schema*/leases (
+    thread_id text COLLATE "C" NOT NULL,
+    holder_id text COLLATE "C",
+    fencing_token bigint NOT NULL,
+    acquired_at timestamptz NOT NULL DEFAULT now(),
+    renewed_at timestamptz NOT NULL DEFAULT now(),
+    expires_at timestamptz NOT NULL,
+    PRIMARY KEY (thread_id)
+);
+CREATE INDEX leases_expires_at_idx ON /*schema*/leases (expires_at, thread_id);
+
+-- Threads that were deleted, for as long as a run that was still going may try to write to them.
+CREATE TABLE /*schema*/tombstones (
+    thread_id text COLLATE "C" NOT NULL,
+    deleted_at timestamptz NOT NULL DEFAULT now(),
+    expires_at timestamptz NOT NULL,
+    PRIMARY KEY (thread_id)
+);
+CREATE INDEX tombstones_expires_at_idx ON /*schema*/tombstones (expires_at, thread_id);
+
+-- Answers of humans to interrupts, each once; the graph is resumed with them by whoever comes next. `answer_id` is drawn
+-- anew for each call that answers: whoever asks again after a lost connection finds its own.
+CREATE TABLE /*schema*/answers (
+    thread_id text COLLATE "C" NOT NULL,
+    checkpoint_ns text COLLATE "C" NOT NULL,
+    checkpoint_id text COLLATE "C" NOT NULL,
+    interrupt_id text COLLATE "C" NOT NULL,
+    answer_id text NOT NULL,
+    task_id text COLLATE "C" NOT NULL,
+    answered_at timestamptz NOT NULL DEFAULT now(),
+    answered_by text,
+    value_type text NOT NULL,
+    value bytea NOT NULL,
+    PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id, interrupt_id)
+);
 
 -- The channels a user wants to ask for in SQL: the latest values of each thread's root namespace, written with its
 -- checkpoint.
@@ -253,6 +311,22 @@ CREATE TABLE /*schema*/events (
     PRIMARY KEY (thread_id, event_id)
 );
 CREATE INDEX events_kind_idx ON /*schema*/events (kind, created_at);
+
+-- What was recorded and is not in the tables yet: one row beside each checkpoint, in its transaction, with the runs,
+-- spans, events and messages that came with it, packed. A writer moves it within moments, whoever comes next after a
+-- crash; taking a row out and writing what it says is one transaction, so it is done once. `is_alone`: noted without a
+-- checkpoint that would lead to it, as the end of a run is.
+CREATE TABLE /*schema*/journal (
+    thread_id text COLLATE "C" NOT NULL,
+    entry_id text COLLATE "C" NOT NULL,
+    run_id text COLLATE "C",
+    is_alone boolean NOT NULL DEFAULT false,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    data bytea NOT NULL,
+    PRIMARY KEY (thread_id, entry_id)
+) WITH (toast_tuple_target = 4080, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+ALTER TABLE /*schema*/journal ALTER COLUMN data SET STORAGE EXTERNAL;
+CREATE INDEX journal_run_id_idx ON /*schema*/journal (run_id) WHERE is_alone;
 
 -- What tokens cost, per million, from a time on. The user's to edit; a span's cost is computed when it is stored.
 CREATE TABLE /*schema*/prices (

@@ -22,13 +22,18 @@ WITH base AS MATERIALIZED (
     FROM held CROSS JOIN LATERAL unnest(:new_ids::integer[], :new_starts::integer[], :new_lengths::integer[])
         AS new (segment_id, start, length)
 )
+--+recorded , noted AS (
+--+recorded     INSERT INTO /*schema*/journal (thread_id, entry_id, run_id, data)
+--+recorded     SELECT :thread_id, :entry_id::text, :run_id::text, :entry::bytea FROM held
+--+recorded )
 INSERT INTO /*schema*/checkpoints AS stored (
     thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, revision, segment_ids,
-    metadata, state
+    metadata, state, state_version
 )
 SELECT
     :thread_id, :checkpoint_ns, :checkpoint_id::text, :parent_checkpoint_id::text, :run_id::text, :source::text,
-    :step::integer, :revision::bigint, :segment_ids::integer[], :metadata::jsonb, :state::bytea
+    :step::integer, :revision::bigint, :segment_ids::integer[], :metadata::jsonb, :state::bytea,
+    :state_version::integer
 FROM held
 ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
     parent_checkpoint_id = excluded.parent_checkpoint_id,
@@ -39,17 +44,24 @@ ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
     -- What the row once referred to stays referred to: another process may be about to inherit it.
     segment_ids = excluded.segment_ids || stored.segment_ids,
     metadata = excluded.metadata,
-    state = excluded.state;
+    state = excluded.state,
+    state_version = excluded.state_version;
 
 -- name: put_checkpoint_alone
 -- Stores a checkpoint that has no new segments and inherits nothing, for less than the whole costs; touches no row, and writes nothing, when its thread's row is gone.
+--+recorded WITH noted AS (
+--+recorded     INSERT INTO /*schema*/journal (thread_id, entry_id, run_id, data)
+--+recorded     SELECT :thread_id, :entry_id::text, :run_id::text, :entry::bytea
+--+recorded     WHERE EXISTS (SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id)
+--+recorded )
 INSERT INTO /*schema*/checkpoints AS stored (
     thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, revision, segment_ids,
-    metadata, state
+    metadata, state, state_version
 )
 SELECT
     :thread_id, :checkpoint_ns::text, :checkpoint_id::text, :parent_checkpoint_id::text, :run_id::text, :source::text,
-    :step::integer, :revision::bigint, :segment_ids::integer[], :metadata::jsonb, :state::bytea
+    :step::integer, :revision::bigint, :segment_ids::integer[], :metadata::jsonb, :state::bytea,
+    :state_version::integer
 WHERE EXISTS (SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id)
 ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
     parent_checkpoint_id = excluded.parent_checkpoint_id,
@@ -59,7 +71,8 @@ ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
     revision = excluded.revision,
     segment_ids = excluded.segment_ids || stored.segment_ids,
     metadata = excluded.metadata,
-    state = excluded.state;
+    state = excluded.state,
+    state_version = excluded.state_version;
 
 -- name: hold_checkpoints
 -- Locks some checkpoints of a namespace against deletion until the transaction ends; answers their revisions.
@@ -70,19 +83,20 @@ FOR KEY SHARE;
 -- name: get_checkpoint
 -- Reads one checkpoint by id: its row, then its segments, then its pending writes.
 WITH head AS MATERIALIZED (
-    SELECT checkpoint_id, parent_checkpoint_id, metadata, state, segment_ids, revision FROM /*schema*/checkpoints
+    SELECT checkpoint_id, parent_checkpoint_id, metadata, state, segment_ids, revision, state_version
+    FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id
 )
 SELECT 0 AS kind, checkpoint_id AS a, parent_checkpoint_id AS b, metadata::text AS c, revision AS n, state AS data,
-    segment_ids AS ids
+    segment_ids AS ids, state_version
 FROM head
 UNION ALL
-SELECT 1, NULL, NULL, NULL, s.segment_id, s.data, NULL
+SELECT 1, NULL, NULL, NULL, s.segment_id, s.data, NULL, NULL
 FROM /*schema*/segments s
 WHERE s.thread_id = :thread_id AND s.segment_id = ANY((SELECT segment_ids FROM head)::integer[])
 UNION ALL
 (
-    SELECT 2, w.task_id, w.task_path, NULL, w.idx, w.data, NULL
+    SELECT 2, w.task_id, w.task_path, NULL, w.idx, w.data, NULL, NULL
     FROM /*schema*/writes w
     WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns
         AND w.checkpoint_id = (SELECT checkpoint_id FROM head)
@@ -92,20 +106,21 @@ UNION ALL
 -- name: get_latest_checkpoint
 -- Reads the newest checkpoint of a namespace: its row, then its segments, then its pending writes.
 WITH head AS MATERIALIZED (
-    SELECT checkpoint_id, parent_checkpoint_id, metadata, state, segment_ids, revision FROM /*schema*/checkpoints
+    SELECT checkpoint_id, parent_checkpoint_id, metadata, state, segment_ids, revision, state_version
+    FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns
     ORDER BY checkpoint_id DESC LIMIT 1
 )
 SELECT 0 AS kind, checkpoint_id AS a, parent_checkpoint_id AS b, metadata::text AS c, revision AS n, state AS data,
-    segment_ids AS ids
+    segment_ids AS ids, state_version
 FROM head
 UNION ALL
-SELECT 1, NULL, NULL, NULL, s.segment_id, s.data, NULL
+SELECT 1, NULL, NULL, NULL, s.segment_id, s.data, NULL, NULL
 FROM /*schema*/segments s
 WHERE s.thread_id = :thread_id AND s.segment_id = ANY((SELECT segment_ids FROM head)::integer[])
 UNION ALL
 (
-    SELECT 2, w.task_id, w.task_path, NULL, w.idx, w.data, NULL
+    SELECT 2, w.task_id, w.task_path, NULL, w.idx, w.data, NULL, NULL
     FROM /*schema*/writes w
     WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns
         AND w.checkpoint_id = (SELECT checkpoint_id FROM head)
@@ -115,7 +130,7 @@ UNION ALL
 -- name: list_in_namespace
 -- A page of one namespace's checkpoints, newest first, below a cursor; the state is read only when it is asked for.
 SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata::text, created_at,
-    CASE WHEN :with_state::boolean THEN state END, segment_ids
+    CASE WHEN :with_state::boolean THEN state END, segment_ids, state_version
 FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns
     AND checkpoint_id < :cursor_id::text
@@ -131,7 +146,7 @@ LIMIT :page_size;
 -- name: list_in_thread
 -- A page of one thread's checkpoints over all its namespaces, newest first, below a cursor.
 SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata::text, created_at,
-    CASE WHEN :with_state::boolean THEN state END, segment_ids
+    CASE WHEN :with_state::boolean THEN state END, segment_ids, state_version
 FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id
     AND (checkpoint_id, checkpoint_ns) < (:cursor_id::text, :cursor_ns::text)
@@ -148,7 +163,7 @@ LIMIT :page_size;
 -- A page of at most 50 of all threads' checkpoints, newest first, below a cursor. The collation picks the index made for it: the same order, under another name. The inner limit lets the planner walk it; copies of a thread share ids, hence the ties.
 SELECT * FROM (
     SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata::text, created_at,
-        CASE WHEN :with_state::boolean THEN state END, segment_ids
+        CASE WHEN :with_state::boolean THEN state END, segment_ids, state_version
     FROM /*schema*/checkpoints
     WHERE checkpoint_id COLLATE "POSIX" <= :cursor_id::text
         AND (checkpoint_id, thread_id, checkpoint_ns) < (:cursor_id, :cursor_thread::text, :cursor_ns::text)
@@ -166,7 +181,7 @@ LIMIT :page_size;
 -- name: list_of_run
 -- Every checkpoint of one run over all threads, newest first, below a cursor; for when nothing but the run is known.
 SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata::text, created_at,
-    CASE WHEN :with_state::boolean THEN state END, segment_ids
+    CASE WHEN :with_state::boolean THEN state END, segment_ids, state_version
 FROM /*schema*/checkpoints
 WHERE run_id = :run_id
     AND (checkpoint_id, thread_id, checkpoint_ns) < (:cursor_id::text, :cursor_thread::text, :cursor_ns::text)
@@ -180,15 +195,16 @@ LIMIT :page_size;
 -- name: get_lineage
 -- The ancestors of a checkpoint, nearest first, with their state but no segments; at most `page_size` of them.
 WITH RECURSIVE lineage AS (
-    SELECT checkpoint_id, parent_checkpoint_id, state, segment_ids, 0 AS depth FROM /*schema*/checkpoints
+    SELECT checkpoint_id, parent_checkpoint_id, state, segment_ids, state_version, 0 AS depth
+    FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id
     UNION ALL
-    SELECT c.checkpoint_id, c.parent_checkpoint_id, c.state, c.segment_ids, l.depth + 1
+    SELECT c.checkpoint_id, c.parent_checkpoint_id, c.state, c.segment_ids, c.state_version, l.depth + 1
     FROM lineage l JOIN /*schema*/checkpoints c
         ON c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns AND c.checkpoint_id = l.parent_checkpoint_id
     WHERE l.depth < :page_size - 1
 )
-SELECT checkpoint_id, parent_checkpoint_id, state, segment_ids FROM lineage ORDER BY depth;
+SELECT checkpoint_id, parent_checkpoint_id, state, segment_ids, state_version FROM lineage ORDER BY depth;
 
 -- name: get_states
 -- The state, without segments, of some checkpoints of a namespace.
@@ -196,10 +212,11 @@ SELECT checkpoint_id, state, segment_ids, revision FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[]);
 
 -- name: scan_states
--- A page of a namespace's states without segments, newest first, below a cursor.
+-- A page of a namespace's states without segments, newest first, below a cursor; only those of one state version, if one is given.
 SELECT checkpoint_id, state, segment_ids, revision FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns
     AND checkpoint_id < :cursor_id::text
+    AND (:state_version::integer IS NULL OR coalesce(state_version, 1) = :state_version)
 ORDER BY checkpoint_id DESC
 LIMIT :page_size;
 
@@ -210,7 +227,12 @@ SELECT c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id, c.metadata::tex
     EXISTS (
         SELECT 1 FROM /*schema*/writes w
         WHERE w.thread_id = :thread_id AND w.checkpoint_ns = c.checkpoint_ns AND w.checkpoint_id = c.checkpoint_id
-    ) AS has_writes
+    ) AS has_writes,
+    EXISTS (
+        SELECT 1 FROM /*schema*/labels l
+        WHERE l.thread_id = :thread_id AND l.checkpoint_ns = c.checkpoint_ns AND l.checkpoint_id = c.checkpoint_id
+    ) AS is_labelled,
+    c.next_checkpoint_id IS NOT NULL AS has_moved_on
 FROM /*schema*/checkpoints c
 WHERE c.thread_id = :thread_id
 ORDER BY c.checkpoint_ns, c.checkpoint_id;
@@ -225,9 +247,19 @@ WITH gone AS (
     DELETE FROM /*schema*/writes
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[])
     RETURNING octet_length(data) AS bytes
+), gone_answers AS (
+    DELETE FROM /*schema*/answers
+    WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[])
 )
 SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM gone_writes),
     (SELECT coalesce(sum(bytes), 0)::bigint FROM gone) + (SELECT coalesce(sum(bytes), 0)::bigint FROM gone_writes);
+
+-- name: note_next_checkpoints
+-- Notes of some checkpoints of a namespace, all of whose children are about to go, that they had some.
+UPDATE /*schema*/checkpoints c SET next_checkpoint_id = moved.next_checkpoint_id
+FROM unnest(:checkpoint_ids::text[], :next_ids::text[]) AS moved (checkpoint_id, next_checkpoint_id)
+WHERE c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns AND c.checkpoint_id = moved.checkpoint_id
+    AND c.next_checkpoint_id IS NULL;
 
 -- name: count_checkpoints
 -- What `delete_checkpoints` would remove.
@@ -247,13 +279,18 @@ SELECT thread_id FROM /*schema*/checkpoints WHERE run_id = ANY(:run_ids::text[])
 UNION
 SELECT thread_id FROM /*schema*/writes WHERE run_id = ANY(:run_ids::text[])
 UNION
-SELECT thread_id FROM /*schema*/runs WHERE run_id = ANY(:run_ids::text[]);
+SELECT thread_id FROM /*schema*/runs WHERE run_id = ANY(:run_ids::text[])
+UNION
+SELECT thread_id FROM /*schema*/journal WHERE run_id = ANY(:run_ids::text[]) AND is_alone;
 
 -- name: delete_runs
 -- Removes some runs from a thread: their checkpoints with all that was first in them, the writes on those, their own writes elsewhere in it, and what was recorded of them; but not what their tools did to the world.
 WITH gone AS (
     DELETE FROM /*schema*/checkpoints WHERE thread_id = :thread_id AND run_id = ANY(:run_ids::text[])
     RETURNING checkpoint_ns, checkpoint_id
+), gone_answers AS (
+    DELETE FROM /*schema*/answers a
+    WHERE a.thread_id = :thread_id AND (a.checkpoint_ns, a.checkpoint_id) IN (SELECT * FROM gone)
 ), gone_messages AS (
     DELETE FROM /*schema*/messages m
     WHERE m.thread_id = :thread_id
@@ -267,6 +304,9 @@ WITH gone AS (
     DELETE FROM /*schema*/spans WHERE thread_id = :thread_id AND run_id = ANY(:run_ids::text[])
 ), gone_events AS (
     DELETE FROM /*schema*/events WHERE thread_id = :thread_id AND run_id = ANY(:run_ids::text[])
+), gone_labels AS (
+    DELETE FROM /*schema*/labels l
+    WHERE l.thread_id = :thread_id AND (l.checkpoint_ns, l.checkpoint_id) IN (SELECT * FROM gone)
 )
 DELETE FROM /*schema*/writes w
 WHERE w.thread_id = :thread_id

@@ -1,27 +1,37 @@
 -- name: add_messages
--- Stores the messages a checkpoint of the root namespace is the first to have, if that checkpoint was stored; what first appeared in a subgraph is the root's from then on.
-WITH stored AS MATERIALIZED (
-    SELECT 1 FROM /*schema*/checkpoints
-    WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id::text
-        AND revision = :revision::bigint
+-- Stores the messages that some checkpoints of root namespaces are the first to have, if those are there; what first appeared in a subgraph is the root's from then on.
+WITH said AS MATERIALIZED (
+    SELECT s.thread_id, s.checkpoint_ns, s.checkpoint_id, s.run_id, s.channel, s.place, c.created_at, new.*
+    FROM ROWS FROM (jsonb_to_recordset(:changes::jsonb) AS (
+        thread_id text, checkpoint_ns text, checkpoint_id text, run_id text, channel text, messages jsonb
+    )) WITH ORDINALITY AS s (thread_id, checkpoint_ns, checkpoint_id, run_id, channel, messages, place)
+    JOIN /*schema*/checkpoints c
+        ON c.thread_id = s.thread_id AND c.checkpoint_ns = s.checkpoint_ns AND c.checkpoint_id = s.checkpoint_id
+        AND c.thread_id = ANY(:thread_ids::text[])
+    CROSS JOIN LATERAL jsonb_to_recordset(s.messages) AS new (
+        message_id text, position integer, role text, agent text, content text, tool_calls jsonb, tool_call_id text,
+        input_tokens bigint, output_tokens bigint
+    )
 ), moved AS (
-    DELETE FROM /*schema*/messages
-    WHERE thread_id = :thread_id AND message_id = ANY(:message_ids::text[]) AND checkpoint_ns <> ''
-        AND EXISTS (SELECT 1 FROM stored)
-    RETURNING message_id, created_at
+    DELETE FROM /*schema*/messages m USING (SELECT DISTINCT thread_id, message_id FROM said) AS gone
+    WHERE m.thread_id = gone.thread_id AND m.message_id = gone.message_id AND m.thread_id = ANY(:thread_ids)
+        AND m.checkpoint_ns <> ''
+    RETURNING m.thread_id, m.message_id, m.created_at
 )
 INSERT INTO /*schema*/messages AS known (
     thread_id, message_id, checkpoint_id, checkpoint_ns, channel, position, change, created_at, run_id, role, agent,
     content, tool_calls, tool_call_id, input_tokens, output_tokens
 )
-SELECT :thread_id, new.message_id, :checkpoint_id, :checkpoint_ns, :channel::text, new.position, 'added',
-    coalesce((SELECT min(moved.created_at) FROM moved WHERE moved.message_id = new.message_id), now()),
-    :run_id::text, new.role, new.agent, new.content, new.tool_calls, new.tool_call_id, new.input_tokens,
-    new.output_tokens
-FROM stored CROSS JOIN LATERAL jsonb_to_recordset(:messages::jsonb) AS new (
-        message_id text, position integer, role text, agent text, content text, tool_calls jsonb, tool_call_id text,
-        input_tokens bigint, output_tokens bigint
-    )
+SELECT DISTINCT ON (said.thread_id COLLATE "C", said.message_id COLLATE "C", said.checkpoint_id COLLATE "C")
+    said.thread_id, said.message_id, said.checkpoint_id, said.checkpoint_ns, said.channel, said.position, 'added',
+    coalesce((
+        SELECT min(moved.created_at) FROM moved
+        WHERE moved.thread_id = said.thread_id AND moved.message_id = said.message_id
+    ), said.created_at),
+    said.run_id, said.role, said.agent, said.content, said.tool_calls, said.tool_call_id, said.input_tokens,
+    said.output_tokens
+FROM said
+ORDER BY said.thread_id COLLATE "C", said.message_id COLLATE "C", said.checkpoint_id COLLATE "C", said.place
 ON CONFLICT (thread_id, message_id, checkpoint_id) DO UPDATE SET
     position = excluded.position,
     change = excluded.change,
@@ -36,27 +46,35 @@ ON CONFLICT (thread_id, message_id, checkpoint_id) DO UPDATE SET
 WHERE known.channel = excluded.channel;
 
 -- name: add_subgraph_messages
--- Stores the messages a subgraph's checkpoint is the first to have, if that checkpoint was stored; what the thread has already is left out.
-WITH stored AS MATERIALIZED (
-    SELECT 1 FROM /*schema*/checkpoints
-    WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id::text
-        AND revision = :revision::bigint
+-- Stores the messages that some checkpoints of subgraphs are the first to have, if those are there; what a thread has already is left out.
+WITH said AS MATERIALIZED (
+    SELECT s.thread_id, s.checkpoint_ns, s.checkpoint_id, s.run_id, s.channel, s.place, c.created_at, new.*
+    FROM ROWS FROM (jsonb_to_recordset(:changes::jsonb) AS (
+        thread_id text, checkpoint_ns text, checkpoint_id text, run_id text, channel text, messages jsonb
+    )) WITH ORDINALITY AS s (thread_id, checkpoint_ns, checkpoint_id, run_id, channel, messages, place)
+    JOIN /*schema*/checkpoints c
+        ON c.thread_id = s.thread_id AND c.checkpoint_ns = s.checkpoint_ns AND c.checkpoint_id = s.checkpoint_id
+        AND c.thread_id = ANY(:thread_ids::text[])
+    CROSS JOIN LATERAL jsonb_to_recordset(s.messages) AS new (
+        message_id text, position integer, role text, agent text, content text, tool_calls jsonb, tool_call_id text,
+        input_tokens bigint, output_tokens bigint
+    )
 )
 INSERT INTO /*schema*/messages AS known (
     thread_id, message_id, checkpoint_id, checkpoint_ns, channel, position, change, created_at, run_id, role, agent,
     content, tool_calls, tool_call_id, input_tokens, output_tokens
 )
-SELECT :thread_id, new.message_id, :checkpoint_id, :checkpoint_ns, :channel::text, new.position, 'added', now(),
-    :run_id::text, new.role, new.agent, new.content, new.tool_calls, new.tool_call_id, new.input_tokens,
-    new.output_tokens
-FROM stored CROSS JOIN LATERAL jsonb_to_recordset(:messages::jsonb) AS new (
-        message_id text, position integer, role text, agent text, content text, tool_calls jsonb, tool_call_id text,
-        input_tokens bigint, output_tokens bigint
-    )
+SELECT DISTINCT ON (said.thread_id COLLATE "C", said.message_id COLLATE "C")
+    said.thread_id, said.message_id, said.checkpoint_id, said.checkpoint_ns, said.channel, said.position, 'added',
+    said.created_at, said.run_id, said.role, said.agent, said.content, said.tool_calls, said.tool_call_id,
+    said.input_tokens, said.output_tokens
+FROM said
 WHERE NOT EXISTS (
     SELECT 1 FROM /*schema*/messages other
-    WHERE other.thread_id = :thread_id AND other.message_id = new.message_id AND other.checkpoint_id <> :checkpoint_id
+    WHERE other.thread_id = said.thread_id AND other.message_id = said.message_id
+        AND other.checkpoint_id <> said.checkpoint_id AND other.thread_id = ANY(:thread_ids)
 )
+ORDER BY said.thread_id COLLATE "C", said.message_id COLLATE "C", said.place
 ON CONFLICT (thread_id, message_id, checkpoint_id) DO UPDATE SET
     position = excluded.position,
     change = excluded.change,
@@ -73,11 +91,10 @@ WHERE known.channel = excluded.channel;
 -- name: reconcile_messages
 -- Compares a channel's messages at a checkpoint with what its branch had before, and stores what was added, edited and removed, if that checkpoint was stored.
 WITH RECURSIVE lineage AS (
-    SELECT checkpoint_id, parent_checkpoint_id FROM /*schema*/checkpoints
+    SELECT checkpoint_id, parent_checkpoint_id, created_at FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id::text
-        AND revision = :revision::bigint
     UNION ALL
-    SELECT c.checkpoint_id, c.parent_checkpoint_id FROM lineage l JOIN /*schema*/checkpoints c
+    SELECT c.checkpoint_id, c.parent_checkpoint_id, c.created_at FROM lineage l JOIN /*schema*/checkpoints c
         ON c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns AND c.checkpoint_id = l.parent_checkpoint_id
 ), earlier AS MATERIALIZED (
     -- The last word on each message; what a prune took the checkpoint of belongs to the branches that go on from it, or later.
@@ -133,9 +150,9 @@ INSERT INTO /*schema*/messages AS known (
     content, tool_calls, tool_call_id, input_tokens, output_tokens
 )
 SELECT :thread_id, c.message_id, :checkpoint_id, :checkpoint_ns, :channel, c.position, c.change,
-    coalesce(first.created_at, now()), :run_id::text, c.role, c.agent, c.content, c.tool_calls, c.tool_call_id,
+    coalesce(first.created_at, head.created_at), :run_id::text, c.role, c.agent, c.content, c.tool_calls, c.tool_call_id,
     c.input_tokens, c.output_tokens
-FROM changes c LEFT JOIN LATERAL (
+FROM changes c JOIN lineage head ON head.checkpoint_id = :checkpoint_id LEFT JOIN LATERAL (
     SELECT min(moved.created_at) AS created_at FROM moved WHERE moved.message_id = c.message_id
 ) AS first ON true
 ON CONFLICT (thread_id, message_id, checkpoint_id) DO UPDATE SET

@@ -1,7 +1,7 @@
 -- name: list_threads
 -- A page of threads, most recently touched first, below a cursor; reads no checkpoint.
 SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, t.metadata,
-    t.version, t.expires_at
+    t.version, t.expires_at, t.forked_from_thread_id, t.forked_from_checkpoint_id
 FROM /*schema*/threads t
 WHERE t.updated_at <= :cursor_updated_at::timestamptz
     AND (t.updated_at < :cursor_updated_at OR t.thread_id > :cursor_id::text)
@@ -19,7 +19,7 @@ LIMIT :page_size;
 -- name: list_threads_of_user
 -- The same for the threads of one user.
 SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, t.metadata,
-    t.version, t.expires_at
+    t.version, t.expires_at, t.forked_from_thread_id, t.forked_from_checkpoint_id
 FROM /*schema*/threads t
 WHERE t.user_id = :user_id::text AND t.updated_at <= :cursor_updated_at::timestamptz
     AND (t.updated_at < :cursor_updated_at OR t.thread_id > :cursor_id::text)
@@ -36,7 +36,7 @@ LIMIT :page_size;
 -- name: list_threads_of_tenant
 -- The same for the threads of one tenant.
 SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, t.metadata,
-    t.version, t.expires_at
+    t.version, t.expires_at, t.forked_from_thread_id, t.forked_from_checkpoint_id
 FROM /*schema*/threads t
 WHERE t.tenant_id = :tenant_id::text AND t.updated_at <= :cursor_updated_at::timestamptz
     AND (t.updated_at < :cursor_updated_at OR t.thread_id > :cursor_id::text)
@@ -53,7 +53,7 @@ LIMIT :page_size;
 -- name: list_threads_with_status
 -- The same for the threads of one status that is not idle.
 SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, t.metadata,
-    t.version, t.expires_at
+    t.version, t.expires_at, t.forked_from_thread_id, t.forked_from_checkpoint_id
 FROM /*schema*/threads t
 WHERE t.status <> 'idle' AND t.status = :status::text AND t.updated_at <= :cursor_updated_at::timestamptz
     AND (t.updated_at < :cursor_updated_at OR t.thread_id > :cursor_id::text)
@@ -79,7 +79,7 @@ WITH found AS (
     SELECT s.thread_id FROM /*schema*/projections s WHERE :driver = 'path' AND s.state @@ :path::jsonpath
 )
 SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, t.metadata,
-    t.version, t.expires_at
+    t.version, t.expires_at, t.forked_from_thread_id, t.forked_from_checkpoint_id
 FROM found f JOIN /*schema*/threads t ON t.thread_id = f.thread_id
     LEFT JOIN /*schema*/projections p ON p.thread_id = f.thread_id
 WHERE (:metadata::jsonb IS NULL OR t.metadata @> :metadata)
@@ -101,7 +101,7 @@ LIMIT :page_size;
 -- name: get_thread
 -- One thread, with its newest checkpoint in the root namespace and its projected channels.
 SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, t.metadata,
-    t.version, t.expires_at,
+    t.version, t.expires_at, t.forked_from_thread_id, t.forked_from_checkpoint_id,
     (
         SELECT c.checkpoint_id FROM /*schema*/checkpoints c WHERE c.thread_id = :thread_id AND c.checkpoint_ns = ''
         ORDER BY c.checkpoint_id DESC LIMIT 1

@@ -1,5 +1,5 @@
 -- name: put_runs
--- Starts and ends runs; a run whose row is gone is not made again, an ended one not reopened by what is late.
+-- Starts and ends runs; a run whose row or thread is gone is not made again, an ended one not reopened by what is late.
 INSERT INTO /*schema*/runs AS stored (
     thread_id, run_id, attempt, status, agent, tenant_id, user_id, holder_id, alive_until, started_at, ended_at,
     first_checkpoint_id, last_checkpoint_id, steps, error_type, error_message, error_traceback, input, output
@@ -10,15 +10,27 @@ SELECT
     CASE WHEN s.ended_at IS NULL THEN now() + make_interval(secs => :ttl::double precision) END,
     to_timestamp(s.started_at), to_timestamp(s.ended_at), s.first_checkpoint_id, s.last_checkpoint_id, s.steps,
     s.error_type, s.error_message, s.error_traceback, s.input, s.output
-FROM jsonb_to_recordset(:rows::jsonb) AS s (
-    thread_id text, run_id text, is_new boolean, attempt integer, status text, agent text, tenant_id text, user_id text,
-    holder_id text, started_at double precision, ended_at double precision, first_checkpoint_id text,
-    last_checkpoint_id text, steps integer, error_type text, error_message text, error_traceback text, input jsonb,
-    output jsonb
-)
+FROM (
+    -- Of several rows of one run the last.
+    SELECT DISTINCT ON (thread_id COLLATE "C", run_id COLLATE "C")
+        r.*, bool_or(r.is_new) OVER (PARTITION BY r.thread_id, r.run_id) AS is_first
+    FROM ROWS FROM (jsonb_to_recordset(:rows::jsonb) AS (
+        thread_id text, run_id text, is_new boolean, attempt integer, status text, agent text, tenant_id text,
+        user_id text, holder_id text, started_at double precision, ended_at double precision, first_checkpoint_id text,
+        last_checkpoint_id text, steps integer, error_type text, error_message text, error_traceback text, input jsonb,
+        output jsonb
+    )) WITH ORDINALITY AS r (
+        thread_id, run_id, is_new, attempt, status, agent, tenant_id, user_id, holder_id, started_at, ended_at,
+        first_checkpoint_id, last_checkpoint_id, steps, error_type, error_message, error_traceback, input, output, place
+    )
+    ORDER BY thread_id COLLATE "C", run_id COLLATE "C", ended_at IS NULL, place DESC
+) AS s
 LEFT JOIN /*schema*/threads t ON t.thread_id = s.thread_id AND t.thread_id = ANY(:thread_ids::text[])
 LEFT JOIN /*schema*/runs r ON r.thread_id = s.thread_id AND r.run_id = s.run_id AND r.thread_id = ANY(:thread_ids)
-WHERE s.is_new OR r.run_id IS NOT NULL
+WHERE r.run_id IS NOT NULL OR (s.is_first AND NOT EXISTS (
+    SELECT 1 FROM /*schema*/tombstones d
+    WHERE d.thread_id = s.thread_id AND d.thread_id = ANY(:thread_ids) AND d.expires_at > now()
+))
 ORDER BY s.thread_id COLLATE "C", s.run_id COLLATE "C"
 ON CONFLICT (thread_id, run_id) DO UPDATE SET
     attempt = CASE WHEN excluded.started_at = stored.started_at THEN stored.attempt
@@ -43,13 +55,15 @@ WHERE excluded.started_at > stored.started_at
     OR (excluded.started_at = stored.started_at AND (stored.ended_at IS NULL OR excluded.ended_at IS NOT NULL));
 
 -- name: put_new_threads
--- Makes the rows of threads that a run starts on and no checkpoint was put on yet.
+-- Makes the rows of threads that a run starts on and no checkpoint was put on yet; not of deleted ones.
 INSERT INTO /*schema*/threads (thread_id, agent, user_id, tenant_id)
 SELECT s.thread_id, s.agent, s.user_id, s.tenant_id
 FROM jsonb_to_recordset(:rows::jsonb) AS s (
     thread_id text, agent text, user_id text, tenant_id text, is_new boolean, has_thread boolean
 )
-WHERE s.is_new AND s.has_thread
+WHERE s.is_new AND s.has_thread AND NOT EXISTS (
+    SELECT 1 FROM /*schema*/tombstones d WHERE d.thread_id = s.thread_id AND d.expires_at > now()
+)
 ORDER BY s.thread_id COLLATE "C"
 ON CONFLICT (thread_id) DO NOTHING;
 
@@ -78,13 +92,22 @@ SELECT
         LIMIT 1
     ) END,
     s.tool_call_id, s.error_type, s.error_message, s.input, s.output, coalesce(s.attributes, '{}'), :semconv_version::text
-FROM jsonb_to_recordset(:rows::jsonb) AS s (
-    thread_id text, run_id text, span_id text, started_at double precision, ended_at double precision,
-    parent_span_id text, kind text, name text, status text, checkpoint_ns text, checkpoint_id text, step integer,
-    node text, task_id text, agent text, provider text, model text, input_tokens bigint, output_tokens bigint,
-    cache_read_tokens bigint, reasoning_tokens bigint, tool_call_id text, error_type text, error_message text,
-    input jsonb, output jsonb, attributes jsonb
-)
+FROM (
+    -- Of several rows of one span the last, unless an earlier one has ended.
+    SELECT DISTINCT ON (thread_id COLLATE "C", run_id COLLATE "C", span_id COLLATE "C") r.*
+    FROM ROWS FROM (jsonb_to_recordset(:rows::jsonb) AS (
+        thread_id text, run_id text, span_id text, started_at double precision, ended_at double precision,
+        parent_span_id text, kind text, name text, status text, checkpoint_ns text, checkpoint_id text, step integer,
+        node text, task_id text, agent text, provider text, model text, input_tokens bigint, output_tokens bigint,
+        cache_read_tokens bigint, reasoning_tokens bigint, tool_call_id text, error_type text, error_message text,
+        input jsonb, output jsonb, attributes jsonb
+    )) WITH ORDINALITY AS r (
+        thread_id, run_id, span_id, started_at, ended_at, parent_span_id, kind, name, status, checkpoint_ns,
+        checkpoint_id, step, node, task_id, agent, provider, model, input_tokens, output_tokens, cache_read_tokens,
+        reasoning_tokens, tool_call_id, error_type, error_message, input, output, attributes, place
+    )
+    ORDER BY thread_id COLLATE "C", run_id COLLATE "C", span_id COLLATE "C", ended_at IS NULL, place DESC
+) AS s
 -- Looked up one by one: a join would read all runs of the thread.
 WHERE s.thread_id = ANY(:thread_ids::text[])
     AND (SELECT true FROM /*schema*/runs r WHERE r.thread_id = s.thread_id AND r.run_id = s.run_id)
@@ -128,33 +151,42 @@ WHERE s.run_id IS NULL OR r.run_id IS NOT NULL
 ORDER BY s.thread_id COLLATE "C", s.event_id COLLATE "C"
 ON CONFLICT (thread_id, event_id) DO NOTHING;
 
--- name: put_fork
--- Notes that a checkpoint is not its parent's only child.
-INSERT INTO /*schema*/events (thread_id, event_id, kind, run_id, checkpoint_ns, checkpoint_id, payload)
-SELECT :thread_id::text, :event_id::text, 'fork', :run_id::text, :checkpoint_ns::text, :checkpoint_id::text,
-    jsonb_build_object('from', :parent_checkpoint_id::text, 'source', :source::text)
+-- name: put_forks
+-- Notes which of some checkpoints were not their parents' first child.
+INSERT INTO /*schema*/events (thread_id, event_id, created_at, kind, run_id, checkpoint_ns, checkpoint_id, payload)
+SELECT s.thread_id, s.event_id, made.created_at, 'fork', s.run_id, s.checkpoint_ns, s.checkpoint_id,
+    jsonb_build_object('from', s.parent_checkpoint_id, 'source', s.source)
+FROM jsonb_to_recordset(:rows::jsonb) AS s (
+    thread_id text, event_id text, run_id text, checkpoint_ns text, checkpoint_id text, parent_checkpoint_id text,
+    source text
+)
+CROSS JOIN LATERAL (
+    SELECT c.created_at FROM /*schema*/checkpoints c
+    WHERE c.thread_id = s.thread_id AND c.thread_id = ANY(:thread_ids::text[])
+        AND c.checkpoint_ns = s.checkpoint_ns AND c.checkpoint_id = s.checkpoint_id
+) AS made
 WHERE EXISTS (
     SELECT 1 FROM /*schema*/checkpoints c
-    WHERE c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns AND c.checkpoint_id > :parent_checkpoint_id
-        AND c.parent_checkpoint_id = :parent_checkpoint_id AND c.checkpoint_id <> :checkpoint_id
-) AND EXISTS (
-    SELECT 1 FROM /*schema*/checkpoints c
-    WHERE c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns AND c.checkpoint_id = :checkpoint_id
+    WHERE c.thread_id = s.thread_id AND c.thread_id = ANY(:thread_ids) AND c.checkpoint_ns = s.checkpoint_ns
+        AND c.checkpoint_id > s.parent_checkpoint_id AND c.checkpoint_id < s.checkpoint_id
+        AND c.parent_checkpoint_id = s.parent_checkpoint_id
 )
+ORDER BY s.thread_id COLLATE "C", s.event_id COLLATE "C"
 ON CONFLICT (thread_id, event_id) DO NOTHING;
 
--- name: total_run
--- Sums up a run's tokens and cost from its LLM spans.
+-- name: total_runs
+-- Sums up the tokens and the cost of some runs from their LLM spans.
 UPDATE /*schema*/runs SET
     input_tokens = sums.input_tokens, output_tokens = sums.output_tokens, cost = sums.cost
-FROM (
-    SELECT coalesce(sum(input_tokens), 0) AS input_tokens, coalesce(sum(output_tokens), 0) AS output_tokens,
-        coalesce(sum(cost), 0) AS cost
-    FROM /*schema*/spans
-    WHERE thread_id = :thread_id AND run_id = :run_id AND kind = 'llm'
-        AND started_at >= to_timestamp(:since::double precision)
+FROM unnest(:thread_ids::text[], :run_ids::text[], :sinces::double precision[]) AS ended (thread_id, run_id, since)
+CROSS JOIN LATERAL (
+    SELECT coalesce(sum(s.input_tokens), 0) AS input_tokens, coalesce(sum(s.output_tokens), 0) AS output_tokens,
+        coalesce(sum(s.cost), 0) AS cost
+    FROM /*schema*/spans s
+    WHERE s.thread_id = ended.thread_id AND s.run_id = ended.run_id AND s.kind = 'llm'
+        AND s.started_at >= to_timestamp(ended.since)
 ) AS sums
-WHERE runs.thread_id = :thread_id::text AND runs.run_id = :run_id::text;
+WHERE runs.thread_id = ended.thread_id AND runs.run_id = ended.run_id AND runs.thread_id = ANY(:thread_ids);
 
 -- name: refresh_statuses
 -- Gives threads the status that their newest run leaves them in.
@@ -216,14 +248,14 @@ WITH dead AS (
 SELECT run_id FROM dead;
 
 -- name: settle_attempts
--- Ends the spans that earlier attempts of a run left running.
+-- Ends the spans that earlier attempts of some runs left running.
 UPDATE /*schema*/spans SET
-    status = 'error', ended_at = greatest(spans.started_at, runs.started_at), error_type = 'ProcessDied',
+    status = 'error', ended_at = greatest(spans.started_at, r.started_at), error_type = 'ProcessDied',
     error_message = 'the process that ran it has died'
-FROM /*schema*/runs
-WHERE spans.thread_id = :thread_id::text AND spans.run_id = :run_id::text AND spans.ended_at IS NULL
-    AND runs.thread_id = :thread_id AND runs.run_id = :run_id AND runs.attempt > 1
-    AND spans.started_at < runs.started_at;
+FROM unnest(:thread_ids::text[], :run_ids::text[]) AS begun (thread_id, run_id)
+JOIN /*schema*/runs r ON r.thread_id = begun.thread_id AND r.run_id = begun.run_id AND r.thread_id = ANY(:thread_ids)
+WHERE spans.thread_id = begun.thread_id AND spans.run_id = begun.run_id AND spans.thread_id = ANY(:thread_ids)
+    AND spans.ended_at IS NULL AND r.attempt > 1 AND spans.started_at < r.started_at;
 
 -- name: tell_time
 -- The database's clock, in seconds since 1970.

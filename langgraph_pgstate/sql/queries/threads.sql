@@ -26,10 +26,16 @@ WITH gone_projection AS (
     DELETE FROM /*schema*/runs WHERE thread_id = :thread_id
 ), gone_spans AS (
     DELETE FROM /*schema*/spans WHERE thread_id = :thread_id
+), gone_answers AS (
+    DELETE FROM /*schema*/answers WHERE thread_id = :thread_id
 ), gone_executions AS (
     DELETE FROM /*schema*/tool_executions WHERE thread_id = :thread_id
 ), gone_events AS (
     DELETE FROM /*schema*/events WHERE thread_id = :thread_id
+), gone_labels AS (
+    DELETE FROM /*schema*/labels WHERE thread_id = :thread_id
+), gone_lease AS (
+    DELETE FROM /*schema*/leases WHERE thread_id = :thread_id
 )
 DELETE FROM /*schema*/messages WHERE thread_id = :thread_id;
 
@@ -71,10 +77,12 @@ WHERE t.thread_id = :target_id AND NOT EXISTS (
 LIMIT 1;
 
 -- name: copy_thread
--- Copies a thread under its ids, from one snapshot, with its messages, projection and tool executions, so that results recorded before the copy are reused in it; its runs, spans and events stay its own. Metadata that names the thread names the copy.
+-- Copies a thread under its ids, from one snapshot, with its messages, projection, labels and tool executions, so that results recorded before the copy are reused in it; its runs, spans and events stay its own. Metadata that names the thread names the copy.
 WITH copied_thread AS (
-    INSERT INTO /*schema*/threads (thread_id, agent, user_id, tenant_id, title, metadata)
-    SELECT :target_id, agent, user_id, tenant_id, title, metadata
+    INSERT INTO /*schema*/threads (
+        thread_id, agent, user_id, tenant_id, title, metadata, forked_from_thread_id, forked_from_checkpoint_id
+    )
+    SELECT :target_id, agent, user_id, tenant_id, title, metadata, forked_from_thread_id, forked_from_checkpoint_id
     FROM /*schema*/threads WHERE thread_id = :source_id
     ON CONFLICT (thread_id) DO NOTHING
 ), copied_segments AS (
@@ -112,18 +120,36 @@ WITH copied_thread AS (
         error_type, error_message, compensates, compensated_at, fingerprint, intent_id, root_checkpoint_id, answers
     FROM /*schema*/tool_executions WHERE thread_id = :source_id
     ON CONFLICT (thread_id, idempotency_key) DO NOTHING
+), copied_answers AS (
+    INSERT INTO /*schema*/answers (
+        thread_id, checkpoint_ns, checkpoint_id, interrupt_id, answer_id, task_id, answered_at, answered_by, value_type,
+        value
+    )
+    SELECT :target_id, checkpoint_ns, checkpoint_id, interrupt_id, answer_id, task_id, answered_at, answered_by,
+        value_type, value
+    FROM /*schema*/answers WHERE thread_id = :source_id
+    ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, interrupt_id) DO NOTHING
+), copied_labels AS (
+    INSERT INTO /*schema*/labels (thread_id, checkpoint_ns, checkpoint_id, label, created_at)
+    SELECT :target_id, checkpoint_ns, checkpoint_id, label, created_at FROM /*schema*/labels
+    WHERE thread_id = :source_id
+    ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO NOTHING
 )
 INSERT INTO /*schema*/checkpoints (
     thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, created_at, segment_ids,
-    metadata, state
+    metadata, state, next_checkpoint_id, state_version
 )
 SELECT :target_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, created_at, segment_ids,
     CASE WHEN metadata ? 'thread_id' THEN metadata || jsonb_build_object('thread_id', :target_id::text)
         ELSE metadata END,
-    state
+    state, next_checkpoint_id, state_version
 FROM /*schema*/checkpoints WHERE thread_id = :source_id
 ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO NOTHING;
 
 -- name: list_thread_ids
 -- A page of thread ids in their own order, beyond a cursor, for jobs that visit every thread.
 SELECT thread_id FROM /*schema*/threads WHERE thread_id > :cursor_id::text ORDER BY thread_id LIMIT :page_size;
+
+-- name: lock_thread
+-- Locks a thread's row against all who hold or lock it (prunes, labels, guarded writes), until the transaction ends.
+SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id::text FOR UPDATE;

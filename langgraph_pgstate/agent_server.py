@@ -1,0 +1,217 @@
+"""The saver, the record and the ledger for LangGraph's Agent Server, and so for LangGraph Studio.
+
+In `langgraph.json`:
+
+    {"checkpointer": {"path": "langgraph_pgstate.agent_server:checkpointer"}}
+
+and, for traces and for tools whose effects take place once, where the graph is made:
+
+    from langgraph_pgstate.agent_server import record, tools
+
+    builder.add_node("tools", ToolNode([charge], awrap_tool_call=tools))
+    graph = record(builder.compile())
+
+The server imports graphs before it has an event loop, and may run them on several. Connections belong to a loop. So
+`checkpointer` is entered by the server once for each loop, and `record` and `tools` find what belongs to the loop they
+are called on. Which database, and what is recorded, is said by `PGSTATE_*` variables: see `AgentServerSettings`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from langgraph_pgstate.codec import frames
+from langgraph_pgstate.codec.widening import WideningSerializer
+from langgraph_pgstate.db.database import DEFAULT_PREPARE_THRESHOLD, AsyncDatabase
+from langgraph_pgstate.db.embedded import embedded_server
+from langgraph_pgstate.errors import ConfigurationError, PGStateError
+from langgraph_pgstate.holders import holder_id
+from langgraph_pgstate.operations import schema
+from langgraph_pgstate.recorder import LoopRecorder
+from langgraph_pgstate.recorder.handler import RecordingHandler
+from langgraph_pgstate.saver import AsyncPGStateSaver
+from langgraph_pgstate.settings import AgentServerSettings, RecorderSettings
+from langgraph_pgstate.sql import preload, queries
+from langgraph_pgstate.state import AsyncPGState
+from langgraph_pgstate.tools import AsyncToolLedger, ToolPolicy
+
+log = logging.getLogger("langgraph_pgstate.agent_server")
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """What one event loop has.
+
+    Attributes:
+        loop: The loop.
+        state: Its connections and parts.
+        is_recorded: Whether graphs are recorded.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    state: AsyncPGState
+    is_recorded: bool
+
+
+# Changed by loops in different threads, each of which replaces the whole; read without a lock.
+_opened: tuple[_Opened, ...] = ()
+_opening = threading.Lock()
+# The embedded server's library counts its users in a file, and is not made for many threads.
+_embedding = threading.Lock()
+
+
+@asynccontextmanager
+async def checkpointer() -> AsyncIterator[AsyncPGStateSaver]:
+    """The saver of the running event loop, as the Agent Server asks for it; its connections are closed at the end.
+
+    Nothing in it blocks the loop. Where the server keeps a loop to the end of the process without closing this (it
+    does so with `BG_JOB_ISOLATED_LOOPS`), PostgreSQL sees the connections go with the process; nothing is lost.
+
+    Raises:
+        ConfigurationError: If a `PGSTATE_*` variable is not usable, or the server refuses the connection.
+        UnavailableError: If PostgreSQL does not answer.
+        SchemaError: If the tables do not fit this package and `PGSTATE_SETUP` forbids to change them.
+    """
+    settings = AgentServerSettings.from_environment()
+    await asyncio.to_thread(_read_files, settings.schema)
+    threshold = DEFAULT_PREPARE_THRESHOLD if settings.prepare else None
+    async with (
+        _dsn(settings) as dsn,
+        AsyncDatabase.open(dsn, schema=settings.schema, pool=settings.pool, prepare_threshold=threshold) as database,
+    ):
+        serde = WideningSerializer(settings.allowed)
+        state = AsyncPGState(
+            database,  # type: ignore[arg-type]
+            schema=settings.schema,
+            serde=serde,
+            project=settings.project,
+            recording=RecorderSettings(content=settings.content),
+        )
+        if not settings.record:
+            # The same without companions.
+            state.saver = AsyncPGStateSaver(database, schema=settings.schema, serde=serde)  # type: ignore[arg-type]
+        if settings.setup:
+            await state.setup()
+        else:
+            await database.run(schema.check_version, queries(settings.schema))
+        where = "the server that PGSTATE_DSN names" if settings.dsn else f"the embedded server, data in {settings.path}"
+        log.info("checkpoints are kept in schema %s of %s", settings.schema, where)
+        opened = _Opened(asyncio.get_running_loop(), state, settings.record)
+        _note(opened)
+        try:
+            yield state.saver
+        finally:
+            _forget(opened)
+            # What could not be written is in the log; the server has more to close.
+            with suppress(PGStateError):
+                await state.close()
+
+
+def state() -> AsyncPGState:
+    """All parts, over the running event loop's connections: for nodes, tools and routes of the server.
+
+    Raises:
+        ConfigurationError: If no event loop is running here, or the server has not opened the checkpointer on it.
+    """
+    found = _here()
+    if found is None:
+        raise ConfigurationError(
+            "there is no PGState on this event loop: langgraph.json has to name "
+            "langgraph_pgstate.agent_server:checkpointer, and this has to be called on the server's loop, not in a "
+            "blocking function (a test may open `async with checkpointer()`)"
+        )
+    return found.state
+
+
+class LoopToolLedger(AsyncToolLedger):
+    """The ledger of tool executions, whichever event loop a tool is called on.
+
+    Policies are said once, when the graph is made; what is done goes through the connections of the loop it is done on.
+    """
+
+    def __init__(self) -> None:
+        self._default = ToolPolicy()
+        self._policies = {}
+        self._compensators = {}
+
+    def __getattr__(self, name: str) -> Any:
+        """What needs connections, from the ledger of the running loop."""
+        if name not in ("_codec", "_flow", "_hands", "_queries", "_run_of", "_settings"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(state().tools, name)
+
+    async def close(self) -> None:
+        """Nothing: each loop's own ledger is closed with its checkpointer."""
+
+
+def _here() -> _Opened | None:
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+    return next((one for one in reversed(_opened) if one.loop is loop), None)
+
+
+def _recorder_here() -> RecordingHandler | None:
+    found = _here()
+    return found.state.recorder() if found is not None and found.is_recorded else None
+
+
+def _recorders() -> list[RecordingHandler]:
+    return [one.state.recorder() for one in _opened if one.is_recorded]
+
+
+def _read_files(schema: str) -> None:
+    """Do what is done once per process and reads files, so that no loop has to."""
+    preload(schema)
+    holder_id()
+    # Compression has a dictionary.
+    frames.pack(bytes(100))
+
+
+def _note(opened: _Opened) -> None:
+    global _opened  # noqa: PLW0603
+    with _opening:
+        _opened = (*_opened, opened)
+
+
+def _forget(opened: _Opened) -> None:
+    global _opened  # noqa: PLW0603
+    with _opening:
+        _opened = tuple(one for one in _opened if one is not opened)
+
+
+@asynccontextmanager
+async def _dsn(settings: AgentServerSettings) -> AsyncIterator[str]:
+    """The DSN, for as long as the embedded server runs if it is that one's."""
+    if settings.dsn is not None:
+        yield settings.dsn
+        return
+    server = embedded_server(settings.path)
+
+    def enter() -> str:
+        with _embedding:
+            return server.__enter__()
+
+    def leave() -> None:
+        with _embedding:
+            server.__exit__(None, None, None)
+
+    dsn = await asyncio.to_thread(enter)
+    try:
+        yield dsn
+    finally:
+        await asyncio.to_thread(leave)
+
+
+_recorder = LoopRecorder(_recorder_here, _recorders)
+record = _recorder.record
+"""`record(graph)`: the same graph; its runs, spans and events are written when the server runs it."""
+tools = LoopToolLedger()
+"""The ledger: `ToolNode([...], awrap_tool_call=tools)`, `create_agent(..., middleware=[tools.middleware()])`."""

@@ -1,0 +1,100 @@
+"""What a put takes along into the journal: recorded rows, packed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import ormsgpack
+
+from langgraph_pgstate.codec import frames
+
+ADDED: Final = "added"
+ADDED_IN_SUBGRAPH: Final = "added_in_subgraph"
+COMPARED: Final = "compared"
+
+_FORMAT: Final = 1
+
+
+@dataclass(slots=True)
+class Note:
+    """Recorded rows on their way to the tables, each as JSON, in the order they came in.
+
+    Attributes:
+        runs: Rows of `runs`.
+        spans: Rows of `spans`.
+        events: Rows of `events`.
+        forks: Checkpoints that may not be their parent's first child.
+        messages: How channels' messages changed at checkpoints, each with its kind: `ADDED`, `ADDED_IN_SUBGRAPH` or
+            `COMPARED`.
+        begun: Thread and id of the runs that begin here, whose earlier attempts may have left spans running.
+        ended: Thread, run and start of the runs that have ended.
+        thread_ids: The threads they belong to, sorted, if they were not noted with one.
+        ttl: Seconds a running run is taken to be alive.
+    """
+
+    runs: list[bytes] = field(default_factory=list)
+    spans: list[bytes] = field(default_factory=list)
+    events: list[bytes] = field(default_factory=list)
+    forks: list[bytes] = field(default_factory=list)
+    messages: list[tuple[str, bytes]] = field(default_factory=list)
+    begun: list[tuple[str, str]] = field(default_factory=list)
+    ended: list[tuple[str, str, float]] = field(default_factory=list)
+    thread_ids: list[str] = field(default_factory=list)
+    ttl: float = 15.0
+
+    def __bool__(self) -> bool:
+        return bool(self.runs or self.spans or self.events or self.forks or self.messages)
+
+    def __len__(self) -> int:
+        return len(self.runs) + len(self.spans) + len(self.events) + len(self.forks) + len(self.messages)
+
+    @property
+    def size(self) -> int:
+        """Bytes of its rows."""
+        rows = (*self.runs, *self.spans, *self.events, *self.forks)
+        return sum(map(len, rows)) + sum(len(change) for _, change in self.messages)
+
+    def extend(self, other: Note) -> None:
+        """Append another's rows."""
+        self.runs += other.runs
+        self.spans += other.spans
+        self.events += other.events
+        self.forks += other.forks
+        self.messages += other.messages
+        self.begun += other.begun
+        self.ended += other.ended
+        self.ttl = max(self.ttl, other.ttl)
+        self.thread_ids = sorted({*self.thread_ids, *other.thread_ids})
+
+    def pack(self) -> bytes:
+        """As the journal has it."""
+        rows = (self.runs, self.spans, self.events, self.forks, self.messages)
+        return frames.pack_passing(ormsgpack.packb((_FORMAT, *rows, self.begun, self.ended, self.ttl)))
+
+    @classmethod
+    def unpack(cls, thread_id: str, data: bytes) -> Note:
+        """An entry of the journal.
+
+        Raises:
+            CorruptStateError: If it is damaged.
+        """
+        _, runs, spans, events, forks, messages, begun, ended, ttl = ormsgpack.unpackb(
+            frames.unpack(data, f"a journal entry of thread {thread_id!r}")
+        )
+        begun, ended = [(*pair,) for pair in begun], [(*each,) for each in ended]
+        return cls(runs, spans, events, forks, messages, begun, ended, [thread_id], ttl)
+
+    def halves(self) -> tuple[Note, Note]:
+        """The same rows in two parts, to find the one that the database refuses."""
+        # A run's end is made of its spans: it comes last.
+        first = Note(begun=self.begun, thread_ids=self.thread_ids, ttl=self.ttl)
+        second = Note(ended=self.ended, thread_ids=self.thread_ids, ttl=self.ttl)
+        left = len(self) // 2
+        names = ("runs", "spans", "events", "forks", "messages")
+        for name in names:
+            rows = getattr(self, name)
+            setattr(first, name, rows[:left])
+            setattr(second, name, rows[left:])
+            left = max(0, left - len(rows))
+        return first, second

@@ -1,0 +1,555 @@
+"""The blocking saver."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import (
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+)
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from langgraph_pgstate.codec.states import Manifest
+from langgraph_pgstate.db.database import (
+    DEFAULT_PREPARE_THRESHOLD,
+    Connection,
+    ConnectionPool,
+    Database,
+)
+from langgraph_pgstate.db.embedded import embedded_server
+from langgraph_pgstate.db.port import Port
+from langgraph_pgstate.errors import CorruptStateError, StaleHeadError
+from langgraph_pgstate.holding import Guarding, Held, LeaseKeeper, Origin
+from langgraph_pgstate.operations import checkpoints, guards, recovering, retention, schema, threads, writes
+from langgraph_pgstate.operations.addresses import Address, address_of, thread_id_of
+from langgraph_pgstate.operations.companions import Companion
+from langgraph_pgstate.operations.planning import PutPlan, plan_put
+from langgraph_pgstate.operations.versions import StateVersions, Upcaster
+from langgraph_pgstate.operations.writes import put_writes, request_writes
+from langgraph_pgstate.saver.common import CommonSaver, Guard, run_ids_of
+from langgraph_pgstate.settings import (
+    DEFAULT_EMBEDDED_PATH,
+    DEFAULT_LEASE_TTL,
+    DEFAULT_SCHEMA,
+    DEFAULT_WAIT_TIMEOUT,
+    GuardSettings,
+    PoolSettings,
+    RetryPolicy,
+    ThreadKeys,
+    check_schema_name,
+)
+from langgraph_pgstate.types import PruneResult
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class PGStateSaver(CommonSaver):
+    """Stores LangGraph checkpoints in PostgreSQL. Safe to share between threads; with a pool, calls run at once.
+
+    Its asynchronous methods run the blocking ones in a worker thread; an application that is asynchronous throughout
+    is better served by `AsyncPGStateSaver`.
+
+    Args:
+        connection: A psycopg `Connection` or `ConnectionPool` that the caller owns and closes. On a single connection
+            calls take turns. Inside a transaction of the caller nothing is committed or retried; outside of one each
+            call commits by itself, whether or not the connection is in autocommit.
+        schema: The PostgreSQL schema of the tables.
+        serde: Serializer of values; LangGraph's own when left out, refusing to build types that are neither its safe
+            ones nor allowed by `with_allowlist`. A serializer passed here decides for itself.
+        retry: How operations are repeated when a connection is lost.
+        companion: What has statements to send along with every `put`, in its transaction.
+        thread_keys: Which keys of `configurable` and `metadata` say whose a thread is.
+        state_version: Version of the state that this program's graph has; checkpoints carry it. One without counts as
+            the first, 1.
+        upcasters: By version, the function that makes channel values of that version from those of the one before,
+            like `{2: rename_user, 3: split_name}`. Applied when older checkpoints are read; nothing is rewritten until
+            the thread goes on. One with a second parameter gets the subgraph's namespace, without task ids, and is
+            called for subgraphs' checkpoints, too.
+        on_corrupt: `"raise"` for a damaged checkpoint, or `"previous"` to go on from its nearest good ancestor, which
+            the log and an event of the thread tell of.
+        guard: What is refused: `"head"`, a checkpoint whose branch somebody else has advanced since it was read;
+            `"lease"`, whatever a run writes without its thread's lease, which it takes when it starts; or both. None:
+            exactly what LangGraph does.
+        lease_ttl: Seconds after which a lease expires that is not renewed; a process that lives renews it.
+        on_busy: What a run does when another holds the lease: `raise` or `wait`.
+        wait_timeout: Seconds that it waits.
+        tombstones_for: How long late writes to a deleted thread are refused, and its id not used again unless it is
+            revived: a day with a guard, not at all without one, if left out.
+
+    Raises:
+        ConfigurationError: If `connection` is of another kind, or `schema` is no plain identifier.
+
+    Example:
+        >>> with PGStateSaver.from_conn_string("postgresql://localhost/app") as saver:
+        ...     saver.setup()
+        ...     graph = builder.compile(checkpointer=saver)
+    """
+
+    keeper: LeaseKeeper
+    """Who takes and renews the leases of its runs."""
+
+    _database: Database
+
+    def __init__(
+        self,
+        connection: Connection | ConnectionPool[Any],
+        *,
+        schema: str = DEFAULT_SCHEMA,
+        serde: SerializerProtocol | None = None,
+        retry: RetryPolicy | None = None,
+        companion: Companion | None = None,
+        thread_keys: ThreadKeys | None = None,
+        state_version: int | None = None,
+        upcasters: Mapping[int, Upcaster] | None = None,
+        on_corrupt: str = "raise",
+        guard: Guard = None,
+        lease_ttl: float = DEFAULT_LEASE_TTL,
+        on_busy: str = "raise",
+        wait_timeout: float = DEFAULT_WAIT_TIMEOUT,
+        tombstones_for: timedelta | None = None,
+    ) -> None:
+        states = StateVersions(state_version, upcasters)
+        settings = GuardSettings.of(guard, lease_ttl, on_busy, wait_timeout, tombstones_for)
+        self._prepare(schema, serde, companion, thread_keys, states, on_corrupt, settings)
+        self._database = (
+            connection if isinstance(connection, Database) else Database(connection, schema=schema, retry=retry)
+        )
+        self.keeper = LeaseKeeper(self._database, self._queries, settings)
+
+    @classmethod
+    @contextmanager
+    def from_conn_string(
+        cls,
+        dsn: str,
+        *,
+        schema: str = DEFAULT_SCHEMA,
+        serde: SerializerProtocol | None = None,
+        pool: PoolSettings | bool | int = True,
+        prepare_threshold: int | None = DEFAULT_PREPARE_THRESHOLD,
+        retry: RetryPolicy | None = None,
+        companion: Companion | None = None,
+        thread_keys: ThreadKeys | None = None,
+        state_version: int | None = None,
+        upcasters: Mapping[int, Upcaster] | None = None,
+        on_corrupt: str = "raise",
+        guard: Guard = None,
+        lease_ttl: float = DEFAULT_LEASE_TTL,
+        on_busy: str = "raise",
+        wait_timeout: float = DEFAULT_WAIT_TIMEOUT,
+        tombstones_for: timedelta | None = None,
+    ) -> Iterator[Self]:
+        """Connect, and disconnect at the end of the `with` block.
+
+        Args:
+            dsn: A libpq connection string or URI.
+            schema: The PostgreSQL schema of the tables.
+            serde: Serializer of values.
+            pool: Pool settings, a maximal size, `True` for 1 to 10 connections, `False` for a single connection.
+            prepare_threshold: Executions of a statement after which it is prepared on its connection; `None` never
+                prepares, for poolers that don't track prepared statements.
+            retry: How operations are repeated when a connection is lost.
+            companion: What has statements to send along with every `put`, in its transaction.
+            thread_keys: Which keys of `configurable` and `metadata` say whose a thread is.
+            state_version: Version of the state that this program's graph has.
+            upcasters: What makes channel values of each version from those of the one before.
+            on_corrupt: Whether a damaged checkpoint raises, or its nearest good ancestor is used.
+            guard: What is refused: `"head"`, `"lease"`, or both.
+            lease_ttl: Seconds after which a lease expires that is not renewed.
+            on_busy: What a run does when another holds the lease: `raise` or `wait`.
+            wait_timeout: Seconds that it waits.
+            tombstones_for: How long late writes to a deleted thread are refused.
+
+        Raises:
+            UnavailableError: If the server does not answer.
+            ConfigurationError: If an argument is not usable.
+        """
+        check_schema_name(schema)
+        with Database.open(dsn, schema=schema, pool=pool, prepare_threshold=prepare_threshold, retry=retry) as database:
+            saver = cls(
+                database,  # type: ignore[arg-type]
+                schema=schema,
+                serde=serde,
+                companion=companion,
+                thread_keys=thread_keys,
+                state_version=state_version,
+                upcasters=upcasters,
+                on_corrupt=on_corrupt,
+                guard=guard,
+                lease_ttl=lease_ttl,
+                on_busy=on_busy,
+                wait_timeout=wait_timeout,
+                tombstones_for=tombstones_for,
+            )
+            try:
+                yield saver
+            finally:
+                saver.keeper.close()
+
+    @classmethod
+    @contextmanager
+    def embedded(cls, path: str | Path = DEFAULT_EMBEDDED_PATH, **options: Any) -> Iterator[Self]:
+        """A saver on the PostgreSQL that the `embedded` extra brings along, with its tables set up.
+
+        Args:
+            path: Data directory; made if it is missing, kept afterwards.
+            options: As for `from_conn_string`.
+        """
+        with embedded_server(path) as dsn, cls.from_conn_string(dsn, **options) as saver:
+            saver.setup()
+            yield saver
+
+    def setup(self, *, metadata_index: bool = False) -> None:
+        """Make the tables, or bring them up to date. One transaction; safe to call at every start of every process.
+
+        Args:
+            metadata_index: Also make a GIN index on all metadata, for filters other than `source`, `step` and `run_id`
+                over many threads.
+
+        Raises:
+            SchemaOutdatedError: If the schema is newer than this package.
+            MigrationConflictError: If the schema was changed by other means.
+        """
+        self._database.run(schema.setup, self._queries, with_metadata_index=metadata_index)
+        self._knowledge.schema_checked = True
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """The checkpoint a config names, or the latest of its thread and namespace. One round trip.
+
+        Raises:
+            ConfigurationError: If the config names no thread.
+            UnsafeTypeError: If it holds a type that may not be built.
+            CorruptStateError: If it is damaged; with `on_corrupt="previous"`, if all its ancestors are, too.
+            StateVersionError: If it is of a version of the state that this saver does not know.
+            UpcastError: If an upcaster fails on it.
+            LeaseHeldError: If a run reads it and, with `guard="lease"`, somebody else holds the thread's lease.
+        """
+        if self._guarding is not None:
+            return self._get_guarded(config, self._origin())
+        return self._get_tuple(address_of(config))
+
+    def _get_tuple(self, address: Address) -> CheckpointTuple | None:
+        try:
+            found = self._run(checkpoints.get_tuple, self._queries, self._codec, address)
+            return None if found is None else self._load(found)
+        except CorruptStateError as error:
+            if not self._passes_damage:
+                raise
+            damage = error
+        return self._run(recovering.get_good_ancestor, self._queries, self._codec, address, damage, self._load)
+
+    def _get_guarded(self, config: RunnableConfig, origin: Origin | None) -> CheckpointTuple | None:
+        address = address_of(config)
+        if self._guards.lease:
+            self.keeper.begin(address.thread_id, config, origin)
+        loaded = self._get_tuple(address)
+        if loaded is None:
+            return None
+        is_past = False
+        if address.checkpoint_id is not None:
+            is_past = self._run(guards.has_child, self._queries, address)
+        return guards.as_past(loaded) if is_past else guards.with_past_parent(loaded)
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+        metadata_only: bool = False,
+    ) -> Iterator[CheckpointTuple]:
+        """Checkpoints, newest first. Read page by page; no connection is held while the caller works on one.
+
+        Args:
+            config: A thread, with or without a namespace and a checkpoint; `None` for all threads.
+            filter: Metadata that must be contained. `source`, `step` and `run_id` are typed columns.
+            before: Only checkpoints with a smaller id than this config's.
+            limit: At most so many.
+            metadata_only: Read no state: the checkpoints carry id, time, metadata and parent only.
+
+        Raises:
+            ConfigurationError: If an argument cannot be searched for.
+        """
+        listing = checkpoints.request_list(config, filter, before, limit, metadata_only)
+        while listing is not None:
+            page = self._run(checkpoints.list_page, self._queries, self._codec, listing)
+            yield from self._load_page(page)
+            listing = page.following
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Store a checkpoint. One round trip, all or nothing; storing it again replaces it.
+
+        Args:
+            config: Thread and namespace; its `checkpoint_id` is the parent.
+            checkpoint: The checkpoint.
+            metadata: Its metadata; merged with the config's.
+            new_versions: The channels whose values are new, with their versions.
+
+        Returns:
+            The stored checkpoint's config.
+
+        Raises:
+            ConfigurationError: If an id is missing or too long. Nothing was written.
+            SerializationError: If a value cannot be stored. Nothing was written.
+            StaleHeadError: If `guard="head"` refuses it: its parent is no longer the head. Nothing was written.
+            LeaseLostError: If `guard="lease"` refuses it: the lease was taken over. Nothing was written.
+            ThreadDeletedError: If the thread was deleted, under a guard. Nothing was written.
+        """
+        plan = plan_put(self._codec, *self._request(config, checkpoint, metadata, new_versions))
+        touch = self._is_touch_due(plan.request.address, plan)
+        if self._guarding is None:
+            manifest = self._run(checkpoints.put, self._queries, self._codec, plan, touch, self._companion, config)
+        else:
+            manifest = self._put_guarded(self._guarding, plan, touch, config)
+        return self._note_put(plan, manifest, touch)
+
+    def _put_guarded(self, guarding: Guarding, plan: PutPlan, touch: bool, config: RunnableConfig) -> Manifest:
+        address = plan.request.address
+        with self._writing(address.thread_id, config) as held:
+            guard = guarding.before_put(plan.request, config, held)
+            try:
+                return self._run(
+                    checkpoints.put, self._queries, self._codec, plan, touch, self._companion, config, guard
+                )
+            except StaleHeadError as error:
+                guarding.note_refused(address, error)
+                raise
+
+    def _writing(self, thread_id: str, config: RunnableConfig) -> AbstractContextManager[Held | None]:
+        return self.keeper.writing(thread_id, config) if self._guards.lease else nullcontext()
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Store what a task wrote. One round trip, all or nothing; repeating it changes nothing.
+
+        Args:
+            config: The checkpoint the task started from.
+            writes: Channels and values.
+            task_id: The task.
+            task_path: Its path, by which writes are ordered.
+
+        Raises:
+            ConfigurationError: If an id is missing or too long. Nothing was written.
+            SerializationError: If a value cannot be stored. Nothing was written.
+        """
+        request = request_writes(self._codec, config, writes, task_id, task_path)
+        if self._guarding is None:
+            self._run(put_writes, self._queries, request)
+            return
+        self._put_writes_guarded(self._guarding, request, config)
+
+    def _put_writes_guarded(self, guarding: Guarding, request: writes.WritesRequest, config: RunnableConfig) -> None:
+        with self._writing(request.address.thread_id, config) as held:
+            guard: guards.Guard | None = guarding.before_writes(request.address, config, held)
+            while guard is not None:
+                try:
+                    self._run(put_writes, self._queries, request, guard)
+                    return
+                except StaleHeadError:
+                    guard = guarding.after_refusal(guard, request.address, config)
+                    if guard is None:
+                        raise
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Remove every row of a thread. All or nothing; an unknown thread is no error.
+
+        With a guard it leaves a tombstone: what a run that is still going writes to the thread is refused.
+        """
+        id = thread_id_of(thread_id)
+        self._run(threads.delete_thread, self._queries, id, self._guards.tombstones_for)
+        self._forget(id)
+
+    def revive_thread(self, thread_id: str) -> bool:
+        """Let a deleted thread's id be used again, for a thread that starts afresh.
+
+        Returns:
+            Whether it had left a tombstone.
+        """
+        return self._run(guards.revive_thread, self._queries, thread_id_of(thread_id))
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Remove what some runs wrote and what was recorded of them, in all threads. Atomic for each thread.
+
+        Tool executions stay: this takes back state, not what a tool did to the world.
+
+        Unknown runs and an empty list are no error. State that other runs built on a removed one by DeltaChannel
+        writes cannot be rebuilt, as LangGraph documents.
+        """
+        if ids := run_ids_of(run_ids):
+            self._forget(*self._run(threads.delete_for_runs, self._queries, ids))
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy a whole thread: ids, parents, forks, namespaces, pending writes. All or nothing; safe to repeat.
+
+        Messages, projections and tool executions are copied, too: results recorded before are reused in the copy.
+
+        Raises:
+            ConfigurationError: If the target has a history of its own.
+        """
+        source, target = thread_id_of(source_thread_id), thread_id_of(target_thread_id)
+        self._run(threads.copy_thread, self._queries, source, target)
+        self._forget(target)
+
+    def prune(  # type: ignore[override]  # LangGraph's returns None
+        self,
+        thread_ids: Sequence[str] | None = None,
+        *,
+        strategy: str = "keep_latest",
+        keep_last: int = 1,
+        older_than: timedelta | None = None,
+        dry_run: bool = False,
+    ) -> PruneResult:
+        """Remove old checkpoints. Atomic for each thread; safe to repeat, and while runs append.
+
+        With `"keep_latest"` there stay, in each namespace, the newest checkpoints, every leaf with pending writes
+        (a half-answered interrupt), and the ancestors that DeltaChannels are rebuilt from.
+
+        Args:
+            thread_ids: The threads; `None` for all.
+            strategy: `"keep_latest"`, or `"delete"` (also `"delete_all"`) for whole threads.
+            keep_last: Checkpoints to keep in each namespace.
+            older_than: Only what is older goes; with `"delete"`, only threads all of whose checkpoints are.
+            dry_run: Change nothing, only count.
+
+        Returns:
+            What went, or would go.
+
+        Raises:
+            ConfigurationError: If an argument is not usable.
+        """
+        request = retention.request_prune(thread_ids, strategy, keep_last, older_than, dry_run)
+        result = PruneResult(dry_run=dry_run)
+        ids = request.thread_ids or ()
+        cursor = ""
+        while True:
+            if request.thread_ids is None:
+                ids = tuple(self._run(retention.next_threads, self._queries, cursor))
+            for id in ids:
+                result += self._run(retention.prune_thread, self._queries, request, id)
+                self._forget(id)
+                cursor = id
+            if request.thread_ids is not None or not ids:
+                return result
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """What channels received along a checkpoint's ancestors, back to the nearest stored value of each."""
+        if not channels:
+            return {}
+        names = [*dict.fromkeys(channels)]
+        return self._run(
+            checkpoints.get_delta_channel_history, self._queries, self._codec, address_of(config), names, self._states
+        )
+
+    def _run(
+        self, operation: Callable[Concatenate[Port, P], Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        if not self._knowledge.schema_checked:
+            self._database.run(schema.check_version, self._queries)
+            self._knowledge.schema_checked = True
+        return self._database.run(operation, *args, **kwargs)
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Async twin of `get_tuple`."""
+        if self._guarding is not None:
+            return await asyncio.to_thread(self._get_guarded, config, self._origin())
+        return await asyncio.to_thread(self._get_tuple, address_of(config))
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+        metadata_only: bool = False,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """Async twin of `list`."""
+        listing = checkpoints.request_list(config, filter, before, limit, metadata_only)
+        while listing is not None:
+            page = await asyncio.to_thread(self._run, checkpoints.list_page, self._queries, self._codec, listing)
+            for item in await asyncio.to_thread(self._load_page, page):
+                yield item
+            listing = page.following
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Async twin of `put`."""
+        return await asyncio.to_thread(self.put, config, checkpoint, metadata, new_versions)
+
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Async twin of `put_writes`."""
+        await asyncio.to_thread(self.put_writes, config, writes, task_id, task_path)
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """Async twin of `delete_thread`."""
+        await asyncio.to_thread(self.delete_thread, thread_id)
+
+    async def arevive_thread(self, thread_id: str) -> bool:
+        """Async twin of `revive_thread`."""
+        return await asyncio.to_thread(self.revive_thread, thread_id)
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Async twin of `delete_for_runs`."""
+        await asyncio.to_thread(self.delete_for_runs, run_ids)
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Async twin of `copy_thread`."""
+        await asyncio.to_thread(self.copy_thread, source_thread_id, target_thread_id)
+
+    async def aprune(  # type: ignore[override]  # LangGraph's returns None
+        self,
+        thread_ids: Sequence[str] | None = None,
+        *,
+        strategy: str = "keep_latest",
+        keep_last: int = 1,
+        older_than: timedelta | None = None,
+        dry_run: bool = False,
+    ) -> PruneResult:
+        """Async twin of `prune`."""
+        return await asyncio.to_thread(
+            self.prune, thread_ids, strategy=strategy, keep_last=keep_last, older_than=older_than, dry_run=dry_run
+        )
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """Async twin of `get_delta_channel_history`."""
+        return await asyncio.to_thread(self.get_delta_channel_history, config=config, channels=channels)

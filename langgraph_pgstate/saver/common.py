@@ -1,0 +1,207 @@
+"""What the savers of both colours share: everything that needs no connection."""
+
+from __future__ import annotations
+
+import copy
+import random
+import time
+from collections.abc import (
+    Collection,
+    Sequence,
+)
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from langgraph_pgstate.cache import ManifestCache, Touches
+from langgraph_pgstate.codec.states import Manifest
+from langgraph_pgstate.codec.values import ValueCodec, encodes_as_utf8
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.holding import Guarding, Origin
+from langgraph_pgstate.operations import checkpoints, guards
+from langgraph_pgstate.operations.addresses import Address
+from langgraph_pgstate.operations.companions import Companion, forget_thread
+from langgraph_pgstate.operations.planning import PutPlan, PutRequest, request_put, root_of
+from langgraph_pgstate.operations.reading import CheckpointRow, Segments, WritesRow, load_tuple
+from langgraph_pgstate.operations.versions import StateVersions
+from langgraph_pgstate.settings import (
+    GuardSettings,
+    ThreadKeys,
+    check_schema_name,
+)
+from langgraph_pgstate.sql import Queries, queries
+
+Guard = str | Sequence[str] | None
+"""What a saver refuses: `"head"`, `"lease"`, both, or nothing."""
+
+# `threads.updated_at` follows the newest checkpoint within this many seconds.
+_TOUCH_SECONDS = 5.0
+# Encoding or decoding more than this takes milliseconds: the asynchronous saver does it off the event loop.
+HEAVY_BYTES = 256 * 1024
+_MANY_ELEMENTS = 200
+
+
+@dataclass(slots=True)
+class Knowledge:
+    """What the clones of one saver share: what it remembers, and whether the schema was looked at."""
+
+    cache: ManifestCache = field(default_factory=ManifestCache)
+    touches: Touches = field(default_factory=lambda: Touches(_TOUCH_SECONDS))
+    schema_checked: bool = False
+
+
+class CommonSaver(BaseCheckpointSaver[str]):
+    """What both colours have in common: everything that needs no connection."""
+
+    _codec: ValueCodec
+    _queries: Queries
+    _knowledge: Knowledge
+    _companion: Companion | None
+    _thread_keys: ThreadKeys
+    _states: StateVersions
+    _passes_damage: bool
+    _guards: GuardSettings
+    _guarding: Guarding | None
+
+    def _prepare(
+        self,
+        schema: str,
+        serde: SerializerProtocol | None,
+        companion: Companion | None,
+        thread_keys: ThreadKeys | None,
+        states: StateVersions,
+        on_corrupt: str,
+        guards: GuardSettings,
+    ) -> None:
+        if on_corrupt not in ("raise", "previous"):
+            raise ConfigurationError(f'on_corrupt is "raise" or "previous", not {on_corrupt!r}')
+        self._codec = ValueCodec(serde)
+        super().__init__(serde=self._codec.serde)
+        self._queries = queries(check_schema_name(schema))
+        self._knowledge = Knowledge()
+        self._companion = companion
+        self._thread_keys = thread_keys or ThreadKeys()
+        self._states = states
+        self._passes_damage = on_corrupt == "previous"
+        self._guards = guards
+        self._guarding = Guarding(guards) if guards.is_on else None
+
+    @property
+    def schema(self) -> str:
+        """The PostgreSQL schema the tables are in."""
+        return self._queries.schema
+
+    def get_next_version(self, current: str | None, channel: None) -> str:
+        """The version after `current`: a counter of 32 digits and a random fraction.
+
+        The scheme of LangGraph's own PostgreSQL saver, so that threads can move between the two.
+        """
+        number = 0 if current is None else current if isinstance(current, int) else int(current.split(".")[0])
+        return f"{number + 1:032}.{random.random():016}"
+
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
+        """A saver over the same connections that may also build the given types, as `(module, name)`.
+
+        Returns:
+            A shallow clone, or this saver if its serializer allows all of them already.
+        """
+        codec = self._codec.with_allowlist(extra_allowlist)
+        if codec is self._codec:
+            return self
+        clone = copy.copy(self)
+        clone._codec = codec
+        clone.serde = codec.serde
+        return clone
+
+    def _request(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> tuple[PutRequest, Manifest | None]:
+        """A checked put, and its parent's manifest if it is known."""
+        request = request_put(self._codec, config, checkpoint, metadata, new_versions, self._thread_keys)
+        request.states = self._states
+        if self._companion is not None and request.address.checkpoint_ns and (root := root_of(request, metadata)):
+            request.root = self._knowledge.cache.get(root)
+        return request, self._knowledge.cache.get(request.parent) if request.parent else None
+
+    def _is_touch_due(self, address: Address, plan: PutPlan) -> bool:
+        return plan.request.parent is None or self._knowledge.touches.is_due(address.thread_id, time.monotonic())
+
+    def _note_put(self, plan: PutPlan, manifest: Manifest, touched: bool) -> RunnableConfig:
+        address = plan.request.address
+        self._knowledge.cache.put(address, manifest)
+        if touched:
+            self._knowledge.touches.note(address.thread_id, time.monotonic())
+        if self._companion is not None and not plan.request.is_unaccompanied:
+            plan.manifest = manifest
+            self._companion.after_put(plan)
+        config: RunnableConfig = address.config  # type: ignore[assignment]
+        return config
+
+    def _load(self, found: tuple[CheckpointRow, Segments, Sequence[WritesRow], Sequence[Any]]) -> CheckpointTuple:
+        """A checkpoint that was read, in the current version of the state."""
+        loaded, manifest = load_tuple(self._codec, *found)
+        row = found[0]
+        if self._states.is_current(row.state_version):
+            self._knowledge.cache.put(row.address, manifest)
+            return loaded
+        # What of it is not as it is stored must not be inherited: the put that follows asks the database.
+        return self._states.upcast(loaded, row.state_version)
+
+    def _load_page(self, page: checkpoints.Page) -> list[CheckpointTuple]:
+        loaded = page.load(self._codec, self._states, without_damaged=self._passes_damage)
+        # LangGraph starts from what it finds in a list where it replays.
+        return loaded if self._guarding is None else [guards.as_past(one) for one in loaded]
+
+    def _origin(self) -> Origin | None:
+        return Origin.here() if self._guards.lease else None
+
+    def _forget(self, *thread_ids: str) -> None:
+        for thread_id in thread_ids:
+            self._knowledge.cache.discard_thread(thread_id)
+            self._knowledge.touches.forget(thread_id)
+            if self._companion is not None:
+                forget_thread(self._companion, thread_id)
+
+
+def run_ids_of(run_ids: Sequence[str]) -> list[str]:
+    """Those of some run ids that may have been stored.
+
+    Raises:
+        ConfigurationError: If it is one string instead of several.
+    """
+    if isinstance(run_ids, str):
+        raise ConfigurationError("run_ids is a sequence of run ids, not one string")
+    # What PostgreSQL's text cannot hold was never stored.
+    return [id for id in map(str, run_ids) if id and "\0" not in id and encodes_as_utf8(id)]
+
+
+def is_heavy(request: PutRequest, parent: Manifest | None) -> bool:
+    """Whether the values to store are known to be large, from their own size or that of their last version."""
+    size = 0
+    for channel in request.new_versions:
+        value = request.checkpoint["channel_values"].get(channel)
+        if parent is not None:
+            size += parent.size_of(channel)
+        elif isinstance(value, list) and len(value) > _MANY_ELEMENTS:
+            return True
+        if is_large(value):
+            return True
+    return size > HEAVY_BYTES
+
+
+def is_large(value: Any) -> bool:
+    """Whether a value is known to take milliseconds to encode."""
+    return isinstance(value, str | bytes | bytearray) and len(value) > HEAVY_BYTES

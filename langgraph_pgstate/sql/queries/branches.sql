@@ -1,0 +1,253 @@
+-- name: get_branches
+-- Every checkpoint of a namespace without its state, oldest first, with its label: what its branches are made of.
+SELECT c.checkpoint_id, c.parent_checkpoint_id, c.step, c.source, c.created_at, c.run_id, l.label
+FROM /*schema*/checkpoints c LEFT JOIN /*schema*/labels l
+    ON l.thread_id = :thread_id::text AND l.checkpoint_ns = :checkpoint_ns::text
+        AND l.checkpoint_id = c.checkpoint_id
+WHERE c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns
+ORDER BY c.checkpoint_id;
+
+-- name: trace_lineage
+-- A checkpoint, or the newest of its namespace, and its ancestors, in any order, without their states; with their labels and how many checkpoints were made from each.
+WITH RECURSIVE lineage AS (
+    (
+        SELECT h.checkpoint_id, h.parent_checkpoint_id, h.step, h.source, h.created_at, h.run_id
+        FROM /*schema*/checkpoints h
+        WHERE h.thread_id = :thread_id::text AND h.checkpoint_ns = :checkpoint_ns::text
+            AND (:checkpoint_id::text IS NULL OR h.checkpoint_id = :checkpoint_id)
+        ORDER BY h.checkpoint_id DESC LIMIT 1
+    )
+    UNION
+    SELECT c.checkpoint_id, c.parent_checkpoint_id, c.step, c.source, c.created_at, c.run_id
+    FROM lineage d JOIN /*schema*/checkpoints c
+        ON c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns AND c.checkpoint_id = d.parent_checkpoint_id
+)
+SELECT a.checkpoint_id, a.parent_checkpoint_id, a.step, a.source, a.created_at, a.run_id, l.label,
+    (
+        SELECT count(*) FROM /*schema*/checkpoints k
+        WHERE k.thread_id = :thread_id AND k.checkpoint_ns = :checkpoint_ns AND k.parent_checkpoint_id = a.checkpoint_id
+    )
+FROM lineage a LEFT JOIN /*schema*/labels l
+    ON l.thread_id = :thread_id AND l.checkpoint_ns = :checkpoint_ns AND l.checkpoint_id = a.checkpoint_id;
+
+-- name: keep_labels
+-- Keeps labels from being given until the transaction ends, so that a prune knows them all; puts go on.
+SELECT thread_id FROM /*schema*/threads WHERE thread_id = :thread_id::text FOR KEY SHARE;
+
+-- name: put_label
+-- Labels a checkpoint, or the newest of its namespace, if it is there; answers which one.
+INSERT INTO /*schema*/labels AS stored (thread_id, checkpoint_ns, checkpoint_id, label)
+SELECT :thread_id::text, :checkpoint_ns::text, c.checkpoint_id, :label::text
+FROM (
+    SELECT h.checkpoint_id FROM /*schema*/checkpoints h
+    WHERE h.thread_id = :thread_id AND h.checkpoint_ns = :checkpoint_ns
+        AND (:checkpoint_id::text IS NULL OR h.checkpoint_id = :checkpoint_id)
+    ORDER BY h.checkpoint_id DESC LIMIT 1
+) AS c
+ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET label = excluded.label
+RETURNING checkpoint_id;
+
+-- name: delete_label
+-- Takes a checkpoint's label away.
+DELETE FROM /*schema*/labels
+WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id::text;
+
+-- name: list_labels
+-- A thread's labelled checkpoints, newest first.
+SELECT l.checkpoint_ns, l.checkpoint_id, l.label, l.created_at
+FROM /*schema*/labels l JOIN /*schema*/checkpoints c
+    ON c.thread_id = :thread_id::text AND c.checkpoint_ns = l.checkpoint_ns AND c.checkpoint_id = l.checkpoint_id
+WHERE l.thread_id = :thread_id
+ORDER BY l.checkpoint_id DESC, l.checkpoint_ns;
+
+-- name: begin_fork
+-- Makes a fork's thread after its source, or holds one that is there; answers what that one was forked from, or no row if there is no source.
+INSERT INTO /*schema*/threads AS stored (thread_id, agent, user_id, tenant_id, title, metadata)
+SELECT :target_id::text, s.agent, s.user_id, s.tenant_id, s.title, s.metadata
+FROM /*schema*/threads s WHERE s.thread_id = :source_id::text
+ON CONFLICT (thread_id) DO UPDATE SET updated_at = excluded.updated_at
+RETURNING forked_from_thread_id, forked_from_checkpoint_id;
+
+-- name: has_history
+-- Whether a thread has a checkpoint, in whatever namespace, and whether one of the root's has some id.
+SELECT EXISTS (SELECT 1 FROM /*schema*/checkpoints WHERE thread_id = :thread_id::text),
+    EXISTS (
+        SELECT 1 FROM /*schema*/checkpoints
+        WHERE thread_id = :thread_id AND checkpoint_ns = '' AND checkpoint_id = :checkpoint_id::text
+    );
+
+-- name: find_head
+-- The newest checkpoint of a thread's root namespace.
+SELECT checkpoint_id FROM /*schema*/checkpoints WHERE thread_id = :thread_id::text AND checkpoint_ns = ''
+ORDER BY checkpoint_id DESC LIMIT 1;
+
+-- name: fork_thread
+-- Copies a checkpoint of the root namespace with all that led to it, from one snapshot, under the same ids into another thread that is there already: ancestors, their subgraphs, writes and segments, messages, tool executions and labels. What its own superstep did comes along while nothing was made from it; else the fork runs that superstep itself.
+WITH RECURSIVE lineage AS (
+    SELECT c.checkpoint_id, c.parent_checkpoint_id FROM /*schema*/checkpoints c
+    WHERE c.thread_id = :source_id::text AND c.checkpoint_ns = '' AND c.checkpoint_id = :checkpoint_id::text
+    UNION
+    SELECT c.checkpoint_id, c.parent_checkpoint_id
+    FROM lineage d JOIN /*schema*/checkpoints c
+        ON c.thread_id = :source_id AND c.checkpoint_ns = '' AND c.checkpoint_id = d.parent_checkpoint_id
+), past AS (
+    -- Those whose superstep belongs to the fork's past: not its own, if the thread has moved on from it.
+    SELECT d.checkpoint_id FROM lineage d
+    WHERE d.checkpoint_id <> :checkpoint_id OR NOT EXISTS (
+        SELECT 1 FROM /*schema*/checkpoints k
+        WHERE k.thread_id = :source_id AND k.checkpoint_ns = '' AND k.parent_checkpoint_id = :checkpoint_id
+    ) AND NOT EXISTS (
+        SELECT 1 FROM /*schema*/checkpoints o JOIN /*schema*/checkpoints k
+            ON k.thread_id = :source_id AND k.checkpoint_ns = '' AND k.checkpoint_id > :checkpoint_id
+        WHERE o.thread_id = :source_id AND o.checkpoint_ns = '' AND o.checkpoint_id = :checkpoint_id
+            AND o.next_checkpoint_id IS NOT NULL
+    )
+), pruned AS (
+    -- The checkpoints up to this one are not there any more, but what was recorded at them is.
+    SELECT d.parent_checkpoint_id AS newest FROM lineage d
+    WHERE d.parent_checkpoint_id IS NOT NULL AND d.parent_checkpoint_id NOT IN (SELECT checkpoint_id FROM lineage)
+), members AS (
+    (
+        SELECT ''::text COLLATE "C" AS checkpoint_ns, d.checkpoint_id, d.parent_checkpoint_id FROM lineage d
+        UNION ALL
+        SELECT c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id FROM /*schema*/checkpoints c
+        WHERE c.thread_id = :source_id AND c.checkpoint_ns > '' AND EXISTS (SELECT 1 FROM lineage) AND (
+            c.metadata -> 'parents' ->> '' IS NULL
+            OR c.metadata -> 'parents' ->> '' IN (SELECT p.checkpoint_id FROM past p)
+        )
+    )
+    UNION
+    -- A subgraph with a history of its own may have gone on from what another branch left.
+    SELECT c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id
+    FROM members m JOIN /*schema*/checkpoints c
+        ON c.thread_id = :source_id AND c.checkpoint_ns = m.checkpoint_ns AND c.checkpoint_id = m.parent_checkpoint_id
+    WHERE m.checkpoint_ns > ''
+), actions AS (
+    SELECT e.idempotency_key FROM /*schema*/tool_executions e
+    WHERE e.thread_id = :source_id AND e.compensates IS NULL AND (
+        coalesce(e.root_checkpoint_id, e.checkpoint_id) IS NULL
+        OR coalesce(e.root_checkpoint_id, e.checkpoint_id) IN (SELECT d.checkpoint_id FROM lineage d)
+        OR coalesce(e.root_checkpoint_id, e.checkpoint_id) <= (SELECT p.newest FROM pruned p) AND NOT EXISTS (
+            SELECT 1 FROM /*schema*/checkpoints c WHERE c.thread_id = :source_id AND c.checkpoint_ns = ''
+                AND c.checkpoint_id = coalesce(e.root_checkpoint_id, e.checkpoint_id)
+        )
+    )
+), copied_segments AS (
+    INSERT INTO /*schema*/segments (thread_id, segment_id, data)
+    SELECT :target_id::text, s.segment_id, s.data FROM /*schema*/segments s
+    WHERE s.thread_id = :source_id AND s.segment_id IN (
+        SELECT unnest(c.segment_ids) FROM members m JOIN /*schema*/checkpoints c
+            ON c.thread_id = :source_id AND c.checkpoint_ns = m.checkpoint_ns AND c.checkpoint_id = m.checkpoint_id
+    )
+    ON CONFLICT (thread_id, segment_id) DO NOTHING
+), copied_writes AS (
+    INSERT INTO /*schema*/writes (
+        thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, created_at, data
+    )
+    SELECT :target_id, w.checkpoint_ns, w.checkpoint_id, w.task_id, w.idx, w.task_path, w.run_id, w.created_at, w.data
+    FROM members m JOIN /*schema*/writes w
+        ON w.thread_id = :source_id AND w.checkpoint_ns = m.checkpoint_ns AND w.checkpoint_id = m.checkpoint_id
+    WHERE m.checkpoint_ns > '' OR m.checkpoint_id IN (SELECT p.checkpoint_id FROM past p)
+    ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO NOTHING
+), copied_messages AS (
+    INSERT INTO /*schema*/messages (
+        thread_id, message_id, checkpoint_id, checkpoint_ns, channel, position, change, created_at, run_id, role,
+        agent, content, tool_calls, tool_call_id, input_tokens, output_tokens
+    )
+    SELECT :target_id, g.message_id, g.checkpoint_id, g.checkpoint_ns, g.channel, g.position, g.change, g.created_at,
+        g.run_id, g.role, g.agent, g.content, g.tool_calls, g.tool_call_id, g.input_tokens, g.output_tokens
+    FROM /*schema*/messages g
+    WHERE g.thread_id = :source_id AND (
+        (g.checkpoint_ns, g.checkpoint_id) IN (SELECT m.checkpoint_ns, m.checkpoint_id FROM members m)
+        OR g.checkpoint_ns = '' AND g.checkpoint_id <= (SELECT p.newest FROM pruned p) AND NOT EXISTS (
+            SELECT 1 FROM /*schema*/checkpoints c
+            WHERE c.thread_id = :source_id AND c.checkpoint_ns = '' AND c.checkpoint_id = g.checkpoint_id
+        )
+    )
+    ON CONFLICT (thread_id, message_id, checkpoint_id) DO NOTHING
+), copied_executions AS (
+    INSERT INTO /*schema*/tool_executions (
+        thread_id, idempotency_key, tool, status, attempt, agent, tool_call_id, run_id, task_id, checkpoint_ns,
+        checkpoint_id, step, holder_id, alive_until, started_at, ended_at, arguments, result_type, result, preview,
+        error_type, error_message, compensates, compensated_at, fingerprint, intent_id, root_checkpoint_id, answers
+    )
+    SELECT :target_id, e.idempotency_key, e.tool, e.status, e.attempt, e.agent, e.tool_call_id, e.run_id, e.task_id,
+        e.checkpoint_ns, e.checkpoint_id, e.step, e.holder_id, e.alive_until, e.started_at, e.ended_at, e.arguments,
+        e.result_type, e.result, e.preview, e.error_type, e.error_message, e.compensates, e.compensated_at,
+        e.fingerprint, e.intent_id, e.root_checkpoint_id, e.answers
+    FROM /*schema*/tool_executions e
+    WHERE e.thread_id = :source_id
+        AND coalesce(e.compensates, e.idempotency_key) IN (SELECT a.idempotency_key FROM actions a)
+    ON CONFLICT (thread_id, idempotency_key) DO NOTHING
+), copied_labels AS (
+    INSERT INTO /*schema*/labels (thread_id, checkpoint_ns, checkpoint_id, label, created_at)
+    SELECT :target_id, l.checkpoint_ns, l.checkpoint_id, l.label, l.created_at
+    FROM members m JOIN /*schema*/labels l
+        ON l.thread_id = :source_id AND l.checkpoint_ns = m.checkpoint_ns AND l.checkpoint_id = m.checkpoint_id
+    ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO NOTHING
+), noted AS (
+    UPDATE /*schema*/threads SET
+        forked_from_thread_id = :source_id,
+        forked_from_checkpoint_id = :checkpoint_id,
+        status = CASE WHEN EXISTS (
+            SELECT 1 FROM past p JOIN /*schema*/writes w
+                ON w.thread_id = :source_id AND w.checkpoint_ns = '' AND w.checkpoint_id = p.checkpoint_id
+            WHERE p.checkpoint_id = :checkpoint_id AND w.idx = -3 AND NOT EXISTS (
+                SELECT 1 FROM /*schema*/writes o
+                WHERE o.thread_id = :source_id AND o.checkpoint_ns = '' AND o.checkpoint_id = :checkpoint_id
+                    AND o.task_id = w.task_id AND o.idx >= 0
+            )
+        ) THEN 'interrupted' ELSE 'idle' END
+    WHERE thread_id = :target_id AND EXISTS (SELECT 1 FROM lineage)
+)
+INSERT INTO /*schema*/checkpoints (
+    thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, created_at, segment_ids,
+    metadata, state, next_checkpoint_id, state_version
+)
+SELECT :target_id, c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id, c.run_id, c.source, c.step, c.created_at,
+    c.segment_ids,
+    CASE WHEN c.metadata ? 'thread_id' THEN c.metadata || jsonb_build_object('thread_id', :target_id)
+        ELSE c.metadata END,
+    c.state,
+    (
+        SELECT n.checkpoint_id FROM members n
+        WHERE n.checkpoint_ns = m.checkpoint_ns AND n.checkpoint_id = c.next_checkpoint_id
+    ),
+    c.state_version
+FROM members m JOIN /*schema*/checkpoints c
+    ON c.thread_id = :source_id AND c.checkpoint_ns = m.checkpoint_ns AND c.checkpoint_id = m.checkpoint_id
+ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO NOTHING;
+
+-- name: note_fork
+-- Notes among a thread's events that it was forked off another, or that another was forked off it.
+INSERT INTO /*schema*/events (thread_id, event_id, kind, checkpoint_ns, checkpoint_id, payload)
+VALUES (
+    :thread_id::text,
+    to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISSUS') || '-fork-' || :suffix::text,
+    'fork',
+    '',
+    :checkpoint_id::text,
+    :payload::text::jsonb
+);
+
+-- name: copy_projection
+-- Copies a thread's readable channels to its fork, if they are those of the checkpoint it was forked from; answers their names either way, and whether they were.
+WITH source AS (
+    SELECT p.checkpoint_id, p.updated_at, p.state, NOT EXISTS (
+        SELECT 1 FROM /*schema*/checkpoints c
+        WHERE c.thread_id = :source_id::text AND c.checkpoint_ns = '' AND c.checkpoint_id > :checkpoint_id::text
+    ) AS is_current
+    FROM /*schema*/projections p WHERE p.thread_id = :source_id
+), copied AS (
+    INSERT INTO /*schema*/projections (thread_id, checkpoint_id, updated_at, state)
+    SELECT :target_id::text, s.checkpoint_id, s.updated_at, s.state FROM source s
+    WHERE s.is_current AND s.checkpoint_id <= :checkpoint_id
+    ON CONFLICT (thread_id) DO NOTHING
+)
+SELECT ARRAY(SELECT jsonb_object_keys(s.state)), s.is_current AND s.checkpoint_id <= :checkpoint_id FROM source s;
+
+-- name: project_fork
+-- Stores the readable channels of a fork whose source has gone on since.
+INSERT INTO /*schema*/projections (thread_id, checkpoint_id, state)
+VALUES (:thread_id::text, :checkpoint_id::text, :projected::text::jsonb)
+ON CONFLICT (thread_id) DO NOTHING;

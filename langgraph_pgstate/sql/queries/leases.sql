@@ -1,0 +1,64 @@
+-- name: take_lease
+-- Takes a thread's lease if it is free, has expired, or is one of those given; answers whether it was taken, and whose it is then. A new one begins with the time, so that no number ever comes twice.
+WITH taken AS (
+    INSERT INTO /*schema*/leases AS held (thread_id, holder_id, fencing_token, acquired_at, renewed_at, expires_at)
+    SELECT :thread_id::text, :holder_id::text, (extract(epoch FROM now()) * 1000000)::bigint, now(), now(),
+        now() + make_interval(secs => :ttl::double precision)
+    WHERE NOT EXISTS (SELECT 1 FROM /*schema*/tombstones WHERE thread_id = :thread_id AND expires_at > now())
+    ON CONFLICT (thread_id) DO UPDATE SET
+        holder_id = excluded.holder_id,
+        -- Taken again by the same holder, as when an answer was lost, it is the same lease.
+        fencing_token = CASE WHEN held.holder_id = excluded.holder_id THEN held.fencing_token
+            ELSE held.fencing_token + 1 END,
+        acquired_at = excluded.acquired_at,
+        renewed_at = excluded.renewed_at,
+        expires_at = excluded.expires_at
+    WHERE held.holder_id IS NULL OR held.holder_id = excluded.holder_id OR held.expires_at <= excluded.acquired_at
+        OR held.fencing_token = ANY(:free_tokens::bigint[])
+    RETURNING holder_id, fencing_token, acquired_at, renewed_at, expires_at
+)
+SELECT true, NULL::timestamptz, holder_id, fencing_token, acquired_at, renewed_at, expires_at FROM taken
+UNION ALL
+SELECT false, NULL, holder_id, fencing_token, acquired_at, renewed_at, expires_at
+FROM /*schema*/leases
+WHERE thread_id = :thread_id AND NOT EXISTS (SELECT 1 FROM taken)
+    AND holder_id IS NOT NULL AND expires_at > now() AND fencing_token <> ALL(:free_tokens)
+UNION ALL
+SELECT false, deleted_at, NULL, NULL, NULL, NULL, NULL
+FROM /*schema*/tombstones WHERE thread_id = :thread_id AND expires_at > now();
+
+-- name: renew_lease
+-- Says that a lease is still held; after `hold_for_write`, which has seen to it that it is.
+UPDATE /*schema*/leases
+SET holder_id = :holder_id::text, renewed_at = now(), expires_at = now() + make_interval(secs => :ttl::double precision)
+WHERE thread_id = :thread_id AND fencing_token = :fencing_token::bigint;
+
+-- name: renew_leases
+-- Says that some leases are still held; answers which of them are.
+UPDATE /*schema*/leases
+SET renewed_at = now(), expires_at = now() + make_interval(secs => :ttl::double precision)
+FROM unnest(:thread_ids::text[], :fencing_tokens::bigint[]) AS mine (thread_id, fencing_token)
+WHERE leases.thread_id = mine.thread_id AND leases.fencing_token = mine.fencing_token
+    AND leases.thread_id = ANY(:thread_ids)
+RETURNING leases.thread_id, leases.fencing_token;
+
+-- name: release_lease
+-- Gives a lease back; its number stays, so that the next one is higher. Touches no row if it was lost.
+UPDATE /*schema*/leases SET holder_id = NULL, expires_at = now()
+WHERE thread_id = :thread_id AND fencing_token = :fencing_token::bigint;
+
+-- name: list_leases
+-- A page of the living leases, those that expire first at first.
+SELECT thread_id, holder_id, fencing_token, acquired_at, renewed_at, expires_at
+FROM /*schema*/leases
+WHERE expires_at > now() AND holder_id IS NOT NULL
+    AND (expires_at, thread_id) > (:cursor_at::timestamptz, :cursor_id::text)
+ORDER BY expires_at, thread_id
+LIMIT :page_size;
+
+-- name: sweep_leases
+-- Removes a page of the leases that nobody has held for a day.
+DELETE FROM /*schema*/leases WHERE thread_id = ANY(ARRAY(
+    SELECT thread_id FROM /*schema*/leases WHERE expires_at <= now() - interval '1 day'
+    ORDER BY expires_at, thread_id LIMIT :page_size
+)) AND expires_at <= now() - interval '1 day';

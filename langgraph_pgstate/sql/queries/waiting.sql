@@ -1,0 +1,75 @@
+-- name: scan_interrupts
+-- A page of the questions asked in any thread, newest first, below a cursor; those that are answered long since included.
+SELECT thread_id, checkpoint_id, created_at, task_id FROM /*schema*/writes
+WHERE idx = -3 AND checkpoint_ns = '' AND created_at <= :cursor_at::timestamptz
+    AND (created_at < :cursor_at OR (thread_id, task_id) > (:cursor_thread::text, :cursor_task::text))
+ORDER BY created_at DESC, thread_id, task_id
+LIMIT :page_size;
+
+-- name: get_questions
+-- What threads wait for at some checkpoints, oldest first: the questions of unfinished tasks, where nothing came after the checkpoint. Only of some user's, tenant's or agent's threads, if one is given.
+SELECT w.thread_id, w.checkpoint_id, w.task_id, w.run_id, w.created_at, w.data, t.user_id, t.tenant_id, t.agent, t.title
+FROM unnest(:thread_ids::text[], :checkpoint_ids::text[]) AS h (thread_id, checkpoint_id)
+    JOIN /*schema*/writes w
+        ON w.thread_id = h.thread_id AND w.checkpoint_ns = '' AND w.checkpoint_id = h.checkpoint_id AND w.idx = -3
+    JOIN /*schema*/checkpoints c
+        ON c.thread_id = w.thread_id AND c.checkpoint_ns = '' AND c.checkpoint_id = w.checkpoint_id
+    LEFT JOIN /*schema*/threads t ON t.thread_id = w.thread_id
+WHERE w.thread_id = ANY(:thread_ids)
+    AND (:user_id::text IS NULL OR t.user_id = :user_id)
+    AND (:tenant_id::text IS NULL OR t.tenant_id = :tenant_id)
+    AND (:agent::text IS NULL OR t.agent = :agent)
+    AND NOT EXISTS (
+        SELECT 1 FROM /*schema*/checkpoints n
+        WHERE n.thread_id = w.thread_id AND n.checkpoint_ns = '' AND n.checkpoint_id > w.checkpoint_id
+    ) AND NOT EXISTS (
+        -- A task that has written its results is through.
+        SELECT 1 FROM /*schema*/writes d
+        WHERE d.thread_id = w.thread_id AND d.checkpoint_ns = '' AND d.checkpoint_id = w.checkpoint_id
+            AND d.task_id = w.task_id AND d.idx >= 0
+    )
+ORDER BY w.created_at, w.task_path, w.task_id;
+
+-- name: get_answers
+-- The answers given at some checkpoints of the root namespace, oldest first.
+SELECT a.thread_id, a.checkpoint_id, a.interrupt_id, a.answer_id, a.answered_at, a.answered_by, a.value_type, a.value
+FROM unnest(:thread_ids::text[], :checkpoint_ids::text[]) AS h (thread_id, checkpoint_id)
+    JOIN /*schema*/answers a
+        ON a.thread_id = h.thread_id AND a.checkpoint_ns = '' AND a.checkpoint_id = h.checkpoint_id
+WHERE a.thread_id = ANY(:thread_ids)
+ORDER BY a.answered_at, a.interrupt_id;
+
+-- name: get_head
+-- The newest checkpoint of a thread's root namespace.
+SELECT checkpoint_id FROM /*schema*/checkpoints WHERE thread_id = :thread_id::text AND checkpoint_ns = ''
+ORDER BY checkpoint_id DESC LIMIT 1;
+
+-- name: put_answer
+-- Records an answer and its event, unless there is one, or the thread no longer waits for it; touches no row then.
+WITH asked AS (
+    SELECT w.thread_id, w.checkpoint_id FROM /*schema*/writes w
+    WHERE w.thread_id = :thread_id::text AND w.checkpoint_ns = '' AND w.checkpoint_id = :checkpoint_id::text
+        AND w.task_id = :task_id::text AND w.idx = -3
+        AND NOT EXISTS (
+            SELECT 1 FROM /*schema*/checkpoints n
+            WHERE n.thread_id = :thread_id AND n.checkpoint_ns = '' AND n.checkpoint_id > :checkpoint_id
+        ) AND NOT EXISTS (
+            SELECT 1 FROM /*schema*/writes d
+            WHERE d.thread_id = :thread_id AND d.checkpoint_ns = '' AND d.checkpoint_id = :checkpoint_id
+                AND d.task_id = :task_id AND d.idx >= 0
+        )
+), put AS (
+    INSERT INTO /*schema*/answers (
+        thread_id, checkpoint_ns, checkpoint_id, interrupt_id, answer_id, task_id, answered_by, value_type, value
+    )
+    SELECT :thread_id, '', :checkpoint_id, :interrupt_id::text, :answer_id::text, :task_id, :answered_by::text,
+        :value_type::text, :value::bytea
+    FROM asked
+    ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, interrupt_id) DO NOTHING
+    RETURNING thread_id, checkpoint_id
+)
+INSERT INTO /*schema*/events (thread_id, event_id, kind, checkpoint_ns, checkpoint_id, payload)
+SELECT :thread_id, to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISSUS') || '-answer-' || :answer_id, 'answer', '',
+    :checkpoint_id, jsonb_build_object('interrupt_id', :interrupt_id, 'by', :answered_by)
+FROM put
+ON CONFLICT (thread_id, event_id) DO NOTHING;

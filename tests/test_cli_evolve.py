@@ -1,0 +1,109 @@
+"""The commands about people and time: `waiting`, `answer`, `upcast`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_versions import BIG, graph_one
+from test_waiting import asking, config_of, fanned_out
+from typer.testing import CliRunner
+
+from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate.cli.app import app
+from langgraph_pgstate.sql import queries
+from langgraph_pgstate.threads import Threads
+
+Run = Any
+UPCASTERS = """
+def rename(values):
+    if "user" in values:
+        values["name"] = values.pop("user")
+    return values
+
+def broken(values):
+    return {"name": values["nobody"]}
+
+upcasters = {2: rename}
+failing = {2: broken}
+number = 7
+"""
+
+
+@pytest.fixture
+def run(dsn: str, saver: PGStateSaver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """What `pgstate` prints on a terminal 140 columns wide, from a directory with an application in it."""
+    monkeypatch.delenv("PGSTATE_DSN", raising=False)
+    monkeypatch.setenv("USER", "operator")
+    monkeypatch.setattr("langgraph_pgstate.cli.output.console._width", 140)
+    (tmp_path / "the_app.py").write_text(UPCASTERS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def run(*arguments: str, code: int = 0) -> str:
+        result = CliRunner().invoke(app, ["--dsn", dsn, "--schema", saver.schema, *arguments])
+        assert result.exit_code == code, result.output + repr(result.exception)
+        assert "Traceback" not in result.output
+        return result.output
+
+    return run
+
+
+def test_the_inbox_and_an_answer(run: Run, saver: PGStateSaver) -> None:
+    assert run("waiting") == "no waiting threads\n"
+    graph = asking(saver, "book the [hotel]?")
+    graph.invoke({"said": []}, config_of("trip", user_id="eve", agent="travel"))
+    graph.invoke({"said": []}, config_of("other"))
+    shown = run("waiting", "--user", "eve")
+    (question,) = graph.get_state(config_of("trip")).interrupts
+    for word in ("trip", "eve", "travel", question.id, '{"question":"book the [hotel]?"}'):
+        assert word in shown
+    assert "other" not in shown
+    assert "answered" in run("answer", "trip", '{"ok": true}')
+    assert "operator" in run("answer", "trip", "no", code=1)
+    assert "trip" not in run("waiting")
+    assert '{"ok":true}' in run("waiting", "--answered")
+    assert "waits for no answer" in run("answer", "unknown", "yes", code=1)
+    assert "answered" in run("answer", "other", "7", "--text", "--by", "bob")
+    threads = Threads(saver._database, queries(saver.schema))
+    (answer,) = threads.answers("other")
+    assert (answer.value, answer.answered_by) == ("7", "bob")
+    assert graph.invoke(threads.resume("trip"), config_of("trip"))["said"] == ["{'ok': True}"]
+
+
+def test_several_questions_of_one_thread(run: Run, saver: PGStateSaver) -> None:
+    graph = fanned_out(saver)
+    graph.invoke({"said": []}, config_of("many"))
+    ids = [question.id for question in graph.get_state(config_of("many")).interrupts]
+    shown = run("waiting")
+    assert all(id in shown for id in ids)
+    assert shown.count("many") == 1
+    assert "several" in run("answer", "many", "yes", code=1)
+    assert "still waits for 2 answers" in run("answer", "many", "yes", "--interrupt", ids[0][:10])
+    assert "does not wait" in run("answer", "many", "yes", "--interrupt", "nonsense", code=1)
+
+
+def test_upcast(run: Run, saver: PGStateSaver) -> None:
+    for name in ("a", "b"):
+        graph_one(saver).invoke({"user": "Ada", "log": ["begun"], "untouched": BIG}, config_of(name))
+    dry = run("upcast", "--to", "2", "--upcasters", "the_app:upcasters", "--dry-run")
+    assert "looked at 2 threads: 6 checkpoints of another version, 6 would be brought to version 2" in dry
+    rows = [line.split() for line in dry.splitlines()]
+    assert ["name", "4"] in rows
+    assert ["user", "4"] in rows
+    assert "3 were brought" in run("upcast", "--to", "2", "--upcasters", "the_app:upcasters", "--thread", "a")
+    assert "3 were brought" in run("upcast", "--to", "2", "--upcasters", "the_app:upcasters")
+    assert "0 checkpoints" in run("upcast", "--to", "2", "--upcasters", "the_app:upcasters")
+    # What the application alone can read is drawn without its values.
+    assert len(run("tree", "a").splitlines()) >= 3
+
+
+def test_what_cannot_be_upcast_is_listed(run: Run, saver: PGStateSaver) -> None:
+    graph_one(saver).invoke({"user": "Ada", "log": ["begun"], "untouched": BIG}, config_of("a"))
+    shown = run("upcast", "--to", "2", "--upcasters", "the_app:failing", code=1)
+    assert "3 checkpoints could not be brought up" in shown
+    assert "KeyError" in shown
+    for wrong, why in (("the_app:number", "no dict"), ("the_app", "module"), ("nowhere:x", "cannot be had")):
+        assert why in run("upcast", "--to", "2", "--upcasters", wrong, code=1)
+    assert "without a gap" in " ".join(run("upcast", "--to", "3", "--upcasters", "the_app:upcasters", code=1).split())

@@ -1,0 +1,468 @@
+"""The inbox: threads that wait for people, their questions, and the answers that resume them."""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Iterator
+from typing import Annotated, Any, TypedDict
+
+import psycopg
+import pytest
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Command, Interrupt, Send, interrupt
+from official import Account
+from support import counted
+
+from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver
+from langgraph_pgstate.errors import (
+    AlreadyAnsweredError,
+    ConfigurationError,
+    NotFoundError,
+    SerializationError,
+    UnsafeTypeError,
+)
+from langgraph_pgstate.operations import waiting
+from langgraph_pgstate.types import WaitingThread
+
+
+class Talk(TypedDict):
+    said: Annotated[list[str], operator.add]
+
+
+def config_of(thread_id: str, **more: Any) -> Any:
+    return {"configurable": {"thread_id": thread_id, **more}}
+
+
+def asking(saver: Any, *questions: str) -> Any:
+    """A graph whose one node asks one question after the other."""
+
+    def node(state: Talk) -> dict[str, Any]:
+        return {"said": [str(interrupt({"question": question})) for question in questions]}
+
+    graph = StateGraph(Talk)
+    graph.add_node("node", node)
+    graph.add_edge(START, "node")
+    graph.add_edge("node", END)
+    return graph.compile(checkpointer=saver)
+
+
+def fanned_out(saver: Any, width: int = 3) -> Any:
+    """A graph that asks in several tasks at once."""
+
+    def node(name: str) -> dict[str, Any]:
+        return {"said": [f"{name}={interrupt(f'what of {name}?')}"]}
+
+    graph = StateGraph(Talk)
+    graph.add_node("node", node)
+    graph.add_node("end", lambda state: {"said": ["end"]})
+    graph.add_conditional_edges(START, lambda state: [Send("node", f"n{at}") for at in range(width)])
+    graph.add_edge("node", "end")
+    return graph.compile(checkpointer=saver)
+
+
+@pytest.fixture
+def state(dsn: str, schema: str) -> Iterator[PGState]:
+    with PGState.open(dsn, schema=schema) as state:
+        state.setup()
+        yield state
+
+
+def ids(state: PGState, **filter: Any) -> list[str]:
+    return [thread.thread_id for thread in state.threads.waiting(**filter).items]
+
+
+def only(state: PGState) -> WaitingThread:
+    (found,) = state.threads.waiting().items
+    return found
+
+
+def test_an_interrupted_thread_waits_until_it_is_resumed(state: PGState) -> None:
+    graph = asking(state.saver, "go on?")
+    graph.invoke({"said": []}, config_of("t", user_id="eve", tenant_id="acme", agent="travel"))
+    graph.invoke({"said": []}, config_of("other"))
+    found = next(item for item in state.threads.waiting().items if item.thread_id == "t")
+    assert (found.user_id, found.tenant_id, found.agent) == ("eve", "acme", "travel")
+    (question,) = found.questions
+    snapshot = graph.get_state(config_of("t"))
+    assert (question.interrupt_id, question.value) == (snapshot.interrupts[0].id, {"question": "go on?"})
+    assert (question.task_id, found.checkpoint_id) == (
+        snapshot.tasks[0].id,
+        snapshot.config["configurable"]["checkpoint_id"],
+    )
+    assert found.since == question.asked_at
+    # Resumed as LangGraph resumes, without an answer of ours.
+    graph.invoke(Command(resume="yes"), config_of("t"))
+    assert ids(state) == ["other"]
+    assert state.threads.questions("t") == ()
+
+
+def test_those_asked_last_come_first_and_pages_meet(state: PGState) -> None:
+    graph = asking(state.saver, "go on?")
+    names = [f"t{number}" for number in range(7)]
+    for name in names:
+        graph.invoke({"said": []}, config_of(name))
+    for name in names[::3]:
+        graph.invoke(Command(resume="yes"), config_of(name))
+    left = [name for name in reversed(names) if name not in names[::3]]
+    assert ids(state) == left
+    seen: list[str] = []
+    cursor = None
+    while True:
+        page = state.threads.waiting(limit=1, cursor=cursor)
+        seen += [item.thread_id for item in page.items]
+        cursor = page.next
+        if cursor is None:
+            break
+        assert len(page.items) == 1
+    assert seen == left
+
+
+def test_a_page_ends_where_enough_was_read(state: PGState, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many answered questions do not make one call read them all; nothing is lost or seen twice on the way."""
+    monkeypatch.setattr(waiting, "_SCAN_PAGE", 2)
+    monkeypatch.setattr(waiting, "_SCAN_PAGES", 2)
+    graph = asking(state.saver, "go on?")
+    for number in range(13):
+        graph.invoke({"said": []}, config_of(f"t{number}"))
+        if number not in (0, 5, 6):
+            graph.invoke(Command(resume="yes"), config_of(f"t{number}"))
+    seen: list[str] = []
+    pages = 0
+    cursor = None
+    while pages == 0 or cursor is not None:
+        page = state.threads.waiting(cursor=cursor)
+        seen += [item.thread_id for item in page.items]
+        cursor, pages = page.next, pages + 1
+    assert seen == ["t6", "t5", "t0"]
+    assert pages >= 3
+
+
+def test_filters(state: PGState) -> None:
+    graph = asking(state.saver, "go on?")
+    graph.invoke({"said": []}, config_of("a", user_id="eve", tenant_id="acme", agent="travel"))
+    graph.invoke({"said": []}, config_of("b", user_id="bob", tenant_id="acme", agent="office"))
+    assert ids(state, user_id="eve") == ["a"]
+    assert ids(state, tenant_id="acme") == ["b", "a"]
+    assert ids(state, agent="office", tenant_id="acme") == ["b"]
+    assert ids(state, user_id="nobody") == []
+    with pytest.raises(ConfigurationError, match="limit"):
+        state.threads.waiting(limit=0)
+    with pytest.raises(ConfigurationError, match="cursor"):
+        state.threads.waiting(cursor="nonsense")
+
+
+def test_an_answer_is_recorded_once_and_resumes_the_graph(state: PGState) -> None:
+    graph = asking(state.saver, "go on?")
+    graph.invoke({"said": []}, config_of("t"))
+    question = only(state).questions[0]
+    command = state.threads.answer("t", {"ok": True}, by="alice")
+    assert command == Command(resume={question.interrupt_id: {"ok": True}})
+    assert ids(state) == []
+    assert ids(state, answered=True) == ["t"]
+    with pytest.raises(AlreadyAnsweredError, match="alice") as raised:
+        state.threads.answer("t", "no", by="bob")
+    assert (raised.value.interrupt_id, raised.value.answered_by) == (question.interrupt_id, "alice")
+    with pytest.raises(AlreadyAnsweredError):
+        state.threads.answer("t", "no", interrupt_id=question.interrupt_id)
+    (answer,) = state.threads.answers("t")
+    assert (answer.value, answer.answered_by, answer.answered_at) == ({"ok": True}, "alice", raised.value.answered_at)
+    (event,) = state.events.list("t", kind="answer").items
+    assert event.payload == {"interrupt_id": question.interrupt_id, "by": "alice"}
+    assert event.checkpoint_id == answer.checkpoint_id
+    # From any process: nothing but the thread's id is known there. It can be asked again until the task is through.
+    for _ in range(2):
+        assert state.threads.resume("t") == command
+    assert graph.invoke(state.threads.resume("t"), config_of("t"))["said"] == ["{'ok': True}"]
+    assert state.threads.resume("t") is None
+    assert state.threads.answers("t") == ()
+    assert ids(state, answered=True) == []
+    with pytest.raises(NotFoundError):
+        state.threads.answer("t", "again")
+
+
+def test_one_question_after_the_other_in_one_task(state: PGState) -> None:
+    """The second question is another one, and waits since it was asked."""
+    graph = asking(state.saver, "first?", "second?")
+    graph.invoke({"said": []}, config_of("t"))
+    first = only(state)
+    graph.invoke(state.threads.answer("t", "one"), config_of("t"))
+    second = only(state)
+    assert second.checkpoint_id == first.checkpoint_id
+    assert second.questions[0].value == {"question": "second?"}
+    assert second.questions[0].interrupt_id != first.questions[0].interrupt_id
+    assert second.since > first.since
+    assert second.answers == ()
+    assert graph.invoke(state.threads.answer("t", "two"), config_of("t"))["said"] == ["one", "two"]
+
+
+def test_asking_the_same_again_does_not_wait_anew(state: PGState) -> None:
+    graph = asking(state.saver, "first?")
+    graph.invoke({"said": []}, config_of("t"))
+    since = only(state).since
+    graph.invoke(None, config_of("t"))
+    assert only(state).since == since
+
+
+def test_several_wait_at_once(state: PGState) -> None:
+    graph = fanned_out(state.saver)
+    graph.invoke({"said": []}, config_of("t"))
+    found = only(state)
+    assert sorted(question.value for question in found.questions) == ["what of n0?", "what of n1?", "what of n2?"]
+    by_value = {question.value: question.interrupt_id for question in found.questions}
+    with pytest.raises(ConfigurationError, match="several") as raised:
+        state.threads.answer("t", "?")
+    assert all(id in str(raised.value) for id in by_value.values())
+    with pytest.raises(NotFoundError, match="does not wait"):
+        state.threads.answer("t", "?", interrupt_id="0" * 32)
+    state.threads.answer("t", "A", interrupt_id=by_value["what of n0?"])
+    assert len(only(state).questions) == 2
+    assert ids(state, answered=True) == ["t"]
+    # What is there goes on; the others are asked again and wait on.
+    graph.invoke(state.threads.resume("t"), config_of("t"))
+    assert sorted(question.interrupt_id for question in only(state).questions) == sorted(
+        [by_value["what of n1?"], by_value["what of n2?"]]
+    )
+    assert state.threads.resume("t") is None
+    state.threads.answer("t", "B", interrupt_id=by_value["what of n1?"])
+    # The last one needs no id.
+    state.threads.answer("t", "C")
+    done = graph.invoke(state.threads.resume("t"), config_of("t"))
+    assert sorted(done["said"]) == ["end", "n0=A", "n1=B", "n2=C"]
+    assert ids(state) == []
+
+
+def test_a_thread_with_several_questions_is_on_one_page_only(state: PGState) -> None:
+    graph = fanned_out(state.saver)
+    for name in ("a", "b"):
+        graph.invoke({"said": []}, config_of(name))
+    first = state.threads.waiting(limit=1)
+    second = state.threads.waiting(limit=1, cursor=first.next)
+    assert [item.thread_id for item in (*first.items, *second.items)] == ["b", "a"]
+    assert second.next is None
+
+
+def test_questions_of_a_subgraph(state: PGState) -> None:
+    inner = StateGraph(Talk)
+    inner.add_node("ask", lambda state: {"said": [interrupt("inside?")]})
+    inner.add_edge(START, "ask")
+    outer = StateGraph(Talk)
+    outer.add_node("inner", inner.compile())
+    outer.add_edge(START, "inner")
+    graph = outer.compile(checkpointer=state.saver)
+    graph.invoke({"said": []}, config_of("t"))
+    assert [question.value for question in only(state).questions] == ["inside?"]
+    assert graph.invoke(state.threads.answer("t", "yes"), config_of("t"))["said"] == ["yes"]
+    assert ids(state) == []
+
+
+def test_a_thread_that_moved_on_otherwise_no_longer_waits(state: PGState) -> None:
+    graph = asking(state.saver, "go on?")
+    graph.invoke({"said": []}, config_of("t"))
+    graph.update_state(config_of("t"), {"said": ["never mind"]}, as_node="node")
+    assert ids(state) == []
+    with pytest.raises(NotFoundError, match="waits for no answer"):
+        state.threads.answer("t", "yes")
+
+
+def test_new_input_drops_the_old_question(state: PGState) -> None:
+    """The task that asked it never finishes; the thread waits at its newest checkpoint only."""
+    graph = asking(state.saver, "go on?")
+    for number in range(3):
+        graph.invoke({"said": [f"turn {number}"]}, config_of("t"))
+    found = only(state)
+    assert found.checkpoint_id == graph.get_state(config_of("t")).config["configurable"]["checkpoint_id"]
+    assert len(found.questions) == 1
+    assert len(state.threads.questions("t")) == 1
+
+
+def test_answers_go_where_their_thread_goes(state: PGState, connection: psycopg.Connection) -> None:
+    """Copied with it, deleted with it, pruned with their checkpoint."""
+    graph = asking(state.saver, "go on?")
+    graph.invoke({"said": []}, config_of("t"))
+    state.saver.copy_thread("t", "waiting")
+    state.threads.answer("t", "yes")
+    state.saver.copy_thread("t", "answered")
+    assert ids(state) == ["waiting"]
+    assert sorted(ids(state, answered=True)) == ["answered", "t"]
+    assert graph.invoke(state.threads.resume("answered"), config_of("answered"))["said"] == ["yes"]
+
+    def left(thread_id: str) -> int:
+        query = f'SELECT count(*) FROM "{state.schema}".answers WHERE thread_id = %s'
+        return int(connection.execute(query, [thread_id]).fetchone()[0])  # type: ignore[index]
+
+    assert left("answered") == 1
+    state.saver.prune(["answered"])
+    assert left("answered") == 0
+    state.saver.delete_thread("t")
+    assert left("t") == 0
+
+
+def test_a_rollback_takes_the_answer_with_the_checkpoint(state: PGState, connection: psycopg.Connection) -> None:
+    graph = asking(state.saver, "go on?")
+    graph.invoke({"said": []}, {**config_of("t"), "metadata": {"run_id": "run"}})
+    state.threads.answer("t", "yes")
+    state.saver.delete_for_runs(["run"])
+    assert ids(state) == ids(state, answered=True) == []
+    row = connection.execute(f'SELECT count(*) FROM "{state.schema}".answers').fetchone()
+    assert row == (0,)
+
+
+def test_of_many_who_answer_at_once_one_does(state: PGState) -> None:
+    asking(state.saver, "go on?").invoke({"said": []}, config_of("t"))
+    barrier = threading.Barrier(6)
+    outcomes: list[str] = []
+
+    def answer(number: int) -> None:
+        barrier.wait()
+        try:
+            state.threads.answer("t", number, by=f"person {number}")
+            outcomes.append(f"person {number}")
+        except AlreadyAnsweredError as error:
+            outcomes.append("refused" if error.answered_by else "?")
+
+    workers = [threading.Thread(target=answer, args=(number,)) for number in range(6)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    (winner,) = set(outcomes) - {"refused"}
+    assert outcomes.count("refused") == 5
+    (answer_,) = state.threads.answers("t")
+    assert answer_.answered_by == winner
+    assert len(state.events.list("t", kind="answer").items) == 1
+
+
+def test_an_answer_whose_acknowledgement_was_lost_is_given_once(dsn: str, schema: str) -> None:
+    """The repeated call finds its own."""
+    with counted(dsn) as proxy, PGState.open(proxy.dsn, schema=schema, pool=False) as state:
+        state.setup()
+        fanned_out(state.saver, 2).invoke({"said": []}, config_of("t"))
+        first, second = state.threads.questions("t")
+        state.threads.answer("t", "no", by="bob", interrupt_id=first.interrupt_id)
+        expected = second.interrupt_id
+        database = state.threads._database
+        lost = []
+
+        async def losing(port: Any, *arguments: Any) -> Any:
+            found = await waiting.answer(port, *arguments)
+            if not lost:
+                # All was committed; the caller's connection breaks before it hears of it.
+                lost.append(found)
+                proxy.answers_to_lose = 1
+                await port.fetch(state.threads._queries.get_head, {"thread_id": "t"})
+            return found
+
+        request = waiting.request_answer(state.threads._codec, "yes", "alice", None)
+        found = database.run(losing, state.threads._queries, state.threads._codec, "t", request)
+        assert len(lost) == 1
+        assert (found.interrupt_id, found.value, found.answered_by) == (expected, "yes", "alice")
+        assert len(state.events.list("t", kind="answer").items) == 2
+
+
+def test_none_is_no_answer(state: PGState) -> None:
+    with pytest.raises(ConfigurationError, match="None"):
+        state.threads.answer("t", None)
+
+
+def test_what_could_not_be_read_again_is_no_answer(state: PGState) -> None:
+    asking(state.saver, "go on?").invoke({"said": []}, config_of("t"))
+    with pytest.raises(UnsafeTypeError, match="Account"):
+        state.threads.answer("t", Account(7))
+    with pytest.raises(SerializationError):
+        state.threads.answer("t", lambda: 7)
+    assert len(state.threads.questions("t")) == 1
+
+
+def test_unknown_threads(state: PGState) -> None:
+    assert state.threads.questions("unknown") == ()
+    assert state.threads.answers("unknown") == ()
+    assert state.threads.resume("unknown") is None
+    with pytest.raises(NotFoundError):
+        state.threads.answer("unknown", "yes")
+
+
+def test_late_writes_of_a_run_that_was_rolled_back_ask_nobody(saver: PGStateSaver, state: PGState) -> None:
+    """Writes may stand without their checkpoint."""
+    config = config_of("gone", checkpoint_ns="", checkpoint_id="1f000000-0000-6000-8000-000000000000")
+    saver.put_writes(config, [("__interrupt__", (Interrupt("why?", id="0" * 32),))], "task")
+    assert ids(state) == []
+
+
+async def test_the_asynchronous_colour(dsn: str, schema: str) -> None:
+    async with AsyncPGState.open(dsn, schema=schema) as state:
+        await state.setup()
+        graph = asking(state.saver, "go on?")
+        await graph.ainvoke({"said": []}, config_of("t"))
+        (found,) = (await state.threads.waiting()).items
+        assert found.questions == await state.threads.questions("t")
+        command = await state.threads.answer("t", "yes", by="alice")
+        with pytest.raises(AlreadyAnsweredError):
+            await state.threads.answer("t", "no")
+        assert await state.threads.resume("t") == command
+        assert [answer.value for answer in await state.threads.answers("t")] == ["yes"]
+        assert (await graph.ainvoke(command, config_of("t")))["said"] == ["yes"]
+        assert (await state.threads.waiting()).items == ()
+
+
+def test_an_encrypting_serializer_keeps_answers_to_itself(
+    dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+    class Hiding(JsonPlusSerializer):
+        """Stands for encryption."""
+
+        def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+            type_, data = super().dumps_typed(obj)
+            return type_, bytes(byte ^ 0x5A for byte in data)
+
+        def loads_typed(self, data: tuple[str, bytes]) -> Any:
+            return super().loads_typed((data[0], bytes(byte ^ 0x5A for byte in data[1])))
+
+    with PGState.open(dsn, schema=schema, serde=Hiding()) as state:
+        state.setup()
+        graph = asking(state.saver, "go on?")
+        graph.invoke({"said": []}, config_of("t"))
+        state.threads.answer("t", "a secret answer")
+        (data,) = connection.execute(f'SELECT value FROM "{schema}".answers').fetchone()  # type: ignore[misc]
+        assert b"secret" not in data
+        events = connection.execute(f'SELECT payload::text FROM "{schema}".events').fetchall()
+        assert all("secret" not in text for (text,) in events)
+        assert graph.invoke(state.threads.resume("t"), config_of("t"))["said"] == ["a secret answer"]
+
+
+def test_the_inbox_is_found_by_its_index(state: PGState, connection: psycopg.Connection) -> None:
+    """Among many writes that are no questions, and many questions that are answered."""
+    table = f'"{state.schema}".'
+    connection.execute(
+        f"""
+        INSERT INTO {table}writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, data)
+        SELECT 't' || n, '', 'c' || n, 'task', CASE WHEN n % 10 = 0 THEN -3 ELSE 0 END, '', ''
+        FROM generate_series(1, 20000) AS n
+        """
+    )
+    connection.execute(f"ANALYZE {table}writes")
+    ids = ",".join(f"t{number}" for number in range(10, 2010, 10))
+    literals = {
+        **{"cursor_at": "'infinity'", "cursor_thread": "''", "cursor_task": "''", "page_size": "200"},
+        **{"thread_ids": f"'{{{ids}}}'", "checkpoint_ids": f"'{{{ids.replace('t', 'c')}}}'"},
+    }
+
+    def plan(name: str) -> str:
+        query = getattr(state.threads._queries, name)
+        text = query.text.decode()
+        for number, parameter in reversed([*enumerate(query.parameters, 1)]):
+            text = text.replace(f"${number}", literals.get(parameter, "NULL"))
+        rows = connection.execute("EXPLAIN (ANALYZE, COSTS OFF) " + text).fetchall()
+        return "\n".join(row[0] for row in rows)
+
+    scanned = plan("scan_interrupts")
+    assert "writes_interrupts_idx" in scanned
+    assert "Sort" not in scanned
+    connection.execute(
+        f"INSERT INTO {table}checkpoints (thread_id, checkpoint_ns, checkpoint_id, segment_ids, metadata, state) "
+        "SELECT 't' || n, '', 'c' || n, '{}', '{}', '' FROM generate_series(1, 20000) AS n"
+    )
+    connection.execute(f"ANALYZE {table}checkpoints")
+    assert "Seq Scan on writes" not in plan("get_questions")
