@@ -11,9 +11,9 @@ import os
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -248,9 +248,7 @@ class Database:
             try:
                 connection, switched = self._acquire()
                 try:
-                    return run_blocking(
-                        cast("Coroutine[Any, Any, T]", operation(self._port(connection), *args, **kwargs))
-                    )
+                    return run_blocking(operation(self._port(connection), *args, **kwargs))
                 finally:
                     self._release(connection, switched)
             except _DRIVER_ERRORS as error:

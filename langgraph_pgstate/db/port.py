@@ -46,13 +46,14 @@ class Port(Protocol):
 Operation = Callable[Concatenate[Port, P], Awaitable[T]]
 
 
-def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
+def run_blocking(operation: Awaitable[T]) -> T:
     """Drive an operation over a blocking port to its end.
 
     Raises:
         RuntimeError: If the operation suspends, which only an operation that awaits something other
             than its port can do.
     """
+    coroutine: Coroutine[Any, Any, T] = operation  # type: ignore[assignment]
     try:
         coroutine.send(None)
     except StopIteration as stop:

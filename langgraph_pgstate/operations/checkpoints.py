@@ -137,6 +137,10 @@ async def _send(
         query = queries.put_checkpoint_alone_recorded if is_alone else queries.put_checkpoint_recorded
         noting = (query, {**parameters, "entry_id": new_entry_id(), "entry": plan.note.pack()})
     if len(plan.bases) <= 1:
+        if noting is None and not others and guard is None:
+            # Most puts, without detours.
+            plan.request.is_unaccompanied = False
+            return await port.execute(*put) > 0
         return await _execute(port, queries, plan, put, noting, others, guard)
     # Only a checkpoint with values from several others, which LangGraph does not make: a statement that looked for
     # any number of them was planned anew each time (0.6 against 0.35 ms).
