@@ -394,6 +394,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "guards.has_child": lambda bench: (bench.address,),
     "guards.leave_tombstone": lambda bench: ("t", 60.0),
     "guards.revive_thread": lambda bench: ("t",),
+    "guards.refuse_deleted": lambda bench: ("t",),
     "guards.sweep": lambda bench: (),
     "leases.take": lambda bench: ("t", "holder", 60.0),
     "leases.renew": lambda bench: ([("t", 1)], 60.0),

@@ -8,13 +8,14 @@ from typing import Any
 
 import psycopg
 import pytest
+from langchain_core.runnables import RunnableLambda
 from langgraph.types import Command, interrupt
 from support import COLOURS, config_of, counted, holding, invoke, loop_graph, open_saver, put_arguments, usual
 from test_companions import Diary
 from test_state import COLOURS as STATES
 from test_state import open_state
 
-from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.errors import ConfigurationError, LeaseHeldError, StaleHeadError, ThreadDeletedError
 from langgraph_pgstate.operations.guards import PastId
 
@@ -339,6 +340,34 @@ async def test_deleting_waits_for_who_is_writing(
             writer.commit()
             await deleting
         assert rows(connection, schema) == {"tombstones": 1}
+
+
+def test_nothing_else_begins_on_a_deleted_thread(dsn: str, schema: str, connection: psycopg.Connection) -> None:
+    """Neither a tool of a run that is still going, nor a copy or a fork that would need its id."""
+    with PGState.open(dsn, schema=schema, guard="head") as state:
+        state.setup()
+        for thread_id in ("t", "other"):
+            state.saver.put(*put_arguments(config_of(thread_id), 0))
+        state.saver.delete_thread("t")
+        before = rows(connection, schema)
+        called: list[str] = []
+
+        @state.tools.once(key=lambda arguments: arguments["order"])
+        def ship(order: str) -> None:
+            called.append(order)
+
+        inside = RunnableLambda(lambda _: ship(order="17"))
+        for attempt in (
+            lambda: inside.invoke(None, config_of("t")),
+            lambda: state.saver.copy_thread("other", "t"),
+            lambda: state.threads.fork("other", to="t"),
+        ):
+            with pytest.raises(ThreadDeletedError):
+                attempt()
+        assert called == []
+        assert rows(connection, schema) == before
+        assert state.threads.revive("t")
+        assert state.threads.fork("other", to="t")["configurable"]["thread_id"] == "t"
 
 
 @pytest.mark.parametrize("colour", STATES)

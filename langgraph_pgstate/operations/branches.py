@@ -19,6 +19,7 @@ from langgraph_pgstate.operations import journal
 from langgraph_pgstate.operations.addresses import Address, address_of, check_key_size, identifier, thread_id_of
 from langgraph_pgstate.operations.asking import page_size
 from langgraph_pgstate.operations.checkpoints import get_tuple
+from langgraph_pgstate.operations.guards import refuse_deleted
 from langgraph_pgstate.operations.projections import projected
 from langgraph_pgstate.operations.reading import load_value
 from langgraph_pgstate.sql import Queries
@@ -226,8 +227,10 @@ async def fork_thread(port: Port, queries: Queries, codec: ValueCodec, request: 
     Raises:
         NotFoundError: If there is no such checkpoint.
         ConfigurationError: If the new thread's id has a history already, other than this fork's.
+        ThreadDeletedError: If its id is that of a thread that was deleted, and left a tombstone.
     """
     source_id, target_id = request.source_id, request.target_id
+    await refuse_deleted(port, queries, target_id)
     # So that its messages come along to the last.
     await journal.write(port, queries, [source_id])
     async with port.transaction():

@@ -212,6 +212,16 @@ async def leave_tombstone(port: Port, queries: Queries, thread_id: str, seconds:
     await port.execute(queries.put_tombstone, {**key, "seconds": seconds})
 
 
+async def refuse_deleted(port: Port, queries: Queries, thread_id: str) -> None:
+    """Refuse to make rows for a thread that was deleted and not revived. One round trip.
+
+    Raises:
+        ThreadDeletedError: If it has a tombstone.
+    """
+    if found := await port.fetch(queries.get_tombstone, {"thread_id": thread_id}):
+        raise ThreadDeletedError(thread_id, found[0][0])
+
+
 async def revive_thread(port: Port, queries: Queries, thread_id: str) -> bool:
     """Let a deleted thread's id be used again. One statement; safe to repeat.
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations import journal
-from langgraph_pgstate.operations.guards import leave_tombstone
+from langgraph_pgstate.operations.guards import leave_tombstone, refuse_deleted
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import PruneResult
 
@@ -72,9 +72,11 @@ async def copy_thread(port: Port, queries: Queries, source_id: str, target_id: s
 
     Raises:
         ConfigurationError: If the target has checkpoints that the source does not have, or is the source.
+        ThreadDeletedError: If the target was deleted, and left a tombstone.
     """
     if source_id == target_id:
         raise ConfigurationError(f"thread {source_id!r} cannot be copied onto itself")
+    await refuse_deleted(port, queries, target_id)
     key = {"source_id": source_id, "target_id": target_id}
     # So that its messages come along to the last.
     await journal.write(port, queries, [source_id])

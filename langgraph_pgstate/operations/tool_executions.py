@@ -10,6 +10,7 @@ from typing import Any
 
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import NotFoundError
+from langgraph_pgstate.operations.guards import refuse_deleted
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Row, ToolExecution
 
@@ -113,6 +114,9 @@ async def begin(
 
     Returns:
         The number of the attempt that may begin now, or 0 and what is recorded of the action.
+
+    Raises:
+        ThreadDeletedError: If the thread was deleted, and left a tombstone.
     """
     parameters = {**intent.parameters(), "holder_id": holder_id, "ttl_seconds": ttl_seconds}
     while True:
@@ -121,6 +125,7 @@ async def begin(
         recorded = await get(port, queries, intent.thread_id, intent.idempotency_key)
         if recorded is None:
             # Removed in the meantime, together with its thread.
+            await refuse_deleted(port, queries, intent.thread_id)
             continue
         return (recorded.execution.attempt, None) if recorded.intent_id == intent.intent_id else (0, recorded)
 

@@ -78,6 +78,10 @@ INSERT INTO /*schema*/tombstones (thread_id, expires_at)
 VALUES (:thread_id::text, now() + make_interval(secs => :seconds::double precision))
 ON CONFLICT (thread_id) DO UPDATE SET deleted_at = excluded.deleted_at, expires_at = excluded.expires_at;
 
+-- name: get_tombstone
+-- When a thread was deleted whose id is not to be used again yet.
+SELECT deleted_at FROM /*schema*/tombstones WHERE thread_id = :thread_id::text AND expires_at > now();
+
 -- name: delete_tombstone
 -- Lets a deleted thread's id be used again.
 DELETE FROM /*schema*/tombstones WHERE thread_id = :thread_id;

@@ -1,14 +1,15 @@
 -- name: begin_tool_execution
--- Records the intent to run a tool, unless the action is known already; answers whether it was recorded.
+-- Records the intent to run a tool, unless the action is known already or its thread was deleted; answers whether it was recorded.
 INSERT INTO /*schema*/tool_executions (
     thread_id, idempotency_key, fingerprint, intent_id, tool, status, agent, tool_call_id, run_id, task_id,
     checkpoint_ns, checkpoint_id, root_checkpoint_id, step, holder_id, alive_until, started_at, arguments, compensates
 )
-VALUES (
-    :thread_id, :idempotency_key, :fingerprint, :intent_id, :tool, 'running', :agent, :tool_call_id, :run_id, :task_id,
-    :checkpoint_ns, :checkpoint_id, :root_checkpoint_id, :step, :holder_id,
-    now() + make_interval(secs => :ttl_seconds::float8), now(), :arguments::text::jsonb, :compensates
-)
+SELECT
+    :thread_id::text, :idempotency_key::text, :fingerprint::text, :intent_id::text, :tool::text, 'running',
+    :agent::text, :tool_call_id::text, :run_id::text, :task_id::text, :checkpoint_ns::text, :checkpoint_id::text,
+    :root_checkpoint_id::text, :step::integer, :holder_id::text, now() + make_interval(secs => :ttl_seconds::float8),
+    now(), :arguments::text::jsonb, :compensates::text
+WHERE NOT EXISTS (SELECT 1 FROM /*schema*/tombstones WHERE thread_id = :thread_id AND expires_at > now())
 ON CONFLICT (thread_id, idempotency_key) DO NOTHING
 RETURNING attempt;
 
