@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
@@ -25,7 +26,11 @@ SEMCONV_VERSION: Final = "1.41.1"
 
 _log = logging.getLogger("langgraph_pgstate.recorder")
 _MOST_ROWS: Final = 1000
-_MOST_BYTES: Final = 8_000_000
+# What fits a socket's buffer is on its way although the event loop does something else.
+_MOST_BYTES: Final = 128 * 1024
+_PAGE: Final = 200
+# `take_entries` says so.
+_TAKEN: Final = "pgstate-journal:"
 _THREAD_PAGE: Final = 200
 
 
@@ -51,7 +56,9 @@ async def write(
     is_dead: Callable[[str], bool] | None = None,
     own: Sequence[tuple[str, str]] = (),
 ) -> int:
-    """Move what some threads have in the journal into the tables, and more after it. One transaction; safe to repeat.
+    """Move what some threads have in the journal into the tables, and more after it; safe to repeat.
+
+    Batch by batch, each a transaction that is sent at once: no lock is held while an event loop has other things to do.
 
     Rows that the database refuses for what they are do not keep the others back; they are said aloud and left out.
     Where a run begins, what dead processes left running on its thread is ended.
@@ -70,19 +77,27 @@ async def write(
     threads = sorted({*thread_ids, *(more.thread_ids if more is not None else ())})
     begun: set[str] = set()
     ended: set[str] = set()
-    async with port.transaction():
-        taken = await port.fetch(queries.take_entries, {"thread_ids": threads})
-        for note in _gather(_unpack(taken), more):
-            await _write(port, queries, note)
-            begun.update(thread_id for thread_id, _ in note.begun)
-            ended.update(thread_id for thread_id, _, _ in note.ended)
+    moved = 0
+    while True:
+        rows = await port.fetch(queries.read_entries, {"thread_ids": threads, "page_size": _PAGE})
+        is_last = len(rows) < _PAGE
+        for batch in _gather(_unpack(rows), more if is_last else None):
+            if not await _move(port, queries, batch):
+                # Somebody else was faster; what is left is looked for again.
+                is_last = False
+                break
+            moved += len(batch.entries)
+            begun.update(thread_id for thread_id, _ in batch.note.begun)
+            ended.update(thread_id for thread_id, _, _ in batch.note.ended)
+        if is_last:
+            break
     if begun and is_dead is not None:
         running = [run for run in await find_running(port, queries, sorted(begun)) if run[:2] not in own]
         for thread_id, dead in choose_dead(running, is_dead).items():
             await settle_runs(port, queries, thread_id, dead)
     if changed := begun | ended:
         await port.execute(queries.refresh_statuses, {"thread_ids": sorted(changed)})
-    return len(taken)
+    return moved
 
 
 async def recover(
@@ -105,29 +120,87 @@ async def recover(
             return moved
 
 
-def _unpack(taken: Iterable[Sequence[Any]]) -> Iterator[Note]:
-    for thread_id, entry_id, data in sorted(taken, key=lambda row: (row[0], row[1])):
+@dataclass(slots=True)
+class _Batch:
+    """Entries that are moved together.
+
+    Attributes:
+        note: What they say.
+        entries: Their threads and ids; none for rows that are in no journal.
+        size: Bytes of their rows.
+    """
+
+    note: Note = field(default_factory=Note)
+    entries: list[tuple[str, str]] = field(default_factory=list)
+    size: int = 0
+
+
+def _unpack(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[tuple[str, str], Note]]:
+    for thread_id, entry_id, data in rows:
         try:
-            yield Note.unpack(thread_id, data)
+            note = Note.unpack(thread_id, data)
         except Exception as error:
             _log.error("entry %s in the journal of thread %r is left out: %s", entry_id, thread_id, error)
+            note = Note(thread_ids=[thread_id])
+        yield (thread_id, entry_id), note
 
 
-def _gather(notes: Iterable[Note], more: Note | None) -> Iterator[Note]:
-    """Notes made few, each no larger than a statement may be; no run begins twice in one."""
-    gathered = Note()
+def _gather(entries: Iterable[tuple[tuple[str, str], Note]], more: Note | None) -> Iterator[_Batch]:
+    """Entries made few batches, none larger than it should be; no run begins twice in one."""
+    batch = _Batch()
     begun: set[tuple[str, str]] = set()
-    size = 0
-    for note in (*notes, *([more] if more is not None else ())):
-        is_full = len(gathered) + len(note) > _MOST_ROWS or size + note.size > _MOST_BYTES
-        if gathered and (is_full or not begun.isdisjoint(note.begun)):
-            yield gathered
-            gathered, begun, size = Note(), set(), 0
-        gathered.extend(note)
+    given: list[tuple[tuple[str, str] | None, Note]] = [*entries]
+    if more is not None:
+        given.append((None, more))
+    for entry, note in given:
+        size = note.size
+        is_full = len(batch.note) + len(note) > _MOST_ROWS or batch.size + size > _MOST_BYTES
+        # What is in no journal is written without one: were its entries gone, it would wait for nothing.
+        if (batch.entries or batch.note) and (is_full or entry is None or not begun.isdisjoint(note.begun)):
+            yield batch
+            batch, begun = _Batch(), set()
+        batch.note.extend(note)
+        batch.size += size
         begun.update(note.begun)
-        size += note.size
-    if gathered:
-        yield gathered
+        if entry is not None:
+            batch.entries.append(entry)
+    if batch.entries or batch.note:
+        yield batch
+
+
+async def _move(port: Port, queries: Queries, batch: _Batch) -> bool:
+    """Write what a batch says and take its entries out, or neither; false if somebody else has taken one."""
+    taking: list[Statement] = []
+    if batch.entries:
+        taken = {
+            "taken_thread_ids": [thread_id for thread_id, _ in batch.entries],
+            "taken_entry_ids": [entry_id for _, entry_id in batch.entries],
+            "thread_ids": sorted({thread_id for thread_id, _ in batch.entries}),
+        }
+        taking.append((queries.take_entries, taken))
+    try:
+        await port.execute_together([*taking, *_statements(queries, batch.note)])
+        return True
+    except Exception as error:
+        if _is_taken(error):
+            return False
+        if not is_refusal(error):
+            raise
+    # A row that the database refuses for what it is: the others are written without it.
+    try:
+        async with port.transaction():
+            if taking:
+                await port.fetch(*taking[0])
+            await _write(port, queries, batch.note)
+    except Exception as error:
+        if not _is_taken(error):
+            raise
+        return False
+    return True
+
+
+def _is_taken(error: Exception) -> bool:
+    return is_refusal(error) and _TAKEN in str(error)
 
 
 async def _write(port: Port, queries: Queries, note: Note) -> None:
