@@ -140,8 +140,8 @@ class PGState(_State):
     """A LangGraph application's whole working life in PostgreSQL. Safe to share between threads.
 
     Args:
-        connection: A psycopg `ConnectionPool`, or a `Connection`, that the caller owns and closes. To record, give it a
-            pool, or a connection outside of transactions: the record is written in the background.
+        connection: A psycopg `ConnectionPool`, or a `Connection`, that the caller owns and closes. A recorder with
+            a pool writes in the background; with a connection only within the calls made here, when a run ends.
         schema: The PostgreSQL schema of the tables.
         serde: Serializer of values. With any but LangGraph's own, chat messages are not stored in a table of their
             own: what a serializer encrypts must not stand beside it in clear text.

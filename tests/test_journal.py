@@ -8,6 +8,8 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import psycopg
@@ -25,6 +27,7 @@ from langgraph_pgstate.operations import journal
 from langgraph_pgstate.operations.messages import MessageKeeper
 from langgraph_pgstate.settings import RecorderSettings
 from langgraph_pgstate.sql import queries
+from langgraph_pgstate.threads import Threads
 
 Connection = psycopg.Connection
 # The writer does nothing by itself.
@@ -352,3 +355,109 @@ def test_only_the_later_child_is_a_fork(state: PGState, connection: Connection) 
     state.flush()
     forks = rows(connection, state.schema, "events", kind="fork")
     assert [fork["checkpoint_id"] for fork in forks] == [second["configurable"]["checkpoint_id"]]
+
+
+@pytest.mark.parametrize("steps", range(1, 16, 2))
+def test_a_loop_that_stands_still_keeps_nobody_waiting(
+    steps: int, dsn: str, schema: str, state: PGState, connection: Connection
+) -> None:
+    """At whatever point of writing: what has been sent is committed without the loop, and nothing else is locked."""
+    stands, answered = threading.Event(), threading.Event()
+
+    async def main() -> None:
+        async with AsyncPGState.open(dsn, schema=schema, recording=IDLE) as other:
+            await other.record(chat().compile(checkpointer=other.saver)).ainvoke(question(), config_of("t"))
+            flushing = asyncio.create_task(other.flush())
+            for _ in range(steps):
+                await asyncio.sleep(0.0005)
+            stands.set()
+            # A node that computes.
+            answered.wait(GUARD_SECONDS)
+            await flushing
+
+    with ThreadPoolExecutor() as threads:
+        loop = threads.submit(asyncio.run, main())
+        assert stands.wait(GUARD_SECONDS)
+        connection.execute("SET lock_timeout = '10s'")
+        try:
+            asked = threads.submit(lambda: state.runs.list(thread_id="t").items)
+            [run] = asked.result(GUARD_SECONDS / 2)
+            connection.execute(f"UPDATE {schema}.threads SET title = 'x'")
+            connection.execute(f"UPDATE {schema}.runs SET agent = 'x'")
+        finally:
+            answered.set()
+        loop.result(GUARD_SECONDS)
+    assert run.thread_id == "t"
+    assert counts(connection, schema)["messages"] == STEPS + 1
+
+
+def test_who_only_asks_sees_what_is_left_later_on(dsn: str, schema: str, state: PGState) -> None:
+    assert state.messages.conversation("t") == ()
+    killed(run_and_die, dsn, schema)
+    wait_until(lambda: len(state.messages.conversation("t")) == STEPS, "what the killed process had noted")
+
+
+@pytest.mark.parametrize("what", ["copy", "fork"])
+def test_what_is_noted_while_a_thread_is_copied_comes_along(
+    what: str, state: PGState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the move before and the copy itself a put may note the last checkpoint's messages."""
+    graph = state.record(chat().compile(checkpointer=state.saver))
+    original, calls = journal.write, 0
+
+    async def write(*arguments: Any) -> int:
+        nonlocal calls
+        calls += 1
+        return 0 if calls == 1 else await original(*arguments)
+
+    graph.invoke(question(), config_of("t"), durability="sync")
+    monkeypatch.setattr(journal, "write", write)
+    if what == "copy":
+        state.saver.copy_thread("t", "new")
+    else:
+        Threads(state._database, queries(state.schema)).fork("t", to="new")
+    monkeypatch.undo()
+    assert [said.message_id for said in state.messages.conversation("new")] == [f"m{n}" for n in range(STEPS + 1)]
+
+
+def test_who_waits_does_not_run_after_those_who_add(state: PGState, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy process records something at any time; a question is about what was there when it was asked."""
+    graph = state.record(chat().compile(checkpointer=state.saver))
+    original, turns = journal.write, 0
+
+    async def write(*arguments: Any) -> int:
+        nonlocal turns
+        turns += 1
+        found = await original(*arguments)
+        if turns < 50:
+            adding = threading.Thread(target=graph.invoke, args=(question(), config_of(f"t{turns}")))
+            adding.start()
+            adding.join()
+        return found
+
+    graph.invoke(question(), config_of("t"))
+    monkeypatch.setattr(journal, "write", write)
+    state.flush()
+    assert turns <= 2
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["outside", "inside a transaction"])
+def test_on_a_callers_connection_nothing_happens_behind_her_back(
+    inside: bool, dsn: str, schema: str, connection: Connection
+) -> None:
+    """Between two calls the connection is hers: a writer in the background would get between her transactions."""
+    before = {thread.name for thread in threading.enumerate()}
+    with psycopg.connect(dsn, autocommit=True) as hers:
+        state = PGState(hers, schema=schema)
+        state.setup()
+        graph = state.record(chat().compile(checkpointer=state.saver))
+        for number in range(20):
+            with hers.transaction() if inside else nullcontext():
+                graph.invoke(question(), config_of(f"t{number}"), durability="sync")
+            with hers.transaction():
+                hers.execute("SELECT 1")
+        assert {thread.name for thread in threading.enumerate()} == before
+        found = counts(connection, schema)
+        assert (found["runs"], found["messages"], found["journal"]) == (20, 20 * (STEPS + 1), 0)
+        assert {run.status for run in state.runs.list().items} == {"success"}
+        state.close()

@@ -181,6 +181,11 @@ class Database:
         finally:
             connections.close()
 
+    @property
+    def is_lent(self) -> bool:
+        """Whether all there is is one connection of the caller's, who uses it herself between calls."""
+        return self._pool is None and self._connect is None
+
     def run(
         self,
         operation: Callable[Concatenate[Port, P], Awaitable[T]],
@@ -375,6 +380,11 @@ class AsyncDatabase:
             raise UnavailableError(f"PostgreSQL did not answer within {settings.timeout:g} s: {error}") from error
         finally:
             await connections.close()
+
+    @property
+    def is_lent(self) -> bool:
+        """Async twin of `Database.is_lent`."""
+        return self._pool is None and self._connect is None
 
     async def run(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -67,18 +67,31 @@ class BlockingPort:
         frame = psycopg.RawCursor(connection)
         cursors = []
         sent: set[bytes] = set()
+        refused: psycopg.Error | None = None
         try:
-            with nullcontext() if begins else connection.transaction(), connection.pipeline():
-                if begins:
-                    frame.execute(_BEGIN, prepare=False)
-                for query, parameters in statements:
-                    # A cursor has room for one answer.
-                    if query.text in sent:
-                        self._cursors.pop(query.text, None)
-                    sent.add(query.text)
-                    cursors.append(self._execute(query, parameters))
-                if begins:
-                    frame.execute(_COMMIT, prepare=False)
+            with nullcontext() if begins else connection.transaction():
+                try:
+                    with connection.pipeline() as pipeline:
+                        try:
+                            if begins:
+                                frame.execute(_BEGIN, prepare=False)
+                            for query, parameters in statements:
+                                # A cursor has room for one answer.
+                                if query.text in sent:
+                                    self._cursors.pop(query.text, None)
+                                sent.add(query.text)
+                                cursors.append(self._execute(query, parameters))
+                            if begins:
+                                frame.execute(_COMMIT, prepare=False)
+                        except psycopg.Error as error:
+                            # Were it raised here, psycopg would warn that ending an aborted pipeline fails, too.
+                            refused = error
+                            with suppress(psycopg.Error):
+                                pipeline.sync()
+                except psycopg.Error as error:
+                    raise refused or error from None
+                if refused is not None:
+                    raise refused
         except BaseException:
             if begins and in_transaction(connection):
                 # psycopg's own rollback forgets statements that the server skipped instead of preparing.
@@ -138,18 +151,31 @@ class SuspendingPort:
         frame = psycopg.AsyncRawCursor(connection)
         cursors = []
         sent: set[bytes] = set()
+        refused: psycopg.Error | None = None
         try:
-            async with nullcontext() if begins else connection.transaction(), connection.pipeline():
-                if begins:
-                    await frame.execute(_BEGIN, prepare=False)
-                for query, parameters in statements:
-                    # A cursor has room for one answer.
-                    if query.text in sent:
-                        self._cursors.pop(query.text, None)
-                    sent.add(query.text)
-                    cursors.append(await self._execute(query, parameters))
-                if begins:
-                    await frame.execute(_COMMIT, prepare=False)
+            async with nullcontext() if begins else connection.transaction():
+                try:
+                    async with connection.pipeline() as pipeline:
+                        try:
+                            if begins:
+                                await frame.execute(_BEGIN, prepare=False)
+                            for query, parameters in statements:
+                                # A cursor has room for one answer.
+                                if query.text in sent:
+                                    self._cursors.pop(query.text, None)
+                                sent.add(query.text)
+                                cursors.append(await self._execute(query, parameters))
+                            if begins:
+                                await frame.execute(_COMMIT, prepare=False)
+                        except psycopg.Error as error:
+                            # Were it raised here, psycopg would warn that ending an aborted pipeline fails, too.
+                            refused = error
+                            with suppress(psycopg.Error):
+                                await pipeline.sync()
+                except psycopg.Error as error:
+                    raise refused or error from None
+                if refused is not None:
+                    raise refused
         except BaseException:
             if begins and in_transaction(connection):
                 await connection.rollback()

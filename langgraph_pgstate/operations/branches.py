@@ -231,7 +231,7 @@ async def fork_thread(port: Port, queries: Queries, codec: ValueCodec, request: 
     """
     source_id, target_id = request.source_id, request.target_id
     await refuse_deleted(port, queries, target_id)
-    # So that its messages come along to the last.
+    # Most of what waits is moved before, while nobody has to wait for it.
     await journal.write(port, queries, [source_id])
     async with port.transaction():
         # Two that fork to one id take turns here.
@@ -258,6 +258,9 @@ async def fork_thread(port: Port, queries: Queries, codec: ValueCodec, request: 
             )
         if not await port.execute(queries.fork_thread, key):
             raise NotFoundError(f"there is no {Address(source_id, '', checkpoint_id)}")
+        # Messages of the last checkpoints that were copied may still be in the journal.
+        await journal.write(port, queries, [source_id])
+        await port.execute(queries.copy_late_messages, {"source_id": source_id, "target_id": target_id})
         await _project(port, queries, codec, key, forked)
         origin_of = {"thread_id": source_id, "checkpoint_id": checkpoint_id}
         events = ((target_id, {"forked_from": origin_of}), (source_id, {"forked_to": {"thread_id": target_id}}))

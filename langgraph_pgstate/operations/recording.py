@@ -15,6 +15,7 @@ class Rows(Protocol):
     """Records on their way to the database."""
 
     note: Note
+    is_complete: bool
 
 
 R = TypeVar("R", bound=Rows)
@@ -82,6 +83,9 @@ async def write_pending(
         if pending is None:
             return
         source.acknowledge(pending)
+        if pending.is_complete:
+            # What has come in meanwhile is for the next time: who waits must not run after those who add.
+            return
 
 
 async def renew_runs(port: Port, queries: Queries, runs: Sequence[tuple[str, str]], holder_id: str, ttl: float) -> None:

@@ -78,7 +78,7 @@ async def copy_thread(port: Port, queries: Queries, source_id: str, target_id: s
         raise ConfigurationError(f"thread {source_id!r} cannot be copied onto itself")
     await refuse_deleted(port, queries, target_id)
     key = {"source_id": source_id, "target_id": target_id}
-    # So that its messages come along to the last.
+    # Most of what waits is moved before, while nobody has to wait for it.
     await journal.write(port, queries, [source_id])
     async with port.transaction():
         strangers = await port.fetch(queries.find_strangers, key)
@@ -88,3 +88,6 @@ async def copy_thread(port: Port, queries: Queries, source_id: str, target_id: s
                 "copy into a new thread, or delete that one first"
             )
         await port.execute(queries.copy_thread, key)
+        # Messages of the last checkpoints that were copied may still be in the journal.
+        await journal.write(port, queries, [source_id])
+        await port.execute(queries.copy_late_messages, key)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from langgraph.callbacks import GraphCallbackHandler, GraphInterruptEvent, GraphResumeEvent
@@ -14,6 +15,8 @@ from langgraph_pgstate.recorder.capture import capture
 from langgraph_pgstate.recorder.records import RunRecord, SpanRecord
 from langgraph_pgstate.recorder.tracker import Tracker
 
+# What has been in the journal for so long was left there: a process that lives moves it five times a second.
+_STUCK_SECONDS: Final = 1.0
 _LLM_REQUEST = (
     "model",
     "model_name",
@@ -38,6 +41,15 @@ class RecordingHandler(GraphCallbackHandler):
     """In the graph's own thread or task, so that what starts first is noted first."""
 
     _tracker: Tracker
+    _recovered_at: float | None
+
+    def _due_recovery(self) -> float | None:
+        """For how many seconds something must have been in the journal to be moved by who asks now; `None`: do not."""
+        now, before = time.monotonic(), self._recovered_at
+        if before is not None and now - before < _STUCK_SECONDS:
+            return None
+        self._recovered_at = now
+        return 0.0 if before is None else _STUCK_SECONDS
 
     def before_put(self, plan: PutPlan, config: Any) -> Sequence[Statement]:
         """Notes what a thread has waiting with its checkpoint; the saver asks for it. No statement."""

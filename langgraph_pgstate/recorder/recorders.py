@@ -45,7 +45,8 @@ class Recorder(RecordingHandler):
     later.
 
     Args:
-        database: Where the tables are, and in which schema. Not a connection inside somebody's transaction.
+        database: Where the tables are, and in which schema. On a single connection of the caller's nothing happens in
+            the background: what a run leaves is in the tables when it ends.
         settings: What is written, and when.
         keys: Keys of the config that say whose a thread is; the saver's.
 
@@ -58,6 +59,7 @@ class Recorder(RecordingHandler):
         self, database: Database, settings: RecorderSettings | None = None, *, keys: ThreadKeys | None = None
     ) -> None:
         self._database = database
+        self._is_lent = database.is_lent
         self._settings = settings or RecorderSettings()
         self._queries = queries(database.schema)
         self._tracker = Tracker(self._settings, keys)
@@ -67,7 +69,7 @@ class Recorder(RecordingHandler):
         self._done = 0
         self._error: PGStateError | None = None
         self._is_idle = False
-        self._has_recovered = False
+        self._recovered_at: float | None = None
         self._is_closed = False
 
     def record(self, graph: G) -> G:
@@ -97,14 +99,14 @@ class Recorder(RecordingHandler):
         raise PGStateError(f"{self._tracker.waiting} spans and events wait to be written; the database is slow")
 
     def catch_up(self) -> None:
-        """Bring the tables up to date for a reader: what waits here, and at first what dead processes left.
+        """Bring the tables up to date for a reader: what waits here, and what dead processes have left.
 
-        What fails is said in the log, and tried again.
+        The latter is looked for once a second at most. What fails is said in the log, and tried again.
         """
-        if not self._has_recovered:
-            self._has_recovered = True
+        seconds = self._due_recovery()
+        if seconds is not None:
             with suppress(PGStateError):
-                self.recover()
+                self.recover(seconds)
         if self._tracker.has_news:
             with suppress(PGStateError):
                 self.flush()
@@ -167,8 +169,8 @@ class Recorder(RecordingHandler):
 
     def _ended(self, run: RunRecord | None) -> None:
         if run is not None:
-            if _in_loop():
-                # Nothing may wait; the thread writes it within moments.
+            if self._is_lent or _in_loop():
+                # In a loop nothing may wait; the thread writes it within moments.
                 self._write(0)
             else:
                 self._note_end(run)
@@ -192,6 +194,9 @@ class Recorder(RecordingHandler):
         self._started()
 
     def _started(self) -> None:
+        if self._is_lent:
+            # A caller's one connection is hers between the calls she makes: nothing happens on it behind her back.
+            return
         if self._thread is None or not self._thread.is_alive():
             with self._turn:
                 if (self._thread is None or not self._thread.is_alive()) and not self._is_closed:
@@ -204,6 +209,9 @@ class Recorder(RecordingHandler):
 
     def _write(self, patience: float) -> bool:
         """Have the thread write all that waits; whether it came to an end in time."""
+        if self._is_lent:
+            self._error = self._write_now(True)
+            return True
         self._started()
         with self._turn:
             self._asked += 1
@@ -264,7 +272,8 @@ class AsyncRecorder(RecordingHandler):
     """Asynchronous twin of `Recorder`: a task of the event loop writes. Bound to the loop of the first run.
 
     Args:
-        database: Where the tables are, and in which schema. Not a connection inside somebody's transaction.
+        database: Where the tables are, and in which schema. On a single connection of the caller's nothing happens in
+            the background: what a run leaves is in the tables when it ends.
         settings: What is written, and when.
         keys: Keys of the config that say whose a thread is; the saver's.
     """
@@ -273,6 +282,7 @@ class AsyncRecorder(RecordingHandler):
         self, database: AsyncDatabase, settings: RecorderSettings | None = None, *, keys: ThreadKeys | None = None
     ) -> None:
         self._database = database
+        self._is_lent = database.is_lent
         self._settings = settings or RecorderSettings()
         self._queries = queries(database.schema)
         self._tracker = Tracker(self._settings, keys)
@@ -281,7 +291,7 @@ class AsyncRecorder(RecordingHandler):
         self._wake = asyncio.Event()
         self._writing = asyncio.Lock()
         self._is_idle = False
-        self._has_recovered = False
+        self._recovered_at: float | None = None
         self._is_closed = False
         # Shadows the methods: see `_Awaited`.
         self.on_chain_end = _Awaited(self._on_chain_end)  # type: ignore[method-assign]
@@ -306,10 +316,10 @@ class AsyncRecorder(RecordingHandler):
 
     async def catch_up(self) -> None:
         """Async twin of `Recorder.catch_up`."""
-        if not self._has_recovered:
-            self._has_recovered = True
+        seconds = self._due_recovery()
+        if seconds is not None:
             with suppress(PGStateError):
-                await self.recover()
+                await self.recover(seconds)
         if self._tracker.has_news:
             with suppress(PGStateError):
                 await self.flush()
@@ -373,6 +383,9 @@ class AsyncRecorder(RecordingHandler):
 
     async def _note_end(self, run: RunRecord) -> None:
         """Async twin of `Recorder._note_end`."""
+        if self._is_lent:
+            await self._write_now(True)
+            return
         pending = self._tracker.take(run, everything=True)
         if pending is None or not pending.is_complete:
             await self._flush_patiently()
@@ -391,6 +404,8 @@ class AsyncRecorder(RecordingHandler):
             self._notify()
 
     def _started(self) -> None:
+        if self._is_lent:
+            return
         loop = _in_loop()
         if (self._task is None or self._task.done()) and loop is not None and not self._is_closed:
             self._loop = loop

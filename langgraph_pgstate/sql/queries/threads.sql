@@ -146,6 +146,21 @@ SELECT :target_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, s
 FROM /*schema*/checkpoints WHERE thread_id = :source_id
 ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO NOTHING;
 
+-- name: copy_late_messages
+-- Copies messages of checkpoints that were copied already, which were not in their table by then.
+INSERT INTO /*schema*/messages (
+    thread_id, message_id, checkpoint_id, checkpoint_ns, channel, position, change, created_at, run_id, role,
+    agent, content, tool_calls, tool_call_id, input_tokens, output_tokens
+)
+SELECT :target_id, message_id, checkpoint_id, checkpoint_ns, channel, position, change, created_at, run_id, role,
+    agent, content, tool_calls, tool_call_id, input_tokens, output_tokens
+FROM /*schema*/messages m
+WHERE m.thread_id = :source_id AND EXISTS (
+    SELECT 1 FROM /*schema*/checkpoints c
+    WHERE c.thread_id = :target_id AND c.checkpoint_ns = m.checkpoint_ns AND c.checkpoint_id = m.checkpoint_id
+)
+ON CONFLICT (thread_id, message_id, checkpoint_id) DO NOTHING;
+
 -- name: list_thread_ids
 -- A page of thread ids in their own order, beyond a cursor, for jobs that visit every thread.
 SELECT thread_id FROM /*schema*/threads WHERE thread_id > :cursor_id::text ORDER BY thread_id LIMIT :page_size;
