@@ -86,7 +86,7 @@ class Runs:
         """A page of runs that failed, or whose process died before they ended; of the last day if not said otherwise.
 
         Takes what `list` takes. A run whose process died is `running` by its row until another run or `maintain`
-        settles it; `is_crashed` tells.
+        settles it as `error`; `is_crashed` tells, before and after.
         """
         question = reading_runs.request_runs(
             only_failed=True,

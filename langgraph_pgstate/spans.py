@@ -57,7 +57,8 @@ class Spans:
     def tree(self, thread_id: str, run_id: str) -> tuple[SpanNode, ...]:
         """The trace of a run: its spans as trees, children by the time they started. Empty if it has none.
 
-        There is one root, unless the run was invoked several times or a parent was never recorded.
+        There is one root, unless a parent was never recorded, or the run was invoked several times: then each attempt
+        has its own.
         """
         key = thread_id_of(thread_id), identifier("run_id", run_id)
         return self._database.run(reading_spans.get_tree, self._queries, *key)

@@ -23,6 +23,7 @@ class PruneResult:
         segments: Segments that no surviving checkpoint refers to.
         bytes: Stored size of those rows' data, before PostgreSQL's own overhead.
         dry_run: Whether nothing was changed.
+        damaged: Ids of threads that were left as they are, because a checkpoint of theirs is damaged.
     """
 
     threads: int = 0
@@ -31,6 +32,7 @@ class PruneResult:
     segments: int = 0
     bytes: int = 0
     dry_run: bool = False
+    damaged: tuple[str, ...] = ()
 
     def __add__(self, other: PruneResult) -> PruneResult:
         return PruneResult(
@@ -40,6 +42,7 @@ class PruneResult:
             self.segments + other.segments,
             self.bytes + other.bytes,
             self.dry_run or other.dry_run,
+            self.damaged + other.damaged,
         )
 
 
@@ -86,12 +89,16 @@ class Thread:
 class Run:
     """One row of `runs`: one invocation of a graph on a thread.
 
+    A run that is invoked again under its id, as by a server's retry, keeps its row: status, times, steps, tokens, cost,
+    error, input and output are those of the last attempt. The spans of all attempts stay.
+
     Attributes:
         thread_id: The thread.
         run_id: The run; the root callback's id, or the one the config names.
         attempt: 1, and one more each time the same run is invoked again.
         status: `pending`, `running`, `interrupted`, `success`, `error` or `cancelled`.
-        is_crashed: Whether it is `running` by its row, but whoever ran it has died.
+        is_crashed: Whether whoever ran it has died: it is `running` by its row, or was settled since as `error` of type
+            `ProcessDied`.
         agent: The graph or agent.
         tenant_id: The tenant, if the config told.
         user_id: The user, if the config told.

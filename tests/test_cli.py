@@ -148,6 +148,23 @@ def test_prune_keeps_what_is_young(run: Run, conversation: PGStateSaver) -> None
     assert "0 checkpoints" in words(run("prune", "--older-than", "30d"))
 
 
+def test_prune_names_damaged_threads_and_does_the_rest(
+    run: Run, schema: str, conversation: PGStateSaver, connection: psycopg.Connection[Any]
+) -> None:
+    connection.execute(
+        f"UPDATE \"{schema}\".checkpoints SET state = '\\xee00' WHERE thread_id = 'one' AND checkpoint_id = "
+        f"(SELECT max(checkpoint_id) FROM \"{schema}\".checkpoints WHERE thread_id = 'one')"
+    )
+    before = sum(1 for _ in conversation.list({"configurable": {"thread_id": "one"}}, metadata_only=True))
+    for flags, done in ((("--dry-run",), "would remove"), ((), "removed")):
+        shown = words(run("prune", "--keep-last", "1", *flags, code=1))
+        assert done in shown
+        assert "of 1 thread:" in shown
+        assert "1 thread left as damaged; see `pgstate check`: one" in shown
+    assert sum(1 for _ in conversation.list({"configurable": {"thread_id": "one"}}, metadata_only=True)) == before
+    assert sum(1 for _ in conversation.list({"configurable": {"thread_id": "two"}})) == 1
+
+
 def test_prune_needs_a_rule_and_asks_before_it_deletes_everything(run: Run, conversation: PGStateSaver) -> None:
     assert "say what may go" in words(run("prune", code=1))
     assert "is no age" in words(run("prune", "--older-than", "soon", code=1))

@@ -95,6 +95,9 @@ def test_upcast(run: Run, saver: PGStateSaver) -> None:
     assert "3 were brought" in run("upcast", "--to", "2", "--upcasters", "the_app:upcasters", "--thread", "a")
     assert "3 were brought" in run("upcast", "--to", "2", "--upcasters", "the_app:upcasters")
     assert "0 checkpoints" in run("upcast", "--to", "2", "--upcasters", "the_app:upcasters")
+    for flags in ((), ("--dry-run",)):
+        arguments = ("upcast", "--to", "2", "--upcasters", "the_app:upcasters", "--thread", "a", "--thread", "nope")
+        assert "there is no thread 'nope'" in run(*arguments, *flags, code=1)
     # What the application alone can read is drawn without its values.
     assert len(run("tree", "a").splitlines()) >= 3
 

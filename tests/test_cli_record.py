@@ -138,6 +138,21 @@ def test_a_trace_is_drawn(run: Run) -> None:
     )
 
 
+def test_each_attempt_is_drawn_from_its_own_beginning(run: Run, record: Record) -> None:
+    record.run("twice", NOW + 30, 5, thread_id="invoices", attempt=2)
+    for number, started in enumerate((NOW + 10, NOW + 30)):
+        inside = {"run_id": "twice", "thread_id": "invoices"}
+        record.span("root", "graph", started, 5, **inside)
+        record.span(f"node {number}", "node", started + 2, parent_span_id="root", **inside)
+    drawn = [line for line in run("trace", "invoices", "twice").splitlines() if "root" in line or "node" in line]
+    assert [" ".join(line.split()) for line in drawn] == [
+        "graph root +0 ms 5.0 s",
+        "└── node node 0 +2.0 s 1.0 s",
+        "graph root +0 ms 5.0 s",
+        "└── node node 1 +2.0 s 1.0 s",
+    ]
+
+
 def test_a_trace_says_why_a_run_failed(run: Run, record: Record) -> None:
     shown = run("trace", "trip-to-oslo")
     assert "builtins.ValueError: no room [at all] in Oslo" in shown
@@ -188,7 +203,9 @@ def test_prices_are_set_and_listed(run: Run) -> None:
 def test_maintain_makes_months_settles_runs_and_drops_old_months(run: Run, record: Record) -> None:
     ahead = months_from_now(3)
     assert run("maintain", "--months", "3") == f"partitions made: {ahead}; 1 run of dead processes ended\n"
-    assert "ProcessDied" in lines(run("runs", "--failed"), "invoices")[0]
+    settled = lines(run("runs", "--failed"), "invoices")[0]
+    assert "crashed" in settled
+    assert "ProcessDied" in settled
     assert run("maintain") == "partitions made: none, all are there; 0 runs of dead processes ended\n"
     old = months_from_now(-3)
     name = old.replace("-", "_")

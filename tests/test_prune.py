@@ -542,6 +542,49 @@ def test_a_put_on_a_checkpoint_that_was_pruned_meanwhile_is_whole(
     assert tables.unreferenced() == 0
 
 
+@pytest.mark.parametrize("is_async", [False, True], ids=["blocking", "async"])
+@pytest.mark.parametrize("everything", [False, True])
+async def test_a_damaged_thread_is_left_and_the_others_are_pruned(
+    async_saver: AsyncPGStateSaver,
+    saver: PGStateSaver,
+    tables: Tables,
+    connection: psycopg.Connection,
+    schema: str,
+    caplog: pytest.LogCaptureFixture,
+    is_async: bool,
+    everything: bool,
+) -> None:
+    """It is named in the result, and once in the log; counted are the others."""
+    for thread_id in "ABC":
+        grow(saver, 4, thread_id)
+    connection.execute(
+        f"UPDATE \"{schema}\".checkpoints SET state = '\\xee00' WHERE thread_id = 'B' AND checkpoint_id = "
+        f"(SELECT max(checkpoint_id) FROM \"{schema}\".checkpoints WHERE thread_id = 'B')".encode()
+    )
+    before = tables.counts("B")
+    for dry_run in (True, False):
+        caplog.clear()
+        named = None if everything else ["A", "B", "C"]
+        if is_async:
+            result = await async_saver.aprune(named, dry_run=dry_run)
+        else:
+            result = saver.prune(named, dry_run=dry_run)
+        assert result.damaged == ("B",)
+        assert (result.threads, result.checkpoints, result.dry_run) == (2, 6, dry_run)
+        (line,) = [item.getMessage() for item in caplog.records if item.levelname == "ERROR"]
+        assert line.startswith("thread 'B' is not pruned: checkpoint ")
+        assert "is damaged" in line
+    assert tables.counts("B") == before
+    assert [tables.count("checkpoints", thread_id) for thread_id in "AC"] == [1, 1]
+    assert saver.prune(["B"], strategy="delete").damaged == ()
+    assert tables.counts("B") == (0, 0, 0, 0)
+
+
+def test_what_prunes_counted_is_added_up() -> None:
+    one, other = PruneResult(1, 2, 3, 4, 5, damaged=("a",)), PruneResult(1, 1, 1, 1, 1, damaged=("b", "c"))
+    assert one + other == PruneResult(2, 3, 4, 5, 6, damaged=("a", "b", "c"))
+
+
 def test_a_prune_in_the_callers_transaction_is_hers_to_undo(
     dsn: str, schema: str, saver: PGStateSaver, tables: Tables
 ) -> None:

@@ -259,13 +259,22 @@ async def test_failed_runs_are_those_that_ended_in_error_or_died(parts: Parts, r
     record.run("c", 20, None, status="running", alive_until=at(31))
     record.run("d", 30, None, status="running", alive_until=datetime.max.replace(tzinfo=at(0).tzinfo))
     record.run("e", 40, None, status="running")
+    record.run("f", 5, status="error", error_type="ProcessDied")
     pages = await every_page(parts.runs.failed, since=at(0), limit=1)
-    crashed, failed = (page[0] for page in pages)
+    crashed, failed, settled = (page[0] for page in pages)
     assert (crashed.run_id, crashed.status, crashed.is_crashed, crashed.duration) == ("c", "running", True, None)
     assert (failed.run_id, failed.error_message, failed.duration) == ("b", "no room", timedelta(seconds=2.5))
+    assert not failed.is_crashed
+    assert (settled.run_id, settled.status, settled.is_crashed) == ("f", "error", True)
     assert (await ask(parts.runs.failed())).items == ()
-    assert record.rows("SELECT run_id, is_crashed FROM failed_runs ORDER BY run_id") == [("b", False), ("c", True)]
+    shown = record.rows("SELECT run_id, is_crashed FROM failed_runs ORDER BY run_id")
+    assert shown == [("b", False), ("c", True), ("f", True)]
     assert (await ask(parts.runs.get("t", "c"))) == crashed
+    assert (await ask(parts.runs.get("t", "f"))) == settled
+    for filters in ({}, {"thread_id": "t"}, {"status": "error"}):
+        found = (await ask(parts.runs.list(**filters))).items
+        assert settled in found
+        assert {item.run_id for item in found if item.is_crashed} <= {"c", "f"}
     assert not (await ask(parts.runs.get("t", "e"))).is_crashed
     assert await ask(parts.runs.get("t", "x")) is None
 
@@ -323,6 +332,25 @@ async def test_the_trace_of_a_run_is_a_tree(parts: Parts, record: Record) -> Non
     assert [node.span.name for node in graph.children[0].children] == ["model"]
     assert (lost.span.span_id, lost.children) == ("lost", ())
     assert await ask(parts.spans.tree("t", "nothing")) == ()
+
+
+async def test_each_attempt_of_a_run_has_its_own_spans(parts: Parts, record: Record) -> None:
+    """The same run id invoked again: a child belongs to the last root that started not later than it did."""
+    for attempt, started in enumerate((0, 10, 20)):
+        record.span("graph", "graph", started, 9)
+        record.span(f"first {attempt}", "node", started, parent_span_id="graph")
+        record.span(f"second {attempt}", "node", started + 2, parent_span_id="graph")
+        record.span(f"model {attempt}", "llm", started + 3, parent_span_id=f"second {attempt}")
+    record.span("early", "node", -1, parent_span_id="graph")
+    roots = await ask(parts.spans.tree("t", "r"))
+    assert [(root.span.span_id, root.span.started_at) for root in roots] == [
+        ("graph", at(started)) for started in (0, 10, 20)
+    ]
+    assert [[node.span.name for node in root.children] for root in roots] == [
+        ["early", "first 0", "second 0"], ["first 1", "second 1"], ["first 2", "second 2"]
+    ]  # fmt: skip
+    for attempt, root in enumerate(roots):
+        assert [node.span.name for node in root.children[-1].children] == [f"model {attempt}"]
 
 
 async def test_a_trace_of_more_than_a_page_is_whole(

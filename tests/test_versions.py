@@ -355,7 +355,7 @@ def test_a_version_too_old_is_an_error(open_saver: Open) -> None:
     [
         (lambda values: values["nowhere"], "KeyError"),
         (lambda values: None, "NoneType"),
-        (lambda values: {1: 2}, "dict"),
+        (lambda values: {1: 2}, "key 1; keys must be strings"),
     ],
 )
 def test_an_upcaster_that_fails_says_where(open_saver: Open, upcaster: Any, why: str) -> None:

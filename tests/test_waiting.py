@@ -265,6 +265,27 @@ def test_a_thread_that_moved_on_otherwise_no_longer_waits(state: PGState) -> Non
         state.threads.answer("t", "yes")
 
 
+def test_an_answer_goes_with_the_question_that_an_update_drops(state: PGState) -> None:
+    graph = asking(state.saver, "go on?")
+    graph.invoke({"said": []}, config_of("t"))
+    state.threads.answer("t", "yes")
+    graph.update_state(config_of("t"), {"said": ["never mind"]}, as_node="node")
+    assert (state.threads.answers("t"), state.threads.resume("t")) == ((), None)
+    assert ids(state, answered=True) == []
+
+
+def test_a_fork_of_a_thread_that_was_answered_asks_again(state: PGState) -> None:
+    graph = asking(state.saver, "go on?")
+    graph.invoke({"said": []}, config_of("t"))
+    state.threads.answer("t", "yes")
+    state.threads.fork("t", to="fork")
+    assert ids(state) == ["fork"]
+    assert ids(state, answered=True) == ["t"]
+    assert state.threads.resume("fork") is None
+    assert graph.invoke(state.threads.answer("fork", "no"), config_of("fork"))["said"] == ["no"]
+    assert graph.invoke(state.threads.resume("t"), config_of("t"))["said"] == ["yes"]
+
+
 def test_new_input_drops_the_old_question(state: PGState) -> None:
     """The task that asked it never finishes; the thread waits at its newest checkpoint only."""
     graph = asking(state.saver, "go on?")

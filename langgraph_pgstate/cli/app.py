@@ -209,7 +209,7 @@ def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask before deleting all threads.")] = False,
 ) -> None:
-    """Remove old checkpoints, or whole threads."""
+    """Remove old checkpoints, or whole threads; exit code 1 if damaged threads were left."""
     if keep_last is None and older_than is None and strategy is None:
         raise ConfigurationError("say what may go: --keep-last N, --older-than AGE or --strategy NAME")
     limit: timedelta | None = age(older_than) if older_than else None
@@ -229,6 +229,11 @@ def prune(
         f"of {count(result.threads, 'thread')}: {count(result.checkpoints, 'checkpoint')}, "
         f"{count(result.writes, 'pending write')}, {count(result.segments, 'segment')}"
     )
+    if result.damaged:
+        console.print(f"[bold red]{count(len(result.damaged), 'thread')} left as damaged; see `pgstate check`:[/]")
+        for id in result.damaged:
+            console.print(f"  {escape(id)}")
+        raise typer.Exit(1)
 
 
 for _command in (

@@ -17,7 +17,10 @@ from langgraph_pgstate.admin import Admin
 from langgraph_pgstate.cli.output import console, count, progress_bar, shorten
 from langgraph_pgstate.cli.record import AgentOption, LimitOption, TenantOption, UserOption, new_table, parts_of, show
 from langgraph_pgstate.cli.target import Target
-from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from langgraph_pgstate.operations import schema as schemas
+from langgraph_pgstate.sql import queries
 from langgraph_pgstate.threads import Threads
 from langgraph_pgstate.types import Progress, UpcastReport
 
@@ -106,15 +109,22 @@ def upcast(
     target: Target = ctx.obj
     with (
         target.open() as dsn,
-        Admin.open(dsn, schema=target.schema, serde=serializer) as admin,
+        Database.open(dsn, schema=target.schema, pool=False) as database,
         progress_bar() as bar,
     ):
+        known = Threads(database, queries(target.schema))
+        database.run(schemas.check_version, queries(target.schema))
+        for id in thread or ():
+            if known.get(id) is None:
+                raise NotFoundError(f"there is no thread {id!r} in schema {target.schema}")
         task = bar.add_task("reading threads" if dry_run else "upcasting threads", total=None)
 
         def advance(progress: Progress) -> None:
             bar.update(task, completed=progress.threads, total=progress.total)
 
-        report = admin.upcast(to, steps, thread_ids=thread or None, dry_run=dry_run, progress=advance)
+        report = Admin(database, serde=serializer).upcast(
+            to, steps, thread_ids=thread or None, dry_run=dry_run, progress=advance
+        )
     _print_upcast(report, to)
     if report.problems:
         raise typer.Exit(1)

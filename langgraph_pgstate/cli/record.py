@@ -123,8 +123,10 @@ def trace(
     if not roots:
         console.print("[dim]nothing was recorded of what happened in it[/]")
     for root in roots:
-        drawn = Tree(_line(root.span, found.started_at), guide_style="dim")
-        _draw(drawn, root.children, found.started_at)
+        # An attempt before the last began before the run's row says.
+        beginning = min(found.started_at, root.span.started_at)
+        drawn = Tree(_line(root.span, beginning), guide_style="dim")
+        _draw(drawn, root.children, beginning)
         console.print(drawn)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from decimal import Decimal
@@ -58,7 +59,7 @@ async def list_spans(port: Port, queries: Queries, parameters: dict[str, Any]) -
 
 
 async def get_tree(port: Port, queries: Queries, thread_id: str, run_id: str) -> tuple[SpanNode, ...]:
-    """The spans of a run as trees; one root, unless parents were never recorded. A round trip per `MAX_PAGE` spans."""
+    """The spans of a run as trees: one root for each attempt or lost parent. A round trip per `MAX_PAGE` spans."""
     spans: list[Span] = []
     position: tuple[Any, str] = (FIRST, "")
     while True:
@@ -80,20 +81,28 @@ async def get_tree(port: Port, queries: Queries, thread_id: str, run_id: str) ->
 
 
 def build_tree(spans: Sequence[Span]) -> tuple[SpanNode, ...]:
-    """Spans as trees, children in the order given; a span whose parent is missing is a root."""
-    known = {span.span_id: span for span in spans}
-    inside: dict[str | None, list[Span]] = defaultdict(list)
-    for span in spans:
-        parent = span.parent_span_id
-        inside[parent if parent in known and parent != span.span_id else None].append(span)
+    """Spans, oldest first, as trees, children in the order given; a span whose parent is missing is a root.
+
+    Attempts of a run have roots of one id: a child is the last one's that started not later than the child did.
+    """
+    known: dict[str, list[int]] = defaultdict(list)
+    for number, span in enumerate(spans):
+        known[span.span_id].append(number)
+    inside: dict[int | None, list[int]] = defaultdict(list)
+    for number, span in enumerate(spans):
+        parents = known.get(span.parent_span_id or "", ()) if span.parent_span_id != span.span_id else ()
+        place = 0
+        if len(parents) > 1:
+            place = max(0, bisect_right(parents, span.started_at, key=lambda one: spans[one].started_at) - 1)
+        inside[parents[place] if parents else None].append(number)
     # From the leaves up, without recursion: an agent may nest deeper than Python does.
     order = list(inside[None])
-    for span in order:
-        order += inside.get(span.span_id, ())
-    made: dict[str, SpanNode] = {}
-    for span in reversed(order):
-        made[span.span_id] = SpanNode(span, tuple(made[child.span_id] for child in inside.get(span.span_id, ())))
-    return tuple(made[root.span_id] for root in inside[None])
+    for number in order:
+        order += inside.get(number, ())
+    made: dict[int, SpanNode] = {}
+    for number in reversed(order):
+        made[number] = SpanNode(spans[number], tuple(made[child] for child in inside.get(number, ())))
+    return tuple(made[root] for root in inside[None])
 
 
 async def get_provenance(port: Port, queries: Queries, address: Address) -> Provenance | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,13 +17,15 @@ from langgraph_pgstate.codec.batches import unpack_writes
 from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.codec.states import decode_state
 from langgraph_pgstate.db.port import Port
-from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.errors import ConfigurationError, CorruptStateError
 from langgraph_pgstate.operations import journal
 from langgraph_pgstate.operations.addresses import thread_id_of
 from langgraph_pgstate.operations.reading import is_old_format, states_to_manifests
 from langgraph_pgstate.operations.threads import delete_thread
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import PruneResult
+
+_logger = logging.getLogger("langgraph_pgstate")
 
 KEEP_LATEST: Final = "keep_latest"
 # The Agent Server says "delete" or "delete_all", depending on its version; both mean the whole thread.
@@ -86,11 +89,21 @@ async def prune_thread(port: Port, queries: Queries, request: PruneRequest, thre
     interrupt may be half-answered or a run may go on from there; and the ancestors a kept checkpoint needs to rebuild
     its DeltaChannels. A subgraph call's namespace goes with the root checkpoint it was made from. Messages stay as
     long as a branch that had them does.
+
+    A thread of which something is damaged that decides what stays is left as it is: the result and the log name it.
     """
-    key = {"thread_id": thread_id}
     if not request.dry_run:
         # A message stays although the checkpoint goes that had it first.
         await journal.write(port, queries, [thread_id])
+    try:
+        return await _prune_thread(port, queries, request, thread_id)
+    except CorruptStateError as damage:
+        _logger.error("thread %r is not pruned: %s", thread_id, damage)
+        return PruneResult(dry_run=request.dry_run, damaged=(thread_id,))
+
+
+async def _prune_thread(port: Port, queries: Queries, request: PruneRequest, thread_id: str) -> PruneResult:
+    key = {"thread_id": thread_id}
     async with port.transaction():
         if request.strategy == KEEP_LATEST:
             # No label may be given to a checkpoint that is about to go.

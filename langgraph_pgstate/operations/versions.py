@@ -99,8 +99,10 @@ class StateVersions:
                 made = function(dict(values), path) if takes_namespace else function(dict(values))
             except Exception as error:
                 raise UpcastError(where, target, f"{type(error).__name__}: {error}") from error
-            if not isinstance(made, Mapping) or not all(type(name) is str for name in made):
+            if not isinstance(made, Mapping):
                 raise UpcastError(where, target, f"it returned {type(made).__name__}, not a dict of channel values")
+            if odd := [name for name in made if type(name) is not str]:
+                raise UpcastError(where, target, f"it returned the key {odd[0]!r}; keys must be strings")
             if taken := sorted(made.keys() & snapshots.keys()):
                 raise UpcastError(where, target, f"{taken[0]!r} is a DeltaChannel here, which cannot be replaced")
             values = {**{name: value for name, value in own.items() if name not in made}, **made}

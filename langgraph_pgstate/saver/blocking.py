@@ -431,7 +431,8 @@ class PGStateSaver(CommonSaver):
         """Remove old checkpoints. Atomic for each thread; safe to repeat, and while runs append.
 
         With `"keep_latest"` there stay, in each namespace, the newest checkpoints, every leaf with pending writes
-        (a half-answered interrupt), and the ancestors that DeltaChannels are rebuilt from.
+        (a half-answered interrupt), and the ancestors that DeltaChannels are rebuilt from. A thread with a damaged
+        checkpoint that decides what stays is left as it is and named in the result and the log; the others are pruned.
 
         Args:
             thread_ids: The threads; `None` for all.
@@ -441,7 +442,7 @@ class PGStateSaver(CommonSaver):
             dry_run: Change nothing, only count.
 
         Returns:
-            What went, or would go.
+            What went, or would go, and which threads are `damaged` and were left.
 
         Raises:
             ConfigurationError: If an argument is not usable.

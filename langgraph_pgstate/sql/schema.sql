@@ -345,8 +345,9 @@ CREATE TABLE /*schema*/prices (
 -- Runs that failed, or whose process died.
 CREATE VIEW /*schema*/failed_runs AS
 SELECT r.thread_id, r.run_id, r.agent, r.tenant_id, r.user_id, r.started_at, r.ended_at,
-    r.ended_at - r.started_at AS duration, r.status = 'running' AS is_crashed, r.error_type, r.error_message, r.steps,
-    r.cost
+    r.ended_at - r.started_at AS duration,
+    r.status = 'running' OR r.error_type IS NOT DISTINCT FROM 'ProcessDied' AS is_crashed, r.error_type,
+    r.error_message, r.steps, r.cost
 FROM /*schema*/runs r
 WHERE r.status = 'error' OR r.status = 'running' AND r.alive_until < now();
 

@@ -12,3 +12,10 @@ ALTER TABLE /*schema*/checkpoints
 ALTER TABLE /*schema*/threads
     DROP COLUMN forked_from_thread_id,
     DROP COLUMN forked_from_checkpoint_id;
+
+CREATE OR REPLACE VIEW /*schema*/failed_runs AS
+SELECT r.thread_id, r.run_id, r.agent, r.tenant_id, r.user_id, r.started_at, r.ended_at,
+    r.ended_at - r.started_at AS duration, r.status = 'running' AS is_crashed, r.error_type, r.error_message, r.steps,
+    r.cost
+FROM /*schema*/runs r
+WHERE r.status = 'error' OR r.status = 'running' AND r.alive_until < now();

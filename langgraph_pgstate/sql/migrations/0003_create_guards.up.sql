@@ -64,3 +64,12 @@ CREATE TABLE /*schema*/journal (
 ) WITH (toast_tuple_target = 4080, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 ALTER TABLE /*schema*/journal ALTER COLUMN data SET STORAGE EXTERNAL;
 CREATE INDEX journal_run_id_idx ON /*schema*/journal (run_id) WHERE is_alone;
+
+-- A run whose crash was settled has crashed, too.
+CREATE OR REPLACE VIEW /*schema*/failed_runs AS
+SELECT r.thread_id, r.run_id, r.agent, r.tenant_id, r.user_id, r.started_at, r.ended_at,
+    r.ended_at - r.started_at AS duration,
+    r.status = 'running' OR r.error_type IS NOT DISTINCT FROM 'ProcessDied' AS is_crashed, r.error_type,
+    r.error_message, r.steps, r.cost
+FROM /*schema*/runs r
+WHERE r.status = 'error' OR r.status = 'running' AND r.alive_until < now();

@@ -1,6 +1,7 @@
 -- name: list_runs
 -- A page of runs over all threads, newest first, below a cursor.
-SELECT r.thread_id, r.run_id, r.attempt, r.status, coalesce(r.status = 'running' AND r.alive_until < now(), false),
+SELECT r.thread_id, r.run_id, r.attempt, r.status,
+    coalesce(r.status = 'running' AND r.alive_until < now() OR r.status = 'error' AND r.error_type = 'ProcessDied', false),
     r.agent, r.tenant_id, r.user_id, r.started_at, r.ended_at, r.first_checkpoint_id, r.last_checkpoint_id, r.steps,
     r.input_tokens, r.output_tokens, r.cost, r.error_type, r.error_message, r.error_traceback, r.input, r.output
 FROM /*schema*/runs r
@@ -18,7 +19,8 @@ LIMIT :page_size;
 
 -- name: list_runs_of_thread
 -- The same for one thread.
-SELECT r.thread_id, r.run_id, r.attempt, r.status, coalesce(r.status = 'running' AND r.alive_until < now(), false),
+SELECT r.thread_id, r.run_id, r.attempt, r.status,
+    coalesce(r.status = 'running' AND r.alive_until < now() OR r.status = 'error' AND r.error_type = 'ProcessDied', false),
     r.agent, r.tenant_id, r.user_id, r.started_at, r.ended_at, r.first_checkpoint_id, r.last_checkpoint_id, r.steps,
     r.input_tokens, r.output_tokens, r.cost, r.error_type, r.error_message, r.error_traceback, r.input, r.output
 FROM /*schema*/runs r
@@ -37,7 +39,8 @@ LIMIT :page_size;
 
 -- name: list_runs_with_status
 -- The same for one status that is not success.
-SELECT r.thread_id, r.run_id, r.attempt, r.status, coalesce(r.status = 'running' AND r.alive_until < now(), false),
+SELECT r.thread_id, r.run_id, r.attempt, r.status,
+    coalesce(r.status = 'running' AND r.alive_until < now() OR r.status = 'error' AND r.error_type = 'ProcessDied', false),
     r.agent, r.tenant_id, r.user_id, r.started_at, r.ended_at, r.first_checkpoint_id, r.last_checkpoint_id, r.steps,
     r.input_tokens, r.output_tokens, r.cost, r.error_type, r.error_message, r.error_traceback, r.input, r.output
 FROM /*schema*/runs r
@@ -55,7 +58,8 @@ LIMIT :page_size;
 
 -- name: list_failed_runs
 -- The same for runs that failed, or whose process died.
-SELECT r.thread_id, r.run_id, r.attempt, r.status, coalesce(r.status = 'running' AND r.alive_until < now(), false),
+SELECT r.thread_id, r.run_id, r.attempt, r.status,
+    coalesce(r.status = 'running' AND r.alive_until < now() OR r.status = 'error' AND r.error_type = 'ProcessDied', false),
     r.agent, r.tenant_id, r.user_id, r.started_at, r.ended_at, r.first_checkpoint_id, r.last_checkpoint_id, r.steps,
     r.input_tokens, r.output_tokens, r.cost, r.error_type, r.error_message, r.error_traceback, r.input, r.output
 FROM /*schema*/runs r
@@ -73,7 +77,8 @@ LIMIT :page_size;
 
 -- name: get_run
 -- One run.
-SELECT r.thread_id, r.run_id, r.attempt, r.status, coalesce(r.status = 'running' AND r.alive_until < now(), false),
+SELECT r.thread_id, r.run_id, r.attempt, r.status,
+    coalesce(r.status = 'running' AND r.alive_until < now() OR r.status = 'error' AND r.error_type = 'ProcessDied', false),
     r.agent, r.tenant_id, r.user_id, r.started_at, r.ended_at, r.first_checkpoint_id, r.last_checkpoint_id, r.steps,
     r.input_tokens, r.output_tokens, r.cost, r.error_type, r.error_message, r.error_traceback, r.input, r.output
 FROM /*schema*/runs r
