@@ -227,6 +227,19 @@ class LeaseHeldError(LeaseError):
         self.expires_at = expires_at
         self.fencing_token = fencing_token
 
+    def of_own_run(self, is_same_starter: bool) -> LeaseHeldError:
+        """The same error, saying that it is a run of the caller's own process that has not ended.
+
+        Args:
+            is_same_starter: Whether the thread or task that asks has started it.
+        """
+        starter = ", started by this same thread or task," if is_same_starter else ""
+        self.args = (
+            f"the lease of thread {self.thread_id!r} is held by a run of this same process{starter} that has not "
+            "ended: read its stream to the end or close it; nothing else can write to its thread inside of it",
+        )
+        return self
+
 
 class LeaseLostError(LeaseError):
     """The lease expired or was taken over while it was thought to be held. Nothing was written.

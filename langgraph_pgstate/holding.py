@@ -10,7 +10,6 @@ import asyncio
 import itertools
 import logging
 import queue
-import sys
 import threading
 import time
 import weakref
@@ -19,7 +18,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from types import FrameType
 from typing import Any, Final
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
@@ -35,64 +33,22 @@ from langgraph_pgstate.operations import leases
 from langgraph_pgstate.operations.addresses import Address, configurable_of
 from langgraph_pgstate.operations.guards import Guard, is_explicit_fork, names_past
 from langgraph_pgstate.operations.planning import PutRequest
+from langgraph_pgstate.origins import RUNTIME, Origin, run_of
 from langgraph_pgstate.settings import GuardSettings
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Lease
 
 log = logging.getLogger("langgraph_pgstate.leases")
 
-# As LangGraph names it: what every node and every subgraph of a run is given.
-_RUNTIME: Final = "__pregel_runtime"
 _MOST_REMEMBERED: Final = 4096
-# How far up the caller's loop is looked for; other people's wrappers may stand between.
-_FRAMES: Final = 20
 _FIRST_DELAY, _LONGEST_DELAY = 0.02, 0.5
+# How long a run that its own task may have left is waited for: an event loop closes an abandoned generator a bit later.
+_CLOSING: Final = 1.0
 
 # Of all savers of this process: two must never take a lease under one name.
 _numbers = itertools.count(1)
 # What `hold` has taken around the code that runs now, by keeper and thread.
 _surrounding: ContextVar[Mapping[tuple[int, str], Held]] = ContextVar("langgraph_pgstate_leases", default={})  # noqa: B039
-
-
-def run_of(config: Mapping[str, Any]) -> Any:
-    """What tells a run from others: an object that its nodes and subgraphs share. Outside of one: `None`."""
-    runtime = configurable_of(config).get(_RUNTIME)
-    return None if runtime is None else getattr(runtime, "control", None) or runtime
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a read comes from.
-
-    Attributes:
-        starter: The task or thread that is running: it cannot have two runs under way at once.
-        exits: The exit stack of the loop that reads, if it is one of LangGraph's: unwound when it has written all.
-    """
-
-    starter: asyncio.Task[Any] | threading.Thread
-    exits: ExitStack | AsyncExitStack | None = None
-
-    @classmethod
-    def here(cls) -> Origin:
-        """Where the caller was called from.
-
-        LangGraph tells a saver when a run starts, by reading; but not when it ends. So the loop is looked for that
-        reads. Where it is not found, as in a version that is made differently, leases are given back later: when the
-        run's objects are gone, its task is done, or the same thread starts another.
-        """
-        starter: asyncio.Task[Any] | threading.Thread | None = None
-        with suppress(RuntimeError):
-            starter = asyncio.current_task()
-        frame: FrameType | None = sys._getframe(1)
-        for _ in range(_FRAMES):
-            if frame is None:
-                break
-            if frame.f_code.co_name in ("__enter__", "__aenter__"):
-                exits = getattr(frame.f_locals.get("self"), "stack", None)
-                if isinstance(exits, ExitStack | AsyncExitStack):
-                    return cls(starter or threading.current_thread(), exits)
-            frame = frame.f_back
-        return cls(starter or threading.current_thread())
 
 
 class Guarding:
@@ -181,15 +137,45 @@ class Held:
         lease: As it was when it was taken.
         is_read_first: Whether it was taken before the state was read that is written with it.
         run: The run that has taken it; none where a block of code has.
+        starter: The task or thread in which that run started. It may be done while its stream is read in another.
+        loop: The run's loop, where it is known.
         renewed_at: When it was renewed last, by this process's own clock.
         is_lost: Whether it is known to have been taken over.
+        is_deleted: Whether its own holder has deleted the thread, and the lease with it.
     """
 
     lease: Lease
     is_read_first: bool
     run: _Run | None = None
+    starter: asyncio.Task[Any] | threading.Thread | None = None
+    loop: weakref.ref[Any] | None = None
     renewed_at: float = field(default_factory=time.monotonic)
     is_lost: bool = False
+    is_deleted: bool = False
+
+    def is_over(self, asker: object = None) -> bool:
+        """Whether the run that has taken it has ended, as far as its objects tell. A suspended stream has not.
+
+        Args:
+            asker: The task or thread that wants to start another.
+        """
+        if self.run is None:
+            return False
+        if self.run.is_gone:
+            return True
+        if self.loop is None:
+            return _is_done(self.starter)
+        loop = self.loop()
+        if loop is None:
+            return True
+        # LangGraph sets it when a loop is entered; one that failed before that is never left either. Nobody gets out of
+        # an entry by suspending it: who is done, or starts another, has failed there.
+        is_entered = not hasattr(type(loop), "updated_channels") or "updated_channels" in vars(loop)
+        return not is_entered and self.may_be_left(asker)
+
+    def may_be_left(self, asker: object) -> bool:
+        """Whether the task or thread that started it is done, or is the one that asks."""
+        return self.starter is asker or _is_done(self.starter)
 
     def check(self) -> Held:
         """The lease, unless it is known to be lost.
@@ -217,24 +203,30 @@ class _Run:
     Attributes:
         key: What tells it from others; kept, so that no other gets its identity.
         holder_id: Under which it takes leases.
-        starter: The task or thread that started it.
         sign: Something that goes when the run goes, if there is such a thing.
         leases: What it has taken, by thread; lost ones stay, so that it does not take them again.
     """
 
     key: Any
     holder_id: str
-    starter: asyncio.Task[Any] | threading.Thread
     sign: weakref.ref[Any] | None
     leases: dict[str, Held] = field(default_factory=dict)
 
     @property
+    def is_gone(self) -> bool:
+        return self.sign is not None and self.sign() is None
+
+    @property
     def is_over(self) -> bool:
-        if self.sign is not None and self.sign() is None:
-            return True
-        if isinstance(self.starter, threading.Thread):
-            return not self.starter.is_alive()
-        return self.starter.done()
+        if self.sign is None:
+            return bool(self.leases) and all(held.is_over() for held in self.leases.values())
+        return self.is_gone
+
+
+def _is_done(starter: asyncio.Task[Any] | threading.Thread | None) -> bool:
+    if isinstance(starter, threading.Thread):
+        return not starter.is_alive()
+    return starter is None or starter.done()
 
 
 class _Book:
@@ -249,20 +241,20 @@ class _Book:
     def _next_holder(self) -> str:
         return f"{holder_id()}:{next(_numbers)}"
 
-    def _run(self, config: Mapping[str, Any], origin: Origin | None) -> _Run | None:
+    def _run(self, config: Mapping[str, Any]) -> _Run | None:
         key = run_of(config)
         if key is None:
             return None
         with self._book:
             run = self._runs.get(id(key))
-            if run is None:
-                writer = getattr(configurable_of(config)[_RUNTIME], "stream_writer", None)
+            # Its caller may give the object that tells a run from others to a later one, too.
+            if run is None or run.is_gone:
+                writer = getattr(configurable_of(config)[RUNTIME], "stream_writer", None)
                 try:
                     sign = None if writer is None else weakref.ref(writer, self._note_end)
                 except TypeError:
                     sign = None
-                run = _Run(key, self._next_holder(), (origin or Origin.here()).starter, sign)
-                self._runs[id(key)] = run
+                run = self._runs[id(key)] = _Run(key, self._next_holder(), sign)
             return run
 
     def _find(self, thread_id: str, run: _Run | None) -> Held | None:
@@ -276,25 +268,44 @@ class _Book:
             run.leases[thread_id] = around
         return around.check()
 
-    def _free_tokens(self, thread_id: str, run: _Run | None) -> list[int]:
-        """Leases of this process that may be taken over at once: their runs are over, or cannot be going on."""
-        starter = run.starter if run is not None else Origin.here().starter
+    def _others(self, thread_id: str, run: _Run | None) -> list[Held]:
         with self._book:
-            return [
-                other.leases[thread_id].lease.fencing_token
-                for other in self._runs.values()
-                if other is not run and thread_id in other.leases and (other.is_over or other.starter is starter)
-            ]
+            held = [*self._held]
+        return [one for one in held if one.lease.thread_id == thread_id and one.run not in (None, run)]
 
-    def _note_taken(self, lease: Lease, run: _Run | None, is_read_first: bool) -> Held:
+    def _free_tokens(self, thread_id: str, run: _Run | None, origin: Origin) -> list[int]:
+        """Leases of this process that may be taken over at once: their runs are over."""
+        others = self._others(thread_id, run)
+        return [other.lease.fencing_token for other in others if other.is_over(origin.starter)]
+
+    def _explain(self, error: LeaseHeldError, run: _Run | None, origin: Origin, since: float) -> LeaseHeldError | None:
+        """What the caller is told who cannot have a lease; `None` if the run that has it may just be closing."""
+        for other in self._others(error.thread_id, run):
+            if other.lease.fencing_token == error.fencing_token:
+                is_task = isinstance(other.starter, asyncio.Task)
+                if is_task and other.may_be_left(origin.starter) and time.monotonic() < since + _CLOSING:
+                    return None
+                return error.of_own_run(other.starter is origin.starter)
+        return error
+
+    def _note_taken(self, lease: Lease, run: _Run | None, is_read_first: bool, origin: Origin) -> Held:
         with self._book:
             if run is None:
                 held = Held(lease, is_read_first)
             else:
+                loop = None if origin.loop is None else weakref.ref(origin.loop)
+                new = Held(lease, is_read_first, run, origin.starter, loop)
                 # Two of its tasks may have asked at once, and were given the same lease.
-                held = run.leases.setdefault(lease.thread_id, Held(lease, is_read_first, run))
+                held = run.leases.setdefault(lease.thread_id, new)
             self._held.add(held)
         return held
+
+    def note_deleted(self, thread_id: str) -> None:
+        """A thread was deleted by the code that runs now. Where it holds the lease, it has not lost it."""
+        held = _surrounding.get().get((id(self), thread_id))
+        if held is not None and not held.is_lost:
+            held.is_deleted = True
+            self._note_gone(held)
 
     def _note_gone(self, held: Held) -> None:
         with self._book:
@@ -311,9 +322,8 @@ class _Book:
         with self._book:
             self._runs = {key: run for key, run in self._runs.items() if not run.is_over}
             self._held = {held for held in self._held if not held.is_lost}
-            over = [held for held in self._held if held.run is not None and held.run.is_over]
-            self._held.difference_update(over)
-            return list(self._held), over
+            over = [held for held in self._held if held.is_over()]
+            return list(self._held.difference(over)), over
 
     def _note_renewed(self, asked: list[Held], still: set[tuple[str, int]]) -> None:
         for held in asked:
@@ -345,8 +355,9 @@ class _Book:
             _surrounding.reset(token)
 
 
-def _next_delay(delay: float, deadline: float) -> float:
-    return max(0.0, min(delay, deadline - time.monotonic()))
+def _next_delay(delay: float, deadline: float, since: float) -> float:
+    now = time.monotonic()
+    return max(0.0, min(delay, (deadline if now < deadline else since + _CLOSING) - now))
 
 
 class LeaseKeeper(_Book):
@@ -375,10 +386,10 @@ class LeaseKeeper(_Book):
             ThreadDeletedError: If the thread was deleted.
         """
         origin = origin or Origin.here()
-        run = self._run(config, origin)
+        run = self._run(config)
         if run is None or self._find(thread_id, run) is not None:
             return
-        held = self._take(thread_id, run, True, self._patience(None, None))
+        held = self._take(thread_id, run, True, self._patience(None, None), origin)
         # LangGraph's own come after this one, so it is the last to be called.
         if isinstance(origin.exits, ExitStack):
             origin.exits.callback(self._end, held)
@@ -394,7 +405,7 @@ class LeaseKeeper(_Book):
             LeaseLostError: If it was lost.
             ThreadDeletedError: If the thread was deleted.
         """
-        run = self._run(config, None)
+        run = self._run(config)
         held = self._find(thread_id, run)
         is_own = held is None and run is None
         if held is None:
@@ -428,7 +439,7 @@ class LeaseKeeper(_Book):
                 with suppress(PGStateError):
                     self._release(held)
             raise
-        if around is None and not self._release(held):
+        if around is None and not self._release(held) and not held.is_deleted:
             raise LeaseLostError(thread_id, held.lease.fencing_token)
 
     def close(self) -> None:
@@ -443,12 +454,15 @@ class LeaseKeeper(_Book):
             self._wake.put(True)
             thread.join(self._settings.lease_ttl)
 
-    def _take(self, thread_id: str, run: _Run | None, is_read_first: bool, deadline: float) -> Held:
+    def _take(
+        self, thread_id: str, run: _Run | None, is_read_first: bool, deadline: float, origin: Origin | None = None
+    ) -> Held:
+        origin, since = origin or Origin.here(), time.monotonic()
         holder = run.holder_id if run is not None else self._next_holder()
         dead: list[int] = []
         delay = _FIRST_DELAY
         while True:
-            free = [*self._free_tokens(thread_id, run), *dead]
+            free = [*self._free_tokens(thread_id, run, origin), *dead]
             try:
                 lease = self._database.run(
                     leases.take, self._queries, thread_id, holder, self._settings.lease_ttl, free
@@ -457,13 +471,13 @@ class LeaseKeeper(_Book):
                 if error.fencing_token not in dead and is_known_dead(error.holder_id or ""):
                     dead.append(error.fencing_token or 0)
                     continue
-                if time.monotonic() >= deadline:
-                    raise
+                if time.monotonic() >= deadline and (found := self._explain(error, run, origin, since)) is not None:
+                    raise found from None
             else:
-                held = self._note_taken(lease, run, is_read_first)
+                held = self._note_taken(lease, run, is_read_first, origin)
                 self._start()
                 return held
-            time.sleep(_next_delay(delay, deadline))
+            time.sleep(_next_delay(delay, deadline, since))
             delay = min(delay * 2, _LONGEST_DELAY)
 
     def _end(self, held: Held) -> None:
@@ -473,11 +487,14 @@ class LeaseKeeper(_Book):
             log.warning("lease %d is not given back, it expires: %s", held.lease.fencing_token, error)
 
     def _release(self, held: Held) -> bool:
-        self._note_gone(held)
-        if held.is_lost:
-            return False
         lease = held.lease
-        return self._database.run(leases.release, self._queries, lease.thread_id, lease.fencing_token)
+        try:
+            if held.is_lost:
+                return False
+            return self._database.run(leases.release, self._queries, lease.thread_id, lease.fencing_token)
+        finally:
+            # Only now: until then others can tell that it is over.
+            self._note_gone(held)
 
     def _start(self) -> None:
         with self._book:
@@ -521,10 +538,10 @@ class AsyncLeaseKeeper(_Book):
     async def begin(self, thread_id: str, config: Mapping[str, Any], origin: Origin | None = None) -> None:
         """Async twin of `LeaseKeeper.begin`."""
         origin = origin or Origin.here()
-        run = self._run(config, origin)
+        run = self._run(config)
         if run is None or self._find(thread_id, run) is not None:
             return
-        held = await self._take(thread_id, run, True, self._patience(None, None))
+        held = await self._take(thread_id, run, True, self._patience(None, None), origin)
         if isinstance(origin.exits, AsyncExitStack):
             origin.exits.push_async_callback(self._end, held)
         elif origin.exits is not None:
@@ -533,7 +550,7 @@ class AsyncLeaseKeeper(_Book):
     @asynccontextmanager
     async def writing(self, thread_id: str, config: Mapping[str, Any]) -> AsyncIterator[Held]:
         """Async twin of `LeaseKeeper.writing`."""
-        run = self._run(config, None)
+        run = self._run(config)
         held = self._find(thread_id, run)
         is_own = held is None and run is None
         if held is None:
@@ -563,7 +580,7 @@ class AsyncLeaseKeeper(_Book):
                 with suppress(PGStateError):
                     await self._release(held)
             raise
-        if around is None and not await self._release(held):
+        if around is None and not await self._release(held) and not held.is_deleted:
             raise LeaseLostError(thread_id, held.lease.fencing_token)
 
     async def close(self) -> None:
@@ -579,12 +596,15 @@ class AsyncLeaseKeeper(_Book):
             with suppress(asyncio.CancelledError):
                 await task
 
-    async def _take(self, thread_id: str, run: _Run | None, is_read_first: bool, deadline: float) -> Held:
+    async def _take(
+        self, thread_id: str, run: _Run | None, is_read_first: bool, deadline: float, origin: Origin | None = None
+    ) -> Held:
+        origin, since = origin or Origin.here(), time.monotonic()
         holder = run.holder_id if run is not None else self._next_holder()
         dead: list[int] = []
         delay = _FIRST_DELAY
         while True:
-            free = [*self._free_tokens(thread_id, run), *dead]
+            free = [*self._free_tokens(thread_id, run, origin), *dead]
             try:
                 lease = await self._database.run(
                     leases.take, self._queries, thread_id, holder, self._settings.lease_ttl, free
@@ -593,13 +613,13 @@ class AsyncLeaseKeeper(_Book):
                 if error.fencing_token not in dead and is_known_dead(error.holder_id or ""):
                     dead.append(error.fencing_token or 0)
                     continue
-                if time.monotonic() >= deadline:
-                    raise
+                if time.monotonic() >= deadline and (found := self._explain(error, run, origin, since)) is not None:
+                    raise found from None
             else:
-                held = self._note_taken(lease, run, is_read_first)
+                held = self._note_taken(lease, run, is_read_first, origin)
                 self._start()
                 return held
-            await asyncio.sleep(_next_delay(delay, deadline))
+            await asyncio.sleep(_next_delay(delay, deadline, since))
             delay = min(delay * 2, _LONGEST_DELAY)
 
     async def _end(self, held: Held) -> None:
@@ -614,11 +634,14 @@ class AsyncLeaseKeeper(_Book):
             asyncio.run_coroutine_threadsafe(self._end(held), loop).result()
 
     async def _release(self, held: Held) -> bool:
-        self._note_gone(held)
-        if held.is_lost:
-            return False
         lease = held.lease
-        return await self._database.run(leases.release, self._queries, lease.thread_id, lease.fencing_token)
+        try:
+            if held.is_lost:
+                return False
+            return await self._database.run(leases.release, self._queries, lease.thread_id, lease.fencing_token)
+        finally:
+            # Only now: until then others can tell that it is over.
+            self._note_gone(held)
 
     def _start(self) -> None:
         if self._task is None or self._task.done():

@@ -267,6 +267,8 @@ class GuardSettings:
         Raises:
             ConfigurationError: If one is not usable.
         """
+        if guard is not None and not isinstance(guard, str | list | tuple | set | frozenset):
+            raise ConfigurationError(f'guard is "head", "lease" or both in a tuple, not {guard!r}')
         names = () if guard is None else (guard,) if isinstance(guard, str) else tuple(guard)
         if unknown := [name for name in names if name not in ("head", "lease")]:
             raise ConfigurationError(f'guard is "head", "lease" or both in a tuple, not {unknown[0]!r}')

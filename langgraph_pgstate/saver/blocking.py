@@ -40,13 +40,14 @@ from langgraph_pgstate.db.database import (
 from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import CorruptStateError, StaleHeadError
-from langgraph_pgstate.holding import Guarding, Held, LeaseKeeper, Origin
+from langgraph_pgstate.holding import Guarding, Held, LeaseKeeper
 from langgraph_pgstate.operations import checkpoints, guards, recovering, retention, schema, threads, writes
 from langgraph_pgstate.operations.addresses import Address, address_of, thread_id_of
 from langgraph_pgstate.operations.companions import Companion
 from langgraph_pgstate.operations.planning import PutPlan, plan_put
 from langgraph_pgstate.operations.versions import StateVersions, Upcaster
 from langgraph_pgstate.operations.writes import put_writes, request_writes
+from langgraph_pgstate.origins import Origin
 from langgraph_pgstate.saver.common import CommonSaver, Guard, run_ids_of
 from langgraph_pgstate.settings import (
     DEFAULT_EMBEDDED_PATH,
@@ -386,6 +387,7 @@ class PGStateSaver(CommonSaver):
         """
         id = thread_id_of(thread_id)
         self._run(threads.delete_thread, self._queries, id, self._guards.tombstones_for)
+        self.keeper.note_deleted(id)
         self._forget(id)
 
     def revive_thread(self, thread_id: str) -> bool:

@@ -26,13 +26,14 @@ from langgraph_pgstate.cache import ManifestCache, Touches
 from langgraph_pgstate.codec.states import Manifest
 from langgraph_pgstate.codec.values import ValueCodec, encodes_as_utf8
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.holding import Guarding, Origin
+from langgraph_pgstate.holding import Guarding
 from langgraph_pgstate.operations import checkpoints, guards
 from langgraph_pgstate.operations.addresses import Address
 from langgraph_pgstate.operations.companions import Companion, forget_thread
 from langgraph_pgstate.operations.planning import PutPlan, PutRequest, request_put, root_of
 from langgraph_pgstate.operations.reading import CheckpointRow, Segments, WritesRow, load_tuple
 from langgraph_pgstate.operations.versions import StateVersions
+from langgraph_pgstate.origins import Origin
 from langgraph_pgstate.settings import (
     GuardSettings,
     ThreadKeys,

@@ -40,13 +40,14 @@ from langgraph_pgstate.db.database import (
 from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, StaleHeadError
-from langgraph_pgstate.holding import AsyncLeaseKeeper, Guarding, Held, Origin
+from langgraph_pgstate.holding import AsyncLeaseKeeper, Guarding, Held
 from langgraph_pgstate.operations import checkpoints, guards, recovering, retention, schema, threads, writes
 from langgraph_pgstate.operations.addresses import Address, address_of, thread_id_of
 from langgraph_pgstate.operations.companions import Companion
 from langgraph_pgstate.operations.planning import PutPlan, plan_put
 from langgraph_pgstate.operations.versions import StateVersions, Upcaster
 from langgraph_pgstate.operations.writes import put_writes, request_writes
+from langgraph_pgstate.origins import Origin
 from langgraph_pgstate.saver.common import HEAVY_BYTES, CommonSaver, Guard, is_heavy, is_large, run_ids_of
 from langgraph_pgstate.settings import (
     DEFAULT_EMBEDDED_PATH,
@@ -317,6 +318,7 @@ class AsyncPGStateSaver(CommonSaver):
         """Async twin of `delete_thread`."""
         id = thread_id_of(thread_id)
         await self._run(threads.delete_thread, self._queries, id, self._guards.tombstones_for)
+        self.keeper.note_deleted(id)
         self._forget(id)
 
     async def arevive_thread(self, thread_id: str) -> bool:
