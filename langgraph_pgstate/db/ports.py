@@ -20,6 +20,9 @@ AsyncConnection = psycopg.AsyncConnection[Any]
 
 # Not SQL of ours, and without a table: what psycopg itself sends around a transaction.
 _BEGIN, _COMMIT = b"BEGIN", b"COMMIT"
+# A process that stands still in the middle of a transaction (SIGSTOP, a frozen machine, a blocked event loop) must not
+# keep others from its rows: the server ends its session, and it finds its connection lost when it wakes.
+_NOT_FOR_EVER: Final = b"SET LOCAL idle_in_transaction_session_timeout = '10s'"
 _PORT: Final = "_pgstate_port"
 _MAX_CURSORS: Final = 64
 
@@ -75,6 +78,7 @@ class BlockingPort:
                         try:
                             if begins:
                                 frame.execute(_BEGIN, prepare=False)
+                                frame.execute(_NOT_FOR_EVER, prepare=False)
                             for query, parameters in statements:
                                 # A cursor has room for one answer.
                                 if query.text in sent:
@@ -106,7 +110,10 @@ class BlockingPort:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
         """As `Port` says."""
+        begins = not in_transaction(self.connection)
         with self.connection.transaction():
+            if begins:
+                self.connection.execute(_NOT_FOR_EVER, prepare=False)
             yield
 
 
@@ -159,6 +166,7 @@ class SuspendingPort:
                         try:
                             if begins:
                                 await frame.execute(_BEGIN, prepare=False)
+                                await frame.execute(_NOT_FOR_EVER, prepare=False)
                             for query, parameters in statements:
                                 # A cursor has room for one answer.
                                 if query.text in sent:
@@ -189,7 +197,10 @@ class SuspendingPort:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
         """As `Port` says."""
+        begins = not in_transaction(self.connection)
         async with self.connection.transaction():
+            if begins:
+                await self.connection.execute(_NOT_FOR_EVER, prepare=False)
             yield
 
 
