@@ -82,7 +82,7 @@ HOT = [
     "list_runs",
     "list_runs_of_thread",
     "list_runs_with_status",
-    "list_failed_runs",
+    "list_runs_failed",
     "get_run",
     "list_runaway_threads",
     "list_spans",

@@ -89,7 +89,7 @@ async def list_runs(port: Port, queries: Queries, question: RunQuestion) -> Page
     parameters = question.parameters
     query: NamedQuery
     if question.only_failed:
-        query = queries.list_failed_runs
+        query = queries.list_runs_failed
     elif parameters["thread_id"] is not None:
         query = queries.list_runs_of_thread
     elif parameters["status"] not in (None, "success"):

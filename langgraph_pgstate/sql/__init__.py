@@ -7,8 +7,8 @@ A query file holds statements like
     DELETE FROM /*schema*/checkpoints WHERE thread_id = :thread_id;
 
 `/*schema*/` stands before every table and leaves the file valid SQL; `:parameter` names become `$1 … $n` in the order
-of their first use. Both are resolved once per schema. Lines that begin with `--+recorded` belong to a second query of
-the same text, `<name>_recorded`, alone.
+of their first use. Both are resolved once per schema. A line that begins with `--+recorded` belongs to a variant of the
+query alone, `<name>_recorded`; there may be several variants.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from langgraph_pgstate.settings import check_schema_name
 _MARKER = "/*schema*/"
 _SCHEMA_NAME = "/*schema_name*/pgstate"
 _HEADER = re.compile(r"^-- name: (\w+)\n((?:-- .*\n)+)", re.MULTILINE)
-_VARIANT = "recorded"
-_VARIANT_LINE = re.compile(rf"^--\+{_VARIANT} (.*\n)", re.MULTILINE)
+_VARIANT_LINE = re.compile(r"^--\+(\w+) (.*\n)", re.MULTILINE)
 _MONTH = re.compile(r"[0-9]{4,}_[0-9]{2}")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
@@ -199,11 +198,16 @@ def _load(schema: str, folder: str) -> list[NamedQuery]:
         for header, following in zip(headers, [*headers[1:], None], strict=True):
             body = text[header.end() : following.start() if following else len(text)].strip().rstrip(";")
             purpose = " ".join(line.removeprefix("-- ") for line in header.group(2).splitlines())
-            found.append(_parse(header.group(1), purpose, _in_schema(_VARIANT_LINE.sub("", body), schema)))
-            if _VARIANT_LINE.search(body):
-                body = _VARIANT_LINE.sub(r"\1", body)
-                found.append(_parse(f"{header.group(1)}_{_VARIANT}", purpose, _in_schema(body, schema)))
+            name = header.group(1)
+            found.append(_parse(name, purpose, _in_schema(_variant(body, None), schema)))
+            for variant in dict.fromkeys(match.group(1) for match in _VARIANT_LINE.finditer(body)):
+                found.append(_parse(f"{name}_{variant}", purpose, _in_schema(_variant(body, variant), schema)))
     return found
+
+
+def _variant(body: str, name: str | None) -> str:
+    """A statement with the lines of one of its variants, and without those of the others."""
+    return _VARIANT_LINE.sub(lambda match: match.group(2) if match.group(1) == name else "", body)
 
 
 def _parse(name: str, purpose: str, body: str) -> NamedQuery:

@@ -1,11 +1,14 @@
 -- name: list_runs
--- A page of runs over all threads, newest first, below a cursor.
+-- A page of runs over all threads, newest first, below a cursor. What an index is to find stands alone in a variant.
 SELECT r.thread_id, r.run_id, r.attempt, r.status,
     coalesce(r.status = 'running' AND r.alive_until < now() OR r.status = 'error' AND r.error_type = 'ProcessDied', false),
     r.agent, r.tenant_id, r.user_id, r.started_at, r.ended_at, r.first_checkpoint_id, r.last_checkpoint_id, r.steps,
     r.input_tokens, r.output_tokens, r.cost, r.error_type, r.error_message, r.error_traceback, r.input, r.output
 FROM /*schema*/runs r
 WHERE r.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
+--+of_thread     AND r.thread_id = :thread_id::text
+--+with_status     AND r.status <> 'success' AND r.status = :status::text
+--+failed     AND (r.status = 'error' OR r.status = 'running' AND r.alive_until < now())
     AND r.started_at <= :cursor_started_at::timestamptz
     AND (r.started_at < :cursor_started_at OR (r.thread_id, r.run_id) > (:cursor_thread::text, :cursor_run::text))
     AND (:until::timestamptz IS NULL OR r.started_at < :until)
@@ -13,64 +16,6 @@ WHERE r.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-in
     AND (:user_id::text IS NULL OR r.user_id = :user_id)
     AND (:tenant_id::text IS NULL OR r.tenant_id = :tenant_id)
     AND (:status::text IS NULL OR r.status = :status)
-    AND (:min_steps::integer IS NULL OR r.steps >= :min_steps)
-ORDER BY r.started_at DESC, r.thread_id, r.run_id
-LIMIT :page_size;
-
--- name: list_runs_of_thread
--- The same for one thread.
-SELECT r.thread_id, r.run_id, r.attempt, r.status,
-    coalesce(r.status = 'running' AND r.alive_until < now() OR r.status = 'error' AND r.error_type = 'ProcessDied', false),
-    r.agent, r.tenant_id, r.user_id, r.started_at, r.ended_at, r.first_checkpoint_id, r.last_checkpoint_id, r.steps,
-    r.input_tokens, r.output_tokens, r.cost, r.error_type, r.error_message, r.error_traceback, r.input, r.output
-FROM /*schema*/runs r
-WHERE r.thread_id = :thread_id::text
-    AND r.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
-    AND r.started_at <= :cursor_started_at::timestamptz
-    AND (r.started_at < :cursor_started_at OR (r.thread_id, r.run_id) > (:cursor_thread::text, :cursor_run::text))
-    AND (:until::timestamptz IS NULL OR r.started_at < :until)
-    AND (:agent::text IS NULL OR r.agent = :agent)
-    AND (:user_id::text IS NULL OR r.user_id = :user_id)
-    AND (:tenant_id::text IS NULL OR r.tenant_id = :tenant_id)
-    AND (:status::text IS NULL OR r.status = :status)
-    AND (:min_steps::integer IS NULL OR r.steps >= :min_steps)
-ORDER BY r.started_at DESC, r.thread_id, r.run_id
-LIMIT :page_size;
-
--- name: list_runs_with_status
--- The same for one status that is not success.
-SELECT r.thread_id, r.run_id, r.attempt, r.status,
-    coalesce(r.status = 'running' AND r.alive_until < now() OR r.status = 'error' AND r.error_type = 'ProcessDied', false),
-    r.agent, r.tenant_id, r.user_id, r.started_at, r.ended_at, r.first_checkpoint_id, r.last_checkpoint_id, r.steps,
-    r.input_tokens, r.output_tokens, r.cost, r.error_type, r.error_message, r.error_traceback, r.input, r.output
-FROM /*schema*/runs r
-WHERE r.status <> 'success' AND r.status = :status::text
-    AND r.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
-    AND r.started_at <= :cursor_started_at::timestamptz
-    AND (r.started_at < :cursor_started_at OR (r.thread_id, r.run_id) > (:cursor_thread::text, :cursor_run::text))
-    AND (:until::timestamptz IS NULL OR r.started_at < :until)
-    AND (:agent::text IS NULL OR r.agent = :agent)
-    AND (:user_id::text IS NULL OR r.user_id = :user_id)
-    AND (:tenant_id::text IS NULL OR r.tenant_id = :tenant_id)
-    AND (:min_steps::integer IS NULL OR r.steps >= :min_steps)
-ORDER BY r.started_at DESC, r.thread_id, r.run_id
-LIMIT :page_size;
-
--- name: list_failed_runs
--- The same for runs that failed, or whose process died.
-SELECT r.thread_id, r.run_id, r.attempt, r.status,
-    coalesce(r.status = 'running' AND r.alive_until < now() OR r.status = 'error' AND r.error_type = 'ProcessDied', false),
-    r.agent, r.tenant_id, r.user_id, r.started_at, r.ended_at, r.first_checkpoint_id, r.last_checkpoint_id, r.steps,
-    r.input_tokens, r.output_tokens, r.cost, r.error_type, r.error_message, r.error_traceback, r.input, r.output
-FROM /*schema*/runs r
-WHERE (r.status = 'error' OR r.status = 'running' AND r.alive_until < now())
-    AND r.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
-    AND r.started_at <= :cursor_started_at::timestamptz
-    AND (r.started_at < :cursor_started_at OR (r.thread_id, r.run_id) > (:cursor_thread::text, :cursor_run::text))
-    AND (:until::timestamptz IS NULL OR r.started_at < :until)
-    AND (:agent::text IS NULL OR r.agent = :agent)
-    AND (:user_id::text IS NULL OR r.user_id = :user_id)
-    AND (:tenant_id::text IS NULL OR r.tenant_id = :tenant_id)
     AND (:min_steps::integer IS NULL OR r.steps >= :min_steps)
 ORDER BY r.started_at DESC, r.thread_id, r.run_id
 LIMIT :page_size;
@@ -91,7 +36,6 @@ SELECT r.thread_id, (array_agg(r.agent ORDER BY r.steps DESC, r.run_id))[1],
     count(*), max(r.steps), max(r.started_at), sum(r.cost)
 FROM /*schema*/runs r
 WHERE r.steps > 25 AND r.steps > :steps::integer
-
     AND r.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
 GROUP BY r.thread_id
 HAVING (max(r.steps) < :cursor_steps::integer OR max(r.steps) = :cursor_steps AND r.thread_id > :cursor_thread::text)

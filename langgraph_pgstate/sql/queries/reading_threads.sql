@@ -1,65 +1,17 @@
 -- name: list_threads
--- A page of threads, most recently touched first, below a cursor; reads no checkpoint.
+-- A page of threads, most recently touched first, below a cursor; reads no checkpoint. What an index is to find stands alone in a variant.
 SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, t.metadata,
     t.version, t.expires_at, t.forked_from_thread_id, t.forked_from_checkpoint_id
 FROM /*schema*/threads t
 WHERE t.updated_at <= :cursor_updated_at::timestamptz
+--+of_user     AND t.user_id = :user_id::text
+--+of_tenant     AND t.tenant_id = :tenant_id::text
+--+with_status     AND t.status <> 'idle' AND t.status = :status::text
     AND (t.updated_at < :cursor_updated_at OR t.thread_id > :cursor_id::text)
     AND (:user_id::text IS NULL OR t.user_id = :user_id)
     AND (:tenant_id::text IS NULL OR t.tenant_id = :tenant_id)
     AND (:agent::text IS NULL OR t.agent = :agent)
     AND (:status::text IS NULL OR t.status = :status)
-    AND (:created_after::timestamptz IS NULL OR t.created_at >= :created_after)
-    AND (:created_before::timestamptz IS NULL OR t.created_at < :created_before)
-    AND (:updated_after::timestamptz IS NULL OR t.updated_at >= :updated_after)
-    AND (:updated_before::timestamptz IS NULL OR t.updated_at < :updated_before)
-ORDER BY t.updated_at DESC, t.thread_id
-LIMIT :page_size;
-
--- name: list_threads_of_user
--- The same for the threads of one user.
-SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, t.metadata,
-    t.version, t.expires_at, t.forked_from_thread_id, t.forked_from_checkpoint_id
-FROM /*schema*/threads t
-WHERE t.user_id = :user_id::text AND t.updated_at <= :cursor_updated_at::timestamptz
-    AND (t.updated_at < :cursor_updated_at OR t.thread_id > :cursor_id::text)
-    AND (:tenant_id::text IS NULL OR t.tenant_id = :tenant_id)
-    AND (:agent::text IS NULL OR t.agent = :agent)
-    AND (:status::text IS NULL OR t.status = :status)
-    AND (:created_after::timestamptz IS NULL OR t.created_at >= :created_after)
-    AND (:created_before::timestamptz IS NULL OR t.created_at < :created_before)
-    AND (:updated_after::timestamptz IS NULL OR t.updated_at >= :updated_after)
-    AND (:updated_before::timestamptz IS NULL OR t.updated_at < :updated_before)
-ORDER BY t.updated_at DESC, t.thread_id
-LIMIT :page_size;
-
--- name: list_threads_of_tenant
--- The same for the threads of one tenant.
-SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, t.metadata,
-    t.version, t.expires_at, t.forked_from_thread_id, t.forked_from_checkpoint_id
-FROM /*schema*/threads t
-WHERE t.tenant_id = :tenant_id::text AND t.updated_at <= :cursor_updated_at::timestamptz
-    AND (t.updated_at < :cursor_updated_at OR t.thread_id > :cursor_id::text)
-    AND (:user_id::text IS NULL OR t.user_id = :user_id)
-    AND (:agent::text IS NULL OR t.agent = :agent)
-    AND (:status::text IS NULL OR t.status = :status)
-    AND (:created_after::timestamptz IS NULL OR t.created_at >= :created_after)
-    AND (:created_before::timestamptz IS NULL OR t.created_at < :created_before)
-    AND (:updated_after::timestamptz IS NULL OR t.updated_at >= :updated_after)
-    AND (:updated_before::timestamptz IS NULL OR t.updated_at < :updated_before)
-ORDER BY t.updated_at DESC, t.thread_id
-LIMIT :page_size;
-
--- name: list_threads_with_status
--- The same for the threads of one status that is not idle.
-SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, t.metadata,
-    t.version, t.expires_at, t.forked_from_thread_id, t.forked_from_checkpoint_id
-FROM /*schema*/threads t
-WHERE t.status <> 'idle' AND t.status = :status::text AND t.updated_at <= :cursor_updated_at::timestamptz
-    AND (t.updated_at < :cursor_updated_at OR t.thread_id > :cursor_id::text)
-    AND (:user_id::text IS NULL OR t.user_id = :user_id)
-    AND (:tenant_id::text IS NULL OR t.tenant_id = :tenant_id)
-    AND (:agent::text IS NULL OR t.agent = :agent)
     AND (:created_after::timestamptz IS NULL OR t.created_at >= :created_after)
     AND (:created_before::timestamptz IS NULL OR t.created_at < :created_before)
     AND (:updated_after::timestamptz IS NULL OR t.updated_at >= :updated_after)
