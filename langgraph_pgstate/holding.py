@@ -1,4 +1,4 @@
-"""Which leases this process holds and for which of its runs, and what a saver's next write rests on.
+"""Which leases this process holds, and for which of its runs.
 
 Whether a write is let through is decided in the database, by the number of a lease. What is known here only decides
 when a lease is taken, renewed and given back: a mistake costs time, never data.
@@ -13,11 +13,10 @@ import queue
 import threading
 import time
 import weakref
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
@@ -26,13 +25,10 @@ from langgraph_pgstate.errors import (
     LeaseHeldError,
     LeaseLostError,
     PGStateError,
-    StaleHeadError,
 )
 from langgraph_pgstate.holders import holder_id, is_known_dead
 from langgraph_pgstate.operations import leases
-from langgraph_pgstate.operations.addresses import Address, configurable_of
-from langgraph_pgstate.operations.guards import Guard, is_explicit_fork, names_past
-from langgraph_pgstate.operations.planning import PutRequest
+from langgraph_pgstate.operations.addresses import configurable_of
 from langgraph_pgstate.origins import RUNTIME, Origin, run_of
 from langgraph_pgstate.settings import GuardSettings
 from langgraph_pgstate.sql import Queries
@@ -40,7 +36,6 @@ from langgraph_pgstate.types import Lease
 
 log = logging.getLogger("langgraph_pgstate.leases")
 
-_MOST_REMEMBERED: Final = 4096
 _FIRST_DELAY, _LONGEST_DELAY = 0.02, 0.5
 # How long a run that its own task may have left is waited for: an event loop closes an abandoned generator a bit later.
 _CLOSING: Final = 1.0
@@ -49,84 +44,6 @@ _CLOSING: Final = 1.0
 _numbers = itertools.count(1)
 # What `hold` has taken around the code that runs now, by keeper and thread.
 _surrounding: ContextVar[Mapping[tuple[int, str], Held]] = ContextVar("langgraph_pgstate_leases", default={})  # noqa: B039
-
-
-class Guarding:
-    """What a saver's writes rest on, by its settings and by what its own runs have done. Safe to share between threads.
-
-    Args:
-        settings: Which writes are refused.
-    """
-
-    def __init__(self, settings: GuardSettings) -> None:
-        self.settings = settings
-        self._advances: OrderedDict[Address, tuple[str, Any]] = OrderedDict()
-        self._refused: OrderedDict[Address, StaleHeadError] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def before_put(self, request: PutRequest, config: Mapping[str, Any], held: Held | None) -> Guard:
-        """What a checkpoint rests on.
-
-        Args:
-            request: The put.
-            config: Its config.
-            held: The lease it is made under.
-        """
-        head = self._guards_head(held) and not is_explicit_fork(config, request.labels.get("source"))
-        if head and request.parent is not None:
-            # Before it is sent: what its run's tasks have still to write may come at the same time.
-            self._remember(self._advances, request.parent, (str(request.address.checkpoint_id), run_of(config)))
-        return self._guard(head, held)
-
-    def before_writes(self, address: Address, config: Mapping[str, Any], held: Held | None) -> Guard:
-        """What a task's writes rest on.
-
-        Raises:
-            StaleHeadError: If the checkpoint they belong to was refused.
-        """
-        head = self._guards_head(held) and not names_past(config)
-        with self._lock:
-            refused = self._refused.get(address) if head else None
-        if refused is not None:
-            raise StaleHeadError(
-                refused.thread_id, refused.checkpoint_ns, refused.checkpoint_id, refused.winner_id
-            ) from refused
-        return self._guard(head, held, self._own_child(address, config) if head else None)
-
-    def after_refusal(self, guard: Guard, address: Address, config: Mapping[str, Any]) -> Guard | None:
-        """What a task's writes rest on if they were refused for what their own run has done; else `None`.
-
-        They may arrive after the checkpoint that has them in its state: LangGraph waits for neither.
-        """
-        own = self._own_child(address, config)
-        return None if own is None or own == guard.own_child else replace(guard, own_child=own)
-
-    def _own_child(self, address: Address, config: Mapping[str, Any]) -> str | None:
-        with self._lock:
-            child_id, run = self._advances.get(address, (None, None))
-        return child_id if run is not None and run is run_of(config) else None
-
-    def note_refused(self, address: Address, error: StaleHeadError) -> None:
-        """A checkpoint was refused: what its tasks still write is refused, too."""
-        self._remember(self._refused, address, error)
-
-    def _guards_head(self, held: Held | None) -> bool:
-        # Whoever took the lease after it had read does not know what happened between.
-        return self.settings.head or (held is not None and not held.is_read_first)
-
-    def _guard(self, head: bool, held: Held | None, own_child: str | None = None) -> Guard:
-        if held is None:
-            return Guard(head, self.settings.keeps_tombstones, own_child=own_child)
-        renew_for = self.settings.lease_ttl if held.is_renewal_due(self.settings.lease_ttl) else None
-        lease = held.lease
-        return Guard(head, self.settings.keeps_tombstones, lease.fencing_token, lease.holder_id, renew_for, own_child)
-
-    def _remember(self, memory: OrderedDict[Address, Any], address: Address, what: Any) -> None:
-        with self._lock:
-            memory[address] = what
-            memory.move_to_end(address)
-            while len(memory) > _MOST_REMEMBERED:
-                memory.popitem(last=False)
 
 
 @dataclass(slots=True, eq=False)

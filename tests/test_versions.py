@@ -478,6 +478,20 @@ def test_a_channel_that_becomes_a_delta_channel_begins_with_what_it_was_brought_
     assert found == ["IN", "V1.1", "more 0", "v2.3", "more 1", "v2.5"]
 
 
+def test_the_seed_of_a_delta_channel_is_brought_up(open_saver: Open) -> None:
+    """A value that an older version of the state stored whole is what the channel's history leads back to."""
+    old = open_saver()
+    parent = put_values(old, T, {"items": ["in"]})
+    child = put_values(old, parent, {"other": ["x"]}, step=1)
+
+    def up(values: dict[str, Any]) -> dict[str, Any]:
+        return {**values, "items": ["IN"]} if "items" in values else values
+
+    new = open_saver(2, {2: up})
+    assert new.get_delta_channel_history(config=child, channels=["items"]) == {"items": {"writes": [], "seed": ["IN"]}}
+    assert old.get_delta_channel_history(config=child, channels=["items"])["items"]["seed"] == ["in"]
+
+
 def test_an_upcaster_may_not_take_a_delta_channels_name(open_saver: Open) -> None:
     put_values(open_saver(), T, {"items": _DeltaSnapshot(["a"]), "user": "Ada"})
     with pytest.raises(UpcastError, match="DeltaChannel"):

@@ -26,7 +26,7 @@ from langgraph_pgstate.cache import ManifestCache, Touches
 from langgraph_pgstate.codec.states import Manifest
 from langgraph_pgstate.codec.values import ValueCodec, encodes_as_utf8
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.holding import Guarding
+from langgraph_pgstate.guarding import Guarding
 from langgraph_pgstate.operations import checkpoints, guards
 from langgraph_pgstate.operations.addresses import Address
 from langgraph_pgstate.operations.companions import Companion, forget_thread

@@ -40,7 +40,8 @@ from langgraph_pgstate.db.database import (
 from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, StaleHeadError
-from langgraph_pgstate.holding import AsyncLeaseKeeper, Guarding, Held
+from langgraph_pgstate.guarding import Guarding
+from langgraph_pgstate.holding import AsyncLeaseKeeper, Held
 from langgraph_pgstate.operations import checkpoints, guards, recovering, retention, schema, threads, writes
 from langgraph_pgstate.operations.addresses import Address, address_of, thread_id_of
 from langgraph_pgstate.operations.companions import Companion

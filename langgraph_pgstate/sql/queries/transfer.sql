@@ -51,9 +51,7 @@ ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
     revision = excluded.revision,
     segment_ids = excluded.segment_ids || stored.segment_ids,
     metadata = excluded.metadata,
-    state = excluded.state,
-    -- What comes from elsewhere has none.
-    state_version = excluded.state_version;
+    state = excluded.state;
 
 -- name: delete_writes
 -- Removes some rows of pending writes, given by checkpoint, task and number pairwise.
