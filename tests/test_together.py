@@ -175,6 +175,34 @@ async def test_inside_an_operations_transaction_that_one_decides(
 
 
 @pytest.mark.parametrize("colour", COLOURS)
+async def test_who_stands_still_in_a_transaction_keeps_nobody_waiting_for_ever(
+    colour: type, dsn: str, table: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a process does that was stopped: the server takes its locks away, and when it wakes it begins again."""
+    monkeypatch.setattr(
+        "langgraph_pgstate.db.ports._NOT_FOR_EVER", b"SET LOCAL idle_in_transaction_session_timeout = '100ms'"
+    )
+    tries = 0
+
+    async def operation(port: Port) -> None:
+        nonlocal tries
+        tries += 1
+        async with port.transaction():
+            await port.execute(*add(table, 1))
+            if tries == 1:
+                # It waits for the row until this transaction has ended.
+                connection.execute(f"INSERT INTO {table} (n) VALUES (1)")
+                connection.execute(f"DELETE FROM {table}")
+            await port.execute(*add(table, 2))
+
+    connection.execute(f"SET lock_timeout = '{int(GUARD_SECONDS)}s'")
+    async with database_on(colour, "own pool", dsn) as database:
+        await run(database, operation)
+    assert tries == 2
+    assert numbers(connection, table) == [1, 2]
+
+
+@pytest.mark.parametrize("colour", COLOURS)
 async def test_a_lost_connection_is_replaced(
     colour: type, dsn: str, table: str, connection: psycopg.Connection
 ) -> None:

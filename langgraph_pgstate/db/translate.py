@@ -15,8 +15,9 @@ from langgraph_pgstate.errors import (
     UnavailableError,
 )
 
-# Classes 08 (connection), 57P (the server is stopping or was told to end this session), 53300 (too many connections).
-_UNAVAILABLE_CODES = ("08", "57P", "53300")
+# Classes 08 (connection), 57P (the server is stopping or was told to end this session), 53300 (too many connections),
+# 25P03 (the session stood still in a transaction, and was ended).
+_UNAVAILABLE_CODES = ("08", "57P", "53300", "25P03")
 # What a server that is alive says of a state that passes; libpq gives no code for a connection that was not made.
 _PASSING = ("starting up", "shutting down", "recovery", "not yet accepting", "too many", "remaining connection slots")
 # A key that is taken is another process that was faster: two that agreed on a segment's id, or that set up at once.
