@@ -98,7 +98,7 @@ class RecorderSettings:
     content: bool = True
     limit: int = 4096
     redact: Callable[[str, Any], Any] | None = None
-    interval: float = 0.2
+    interval: float = 0.4
     queue_size: int = 10_000
     patience: float = 10.0
     ttl: float = 15.0

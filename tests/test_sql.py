@@ -121,7 +121,7 @@ def test_query_names_are_unique_over_all_files() -> None:
     found = [name for file in FILES for name in re.findall(r"^-- name: (\w+)$", read(file), re.MULTILINE)]
     assert sorted(set(found)) == sorted(found)
     variants = {
-        "put_checkpoint": ["recorded"],
+        "put_checkpoint": ["recorded", "touching", "touching_recorded"],
         "put_checkpoint_alone": ["recorded"],
         "list_threads": ["of_user", "of_tenant", "with_status"],
         "list_runs": ["of_thread", "with_status", "failed"],
@@ -276,6 +276,8 @@ def crowd(dsn: str) -> Iterator[Crowd]:
 # What the saver sends in daily use; `record_calls` has to reach every one of them.
 HOT = [
     "put_checkpoint",
+    "put_checkpoint_recorded",
+    "put_checkpoint_touching",
     "get_checkpoint",
     "get_latest_checkpoint",
     "put_writes",
@@ -343,6 +345,12 @@ def record_calls(connection: psycopg.Connection, schema: str) -> dict[str, dict[
             saver.put_writes(config, [("messages", text), ("other", text)], f"task-{step}")
         # Another branch, which has lost messages and is left behind by a prune.
         saver.copy_thread("kept", "copy")
+        unaccompanied = PGStateSaver(connection, schema=schema)
+        alone: Any = config_of("alone")
+        for step in range(2):
+            alone = unaccompanied.put(*put_arguments(alone, step, messages=[HumanMessage("long " * 1000)] * (step + 1)))
+        # Its segments are there already; sent again it has others.
+        calls["put_checkpoint"]["new_ids"] = [-number for number, _ in enumerate(calls["put_checkpoint"]["new_ids"], 1)]
         for ids in ("ab", "b"):
             messages = [HumanMessage(id, id=id) for id in ids]
             fork: Any = {"configurable": {**config["configurable"], "thread_id": "copy"}}

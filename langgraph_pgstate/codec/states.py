@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Final
 
 import ormsgpack
@@ -24,6 +25,7 @@ from langgraph_pgstate.errors import CorruptStateError
 
 FORMAT: Final = 1
 _ABSENT: Final = False
+_FIRST: Final = attrgetter("first")
 _INLINE, _SLICE, _ELEMENTS, _WHOLE_SEGMENTS = 0, 1, 2, 3
 _KNOWN_KEYS = frozenset({"v", "id", "ts", "channel_values", "channel_versions", "versions_seen", "updated_channels"})
 
@@ -199,8 +201,9 @@ def _encode_entry(entry: Entry, position: Mapping[int, int]) -> Any:
             return [_SLICE, type_, position[segment_id], offset, length]
         case Elements(runs):
             first = position[runs[0].segment_id] if runs else 0
-            if all(not run.first and position[run.segment_id] == first + at for at, run in enumerate(runs)):
-                return [_WHOLE_SEGMENTS, first, *(run.count for run in runs)]
+            places = [position[run.segment_id] for run in runs]
+            if places == [*range(first, first + len(runs))] and not any(map(_FIRST, runs)):
+                return [_WHOLE_SEGMENTS, first, *[run.count for run in runs]]
             encoded = [_ELEMENTS]
             for run in runs:
                 encoded += (position[run.segment_id], run.first, run.count)

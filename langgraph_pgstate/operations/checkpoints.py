@@ -130,12 +130,11 @@ async def _send(
         # Before its parameters, because a companion may know whose run the checkpoint belongs to.
         others = companion.before_put(plan, config or {})
     parameters = plan.parameters(codec, touch_thread)
-    is_alone = plan.is_alone and not touch_thread
-    put: Statement = (queries.put_checkpoint_alone if is_alone else queries.put_checkpoint, parameters)
+    query, recorded = _query_of(queries, plan, touch_thread)
+    put: Statement = (query, parameters)
     noting: Statement | None = None
     if plan.note:
-        query = queries.put_checkpoint_alone_recorded if is_alone else queries.put_checkpoint_recorded
-        noting = (query, {**parameters, "entry_id": new_entry_id(), "entry": plan.note.pack()})
+        noting = (recorded, {**parameters, "entry_id": new_entry_id(), "entry": plan.note.pack()})
     if len(plan.bases) <= 1:
         if noting is None and not others and guard is None:
             # Most puts, without detours.
@@ -149,6 +148,15 @@ async def _send(
         if dict(held) != plan.bases:
             return False
         return await _execute(port, queries, plan, put, noting, others, guard)
+
+
+def _query_of(queries: Queries, plan: PutPlan, touch_thread: bool) -> tuple[NamedQuery, NamedQuery]:
+    """The query that stores a plan, and the one that also notes what is to be recorded with it."""
+    if touch_thread:
+        return queries.put_checkpoint_touching, queries.put_checkpoint_touching_recorded
+    if plan.is_alone:
+        return queries.put_checkpoint_alone, queries.put_checkpoint_alone_recorded
+    return queries.put_checkpoint, queries.put_checkpoint_recorded
 
 
 async def _execute(

@@ -47,7 +47,6 @@ _INT4_MAX = 2**31 - 1
 _TEXT_BYTES: Final = 512
 
 
-_NO_OWNER: Final[dict[str, Any]] = {"agent": None, "user_id": None, "tenant_id": None}
 _NO_SEGMENTS: Final[dict[str, Any]] = {"new_data": b"", "new_starts": [], "new_lengths": []}
 
 
@@ -96,7 +95,7 @@ class PutRequest:
     @property
     def columns_without_owner(self) -> dict[str, Any]:
         """The same for less, where the thread's row is left alone."""
-        return self._columns or {**_columns(self.labels), **_NO_OWNER}
+        return self._columns or _columns(self.labels)
 
 
 @dataclass(slots=True)
@@ -138,7 +137,7 @@ class PutPlan:
         self.manifest.revision = new_revision()
 
     def parameters(self, codec: ValueCodec, touch_thread: bool) -> dict[str, Any]:
-        """Parameters of the query `put_checkpoint`."""
+        """Parameters of the query `put_checkpoint`, or of `put_checkpoint_touching`."""
         request = self.request
         base_id, base_revision = next(iter(self.bases.items())) if len(self.bases) == 1 else (None, None)
         segment_ids = self.manifest.segment_ids()
@@ -158,7 +157,6 @@ class PutPlan:
             "metadata": request.metadata,
             "state": encode_state(request.checkpoint, self.manifest, segment_ids, extra, request.exact_metadata),
             "state_version": request.states.version,
-            "touch_thread": touch_thread,
             **(request.columns if touch_thread else request.columns_without_owner),
         }
 

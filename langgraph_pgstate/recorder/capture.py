@@ -14,7 +14,7 @@ from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import orjson
@@ -31,28 +31,47 @@ _MOST_VALUES = 500
 _MOST_ITEMS = 64
 _MOST_DEPTH = 8
 _SHORT_CHAT = 8
-_LAST_MESSAGES = 4
+_LAST_MESSAGES: Final = 4
 _TRACEBACK_BYTES = 16_384
 _NUL = rb"\u0000"
 
 JSON = orjson.Fragment
 
 
-def capture(value: Any) -> Any:
+def capture(value: Any, last_messages: int = _LAST_MESSAGES) -> Any:
     """A copy of a value, as near as JSON comes, that nobody else changes.
 
-    Of a long list of messages the last few are kept and the number, of other long lists the beginning. What is not
+    Of a long list of messages the last are kept and the number, of other long lists the beginning. What is not
     known is named by its type: no foreign code is called.
+
+    Args:
+        value: The value.
+        last_messages: How many messages of a long list.
     """
-    return _copy(value, [_MOST_VALUES], 0)
+    return _copy(value, _Budget(last_messages), 0)
 
 
-def _copy(value: Any, left: list[int], depth: int) -> Any:
+class _Budget:
+    """How much of a value is copied.
+
+    Attributes:
+        values: How many lists, dicts and objects are still copied.
+        last_messages: How many messages of a long list are.
+    """
+
+    __slots__ = ("last_messages", "values")
+
+    def __init__(self, last_messages: int) -> None:
+        self.values = _MOST_VALUES
+        self.last_messages = last_messages
+
+
+def _copy(value: Any, left: _Budget, depth: int) -> Any:
     kind = type(value)
     if kind in _ATOMS:
         return value
-    left[0] -= 1
-    if left[0] < 0 or depth > _MOST_DEPTH:
+    left.values -= 1
+    if left.values < 0 or depth > _MOST_DEPTH:
         return {"$omitted": _name(kind)}
     depth += 1
     if isinstance(value, BaseMessage):
@@ -83,7 +102,7 @@ def _copy(value: Any, left: list[int], depth: int) -> Any:
     return {"$type": _name(kind)}
 
 
-def _copy_items(value: Mapping[Any, Any], left: list[int], depth: int) -> dict[str, Any]:
+def _copy_items(value: Mapping[Any, Any], left: _Budget, depth: int) -> dict[str, Any]:
     # A list first: another thread may be adding keys.
     items = list(value.items())
     copied = {
@@ -97,17 +116,17 @@ def _copy_items(value: Mapping[Any, Any], left: list[int], depth: int) -> dict[s
     return copied
 
 
-def _copy_list(value: list[Any] | tuple[Any, ...], left: list[int], depth: int) -> Any:
+def _copy_list(value: list[Any] | tuple[Any, ...], left: _Budget, depth: int) -> Any:
     length = len(value)
     if length > _SHORT_CHAT and isinstance(value[-1], BaseMessage):
-        last = [_copy(item, left, depth) for item in value[-_LAST_MESSAGES:]]
+        last = [_copy(item, left, depth) for item in value[-left.last_messages :]]
         return {"$messages": {"count": length, "last": last}}
     if length > _MOST_ITEMS:
         return {"$list": {"count": length, "first": [_copy(item, left, depth) for item in value[:_MOST_ITEMS]]}}
     return [item if type(item) in _ATOMS else _copy(item, left, depth) for item in value]
 
 
-def _message(message: BaseMessage, left: list[int], depth: int) -> dict[str, Any]:
+def _message(message: BaseMessage, left: _Budget, depth: int) -> dict[str, Any]:
     content = message.content
     copied: dict[str, Any] = {
         "role": message.type,

@@ -15,7 +15,7 @@ from langgraph_pgstate.recorder.capture import capture
 from langgraph_pgstate.recorder.records import RunRecord, SpanRecord
 from langgraph_pgstate.recorder.tracker import Tracker
 
-# What has been in the journal for so long was left there: a process that lives moves it five times a second.
+# What has been in the journal for so long was left there: a process that lives moves it every 0.4 s.
 _STUCK_SECONDS: Final = 1.0
 _LLM_REQUEST = (
     "model",

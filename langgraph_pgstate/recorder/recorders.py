@@ -38,7 +38,7 @@ G = TypeVar("G", bound=Any)
 class Recorder(RecordingHandler):
     """Records graphs that run in threads: a LangGraph callback handler with a thread of its own that writes.
 
-    A span's row is there a quarter of a second after its start, its end in the same batch or a later one. The end of a
+    A span's row is there within a second of its start, its end in the same batch or a later one. The end of a
     run waits until all of it is safe in the journal; its last rows are in the tables moments later, or when `flush`,
     `catch_up` or `close` is called. Given to a saver as its companion, what a superstep's checkpoint saw is noted in
     the checkpoint's own transaction. When the database cannot be reached graphs run on: rows wait, and are written

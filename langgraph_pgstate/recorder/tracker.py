@@ -35,6 +35,9 @@ _CANCELLATIONS = (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit, Syst
 _MAY_FORK = ("fork", "update", "input")
 _NO_DIGITS = re.compile(r"\D")
 _MOST_ID_CHARACTERS = 256
+# What a node or an edge's function is given is the state, whose messages have rows of their own: of a long conversation
+# a few say where it was. What a model is asked has more.
+_LAST_MESSAGES = {"graph": 2, "node": 2, "chain": 1, "llm": 4, "tool": 4, "retriever": 4}
 _BATCH_RECORDS = 500
 _BATCH_BYTES = 4_000_000
 # A put that is under way has them; if it comes to nothing they are written a moment later.
@@ -118,7 +121,7 @@ class Tracker:
         if agent := metadata.get("lc_agent_name"):
             span.agent = str(agent)
         if self.settings.content and parent is not None:
-            span.input = capture(input)
+            span.input = capture(input, _LAST_MESSAGES[kind])
         self._open[id] = span
         run.open[id] = span
         self._changed(span)

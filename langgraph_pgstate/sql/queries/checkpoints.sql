@@ -1,5 +1,5 @@
 -- name: put_checkpoint
--- Stores a checkpoint and its new segments, and touches its thread; touches no row, and writes nothing, when the checkpoint it inherits values from is gone or was written again.
+-- Stores a checkpoint and its new segments, and may touch its thread; touches no row, and writes nothing, when the checkpoint it inherits values from is gone or was written again.
 WITH base AS MATERIALIZED (
     -- The lock keeps a concurrent prune from deleting what this checkpoint is about to refer to.
     SELECT revision FROM /*schema*/checkpoints
@@ -7,14 +7,6 @@ WITH base AS MATERIALIZED (
     FOR KEY SHARE
 ), held AS MATERIALIZED (
     SELECT 1 WHERE :base_id IS NULL OR EXISTS (SELECT 1 FROM base WHERE base.revision = :base_revision::bigint)
-), touched AS (
-    INSERT INTO /*schema*/threads (thread_id, agent, user_id, tenant_id)
-    SELECT :thread_id, :agent::text, :user_id::text, :tenant_id::text FROM held WHERE :touch_thread::boolean
-    ON CONFLICT (thread_id) DO UPDATE SET
-        agent = coalesce(excluded.agent, threads.agent),
-        user_id = coalesce(excluded.user_id, threads.user_id),
-        tenant_id = coalesce(excluded.tenant_id, threads.tenant_id),
-        updated_at = excluded.updated_at
 ), new_segments AS (
     -- The frames come end to end in one parameter: an array of them would have to be sent as text.
     INSERT INTO /*schema*/segments (thread_id, segment_id, data)
@@ -22,10 +14,19 @@ WITH base AS MATERIALIZED (
     FROM held CROSS JOIN LATERAL unnest(:new_ids::integer[], :new_starts::integer[], :new_lengths::integer[])
         AS new (segment_id, start, length)
 )
---+recorded , noted AS (
---+recorded     INSERT INTO /*schema*/journal (thread_id, entry_id, run_id, data)
---+recorded     SELECT :thread_id, :entry_id::text, :run_id::text, :entry::bytea FROM held
---+recorded )
+--+touching|touching_recorded , touched AS (
+--+touching|touching_recorded     INSERT INTO /*schema*/threads (thread_id, agent, user_id, tenant_id)
+--+touching|touching_recorded     SELECT :thread_id, :agent::text, :user_id::text, :tenant_id::text FROM held
+--+touching|touching_recorded     ON CONFLICT (thread_id) DO UPDATE SET
+--+touching|touching_recorded         agent = coalesce(excluded.agent, threads.agent),
+--+touching|touching_recorded         user_id = coalesce(excluded.user_id, threads.user_id),
+--+touching|touching_recorded         tenant_id = coalesce(excluded.tenant_id, threads.tenant_id),
+--+touching|touching_recorded         updated_at = excluded.updated_at
+--+touching|touching_recorded )
+--+recorded|touching_recorded , noted AS (
+--+recorded|touching_recorded     INSERT INTO /*schema*/journal (thread_id, entry_id, run_id, data)
+--+recorded|touching_recorded     SELECT :thread_id, :entry_id::text, :run_id::text, :entry::bytea FROM held
+--+recorded|touching_recorded )
 INSERT INTO /*schema*/checkpoints AS stored (
     thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, revision, segment_ids,
     metadata, state, state_version
