@@ -138,6 +138,7 @@ class LoopToolLedger(AsyncToolLedger):
     def __init__(self) -> None:
         self._default = ToolPolicy()
         self._policies = {}
+        self._functions = {}
         self._compensators = {}
 
     def __getattr__(self, name: str) -> Any:

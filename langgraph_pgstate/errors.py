@@ -411,7 +411,7 @@ class ToolFailedError(ToolError):
 
 
 class ToolTimeoutError(ToolError, TimeoutError):
-    """A tool took longer than its policy allows; whether it took effect is unknown."""
+    """A tool took longer than its policy allows. Unless it is transactional, whether it took effect is unknown."""
 
     def __init__(self, tool: str, thread_id: str, idempotency_key: str, seconds: float) -> None:
         self.seconds = seconds

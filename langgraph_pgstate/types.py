@@ -290,16 +290,18 @@ class CompensationReport:
         failed: With the error of each compensation that failed; they are tried again by the next call.
         uncovered: Successes of tools for which no compensation is registered.
         unsettled: Executions whose outcome is unknown or still to come; nothing was done about them.
+        elsewhere: Executions that came along with a fork or a copy; the thread they were made on takes them back.
     """
 
     compensated: tuple[ToolExecution, ...] = ()
     failed: tuple[tuple[ToolExecution, Exception], ...] = ()
     uncovered: tuple[ToolExecution, ...] = ()
     unsettled: tuple[ToolExecution, ...] = ()
+    elsewhere: tuple[ToolExecution, ...] = ()
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is left that anybody would have to look at."""
+        """Whether nothing is left on this thread that anybody would have to look at."""
         return not (self.failed or self.uncovered or self.unsettled)
 
 

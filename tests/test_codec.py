@@ -529,6 +529,12 @@ def test_a_frame_that_is_cut_off_is_noticed(content: bytes) -> None:
             frames.unpack(frame[:length], "here")
 
 
+def test_a_size_that_nobody_has_room_for_is_damage() -> None:
+    frame = bytes([frames.ZSTD, 0b1110_0000]) + (2**55).to_bytes(8, "little") + b"\x01\x00\x00"
+    with pytest.raises(CorruptStateError):
+        frames.unpack(frame, "here")
+
+
 # Lists.
 
 

@@ -808,7 +808,6 @@ def test_bad_policies_are_refused() -> None:
         {"timeout": 0},
         {"on_replay": "both"},
         {"key": "order"},
-        {"timeout": 1, "transactional": True},
         {"retry": Backoff(attempts=0)},
     ):
         with pytest.raises(ConfigurationError):

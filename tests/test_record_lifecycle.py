@@ -185,10 +185,13 @@ def test_a_copy_has_messages_projection_and_results_but_no_runs(
         "messages": 2,
         "events": 0,
     }
-    whole = "SELECT to_jsonb(m) - 'thread_id' FROM {}.{} m WHERE thread_id = %s ORDER BY 1"
+    whole = """SELECT to_jsonb(m) - ARRAY['thread_id', 'origin_thread_id', 'is_copy'] FROM {}.{} m
+        WHERE thread_id = %s ORDER BY 1"""
     for table in ("messages", "projections", "tool_executions"):
         one, other = (connection.execute(whole.format(schema, table), [id]).fetchall() for id in ("t", "copy"))
         assert one == other
+    origin = f"SELECT origin_thread_id, is_copy FROM {schema}.tool_executions ORDER BY thread_id"
+    assert connection.execute(origin).fetchall() == [("t", True), (None, False)]
     found = connection.execute(f"SELECT tenant_id, status FROM {schema}.threads WHERE thread_id = 'copy'")
     assert found.fetchone() == ("acme", "idle")
     kept.delete_thread("t")

@@ -68,8 +68,7 @@ FROM generate_series(1, 10000) AS t, generate_series(1, 3) AS e;
 ANALYZE threads, projections, checkpoints, runs, spans, spans_default, tool_executions, messages, events;
 """
 
-# Statistics of the ledger, and conditions on state that name no value, read all there is; sums of usage may join all
-# runs.
+# Conditions on state that name no value read all there is; sums of usage may join all runs.
 HOT = [
     "list_threads",
     "list_threads_of_user",
@@ -98,6 +97,7 @@ HOT = [
     "list_events",
     "count_handoffs",
     "measure_tools",
+    "measure_executions",
 ]
 # Of these a plan that fits all arguments is so much worse that the server never takes to it by itself.
 NEVER_GENERIC = {"list_threads", "list_runs", "search_threads"}
@@ -152,6 +152,7 @@ def record_calls(connection: psycopg.Connection, schema: str) -> dict[str, dict[
         twice(spans.list, "thread-7", limit=2)
         assert spans.tree("thread-7", "run")
         assert spans.tools(since=timedelta(minutes=90))
+        assert spans.executions(since=timedelta(minutes=90))
         assert runs.usage(since=timedelta(minutes=90))
         assert len(messages.conversation("thread-7", checkpoint_id="c2")) == 2
         with pytest.raises(NotFoundError):
@@ -227,6 +228,15 @@ def test_sums_of_usage_read_the_calls_of_their_time(crowd: Crowd) -> None:
     connection, known, calls = crowd
     plan = plan_of(connection, known.sum_usage, calls["sum_usage"], generic=False, analyze=True)
     assert sum(touched_rows(node) for node in plan if node.get("Relation Name") != "runs") <= MOST_ROWS
+
+
+@pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])
+def test_statistics_of_the_ledger_go_by_time(generic: bool, crowd: Crowd) -> None:
+    """Not through an index of tools, of which servers older than 18 read everything for want of a tool's name."""
+    connection, known, calls = crowd
+    query = known.measure_executions
+    plan = plan_of(connection, query, calls[query.name], generic=generic, analyze=False)
+    assert {node["Index Name"] for node in plan if "Index Name" in node} == {"tool_executions_started_at_idx"}
 
 
 @pytest.mark.parametrize("name", ["list_threads", "list_threads_of_user", "list_threads_of_tenant", "search_threads"])

@@ -126,7 +126,8 @@ def unpack(frame: bytes, where: str) -> bytes:
             return _with_context("decompress_small", frame[1:], _MAX_WITH_DICTIONARY)
         if kind == ZSTD:
             return _with_context("decompress_large", frame[1:])
-    except zstandard.ZstdError as error:
+    except (zstandard.ZstdError, MemoryError) as error:
+        # A size that was altered may be one that nobody has room for.
         raise CorruptStateError(where, f"its frame does not decompress ({error})") from error
     if kind == RAW:
         content = frame[5:]

@@ -19,6 +19,11 @@ P = ParamSpec("P")
 class Port(Protocol):
     """One connection, for as long as an operation holds it."""
 
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether a transaction is open: this operation's own, or the caller's."""
+        ...
+
     async def fetch(self, query: Query, parameters: Parameters) -> Rows:
         """Run a statement and return its rows. One round trip; atomic by itself."""
         ...

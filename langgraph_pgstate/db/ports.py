@@ -37,6 +37,11 @@ class BlockingPort:
         self._statements = Statements(connection)
         self._cursors: dict[bytes, psycopg.RawCursor[Any]] = {}
 
+    @property
+    def is_in_transaction(self) -> bool:
+        """As `Port` says."""
+        return in_transaction(self.connection)
+
     async def fetch(self, query: Query, parameters: Parameters) -> Rows:
         """As `Port` says."""
         cursor = self._execute(query, parameters)
@@ -126,6 +131,11 @@ class SuspendingPort:
         self.connection = connection
         self._statements = Statements(connection)
         self._cursors: dict[bytes, psycopg.AsyncRawCursor[Any]] = {}
+
+    @property
+    def is_in_transaction(self) -> bool:
+        """As `Port` says."""
+        return in_transaction(self.connection)
 
     async def fetch(self, query: Query, parameters: Parameters) -> Rows:
         """As `Port` says."""

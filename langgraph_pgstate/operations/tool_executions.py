@@ -9,12 +9,14 @@ from datetime import datetime
 from typing import Any
 
 from langgraph_pgstate.db.port import Port
-from langgraph_pgstate.errors import NotFoundError
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 from langgraph_pgstate.operations.guards import refuse_deleted
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Row, ToolExecution
 
 _COLUMNS = len(fields(ToolExecution))
+# PostgreSQL's settings of time end here, at 24 days.
+_LONGEST_LIMIT = 2**31 - 1
 _ARGUMENTS = [field.name for field in fields(ToolExecution)].index("arguments")
 
 
@@ -72,6 +74,7 @@ class Outcome:
         preview: Its beginning, as text.
         error_type: Qualified name of the exception.
         error_message: Its message.
+        answers: How many of its task's resume values are used up with it; 0 leaves what is recorded.
     """
 
     status: str
@@ -80,6 +83,7 @@ class Outcome:
     preview: str | None = None
     error_type: str | None = None
     error_message: str | None = None
+    answers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,7 @@ class Recorded:
         is_expired: Whether its holder let its time pass.
         result_type: Type of its encoded result.
         result: Its encoded result.
+        origin_thread_id: The thread it was begun on, if it came from there with a fork or a copy.
     """
 
     execution: ToolExecution
@@ -103,6 +108,7 @@ class Recorded:
     is_expired: bool
     result_type: str | None
     result: bytes | None
+    origin_thread_id: str | None = None
 
 
 async def begin(
@@ -117,7 +123,13 @@ async def begin(
 
     Raises:
         ThreadDeletedError: If the thread was deleted, and left a tombstone.
+        ConfigurationError: If this is a caller's transaction: an intent counts once it is committed.
     """
+    if port.is_in_transaction:
+        raise ConfigurationError(
+            f"{intent.tool} is called while the connection that the ledger was given is in a transaction: what it "
+            "intends has to be committed before it runs. Commit first, or give a pool"
+        )
     parameters = {**intent.parameters(), "holder_id": holder_id, "ttl_seconds": ttl_seconds}
     while True:
         if await port.fetch(queries.begin_tool_execution, parameters):
@@ -153,11 +165,7 @@ async def get(port: Port, queries: Queries, thread_id: str, idempotency_key: str
     rows = await port.fetch(queries.get_tool_execution, key)
     if not rows:
         return None
-    execution, (fingerprint, intent_id, answers, is_expired, result_type, result) = (
-        _execution(rows[0]),
-        rows[0][_COLUMNS:],
-    )
-    return Recorded(execution, fingerprint, intent_id, answers, is_expired, result_type, result)
+    return Recorded(_execution(rows[0]), *rows[0][_COLUMNS:])
 
 
 async def take_over(
@@ -241,6 +249,14 @@ async def finish(port: Port, queries: Queries, intent: Intent, outcome: Outcome)
     return bool(await port.fetch(queries.finish_tool_execution, {**key, **_outcome(outcome)}))
 
 
+async def limit_transaction(port: Port, queries: Queries, seconds: float) -> None:
+    """Have the server end a transaction by itself that hangs in a statement, or between two, for so long.
+
+    It counts until the transaction's end, and never lengthens what was set before. One statement.
+    """
+    await port.fetch(queries.limit_transaction, {"milliseconds": min(seconds * 1000, _LONGEST_LIMIT)})
+
+
 async def renew(port: Port, queries: Queries, thread_id: str, intents: Mapping[str, str], ttl_seconds: float) -> None:
     """Keep attempts of one thread alive: `intents` maps their ids to their keys. One statement."""
     await port.execute(
@@ -285,8 +301,11 @@ async def list_executions(
 
 async def list_effects(
     port: Port, queries: Queries, thread_id: str, run_id: str | None, to_checkpoint: str | None
-) -> list[ToolExecution]:
+) -> list[tuple[ToolExecution, bool]]:
     """Executions that were not taken back, last outcome first: of a run, of what came after a checkpoint, or all.
+
+    Returns:
+        Each with whether it only came along with a fork or a copy of the thread that it was made on.
 
     Raises:
         NotFoundError: If the thread's root namespace has no such checkpoint.
@@ -298,7 +317,7 @@ async def list_effects(
     rows = await port.fetch(
         queries.list_effects, {"thread_id": thread_id, "run_id": run_id, "to_checkpoint": to_checkpoint}
     )
-    return [_execution(row) for row in rows]
+    return [(_execution(row), row[_COLUMNS]) for row in rows]
 
 
 async def mark_compensated(port: Port, queries: Queries, thread_id: str, idempotency_key: str) -> None:

@@ -235,9 +235,12 @@ CREATE INDEX spans_started_at_idx ON /*schema*/spans (kind, started_at);
 CREATE TABLE /*schema*/spans_default PARTITION OF /*schema*/spans DEFAULT;
 
 -- A tool execution is one intended effect: committed before the tool runs, completed after it. The key says what the
--- action is, so that it is done once. `result` holds the exact answer through the serializer, `preview` its beginning.
+-- action is, so that it is done once. `result` holds the exact answer through the serializer, compressed where
+-- `result_type` begins with `frame/`, `preview` its beginning.
 -- `fingerprint` tells apart what a model asked for under one tool-call id; `intent_id` is drawn anew for each attempt, and
 -- only its owner may write the outcome. `answers`: how many resume values of its task were used up to settle it.
+-- What a fork or a copy brought along names the thread it was begun on (`origin_thread_id`, which its token is made of); as
+-- long as it was not begun again here (`is_copy`), what it did is that thread's to take back.
 CREATE TABLE /*schema*/tool_executions (
     thread_id text COLLATE "C" NOT NULL,
     idempotency_key text COLLATE "C" NOT NULL,
@@ -267,9 +270,12 @@ CREATE TABLE /*schema*/tool_executions (
     answers integer NOT NULL DEFAULT 0,
     compensates text COLLATE "C",
     compensated_at timestamptz,
+    origin_thread_id text COLLATE "C",
+    is_copy boolean NOT NULL DEFAULT false,
     PRIMARY KEY (thread_id, idempotency_key)
 );
 ALTER TABLE /*schema*/tool_executions ALTER COLUMN result SET STORAGE EXTERNAL;
+CREATE INDEX tool_executions_started_at_idx ON /*schema*/tool_executions (started_at);
 CREATE INDEX tool_executions_tool_idx ON /*schema*/tool_executions (tool, started_at);
 CREATE INDEX tool_executions_status_idx ON /*schema*/tool_executions (status, started_at) WHERE status <> 'success';
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -92,6 +93,18 @@ class Budget(BaseCallbackHandler):
         """Forget what has ended."""
         self._end(run_id)
 
+    def on_retriever_start(self, *args: Any, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any) -> None:
+        """Note whose it is: a retriever may call models."""
+        self._begin(run_id, parent_run_id)
+
+    def on_retriever_end(self, documents: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        """Forget what has ended."""
+        self._end(run_id)
+
+    def on_retriever_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        """Forget what has ended."""
+        self._end(run_id)
+
     def on_chat_model_start(self, *args: Any, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any) -> None:
         """Refuse a call for which nothing is left."""
         if (use := self._begin(run_id, parent_run_id)) is not None:
@@ -139,4 +152,13 @@ def _tokens_of(response: LLMResult) -> int:
             message = generation.message if isinstance(generation, ChatGeneration) else None
             if isinstance(message, AIMessage) and message.usage_metadata:
                 used += message.usage_metadata["input_tokens"] + message.usage_metadata["output_tokens"]
-    return used
+    return used or _told_by_provider(response.llm_output or {})
+
+
+def _told_by_provider(output: Mapping[str, Any]) -> int:
+    """Tokens as models say them that do not speak LangChain's messages."""
+    usage = output.get("token_usage") or output.get("usage") or {}
+    if not isinstance(usage, Mapping):
+        return 0
+    counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")]
+    return sum(count for count in counts if isinstance(count, int))

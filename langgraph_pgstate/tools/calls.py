@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
@@ -27,6 +28,9 @@ RunOf = Callable[[Mapping[str, Any]], str | None]
 """From a config to the id of the run it belongs to."""
 
 _TOKENS = UUID("6f1d5f0a-7c2e-4c55-9f43-6a2f1f0e7d10")
+# How `object.__repr__` ends.
+_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
+_MAX_DEPTH = 100
 _SCRATCHPAD = "__pregel_scratchpad"
 
 
@@ -40,6 +44,7 @@ class Execution:
         tool: The tool.
         attempt: From 1; above 1 an earlier attempt failed or was lost.
         connection: For a transactional tool: the connection its writes have to go through.
+        origin_thread_id: The thread the action was begun on first, if it came from there with a fork or a copy.
     """
 
     thread_id: str
@@ -47,11 +52,15 @@ class Execution:
     tool: str
     attempt: int
     connection: Any = None
+    origin_thread_id: str | None = None
 
     @property
     def token(self) -> str:
-        """The same UUID for every attempt at this action and for no other: an external API's idempotency key."""
-        return str(uuid5(_TOKENS, f"{self.thread_id}\0{self.tool}\0{self.key}"))
+        """The same UUID for every attempt at this action and for no other: an external API's idempotency key.
+
+        An attempt on a fork at what was begun before the fork has the same, too.
+        """
+        return str(uuid5(_TOKENS, f"{self.origin_thread_id or self.thread_id}\0{self.tool}\0{self.key}"))
 
 
 _current: ContextVar[Execution | None] = ContextVar("pgstate_execution", default=None)
@@ -116,7 +125,7 @@ def intent_of_function(
     if policy.key is not None:
         key = _own_key(tool, policy, arguments)
     else:
-        fingerprint = _digest([tool, to_json(arguments)[0]])
+        fingerprint = _digest([tool, _lasting(arguments)])
         key = f"{tool}:{task_of(config)}:{fingerprint[:16]}:{_ordinal(config, fingerprint)}"
     return _intent(config, tool, key, None, arguments, settings, run_of, None)
 
@@ -232,6 +241,21 @@ def _ordinal(config: Mapping[str, Any], fingerprint: str) -> int:
 # LangGraph makes its notes on a task anew each time the task is run; of these, a function can be referred to weakly.
 _ordinals: WeakKeyDictionary[Any, dict[tuple[int, str], int]] = WeakKeyDictionary()
 _ordinals_lock = threading.Lock()
+
+
+def _lasting(value: Any, depth: int = 0) -> Any:
+    """As `to_json`, but the same in every process: an object without a text of its own, or a set, is not by itself."""
+    if depth > _MAX_DEPTH:
+        return None
+    kind = type(value)
+    if kind is dict:
+        return to_json({key: _lasting(item, depth + 1) for key, item in value.items()})[0]
+    if kind is list or kind is tuple:
+        return [_lasting(item, depth + 1) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted((_lasting(item, depth + 1) for item in value), key=orjson.dumps)
+    plain = to_json(value)[0]
+    return plain if kind is str or not isinstance(plain, str) else _ADDRESS.sub("", plain)
 
 
 def _digest(value: Any) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.errors import ToolFailedError
+from langgraph_pgstate.errors import NotFoundError, ToolFailedError
 from langgraph_pgstate.operations import tool_executions
 from langgraph_pgstate.operations.tool_executions import Intent
 from langgraph_pgstate.sql import Queries
@@ -26,7 +26,8 @@ class Compensator:
 
     Attributes:
         name: What it is called in the ledger.
-        function: Called with the `ToolExecution` to take back and its recorded result.
+        function: Called with the `ToolExecution` to take back and its recorded result, `None` if it was one that no
+            serializer could store.
         policy: What may be done with it.
     """
 
@@ -51,11 +52,14 @@ async def compensate_all(
         NotFoundError: If there is no such checkpoint.
     """
     effects = await flow.hands.run(tool_executions.list_effects, queries, thread_id, run_id, to_checkpoint)
-    compensated, uncovered, unsettled = [], [], []
+    compensated, uncovered, unsettled, elsewhere = [], [], [], []
     failed: list[tuple[ToolExecution, Exception]] = []
-    for effect in effects:
+    for effect, is_copy in effects:
         compensator = compensators.get(effect.tool)
-        if effect.status != "success":
+        if is_copy:
+            # Both threads' compensations would take the same effect back, each once.
+            elsewhere.append(effect)
+        elif effect.status != "success":
             unsettled.append(effect)
         elif compensator is None:
             uncovered.append(effect)
@@ -65,7 +69,7 @@ async def compensate_all(
                 compensated.append(effect)
             except Exception as error:
                 failed.append((effect, error))
-    return CompensationReport(tuple(compensated), tuple(failed), tuple(uncovered), tuple(unsettled))
+    return CompensationReport(tuple(compensated), tuple(failed), tuple(uncovered), tuple(unsettled), tuple(elsewhere))
 
 
 async def _compensate(
@@ -80,7 +84,11 @@ async def _compensate(
     recorded = await flow.hands.run(tool_executions.get, queries, thread_id, key)
     if recorded is None:
         return
-    result = restore(codec, recorded)
+    try:
+        result = restore(codec, recorded)
+    except NotFoundError:
+        # It could not be stored; what was done can be taken back all the same.
+        result = None
     intent = Intent(
         thread_id,
         f"{_PREFIX}{key}",

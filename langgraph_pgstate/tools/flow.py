@@ -6,9 +6,9 @@ Written once for both colours: it awaits nothing but its hands and a port.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from langgraph.errors import GraphBubbleUp, ParentCommand
 
@@ -16,6 +16,7 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.port import run_blocking
 from langgraph_pgstate.errors import (
     ConfigurationError,
+    DatabaseError,
     NotFoundError,
     PGStateError,
     ToolBusyError,
@@ -23,6 +24,7 @@ from langgraph_pgstate.errors import (
     ToolOutcomeUnknownError,
     ToolOvertakenError,
     ToolTimeoutError,
+    UnavailableError,
 )
 from langgraph_pgstate.holders import holder_id, is_known_dead
 from langgraph_pgstate.operations import tool_executions
@@ -31,7 +33,7 @@ from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.tools.calls import Execution, _current, new_intent_id
 from langgraph_pgstate.tools.hands import Hands, Overdue, is_under_way
 from langgraph_pgstate.tools.policy import Happened, ToolPolicy, ToolSettings
-from langgraph_pgstate.tools.questions import DECISIONS, ask, skip_answers
+from langgraph_pgstate.tools.questions import DECISIONS, answers_used, ask, counting_answers, skip_answers
 from langgraph_pgstate.tools.results import (
     ParentAnswer,
     failure,
@@ -46,6 +48,10 @@ from langgraph_pgstate.types import ToolExecution
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 _LONGEST_CATCH_UP = 2.0
+# How much longer than this process the server waits: it only has to act where this process cannot.
+_SERVERS_GRACE = 1.0
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +66,7 @@ class Job:
         act: Runs the tool; answers or raises what it does, or something to await.
         as_answer: Turns what somebody else says the tool answered into what the caller expects.
         is_ahead: Whether the checkpoint that the call was made from may not be stored yet.
+        origin_thread_id: The thread the action was begun on first, if it came from there with a fork or a copy.
     """
 
     intent: Intent
@@ -67,6 +74,7 @@ class Job:
     act: Callable[[], Any]
     as_answer: Callable[[Any], Any] = lambda result: result
     is_ahead: bool = False
+    origin_thread_id: str | None = None
 
 
 class _Raised(Exception):
@@ -105,6 +113,11 @@ class Flow:
         outer = _current.get()
         if outer is not None and (outer.thread_id, outer.key) == (job.intent.thread_id, job.intent.idempotency_key):
             raise ConfigurationError(f"{outer.tool} calls itself as the same action, {outer.key!r}")
+        if job.policy.transactional and job.policy.timeout is not None and self.hands.is_lent:
+            raise ConfigurationError(
+                f"{job.intent.tool} is transactional and has a timeout: its connection is closed when that is over, "
+                "and must not be your only one; give a pool or a DSN"
+            )
         if job.is_ahead:
             await self._catch_up(job.intent)
         waited, pause = 0.0, _FIRST_PAUSE
@@ -113,7 +126,7 @@ class Flow:
             if recorded is not None:
                 other = _other_action(job, recorded)
                 if other is not None:
-                    job = replace(job, intent=other)
+                    job = replace(job, intent=other, origin_thread_id=None)
                     continue
                 if recorded.execution.status == "running" and not _is_gone(recorded):
                     if waited >= self._settings.wait_seconds:
@@ -122,8 +135,10 @@ class Flow:
                     waited, pause = waited + pause, min(pause * 2, _LONGEST_PAUSE)
                     continue
                 if recorded.execution.status == "success":
+                    skip_answers(_answers_of(recorded, job.intent))
                     result = restore(self._codec, recorded)
                     return self._present(job, result if isinstance(result, ParentAnswer) else job.as_answer(result))
+                job = replace(job, origin_thread_id=recorded.origin_thread_id)
                 attempt, answer = await self._resume(job, recorded)
                 if answer is not None:
                     return self._present(job, answer.result)
@@ -136,10 +151,12 @@ class Flow:
             job = replace(job, intent=replace(job.intent, intent_id=new_intent_id()))
 
     async def _begin(self, intent: Intent) -> tuple[int, Recorded | None]:
+        begun = self.hands.run(tool_executions.begin, self._queries, intent, holder_id(), self._settings.ttl_seconds)
+        return await self._unless_cancelled(intent, begun)
+
+    async def _unless_cancelled(self, intent: Intent, writing: Awaitable[T]) -> T:
         try:
-            return await self.hands.run(
-                tool_executions.begin, self._queries, intent, holder_id(), self._settings.ttl_seconds
-            )
+            return await writing
         except Exception:
             raise
         except BaseException:
@@ -206,11 +223,11 @@ class Flow:
         if execution.status == "error":
             if policy.on_error == "retry" and execution.attempt < policy.retry.attempts:
                 return await self._take_over(job, recorded), None
+            skip_answers(_answers_of(recorded, job.intent))
             if recorded.result is not None:
                 return 0, Happened(restore(self._codec, recorded))
             raise self._error(ToolFailedError, job.intent, execution.error_type, execution.error_message)
-        if policy.transactional or policy.on_unknown == "retry":
-            # A transaction that was not committed left nothing behind.
+        if _may_repeat(policy):
             return await self._take_over(job, recorded), None
         await self.hands.run(tool_executions.mark_unknown, self._queries, recorded, is_gone=_is_gone(recorded))
         recorded = replace(recorded, execution=_marked(recorded.execution))
@@ -234,6 +251,10 @@ class Flow:
             raise self._error(ToolOutcomeUnknownError, job.intent, ", and its check cannot tell whether it took effect")
         if answer is False:
             return await self._take_over(job, recorded), None
+        if answer is not True and not isinstance(answer, Happened):
+            raise self._error(
+                ToolOutcomeUnknownError, job.intent, f", and its check answered {answer!r}, which is neither yes nor no"
+            )
         happened = answer if isinstance(answer, Happened) else Happened()
         return await self._conclude(job, recorded, happened, _answers_of(recorded, job.intent))
 
@@ -247,7 +268,11 @@ class Flow:
             )
             # What was begun by another task, before a fork, does not stand among this task's own.
             open_ids = sorted({*found, *open_ids})
-        decision, result, answers = ask(execution, used, open_ids)
+        try:
+            decision, result, answers = ask(execution, used, open_ids)
+        except RuntimeError as error:
+            why = f", and there is no graph here to ask a person through ({error})"
+            raise self._error(ToolOutcomeUnknownError, job.intent, why) from error
         if decision == "retry":
             return await self._take_over(job, recorded, answers), None
         if decision == "done":
@@ -272,15 +297,18 @@ class Flow:
         return Outcome("error", error_type="decision", error_message="somebody decided that it failed")
 
     async def _take_over(self, job: Job, recorded: Recorded, answers: int | None = None) -> int:
-        return await self.hands.run(
-            tool_executions.take_over,
-            self._queries,
+        return await self._unless_cancelled(
             job.intent,
-            recorded,
-            holder_id(),
-            self._settings.ttl_seconds,
-            is_gone=_is_gone(recorded),
-            answers=_answers_of(recorded, job.intent) if answers is None else answers,
+            self.hands.run(
+                tool_executions.take_over,
+                self._queries,
+                job.intent,
+                recorded,
+                holder_id(),
+                self._settings.ttl_seconds,
+                is_gone=_is_gone(recorded),
+                answers=_answers_of(recorded, job.intent) if answers is None else answers,
+            ),
         )
 
     async def _settle(self, recorded: Recorded, outcome: Outcome, answers: int) -> bool:
@@ -299,43 +327,53 @@ class Flow:
     async def _attempt(self, job: Job, attempt: int) -> Happened | None:
         """Run a tool whose intent is committed; `None` if it failed and may be begun again at once."""
         intent = job.intent
-        execution = Execution(intent.thread_id, intent.idempotency_key, intent.tool, attempt)
-        async with self.hands.alive(intent.thread_id, intent.idempotency_key, intent.intent_id):
-            try:
-                if job.policy.transactional:
-                    result = await self._act_in_transaction(job, execution)
-                else:
-                    result = await self._act(job, execution)
-                    await self._finish(intent, success(self._codec, self._settings, intent.tool, result))
-            except _Refused as refused:
-                result = refused.answer
-                await self._finish(intent, success(self._codec, self._settings, intent.tool, result))
-            except _Raised as raised:
-                await self._note_raised(job, raised.error)
-                if not self._may_retry(job, attempt, raised.error):
-                    raise raised.error from None
-                await self.hands.sleep(job.policy.retry.seconds(attempt))
-                return None
+        execution = Execution(
+            intent.thread_id, intent.idempotency_key, intent.tool, attempt, origin_thread_id=job.origin_thread_id
+        )
+        alive = self.hands.alive(intent.thread_id, intent.idempotency_key, intent.intent_id)
+        with counting_answers():
+            async with alive:
+                return await self._attempt_alive(job, attempt, execution)
+
+    async def _attempt_alive(self, job: Job, attempt: int, execution: Execution) -> Happened | None:
+        intent = job.intent
+        try:
+            if job.policy.transactional:
+                result = await self._act_in_transaction(job, execution)
+            else:
+                result = await self._act(job, execution)
+                await self._finish(intent, self._answered(intent, result))
+        except _Refused as refused:
+            result = refused.answer
+            await self._finish(intent, self._answered(intent, result))
+        except _Raised as raised:
+            await self._note_raised(job, raised.error)
+            if not self._may_retry(job, attempt, raised.error):
+                raise raised.error from None
+            await self.hands.sleep(job.policy.retry.seconds(attempt))
+            return None
         if is_error(result) and self._may_retry(job, attempt, None):
             await self.hands.sleep(job.policy.retry.seconds(attempt))
             return None
         return Happened(result)
 
     async def _act(self, job: Job, execution: Execution) -> Any:
-        intent, seconds = job.intent, job.policy.timeout
+        intent, seconds, connection = job.intent, job.policy.timeout, execution.connection
 
         def late(outcome_of: Callable[[], Any]) -> None:
             self._note_late(intent, outcome_of)
 
         token = _current.set(execution)
         try:
+            if connection is not None:
+                return await self.hands.act_on(connection, job.act, seconds)
             return await self.hands.act(job.act, seconds, late)
         except ParentCommand as up:
             return ParentAnswer(up.args[0])
         except Overdue:
             overdue = self._error(ToolTimeoutError, intent, seconds)
             # Unless it may be repeated, its unknown outcome is not for the model to deal with.
-            overdue.is_final = job.policy.on_unknown != "retry"
+            overdue.is_final = not _may_repeat(job.policy)
             raise _Raised(overdue) from None
         except BaseException as error:
             raise _Raised(error) from error
@@ -344,17 +382,35 @@ class Flow:
 
     async def _act_in_transaction(self, job: Job, execution: Execution) -> Any:
         """Run a tool in a transaction that also writes its outcome: both, or neither."""
-        intent = job.intent
-        async with self.hands.lend() as (connection, port):
-            result = await self._act(job, replace(execution, connection=connection))
-            if is_error(result):
-                raise _Refused(result)
-            outcome = success(self._codec, self._settings, intent.tool, result)
-            if not await tool_executions.finish(port, self._queries, intent, outcome):
-                raise self._error(
-                    ToolOvertakenError, intent, "was taken over by another process; what it wrote here is rolled back"
-                )
+        intent, seconds = job.intent, job.policy.timeout
+        try:
+            async with self.hands.lend() as (connection, port):
+                if seconds is not None:
+                    await tool_executions.limit_transaction(port, self._queries, seconds + _SERVERS_GRACE)
+                result = await self._act(job, replace(execution, connection=connection))
+                if is_error(result):
+                    raise _Refused(result)
+                outcome = self._answered(intent, result)
+                try:
+                    is_mine = await tool_executions.finish(port, self._queries, intent, outcome)
+                except Exception as error:
+                    # The tool left a transaction in which nothing can be written, and nothing of it is.
+                    raise _Raised(error) from error
+                if not is_mine:
+                    raise self._error(
+                        ToolOvertakenError,
+                        intent,
+                        "was taken over by another process; what it wrote here is rolled back",
+                    )
+        except UnavailableError:
+            # Whether a COMMIT whose answer was lost took place is what the row says.
+            raise
+        except DatabaseError as error:
+            raise _Raised(error) from error
         return result
+
+    def _answered(self, intent: Intent, result: Any) -> Outcome:
+        return replace(success(self._codec, self._settings, intent.tool, result), answers=answers_used())
 
     async def _finish(self, intent: Intent, outcome: Outcome) -> None:
         if await self.hands.to_the_end(self.hands.run(tool_executions.finish, self._queries, intent, outcome)):
@@ -374,7 +430,7 @@ class Flow:
         elif isinstance(error, ToolTimeoutError):
             outcome = failure("timeout", error, self._settings)
         elif isinstance(error, Exception):
-            outcome = failure("error", error, self._settings)
+            outcome = replace(failure("error", error, self._settings), answers=answers_used())
         else:
             # Cancelled or interrupted in the middle: nobody knows how far it came. A rolled back one came nowhere.
             outcome = failure("pending" if job.policy.transactional else "unknown", error, self._settings)
@@ -405,7 +461,7 @@ class Flow:
         """Whether an attempt that failed may be followed by another at once; one of unknown outcome may not."""
         if error is not None and (not isinstance(error, Exception) or isinstance(error, GraphBubbleUp)):
             return False
-        if isinstance(error, ToolTimeoutError) and job.policy.on_unknown != "retry":
+        if isinstance(error, ToolTimeoutError) and not _may_repeat(job.policy):
             return False
         return job.policy.on_error == "retry" and attempt < job.policy.retry.attempts
 
@@ -421,6 +477,11 @@ class Flow:
     @staticmethod
     def _error(kind: Callable[..., Any], intent: Intent, *more: Any) -> Any:
         return kind(intent.tool, intent.thread_id, intent.idempotency_key, *more)
+
+
+def _may_repeat(policy: ToolPolicy) -> bool:
+    """Whether what has no outcome may be run again; a transaction that was not committed left nothing behind."""
+    return policy.transactional or policy.on_unknown == "retry"
 
 
 def _is_gone(recorded: Recorded) -> bool:
@@ -450,6 +511,9 @@ def _other_action(job: Job, recorded: Recorded) -> Intent | None:
     intent, execution = job.intent, recorded.execution
     if None not in (intent.fingerprint, recorded.fingerprint) and intent.fingerprint != recorded.fingerprint:
         return _under(intent, f"{intent.idempotency_key}@{str(intent.fingerprint)[:12]}")
+    if execution.status == "success" and execution.compensated_at is not None:
+        # Its effect is no more: to answer what it answered would be a lie.
+        return _under(intent, f"{intent.idempotency_key}@{execution.compensated_at.timestamp():.6f}")
     is_over = execution.status in ("success", "error")
     if (
         job.policy.on_replay == "rerun"

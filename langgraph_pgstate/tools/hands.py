@@ -13,12 +13,13 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
-from langgraph_pgstate.db.port import Port
+from langgraph_pgstate.db.port import Port, run_blocking
+from langgraph_pgstate.db.revoking import arevoke, interrupt, revoke
 from langgraph_pgstate.errors import ConfigurationError, PGStateError
 from langgraph_pgstate.operations.tool_executions import renew
 from langgraph_pgstate.sql import Queries
@@ -27,6 +28,9 @@ T = TypeVar("T")
 P = ParamSpec("P")
 Late = Callable[[Callable[[], Any]], None]
 """Told, with a function that answers or raises what the tool did, when a tool ends after its time."""
+
+# How long a tool that was told to end may take to do so, before its connection is taken away.
+_GRACE = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +41,11 @@ class Overdue(Exception):
 
 class Hands(Protocol):
     """One colour."""
+
+    @property
+    def is_lent(self) -> bool:
+        """Whether all there is is one connection of the caller's, which cannot be taken away from a tool."""
+        ...
 
     async def run(
         self, operation: Callable[Concatenate[Port, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
@@ -54,6 +63,13 @@ class Hands(Protocol):
 
     async def act(self, function: Callable[[], Any], seconds: float | None, late: Late) -> Any:
         """Call a tool. Raises `Overdue` after its time."""
+        ...
+
+    async def act_on(self, connection: Any, function: Callable[[], Any], seconds: float | None) -> Any:
+        """Call a tool that works on a connection that was lent. Raises `Overdue` after its time.
+
+        However this ends, the tool cannot use the connection any more: it has ended, or has lost it.
+        """
         ...
 
     async def to_the_end(self, awaitable: Awaitable[T]) -> T:
@@ -118,6 +134,11 @@ class BlockingHands:
         self._beater: threading.Thread | None = None
         self._wake = threading.Event()
 
+    @property
+    def is_lent(self) -> bool:
+        """Whether all there is is one connection of the caller's."""
+        return self._database.is_lent
+
     async def run(
         self, operation: Callable[Concatenate[Port, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
@@ -141,16 +162,7 @@ class BlockingHands:
         """Call a tool; with a timeout in a thread, which is left to itself when the time is over."""
         if seconds is None:
             return await self.call(function)
-        future: Future[Any] = Future()
-        context = contextvars.copy_context()
-
-        def work() -> None:
-            try:
-                future.set_result(context.run(function))
-            except BaseException as error:
-                future.set_exception(error)
-
-        threading.Thread(target=work, name="pgstate-tool", daemon=True).start()
+        future = self._start(function)
         try:
             done = future.exception(seconds)
         except TimeoutError:
@@ -159,6 +171,37 @@ class BlockingHands:
         if done is not None:
             raise done
         return future.result()
+
+    async def act_on(self, connection: Any, function: Callable[[], Any], seconds: float | None) -> Any:
+        """Call a tool that works on a connection; with a timeout in a thread, which loses it when the time is over."""
+        if seconds is None:
+            return await self.call(function)
+        future = self._start(function)
+        try:
+            wait([future], seconds)
+            if not future.done():
+                raise Overdue
+            return future.result()
+        finally:
+            # Also if a signal ends the waiting: a tool that goes on must not do so on somebody else's connection.
+            if not future.done() and interrupt(connection):
+                wait([future], _GRACE)
+            if not future.done():
+                revoke(connection)
+
+    def _start(self, function: Callable[[], Any]) -> Future[Any]:
+        """Call a tool in a thread of its own."""
+        future: Future[Any] = Future()
+        context = contextvars.copy_context()
+
+        def work() -> None:
+            try:
+                future.set_result(context.run(run_blocking, self.call(function)))
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=work, name="pgstate-tool", daemon=True).start()
+        return future
 
     async def to_the_end(self, awaitable: Awaitable[T]) -> T:
         """Nothing cancels a blocking call."""
@@ -211,6 +254,11 @@ class SuspendingHands:
         self._pulse = _Pulse(ttl_seconds)
         self._beater: asyncio.Task[None] | None = None
 
+    @property
+    def is_lent(self) -> bool:
+        """Whether all there is is one connection of the caller's."""
+        return self._database.is_lent
+
     async def run(
         self, operation: Callable[Concatenate[Port, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
@@ -246,6 +294,27 @@ class SuspendingHands:
             # It ended just so, before it could be cancelled.
             return task.result()
         raise Overdue
+
+    async def act_on(self, connection: Any, function: Callable[[], Any], seconds: float | None) -> Any:
+        """Call a tool that works on a connection, and cancel it when its time is over; it loses the connection then."""
+        if seconds is None:
+            return await self.call(function)
+        task = asyncio.ensure_future(self.call(function))
+        try:
+            await asyncio.wait({task}, timeout=seconds)
+            if not task.done():
+                raise Overdue
+            return task.result()
+        finally:
+            if not task.done():
+                await self.to_the_end(self._take_away(connection, task))
+
+    async def _take_away(self, connection: Any, task: asyncio.Future[Any]) -> None:
+        # psycopg cancels the statement of a task that is cancelled.
+        task.cancel()
+        await asyncio.wait({task}, timeout=_GRACE)
+        if not task.done():
+            await arevoke(connection)
 
     async def to_the_end(self, awaitable: Awaitable[T]) -> T:
         """Wait for something even if the caller is cancelled meanwhile."""
@@ -296,6 +365,11 @@ class OffloadingHands(SuspendingHands):
 
     def __init__(self, hands: BlockingHands) -> None:
         self._blocking = hands
+
+    @property
+    def is_lent(self) -> bool:
+        """Whether all there is is one connection of the caller's."""
+        return self._blocking.is_lent
 
     async def run(
         self, operation: Callable[Concatenate[Port, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs

@@ -60,6 +60,8 @@ class _Ledger:
         self._default = default or ToolPolicy()
         self._run_of = run_of
         self._policies: dict[str, ToolPolicy] = {}
+        # From a tool's name to its function's, where they differ.
+        self._functions: dict[str, str] = {}
         self._compensators: dict[str, Compensator] = {}
 
     def policy(self, tool: str | None = None, /, **terms: Any) -> Callable[[AnyTool], AnyTool]:
@@ -182,17 +184,19 @@ class _Ledger:
             raise ConfigurationError(f"{', '.join(sorted(unknown))}: a policy has {', '.join(sorted(_POLICY_NAMES))}")
         return replace(policy, **terms)
 
-    def _policy_for(self, name: str, tool: BaseTool | None) -> ToolPolicy:
+    def _policy_for(self, name: str) -> ToolPolicy:
         """By the tool's name, else by the name of the function it was made of."""
-        found = self._policies.get(name)
-        if found is None and tool is not None:
-            function = getattr(tool, "func", None) or getattr(tool, "coroutine", None)
-            found = self._policies.get(_name_of(function)) if function is not None else None
-        return found or self._default
+        return self._policies.get(name) or self._policies.get(self._functions.get(name, name), self._default)
+
+    def _note_function(self, name: str, function: Callable[..., Any] | None) -> None:
+        """Remember what was said of a function before it was given another name."""
+        if function is not None and (own := _name_of(function)) != name:
+            self._functions[name] = own
 
     def _job(self, request: ToolCallRequest, act: Callable[[], Any]) -> Job:
         tool, call_id = request.tool_call["name"], request.tool_call.get("id")
-        policy = self._policy_for(tool, request.tool)
+        self._note_function(tool, getattr(request.tool, "func", None) or getattr(request.tool, "coroutine", None))
+        policy = self._policy_for(tool)
         intent = intent_of_request(request, policy, self._settings, self._run_of)
         is_ahead = may_be_ahead(request.runtime.config)
         return Job(intent, policy, act, lambda result: as_answer(result, tool, call_id), is_ahead)
@@ -205,7 +209,7 @@ class _Ledger:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> Job:
-        policy = self._with(self._policies.get(name, self._default), terms)
+        policy = self._with(self._policy_for(name), terms)
         intent = intent_of_function(name, function, args, kwargs, policy, self._settings, self._run_of)
         # The key is made of the task, or of the arguments: it is the same however often the task is made anew.
         return Job(intent, policy, lambda: function(*args, **kwargs))
@@ -236,6 +240,9 @@ class _Ledger:
             tool: replace(item, policy=self._policies.get(item.name, item.policy))
             for tool, item in self._compensators.items()
         }
+        for tool, function in self._functions.items():
+            if tool not in compensators and function in compensators:
+                compensators[tool] = compensators[function]
         return await compensate_all(
             self._flow,
             self._queries,
@@ -380,7 +387,8 @@ class ToolLedger(_Ledger):
         self._hands.close()
 
     def _wrapped(self, function: F, name: str, terms: Mapping[str, Any]) -> F:
-        self._with(self._policies.get(name, self._default), terms)
+        self._note_function(name, function)
+        self._with(self._policy_for(name), terms)
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
@@ -459,7 +467,8 @@ class AsyncToolLedger(_Ledger):
         await self._hands.close()
 
     def _wrapped(self, function: F, name: str, terms: Mapping[str, Any]) -> F:
-        self._with(self._policies.get(name, self._default), terms)
+        self._note_function(name, function)
+        self._with(self._policy_for(name), terms)
         if not inspect.iscoroutinefunction(function):
             raise ConfigurationError(f"{name} is a blocking function: an asynchronous ledger takes `async def`")
 

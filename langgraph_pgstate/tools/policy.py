@@ -58,9 +58,10 @@ class ToolPolicy:
         on_replay: Whether a re-run from another checkpoint reuses what is recorded for the same call, or is an action
             of its own: `reuse` or `rerun`.
         timeout: Seconds after which the tool counts as failed with an unknown outcome. A blocking tool cannot be
-            stopped: it goes on in its thread, and if it ends after all, its outcome is recorded.
-        result_limit: Bytes of text above which the state gets a summary with a reference; the ledger's setting when
-            left out.
+            stopped: it goes on in its thread, and if it ends after all, its outcome is recorded. A transactional one
+            loses its connection and is rolled back, so that it is known to have left nothing, and may be run again.
+        result_limit: Bytes above which the state gets a summary with a reference, artifact included; the ledger's
+            setting when left out.
         transactional: Whether the tool's writes and its outcome are one transaction; set by `@ledger.transactional`.
 
     Raises:
@@ -92,10 +93,6 @@ class ToolPolicy:
             raise ConfigurationError("key is a function of the arguments")
         if self.timeout is not None and self.timeout <= 0:
             raise ConfigurationError(f"timeout={self.timeout!r}: it is a positive number of seconds")
-        if self.timeout is not None and self.transactional:
-            raise ConfigurationError(
-                "a transactional tool has no timeout of its own: use PostgreSQL's transaction_timeout"
-            )
         if self.retry.attempts < 1:
             raise ConfigurationError(f"retry attempts={self.retry.attempts}: at least one")
 
@@ -107,7 +104,8 @@ class ToolSettings:
     Attributes:
         ttl_seconds: How long a process that said nothing more is taken for alive; it renews this every third of it.
         wait_seconds: How long a call waits while another live process runs the same action, before `ToolBusyError`.
-        result_limit: Bytes of text above which the state gets a summary with a reference; `None` keeps results whole.
+        result_limit: Bytes above which the state gets a summary with a reference, artifact included; `None` keeps
+            results whole.
         preview_length: Characters kept of a result as readable text, and in a summary.
         redact: Called with `arguments` or `preview` and the value before it is stored as readable JSON or text; answers
             what to store instead. The exact result, which is needed to answer again, is never redacted.

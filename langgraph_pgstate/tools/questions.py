@@ -6,8 +6,11 @@ and an answer may name it. An answer that names none is only taken when there is
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any
 
 from langgraph.config import get_config
@@ -75,13 +78,72 @@ def ask(execution: ToolExecution, used: int, open_ids: Sequence[str]) -> tuple[s
 
 
 def skip_answers(count: int) -> None:
-    """Leave answers that were given to questions of the ledger out of what the task's own interrupts are told."""
+    """Keep the task's first answers, which were given to what is on record, from its next interrupts."""
     try:
         pad = scratchpad_of(get_config())
     except RuntimeError:
         return
-    for _ in range(min(count, len(pad.resume)) if pad is not None else 0):
-        pad.interrupt_counter()
+    if pad is not None and count and (counter := _counter_of(pad)) is not None:
+        counter.advance_to(min(count, len(pad.resume)))
+
+
+@contextmanager
+def counting_answers() -> Iterator[None]:
+    """Find out how many of the task's answers are used up with what is called in this block."""
+    with suppress(RuntimeError):
+        _counter_of(scratchpad_of(get_config()))
+    reached: list[int] = []
+    token = _reached.set(reached)
+    try:
+        yield
+    finally:
+        _reached.reset(token)
+
+
+def answers_used() -> int:
+    """How many of the task's answers are used up with what was called in the block so far; 0 if it asked nothing."""
+    return max(_reached.get() or (), default=0)
+
+
+class _Counter:
+    """Numbers a task's interrupts as LangGraph does, and tells the action that asked how far the task came with it."""
+
+    def __init__(self, value: int) -> None:
+        self._value = value
+        self._lock = threading.Lock()
+
+    def __call__(self) -> int:
+        with self._lock:
+            number = self._value
+            self._value += 1
+        if (reached := _reached.get()) is not None:
+            reached.append(number + 1)
+        return number
+
+    def advance_to(self, value: int) -> None:
+        with self._lock:
+            self._value = max(self._value, value)
+
+
+_reached: ContextVar[list[int] | None] = ContextVar("pgstate_reached", default=None)
+_making_counters = threading.Lock()
+
+
+def _counter_of(pad: Any) -> _Counter | None:
+    """A task's counter of interrupts; LangGraph's own can only be moved on, and does not tell where it stands."""
+    lazy = getattr(pad, "interrupt_counter", None)
+    with _making_counters:
+        inner = getattr(lazy, "_counter", pad)
+        if isinstance(inner, _Counter):
+            return inner
+        value = 0
+        if inner is not None:
+            found = re.fullmatch(r"count\((\d+)\)", repr(getattr(inner, "__self__", None)))
+            if found is None:
+                return None
+            value = int(found[1])
+        counter = lazy._counter = _Counter(value)  # type: ignore[union-attr]
+        return counter
 
 
 def _read(answer: Any, own: str, may_be_plain: bool) -> tuple[str, Any] | None:

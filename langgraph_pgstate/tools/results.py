@@ -12,6 +12,7 @@ from langchain_core.messages import ToolMessage
 from langgraph.prebuilt.tool_node import msg_content_output
 from langgraph.types import Command
 
+from langgraph_pgstate.codec.frames import pack, unpack
 from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, PGStateError
@@ -22,6 +23,8 @@ _SCHEME = "pgstate:tool/"
 # A tool may end by sending its graph's parent somewhere; recorded as what it raised.
 _PARENT = "parent/"
 _UNSTORABLE = "none/"
+# The bytes are a frame: compressed, with a checksum. What was stored before there were frames has no such mark.
+_FRAMED = "frame/"
 
 
 class ParentAnswer:
@@ -37,6 +40,7 @@ def success(codec: ValueCodec, settings: ToolSettings, tool: str, result: Any) -
     text = readable(value)
     try:
         kind, data = codec.dumps(f"result of {tool}", value)
+        prefix, data = _FRAMED + prefix, pack(data)
     except PGStateError:
         # The tool took effect, and that has to be on record, whatever it answered.
         kind, data, prefix = type(value).__qualname__, b"", _UNSTORABLE
@@ -64,6 +68,7 @@ def restore(codec: ValueCodec, recorded: Recorded) -> Any:
     Raises:
         UnsafeTypeError: If it is of a type the serializer may not build.
         NotFoundError: If it could not be stored in the first place.
+        CorruptStateError: If it was altered since.
     """
     execution = recorded.execution
     where = f"the result of {execution.tool} ({execution.idempotency_key!r} on thread {execution.thread_id!r})"
@@ -72,9 +77,11 @@ def restore(codec: ValueCodec, recorded: Recorded) -> Any:
     if recorded.result_type.startswith(_UNSTORABLE):
         kind = recorded.result_type.removeprefix(_UNSTORABLE)
         raise NotFoundError(f"{where} was a {kind}, which no serializer could store; it did succeed")
-    is_parent = recorded.result_type.startswith(_PARENT)
-    value = codec.loads(recorded.result_type.removeprefix(_PARENT), bytes(recorded.result), where)
-    return ParentAnswer(value) if is_parent else value
+    kind, data = recorded.result_type, bytes(recorded.result)
+    if kind.startswith(_FRAMED):
+        kind, data = kind.removeprefix(_FRAMED), unpack(data, where)
+    value = codec.loads(kind.removeprefix(_PARENT), data, where)
+    return ParentAnswer(value) if kind.startswith(_PARENT) else value
 
 
 def is_error(result: Any) -> bool:
@@ -94,7 +101,12 @@ def readable(result: Any) -> str:
         return "\n".join([*told, *([f"goto {result.goto}"] if result.goto else [])])
     if isinstance(result, list) and any(isinstance(item, ToolMessage | Command) for item in result):
         return "\n".join(map(readable, result))
-    return orjson.dumps(to_json(result)[0]).decode()
+    return _json_of(result)
+
+
+def _json_of(value: Any) -> str:
+    """A value as the nearest JSON text."""
+    return orjson.dumps(to_json(value)[0]).decode()
 
 
 def preview(text: str, settings: ToolSettings) -> str:
@@ -130,7 +142,7 @@ def masked(result: Any, limit: int | None, reference: str, settings: ToolSetting
         return result
 
     def shortened(message: ToolMessage) -> ToolMessage:
-        summary = _summary(str(message.text), limit, reference, settings)
+        summary = _summary(str(message.text), limit, reference, settings, _size(message))
         return message if summary is None else message.model_copy(update={"content": summary, "artifact": None})
 
     if isinstance(result, str):
@@ -139,7 +151,7 @@ def masked(result: Any, limit: int | None, reference: str, settings: ToolSetting
         return _each_message(result, shortened)
     if _summary(text := readable(result), limit, reference, settings) is None:
         return result
-    return {"$ref": reference, "bytes": len(text.encode()), "preview": text[: settings.preview_length]}
+    return {"$ref": reference, "bytes": _bytes_of(text), "preview": text[: settings.preview_length]}
 
 
 def reference_to(thread_id: str, idempotency_key: str) -> str:
@@ -159,8 +171,19 @@ def parse_reference(reference: str) -> tuple[str, str]:
     return unquote(thread_id), unquote(key)
 
 
-def _summary(text: str, limit: int, reference: str, settings: ToolSettings) -> str | None:
-    size = len(text.encode("utf-8", "surrogatepass"))
+def _size(message: ToolMessage) -> int:
+    """Bytes of a message's content, pictures and the like included, and of its artifact, as text."""
+    content = message.content if isinstance(message.content, str) else _json_of(message.content)
+    artifact = "" if message.artifact is None else _json_of(message.artifact)
+    return _bytes_of(content) + _bytes_of(artifact)
+
+
+def _bytes_of(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def _summary(text: str, limit: int, reference: str, settings: ToolSettings, size: int | None = None) -> str | None:
+    size = _bytes_of(text) if size is None else size
     if size <= limit:
         return None
     return f"{text[: settings.preview_length]}\n[… {size:,} bytes in all, kept as {reference}]"

@@ -169,12 +169,13 @@ WITH RECURSIVE lineage AS (
     INSERT INTO /*schema*/tool_executions (
         thread_id, idempotency_key, tool, status, attempt, agent, tool_call_id, run_id, task_id, checkpoint_ns,
         checkpoint_id, step, holder_id, alive_until, started_at, ended_at, arguments, result_type, result, preview,
-        error_type, error_message, compensates, compensated_at, fingerprint, intent_id, root_checkpoint_id, answers
+        error_type, error_message, compensates, compensated_at, fingerprint, intent_id, root_checkpoint_id, answers,
+        origin_thread_id, is_copy
     )
     SELECT :target_id, e.idempotency_key, e.tool, e.status, e.attempt, e.agent, e.tool_call_id, e.run_id, e.task_id,
         e.checkpoint_ns, e.checkpoint_id, e.step, e.holder_id, e.alive_until, e.started_at, e.ended_at, e.arguments,
         e.result_type, e.result, e.preview, e.error_type, e.error_message, e.compensates, e.compensated_at,
-        e.fingerprint, e.intent_id, e.root_checkpoint_id, e.answers
+        e.fingerprint, e.intent_id, e.root_checkpoint_id, e.answers, coalesce(e.origin_thread_id, e.thread_id), true
     FROM /*schema*/tool_executions e
     WHERE e.thread_id = :source_id
         AND coalesce(e.compensates, e.idempotency_key) IN (SELECT a.idempotency_key FROM actions a)

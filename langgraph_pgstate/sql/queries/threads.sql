@@ -113,11 +113,13 @@ WITH copied_thread AS (
     INSERT INTO /*schema*/tool_executions (
         thread_id, idempotency_key, tool, status, attempt, agent, tool_call_id, run_id, task_id, checkpoint_ns,
         checkpoint_id, step, holder_id, alive_until, started_at, ended_at, arguments, result_type, result, preview,
-        error_type, error_message, compensates, compensated_at, fingerprint, intent_id, root_checkpoint_id, answers
+        error_type, error_message, compensates, compensated_at, fingerprint, intent_id, root_checkpoint_id, answers,
+        origin_thread_id, is_copy
     )
     SELECT :target_id, idempotency_key, tool, status, attempt, agent, tool_call_id, run_id, task_id, checkpoint_ns,
         checkpoint_id, step, holder_id, alive_until, started_at, ended_at, arguments, result_type, result, preview,
-        error_type, error_message, compensates, compensated_at, fingerprint, intent_id, root_checkpoint_id, answers
+        error_type, error_message, compensates, compensated_at, fingerprint, intent_id, root_checkpoint_id, answers,
+        coalesce(origin_thread_id, thread_id), true
     FROM /*schema*/tool_executions WHERE thread_id = :source_id
     ON CONFLICT (thread_id, idempotency_key) DO NOTHING
 ), copied_answers AS (

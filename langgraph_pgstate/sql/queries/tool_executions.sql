@@ -18,7 +18,7 @@ RETURNING attempt;
 SELECT thread_id, idempotency_key, tool, status, attempt, agent, tool_call_id, run_id, task_id, checkpoint_ns,
     checkpoint_id, step, holder_id, alive_until, started_at, ended_at, arguments::text, preview, error_type,
     error_message, compensates, compensated_at,
-    fingerprint, intent_id, answers, coalesce(alive_until <= now(), true), result_type, result
+    fingerprint, intent_id, answers, coalesce(alive_until <= now(), true), result_type, result, origin_thread_id
 FROM /*schema*/tool_executions
 WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key;
 
@@ -28,6 +28,8 @@ UPDATE /*schema*/tool_executions SET
     status = 'running',
     attempt = attempt + 1,
     intent_id = :intent_id,
+    is_copy = false,
+    arguments = :arguments::text::jsonb,
     agent = :agent,
     tool_call_id = :tool_call_id,
     run_id = :run_id,
@@ -85,9 +87,17 @@ UPDATE /*schema*/tool_executions SET
     result = :result,
     preview = :preview,
     error_type = :error_type,
-    error_message = :error_message
+    error_message = :error_message,
+    answers = greatest(answers, :answers::integer)
 WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key AND intent_id = :intent_id
 RETURNING attempt;
+
+-- name: limit_transaction
+-- Has the server end a transaction that hangs in a statement or between two; a shorter limit that is set already stays.
+SELECT set_config(s.name, ceil(least(
+    :milliseconds::float8, nullif(extract(epoch FROM current_setting(s.name)::interval) * 1000, 0)
+))::bigint::text, true)
+FROM (VALUES ('statement_timeout'), ('idle_in_transaction_session_timeout')) AS s (name);
 
 -- name: renew_tool_executions
 -- Keeps the attempts that one process has under way on one thread alive.
@@ -139,7 +149,7 @@ WITH RECURSIVE later AS (
 )
 SELECT thread_id, idempotency_key, tool, status, attempt, agent, tool_call_id, run_id, task_id, checkpoint_ns,
     checkpoint_id, step, holder_id, alive_until, started_at, ended_at, arguments::text, preview, error_type,
-    error_message, compensates, compensated_at
+    error_message, compensates, compensated_at, is_copy
 FROM /*schema*/tool_executions
 WHERE thread_id = :thread_id AND compensates IS NULL AND compensated_at IS NULL AND status <> 'error'
     AND (:run_id::text IS NULL OR run_id = :run_id)
