@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +30,7 @@ from langgraph_pgstate.leases import AsyncLeases, Leases
 from langgraph_pgstate.messages import AsyncMessages, Messages
 from langgraph_pgstate.operations.addresses import configurable_of, thread_id_of
 from langgraph_pgstate.operations.companions import Companion, Companions
+from langgraph_pgstate.operations.expiry import ExpiryKeeper
 from langgraph_pgstate.operations.messages import MessageKeeper
 from langgraph_pgstate.operations.projections import Projector, check_projectable
 from langgraph_pgstate.operations.versions import StateVersions, Upcaster
@@ -96,18 +98,22 @@ class _State:
     _recorder: Recorder | AsyncRecorder
     _tool_settings: ToolSettings | None
     _tool_default: ToolPolicy | None
+    _keeper: MessageKeeper | None
 
-    def _companions(self, project: Sequence[str]) -> Companions:
+    def _companions(self, project: Sequence[str], thread_ttl: timedelta | None) -> Companions:
         """Who sends statements along with the saver's puts: the recorder first, for it knows the run.
 
         With a serializer of the user's own, which may encrypt, messages are not copied into a table in clear text.
         Projected channels are named one by one, so they are meant.
         """
         members: list[Companion] = [self._recorder]
-        if self._codec.is_native:
-            members.append(MessageKeeper())
+        self._keeper = MessageKeeper() if self._codec.is_native else None
+        if self._keeper is not None:
+            members.append(self._keeper)
         if project:
             members.append(Projector(self._queries, project))
+        if thread_ttl is not None:
+            members.append(ExpiryKeeper(self._queries, thread_ttl))
         # After the projector has checked them.
         self._project = tuple(project)
         return Companions(*members)
@@ -130,7 +136,10 @@ class _State:
         """
         if self._project:
             check_projectable(graph, self._project)
-        return self._recorder.record(graph)
+        recorded = self._recorder.record(graph)
+        if self._keeper is not None:
+            self._keeper.learn(graph)
+        return recorded
 
     def _run_of(self, config: Mapping[str, Any]) -> str | None:
         return self._recorder.run_id_of(thread_id_of(configurable_of(config).get("thread_id")))
@@ -162,6 +171,8 @@ class PGState(_State):
         wait_timeout: Seconds that it waits.
         tombstones_for: How long late writes to a deleted thread are refused: a day with a guard, not at all without
             one, if left out.
+        thread_ttl: How long new threads are kept after they were touched last, if not told otherwise by
+            `threads.set_ttl` or `threads.expire`; for ever if left out. `maintain` deletes them then.
 
     Attributes:
         saver: The checkpointer, to be compiled into graphs.
@@ -206,6 +217,7 @@ class PGState(_State):
         on_busy: str = "raise",
         wait_timeout: float = DEFAULT_WAIT_TIMEOUT,
         tombstones_for: timedelta | None = None,
+        thread_ttl: timedelta | None = None,
     ) -> None:
         self._queries = queries(check_schema_name(schema))
         self._codec = ValueCodec(serde)
@@ -220,7 +232,7 @@ class PGState(_State):
             self._database,  # type: ignore[arg-type]
             schema=schema,
             serde=serde,
-            companion=self._companions(project),
+            companion=self._companions(project, thread_ttl),
             thread_keys=thread_keys,
             state_version=state_version,
             upcasters=upcasters,
@@ -256,6 +268,7 @@ class PGState(_State):
         on_busy: str = "raise",
         wait_timeout: float = DEFAULT_WAIT_TIMEOUT,
         tombstones_for: timedelta | None = None,
+        thread_ttl: timedelta | None = None,
     ) -> Iterator[Self]:
         """Connect; write what still waits and disconnect at the end of the `with` block.
 
@@ -279,6 +292,7 @@ class PGState(_State):
             on_busy: What a run does when another holds the lease: `raise` or `wait`.
             wait_timeout: Seconds that it waits.
             tombstones_for: How long late writes to a deleted thread are refused.
+            thread_ttl: How long new threads are kept after they were touched last.
 
         Raises:
             UnavailableError: If the server does not answer.
@@ -303,6 +317,7 @@ class PGState(_State):
                 on_busy=on_busy,
                 wait_timeout=wait_timeout,
                 tombstones_for=tombstones_for,
+                thread_ttl=thread_ttl,
             )
             try:
                 yield state
@@ -380,11 +395,14 @@ class PGState(_State):
     def maintain(self, *, months: int = 2, drop_older_than: int | None = None) -> MaintenanceReport:
         """Make the coming months' partitions, settle runs of processes that died, and drop old months if asked to.
 
+        Threads that have expired are deleted, as `threads.sweep` does.
+
         Args:
             months: How many months ahead.
             drop_older_than: Drop the spans of months that ended so many months ago; all are kept when left out.
         """
-        return self._recorder.maintain(months=months, drop_older_than=drop_older_than)
+        report = self._recorder.maintain(months=months, drop_older_than=drop_older_than)
+        return replace(report, expired=self.threads.sweep())
 
     def flush(self) -> None:
         """Write what still waits of the record."""
@@ -423,6 +441,7 @@ class AsyncPGState(_State):
         on_busy: str = "raise",
         wait_timeout: float = DEFAULT_WAIT_TIMEOUT,
         tombstones_for: timedelta | None = None,
+        thread_ttl: timedelta | None = None,
     ) -> None:
         self._queries = queries(check_schema_name(schema))
         self._codec = ValueCodec(serde)
@@ -439,7 +458,7 @@ class AsyncPGState(_State):
             self._database,  # type: ignore[arg-type]
             schema=schema,
             serde=serde,
-            companion=self._companions(project),
+            companion=self._companions(project, thread_ttl),
             thread_keys=thread_keys,
             state_version=state_version,
             upcasters=upcasters,
@@ -475,6 +494,7 @@ class AsyncPGState(_State):
         on_busy: str = "raise",
         wait_timeout: float = DEFAULT_WAIT_TIMEOUT,
         tombstones_for: timedelta | None = None,
+        thread_ttl: timedelta | None = None,
     ) -> AsyncIterator[Self]:
         """Async twin of `PGState.open`."""
         check_schema_name(schema)
@@ -498,6 +518,7 @@ class AsyncPGState(_State):
                 on_busy=on_busy,
                 wait_timeout=wait_timeout,
                 tombstones_for=tombstones_for,
+                thread_ttl=thread_ttl,
             )
             try:
                 yield state
@@ -574,7 +595,8 @@ class AsyncPGState(_State):
 
     async def maintain(self, *, months: int = 2, drop_older_than: int | None = None) -> MaintenanceReport:
         """Async twin of `PGState.maintain`."""
-        return await self._recorder.maintain(months=months, drop_older_than=drop_older_than)
+        report = await self._recorder.maintain(months=months, drop_older_than=drop_older_than)
+        return replace(report, expired=await self.threads.sweep())
 
     async def flush(self) -> None:
         """Async twin of `PGState.flush`."""

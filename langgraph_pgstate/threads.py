@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from langgraph.types import Command
@@ -12,11 +12,12 @@ from langgraph_pgstate.branches import Branch, Difference, Label, LineageStep
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.operations import branches, differences, guards, reading_runs, reading_threads, waiting
+from langgraph_pgstate.operations import expiry as expiries
 from langgraph_pgstate.operations.addresses import address_of, identifier, thread_id_of
 from langgraph_pgstate.operations.asking import Moment, understanding
 from langgraph_pgstate.operations.versions import StateVersions
 from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.types import Answer, Page, Question, RunawayThread, Thread, WaitingThread
+from langgraph_pgstate.types import Answer, Page, PruneResult, Question, RunawayThread, Thread, WaitingThread
 
 
 class Threads:
@@ -255,6 +256,54 @@ class Threads:
         answers the same, until the tasks that asked have written their results.
         """
         return waiting.command_of(self.answers(thread_id))
+
+    def set_ttl(self, thread_id: str, ttl: timedelta | None) -> datetime | None:
+        """Keep a thread for so long after it was touched last; `None`: for ever. One statement; safe to repeat.
+
+        It takes the place of what `expire` said, and of the state's `thread_ttl`. Answers when that is, as of now.
+
+        Raises:
+            NotFoundError: If there is no such thread.
+            ConfigurationError: If `ttl` is no positive timedelta.
+        """
+        expiry = expiries.request_ttl(ttl)
+        return self._database.run(expiries.set_expiry, self._queries, thread_id_of(thread_id), expiry)
+
+    def expire(self, thread_id: str, *, at: datetime | None = None, after: timedelta | None = None) -> datetime | None:
+        """Have a thread expire then, whatever happens to it. One statement; safe to repeat.
+
+        It takes the place of what `set_ttl` said; `set_ttl(thread_id, None)` takes it back. Answers when.
+
+        Args:
+            thread_id: The thread.
+            at: Then; with a time zone.
+            after: So long from now.
+
+        Raises:
+            NotFoundError: If there is no such thread.
+            ConfigurationError: If both or neither are given, or one is not usable. Nothing was written.
+        """
+        expiry = expiries.request_expiry(at, after)
+        return self._database.run(expiries.set_expiry, self._queries, thread_id_of(thread_id), expiry)
+
+    def sweep(self, *, limit: int | None = None, dry_run: bool = False) -> PruneResult:
+        """Delete threads that have expired, longest ago first, with all that was recorded of them.
+
+        Each is a transaction; any number of processes may sweep at once. What is in use stays until a later sweep: what
+        was touched in the last half minute, is run by a living process, or leased; not what waits for people. No
+        tombstone is left: the id may be used again at once.
+
+        Args:
+            limit: At most so many threads; all if left out.
+            dry_run: Change nothing, only count.
+
+        Returns:
+            What went, or would go.
+
+        Raises:
+            ConfigurationError: If `limit` is not positive.
+        """
+        return self._database.run(expiries.sweep, self._queries, limit, dry_run=dry_run)
 
     def revive(self, thread_id: str) -> bool:
         """Let a deleted thread's id be used again, for a thread that starts afresh. Atomic; safe to repeat.
@@ -532,6 +581,22 @@ class AsyncThreads:
     async def resume(self, thread_id: str) -> Command[Any] | None:
         """Async twin of `Threads.resume`."""
         return waiting.command_of(await self.answers(thread_id))
+
+    async def set_ttl(self, thread_id: str, ttl: timedelta | None) -> datetime | None:
+        """Async twin of `Threads.set_ttl`."""
+        expiry = expiries.request_ttl(ttl)
+        return await self._database.run(expiries.set_expiry, self._queries, thread_id_of(thread_id), expiry)
+
+    async def expire(
+        self, thread_id: str, *, at: datetime | None = None, after: timedelta | None = None
+    ) -> datetime | None:
+        """Async twin of `Threads.expire`."""
+        expiry = expiries.request_expiry(at, after)
+        return await self._database.run(expiries.set_expiry, self._queries, thread_id_of(thread_id), expiry)
+
+    async def sweep(self, *, limit: int | None = None, dry_run: bool = False) -> PruneResult:
+        """Async twin of `Threads.sweep`."""
+        return await self._database.run(expiries.sweep, self._queries, limit, dry_run=dry_run)
 
     async def revive(self, thread_id: str) -> bool:
         """Async twin of `Threads.revive`."""

@@ -61,7 +61,7 @@ class Thread:
         title: What a person calls it.
         metadata: The user's own; updates merge into it.
         version: Counts updates of title and metadata, from 1.
-        expires_at: When it may be removed, if ever.
+        expires_at: When it may be removed, if ever: a sweep then does, unless it is in use.
         forked_from_thread_id: The thread it was forked off, if it was.
         forked_from_checkpoint_id: The checkpoint of that thread it starts from.
         head_checkpoint_id: Its newest checkpoint in the root namespace; only when one thread is asked for.
@@ -89,8 +89,9 @@ class Thread:
 class Run:
     """One row of `runs`: one invocation of a graph on a thread.
 
-    A run that is invoked again under its id, as by a server's retry, keeps its row: status, times, steps, tokens, cost,
-    error, input and output are those of the last attempt. The spans of all attempts stay.
+    A run that is invoked again under its id, as by a server's retry or after a crash, keeps its row: steps, tokens and
+    cost are those of all its attempts, a superstep begun twice counting twice; status, times, error, input and output
+    are those of the last. The spans of all attempts stay, each attempt under a root of its own.
 
     Attributes:
         thread_id: The thread.
@@ -674,12 +675,14 @@ class MaintenanceReport:
         months_dropped: Months whose partition was removed, with its spans.
         runs_settled: Runs that were ended because their process has died.
         guards_swept: Tombstones whose time has passed and leases long given back, which were removed.
+        expired: Threads that had expired, which were deleted.
     """
 
     months_made: tuple[str, ...] = ()
     months_dropped: tuple[str, ...] = ()
     runs_settled: int = 0
     guards_swept: int = 0
+    expired: PruneResult = PruneResult()
 
 
 @dataclass(frozen=True, slots=True)

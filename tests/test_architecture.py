@@ -9,13 +9,16 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import orjson
 import psycopg
 import pytest
+from langchain_core.messages import HumanMessage
 from langgraph.types import Interrupt
 from support import config_of, put_arguments
 
@@ -30,7 +33,9 @@ from langgraph_pgstate.operations import tool_executions, writes
 from langgraph_pgstate.operations.addresses import Address, address_of
 from langgraph_pgstate.operations.branches import request_branches, request_fork
 from langgraph_pgstate.operations.checkpoints import request_list
+from langgraph_pgstate.operations.expiry import request_ttl
 from langgraph_pgstate.operations.leases import request_leases
+from langgraph_pgstate.operations.notes import WRITTEN
 from langgraph_pgstate.operations.planning import plan_put, request_put
 from langgraph_pgstate.operations.reading import load_tuple
 from langgraph_pgstate.operations.reading_events import request_events, request_handoffs
@@ -280,6 +285,13 @@ class Bench:
         assert pending is not None
         return pending.note
 
+    def written(self) -> bytes:
+        put_writes, address = writes.put_writes, self.address
+        said = request_writes(self.codec, self.config, [("messages", HumanMessage("hi", id="h"))], "task", "")
+        run_blocking(put_writes(self.port, self.queries, said))
+        noted = {**address._asdict(), "parent_checkpoint_id": address.checkpoint_id, "run_id": None}
+        return orjson.dumps({**noted, "channel": "messages", "hears_remove_all": True})
+
     def asked(self) -> str:
         question = [("__interrupt__", (Interrupt("go on?", id="0" * 32),))]
         run_blocking(
@@ -376,6 +388,10 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "recording.write_pending": lambda bench: (bench.tracker(), bool, "holder", 15.0),
     "recording.renew_runs": lambda bench: ([("t", "run")], "holder", 15.0),
     "recording.tell_time": lambda bench: (),
+    "expiry.set_expiry": lambda bench: ("t", request_ttl(timedelta(days=1))),
+    "expiry.sweep": lambda bench: (),
+    "expiry.delete_expired": lambda bench: ("t",),
+    "written.resolve_written": lambda bench: ([(WRITTEN, bench.written())],),
     "maintenance.make_months": lambda bench: (5,),
     "maintenance.drop_months": lambda bench: (12,),
     "maintenance.find_running": lambda bench: (["t"],),

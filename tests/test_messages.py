@@ -16,7 +16,7 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Command, interrupt
 from support import COLOURS, config_of, counted, invoke, move_journal, open_saver, put_arguments, usual
 
-from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.errors import ConflictError
 from langgraph_pgstate.operations.companions import Companions, Statement
 from langgraph_pgstate.operations.messages import MessageKeeper
@@ -478,3 +478,29 @@ def test_a_companion_that_fails_does_not_fail_the_put(
         put_messages(kept, config_of("t"), 0, human("a"))
     assert changes(connection, schema) == [("a", "added")]
     assert "is not recorded" in caplog.text
+
+
+def test_a_message_that_stands_in_two_channels_is_said_in_both(dsn: str, schema: str) -> None:
+    class Two(MessagesState):
+        research: Annotated[list[Any], operator.add]
+
+    def answer(state: Two) -> dict[str, Any]:
+        found = AIMessage("an ocelot", id="a")
+        return {"messages": [found], "research": [found]}
+
+    builder = StateGraph(Two)
+    builder.add_node("answer", answer)
+    builder.add_edge(START, "answer")
+    with PGState.open(dsn, schema=schema) as state:
+        state.setup()
+        graph = state.record(builder.compile(checkpointer=state.saver))
+        graph.invoke({"messages": [HumanMessage("what?", id="h")]}, config_of("t"))
+        for _ in range(2):
+            assert [one.message_id for one in state.messages.conversation("t")] == ["h", "a"]
+            assert [one.message_id for one in state.messages.conversation("t", channel="research")] == ["a"]
+            for thread_id in ("t", None):
+                hits = state.messages.search("ocelot", thread_id=thread_id).items
+                assert [(hit.message.message_id, hit.message.channel) for hit in hits] == [("a", "messages")]
+            state.flush()
+        state.saver.copy_thread("t", "copy")
+        assert [one.message_id for one in state.messages.conversation("copy", channel="research")] == ["a"]

@@ -249,6 +249,8 @@ for _command in (
     record.prices,
     record.price,
     record.maintain,
+    record.expire,
+    record.sweep,
     evolve.waiting,
     evolve.answer,
     evolve.upcast,

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from langgraph_pgstate.cli.output import age, console, count, shorten
+from langgraph_pgstate.cli.output import age, bytes_in_words, console, count, shorten
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, PGStateError
@@ -31,7 +31,7 @@ from langgraph_pgstate.runs import Runs
 from langgraph_pgstate.spans import Spans
 from langgraph_pgstate.sql import Queries, queries
 from langgraph_pgstate.threads import Threads
-from langgraph_pgstate.types import Run, Span, SpanNode, ToolStatistics
+from langgraph_pgstate.types import PruneResult, Run, Span, SpanNode, ToolStatistics
 
 _COLOURS: Final = {
     "success": "green",
@@ -66,10 +66,12 @@ def threads(
     """List threads, those that were active last first."""
     with parts_of(ctx.obj) as parts:
         page = Threads(*parts).list(user_id=user, tenant_id=tenant, agent=agent, status=status, limit=limit)
-    table = new_table("thread", "title", "user", "tenant", "agent", "status", "created", "updated")
+    table = new_table("thread", "title", "user", "tenant", "agent", "status", "created", "updated", "expires")
     for thread in page.items:
         owner = [thread.user_id or "", thread.tenant_id or "", thread.agent or ""]
-        times = [_time(thread.created_at), _time(thread.updated_at)]
+        times = [
+            _time(moment) if moment else "" for moment in (thread.created_at, thread.updated_at, thread.expires_at)
+        ]
         cells = [thread.thread_id, shorten(thread.title or "", 40), *owner]
         table.add_row(*map(escape, cells), _status(thread.status), *times)
     show(table, len(page.items), "thread", page.next)
@@ -234,14 +236,58 @@ def maintain(
         typer.Option(min=1, metavar="MONTHS", help="Drop the traces of months that are older; else all are kept."),
     ] = None,
 ) -> None:
-    """Make the coming months' partitions and end the runs of dead processes; run it daily."""
-    with parts_of(ctx.obj) as (database, _):
+    """Make the coming months' partitions, end the runs of dead processes, delete expired threads; run it daily."""
+    with parts_of(ctx.obj) as (database, known):
         report = Recorder(database).maintain(months=months, drop_older_than=drop_older_than)
+        expired = Threads(database, known).sweep()
     made, dropped = _months(report.months_made), _months(report.months_dropped)
     settled = f"{count(report.runs_settled, 'run')} of dead processes ended"
     console.print(f"partitions made: {made or 'none, all are there'}; {settled}")
     if drop_older_than is not None:
         console.print(f"partitions dropped, with their spans: {dropped or 'none, no month is so old'}")
+    if expired.threads:
+        console.print(_swept(expired))
+
+
+def sweep(
+    ctx: typer.Context,
+    limit: Annotated[
+        int | None, typer.Option(min=1, metavar="N", show_default=False, help="At most so many; else all.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
+) -> None:
+    """Delete the threads that have expired and are not in use; `maintain` does so, too."""
+    with parts_of(ctx.obj) as parts:
+        console.print(_swept(Threads(*parts).sweep(limit=limit, dry_run=dry_run)))
+
+
+def expire(
+    ctx: typer.Context,
+    thread: Annotated[str, typer.Argument(metavar="THREAD", help="The thread.")],
+    ttl: Annotated[
+        str | None,
+        typer.Option(metavar="AGE", show_default=False, help="Keep it so long after it was touched last, like 30d."),
+    ] = None,
+    after: Annotated[
+        str | None,
+        typer.Option(metavar="AGE", show_default=False, help="Keep it so long from now, whatever happens to it."),
+    ] = None,
+    never: Annotated[bool, typer.Option("--never", help="Keep it for ever.")] = False,
+) -> None:
+    """Say how long a thread is kept."""
+    if (ttl is not None) + (after is not None) + never != 1:
+        raise typer.BadParameter("one of --ttl, --after and --never says how long it is kept")
+    with parts_of(ctx.obj) as parts:
+        part = Threads(*parts)
+        at = part.expire(thread, after=age(after)) if after else part.set_ttl(thread, age(ttl) if ttl else None)
+    console.print(f"{escape(thread)} expires {_time(at) if at else 'never'}")
+
+
+def _swept(result: PruneResult) -> str:
+    if not result.threads:
+        return "expired threads: none that is not in use"
+    gone = f"{count(result.checkpoints, 'checkpoint')}, {bytes_in_words(result.bytes)}"
+    return f"expired threads {'to delete' if result.dry_run else 'deleted'}: {result.threads:,}, with {gone}"
 
 
 @contextmanager

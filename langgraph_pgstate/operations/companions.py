@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+
 from langgraph_pgstate.codec.messages import DIGEST_SIZE
 from langgraph_pgstate.codec.states import Elements, Entry, Inline
 from langgraph_pgstate.operations.planning import PutPlan
@@ -109,6 +111,8 @@ class ListChange:
 def list_changes(plan: PutPlan, *, all_channels: bool = False) -> Iterator[ListChange]:
     """How the lists of a planned put differ from those of its parent, by the fingerprints the plan was made from.
 
+    A DeltaChannel's are known when it takes a snapshot only.
+
     Args:
         plan: A complete plan.
         all_channels: Also give the channels whose version is the parent's, as not known.
@@ -118,6 +122,8 @@ def list_changes(plan: PutPlan, *, all_channels: bool = False) -> Iterator[ListC
     for channel, version in plan.manifest.versions.items():
         value = values.get(channel)
         if type(value) is not list:
+            if type(value) is _DeltaSnapshot and type(value.value) is list:
+                yield ListChange(channel, value.value, range(len(value.value)), False, False)
             continue
         new = _digests(plan.manifest.entries.get(channel))
         if new is not None and len(new) != len(value) * DIGEST_SIZE:

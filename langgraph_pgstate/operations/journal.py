@@ -18,7 +18,8 @@ import orjson
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.operations.companions import Statement, is_refusal
 from langgraph_pgstate.operations.maintenance import choose_dead, find_running, settle_runs
-from langgraph_pgstate.operations.notes import ADDED, COMPARED, Note
+from langgraph_pgstate.operations.notes import ADDED, COMPARED, WRITTEN, Note
+from langgraph_pgstate.operations.written import resolve_written
 from langgraph_pgstate.sql import Queries
 
 SEMCONV_VERSION: Final = "1.41.1"
@@ -82,6 +83,8 @@ async def write(
         rows = await port.fetch(queries.read_entries, {"thread_ids": threads, "page_size": _PAGE})
         is_last = len(rows) < _PAGE
         for batch in _gather(_unpack(rows), more if is_last else None):
+            if any(kind == WRITTEN for kind, _ in batch.note.messages):
+                batch.note.messages = await resolve_written(port, queries, batch.note.messages)
             if not await _move(port, queries, batch):
                 # Somebody else was faster; what is left is looked for again.
                 is_last = False
@@ -249,7 +252,6 @@ def _statements(queries: Queries, note: Note) -> list[Statement]:
         ended = {
             "thread_ids": [thread_id for thread_id, _, _ in note.ended],
             "run_ids": [run_id for _, run_id, _ in note.ended],
-            "sinces": [since for _, _, since in note.ended],
         }
         found.append((queries.total_runs, ended))
     return found + list(_messages(queries, note))
@@ -271,7 +273,7 @@ def _messages(queries: Queries, note: Note) -> Iterator[Statement]:
             yield from added()
             kind_before = kind
         if kind == COMPARED:
-            given = orjson.loads(change)
+            given = {"named_ids": None, **orjson.loads(change)}
             given["message_ids"] = [message["message_id"] for message in given["messages"]]
             yield queries.reconcile_messages, {**given, "messages": orjson.dumps(given["messages"]).decode()}
         else:

@@ -135,5 +135,7 @@ async def settle_runs(port: Port, queries: Queries, thread_id: str, dead: Sequen
     }
     settled = [row[0] for row in await port.fetch(queries.settle_runs, parameters)]
     if settled:
+        # What was spent until then counts, whether or not another attempt follows.
+        await port.execute(queries.total_runs, {"thread_ids": [thread_id] * len(settled), "run_ids": settled})
         await port.execute(queries.refresh_statuses, {"thread_ids": [thread_id]})
     return settled

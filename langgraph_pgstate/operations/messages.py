@@ -2,6 +2,8 @@
 
 The saver knows by fingerprint which elements of a list are new; these are noted in the journal with the checkpoint.
 Only where elements vanished, or where this process does not know what was recorded before it, is the branch looked at.
+Of a DeltaChannel, which most checkpoints hold no value of, it is noted that the superstep wrote to it: what it wrote is
+in the tables already, under the checkpoint's parent, whoever wrote it (`operations/written.py`).
 """
 
 from __future__ import annotations
@@ -13,17 +15,23 @@ from typing import Any, Final
 import orjson
 import xxhash
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langgraph.channels.delta import DeltaChannel
+from langgraph.graph import message as reducers
 
 from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.codec.states import Elements
 from langgraph_pgstate.operations.companions import ListChange, Statement, list_changes, split_digests
-from langgraph_pgstate.operations.notes import ADDED, ADDED_IN_SUBGRAPH, COMPARED
-from langgraph_pgstate.operations.planning import PutPlan
+from langgraph_pgstate.operations.notes import ADDED, ADDED_IN_SUBGRAPH, COMPARED, WRITTEN
+from langgraph_pgstate.operations.planning import PutPlan, PutRequest
 from langgraph_pgstate.settings import MAX_KEY_BYTES
 
 # LangGraph's own channels; but a graph whose whole state is one list keeps it in the first, a function's in the second.
 _OWN_CHANNELS: Final = "__"
 _STATE_CHANNELS: Final = frozenset({"__root__", "__previous__"})
+# What a checkpoint's metadata say of its DeltaChannels: all of those that took no snapshot.
+_COUNTERS: Final = "counters_since_delta_snapshot"
+# Experimental there, so it may have gone.
+_DEAF_REDUCER: Final = getattr(reducers, "_messages_delta_reducer", object())
 _ID_BYTES: Final = 256
 _FAMILIAR_LIMIT: Final = 50_000
 
@@ -32,11 +40,23 @@ class MessageKeeper:
     """A companion that stores the messages of each put. Safe to share between threads.
 
     A process that puts on a thread for the first time sends the channel's messages whole, so that what was stored
-    without a keeper is made up for; rows that are there already stay as they are.
+    without a keeper is made up for; rows that are there already stay as they are. A DeltaChannel's are made up for by
+    its next snapshot.
     """
 
     def __init__(self) -> None:
         self._familiar: set[tuple[str, str]] = set()
+        self._deaf: set[str] = set()
+
+    def learn(self, graph: Any) -> None:
+        """Look at a compiled graph: which of its DeltaChannels, and its subgraphs', do not hear `REMOVE_ALL_MESSAGES`.
+
+        LangGraph's own reducer does not. Any other is taken to empty its channel then.
+        """
+        for one in (graph, *(subgraph for _, subgraph in graph.get_subgraphs(recurse=True))):
+            for name, channel in one.channels.items():
+                if isinstance(channel, DeltaChannel) and channel.reducer is _DEAF_REDUCER:
+                    self._deaf.add(name)
 
     def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
         """Notes what is new in each channel that holds messages; no statement."""
@@ -50,7 +70,7 @@ class MessageKeeper:
             certain = change.is_known and not change.has_losses
             if certain and not rows:
                 continue
-            _fitting_ids(request.address.thread_id, rows)
+            fitting_ids(request.address.thread_id, rows)
             found: dict[str, Any] = {
                 **request.address._asdict(),
                 "run_id": request.columns["run_id"],
@@ -61,8 +81,10 @@ class MessageKeeper:
             if not certain:
                 kind = COMPARED
                 present = [{"message_id": id} for _, _, id in _identified(change, range(len(change.value)))]
-                found["present_ids"] = _fitting_ids(request.address.thread_id, present)
+                found["present_ids"] = fitting_ids(request.address.thread_id, present)
             changes.append((kind, orjson.dumps(found)))
+        if counters := request.labels.get(_COUNTERS):
+            changes += self._written(request, counters)
         assert plan.note is not None
         plan.note.messages += changes
         return ()
@@ -77,6 +99,22 @@ class MessageKeeper:
     def forget_thread(self, thread_id: str) -> None:
         """The next put looks at the branch again."""
         self._familiar = {key for key in self._familiar if key[0] != thread_id}
+
+    def _written(self, request: PutRequest, counters: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
+        """The DeltaChannels that the superstep wrote to, unless they took a snapshot."""
+        if request.parent is None:
+            return
+        values = request.checkpoint["channel_values"]
+        for channel in request.new_versions:
+            if channel in counters and channel not in values:
+                found = {
+                    **request.address._asdict(),
+                    "parent_checkpoint_id": request.parent.checkpoint_id,
+                    "run_id": request.columns["run_id"],
+                    "channel": channel,
+                    "hears_remove_all": channel not in self._deaf,
+                }
+                yield WRITTEN, orjson.dumps(found)
 
     def _is_familiar(self, plan: PutPlan) -> bool:
         address = plan.request.address
@@ -149,7 +187,7 @@ def _identified(change: ListChange, places: Iterable[int]) -> Iterator[tuple[int
         if ordinals is None:
             ordinals = _ordinals(change)
         suffix = f"-{ordinals[place]}" if ordinals[place] > 1 else ""
-        yield place, message, _fingerprint(message) + suffix
+        yield place, message, content_id(message) + suffix
 
 
 def _ordinals(change: ListChange) -> dict[int, int]:
@@ -157,7 +195,7 @@ def _ordinals(change: ListChange) -> dict[int, int]:
     marks: Sequence[Any] = (
         split_digests(change.fingerprints)
         if change.fingerprints is not None
-        else [_fingerprint(element) if isinstance(element, BaseMessage) else None for element in change.value]
+        else [content_id(element) if isinstance(element, BaseMessage) else None for element in change.value]
     )
     seen: Counter[Any] = Counter()
     ordinals = {}
@@ -167,12 +205,12 @@ def _ordinals(change: ListChange) -> dict[int, int]:
     return ordinals
 
 
-def _fingerprint(message: BaseMessage) -> str:
-    """The same in every process, unlike the codec's."""
+def content_id(message: BaseMessage) -> str:
+    """An id for a message without one, of what it says. The same in every process, unlike the codec's fingerprints."""
     return xxhash.xxh3_128_hexdigest(orjson.dumps(to_json(message.__dict__)[0]))
 
 
-def _fitting_ids(thread_id: str, rows: Sequence[dict[str, Any]]) -> list[str]:
+def fitting_ids(thread_id: str, rows: Sequence[dict[str, Any]]) -> list[str]:
     """The rows' ids, after those that PostgreSQL cannot store or index have been replaced by fingerprints."""
     room = min(_ID_BYTES, (MAX_KEY_BYTES - len(thread_id.encode())) // 2)
     for row in rows:

@@ -12,6 +12,7 @@ from langgraph_pgstate.codec import frames
 ADDED: Final = "added"
 ADDED_IN_SUBGRAPH: Final = "added_in_subgraph"
 COMPARED: Final = "compared"
+WRITTEN: Final = "written"
 
 _FORMAT: Final = 1
 
@@ -25,8 +26,8 @@ class Note:
         spans: Rows of `spans`.
         events: Rows of `events`.
         forks: Checkpoints that may not be their parent's first child.
-        messages: How channels' messages changed at checkpoints, each with its kind: `ADDED`, `ADDED_IN_SUBGRAPH` or
-            `COMPARED`.
+        messages: How channels' messages changed at checkpoints, each with its kind: `ADDED`, `ADDED_IN_SUBGRAPH`,
+            `COMPARED` or `WRITTEN`.
         begun: Thread and id of the runs that begin here, whose earlier attempts may have left spans running.
         ended: Thread, run and start of the runs that have ended.
         thread_ids: The threads they belong to, sorted, if they were not noted with one.

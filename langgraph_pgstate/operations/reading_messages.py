@@ -90,6 +90,7 @@ async def get_conversation(port: Port, queries: Queries, question: ConversationQ
             "thread_id": question.thread_id,
             "message_ids": [change.message_id for change in chosen],
             "checkpoint_ids": [change.checkpoint_id for change in chosen],
+            "channel": chosen[0].channel,
         },
     )
     return tuple(Message(*row) for row in found)

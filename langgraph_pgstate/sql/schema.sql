@@ -12,7 +12,8 @@ CREATE TABLE /*schema*/migrations (
 
 -- A thread is one conversation or task. Its row is made by its first put and touched every few seconds while it
 -- lives, so that listing threads never reads checkpoints. `version` counts updates of title and metadata, so that a
--- stale one can be refused. A thread that was forked off another says from where.
+-- stale one can be refused. A thread that was forked off another says from where. `pgstate maintain` deletes it after
+-- `expires_at`, which moves along with `updated_at` where a `ttl` is set.
 CREATE TABLE /*schema*/threads (
     thread_id text COLLATE "C" NOT NULL,
     agent text,
@@ -27,6 +28,7 @@ CREATE TABLE /*schema*/threads (
     expires_at timestamptz,
     forked_from_thread_id text COLLATE "C",
     forked_from_checkpoint_id text COLLATE "C",
+    ttl interval,
     PRIMARY KEY (thread_id)
 );
 CREATE INDEX threads_updated_at_idx ON /*schema*/threads (updated_at DESC, thread_id);
@@ -164,7 +166,8 @@ CREATE TABLE /*schema*/projections (
 CREATE INDEX projections_state_idx ON /*schema*/projections USING gin (state jsonb_path_ops);
 
 -- A run is one invocation of a graph on a thread. A running one whose `alive_until` has passed was left by a process that
--- died: its holder renews it while it lives.
+-- died: its holder renews it while it lives. Steps, tokens and cost are those of all its attempts, `steps_before` those of
+-- the ones before the last; the other columns tell of the last, `first_started_at` of the first.
 CREATE TABLE /*schema*/runs (
     thread_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,
@@ -188,6 +191,8 @@ CREATE TABLE /*schema*/runs (
     error_traceback text,
     input jsonb,
     output jsonb,
+    first_started_at timestamptz,
+    steps_before integer NOT NULL DEFAULT 0,
     PRIMARY KEY (thread_id, run_id)
 );
 CREATE INDEX runs_thread_id_idx ON /*schema*/runs (thread_id, started_at DESC);
@@ -280,7 +285,7 @@ CREATE INDEX tool_executions_tool_idx ON /*schema*/tool_executions (tool, starte
 CREATE INDEX tool_executions_status_idx ON /*schema*/tool_executions (status, started_at) WHERE status <> 'success';
 
 -- Every chat message once, where it first appeared; an edit or a removal is a row of its own (`change`: added, edited,
--- removed). `position` is its place in the channel at that checkpoint.
+-- removed). `position` is its place in the channel at that checkpoint; one that stands in two channels has a row in each.
 CREATE TABLE /*schema*/messages (
     thread_id text COLLATE "C" NOT NULL,
     message_id text COLLATE "C" NOT NULL,
@@ -298,7 +303,7 @@ CREATE TABLE /*schema*/messages (
     tool_call_id text COLLATE "C",
     input_tokens bigint,
     output_tokens bigint,
-    PRIMARY KEY (thread_id, message_id, checkpoint_id)
+    PRIMARY KEY (thread_id, message_id, checkpoint_id, channel)
 );
 CREATE INDEX messages_search_idx ON /*schema*/messages USING gin (to_tsvector('simple', left(content, 100000)))
     WHERE content IS NOT NULL;

@@ -62,10 +62,15 @@ ORDER BY l.checkpoint_id DESC, l.checkpoint_ns;
 
 -- name: begin_fork
 -- Makes a fork's thread after its source, or holds one that is there; answers what that one was forked from, or no row if there is no source.
-INSERT INTO /*schema*/threads AS stored (thread_id, agent, user_id, tenant_id, title, metadata)
-SELECT :target_id::text, s.agent, s.user_id, s.tenant_id, s.title, s.metadata
+INSERT INTO /*schema*/threads AS stored (thread_id, agent, user_id, tenant_id, title, metadata, ttl, expires_at)
+SELECT :target_id::text, s.agent, s.user_id, s.tenant_id, s.title, s.metadata, s.ttl, now() + s.ttl
 FROM /*schema*/threads s WHERE s.thread_id = :source_id::text
-ON CONFLICT (thread_id) DO UPDATE SET updated_at = excluded.updated_at
+ON CONFLICT (thread_id) DO UPDATE SET
+    updated_at = excluded.updated_at,
+    -- As in `put_checkpoint`.
+    expires_at = coalesce(
+        ((excluded.updated_at AT TIME ZONE 'UTC') + stored.ttl) AT TIME ZONE 'UTC', stored.expires_at
+    )
 RETURNING forked_from_thread_id, forked_from_checkpoint_id;
 
 -- name: has_history
@@ -164,7 +169,7 @@ WITH RECURSIVE lineage AS (
             WHERE c.thread_id = :source_id AND c.checkpoint_ns = '' AND c.checkpoint_id = g.checkpoint_id
         )
     )
-    ON CONFLICT (thread_id, message_id, checkpoint_id) DO NOTHING
+    ON CONFLICT (thread_id, message_id, checkpoint_id, channel) DO NOTHING
 ), copied_executions AS (
     INSERT INTO /*schema*/tool_executions (
         thread_id, idempotency_key, tool, status, attempt, agent, tool_call_id, run_id, task_id, checkpoint_ns,

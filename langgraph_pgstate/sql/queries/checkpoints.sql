@@ -21,7 +21,11 @@ WITH base AS MATERIALIZED (
 --+touching|touching_recorded         agent = coalesce(excluded.agent, threads.agent),
 --+touching|touching_recorded         user_id = coalesce(excluded.user_id, threads.user_id),
 --+touching|touching_recorded         tenant_id = coalesce(excluded.tenant_id, threads.tenant_id),
---+touching|touching_recorded         updated_at = excluded.updated_at
+--+touching|touching_recorded         updated_at = excluded.updated_at,
+--+touching|touching_recorded         -- In UTC, because a sum in the session's time zone is not immutable, which Citus wants here.
+--+touching|touching_recorded         expires_at = coalesce(
+--+touching|touching_recorded             ((excluded.updated_at AT TIME ZONE 'UTC') + threads.ttl) AT TIME ZONE 'UTC', threads.expires_at
+--+touching|touching_recorded         )
 --+touching|touching_recorded )
 --+recorded|touching_recorded , noted AS (
 --+recorded|touching_recorded     INSERT INTO /*schema*/journal (thread_id, entry_id, run_id, data)

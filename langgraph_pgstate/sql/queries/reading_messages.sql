@@ -30,13 +30,13 @@ WHERE m.thread_id = :thread_id AND m.checkpoint_ns = '' AND (:channel::text IS N
 ORDER BY l.depth DESC NULLS FIRST, m.checkpoint_id, m.position, m.message_id;
 
 -- name: get_messages
--- Some messages of a thread, each as it stood at one checkpoint, in the order asked for.
+-- Some messages of a channel of a thread, each as it stood at one checkpoint, in the order asked for.
 SELECT m.thread_id, m.message_id, m.checkpoint_id, m.checkpoint_ns, m.channel, m.position, m.change, m.created_at,
     m.run_id, m.role, m.agent, m.content, m.tool_calls, m.tool_call_id, m.input_tokens, m.output_tokens
 FROM unnest(:message_ids::text[], :checkpoint_ids::text[]) WITH ORDINALITY AS wanted (message_id, checkpoint_id, number)
     JOIN /*schema*/messages m
         ON m.thread_id = :thread_id::text AND m.message_id = wanted.message_id
-            AND m.checkpoint_id = wanted.checkpoint_id
+            AND m.checkpoint_id = wanted.checkpoint_id AND m.channel = :channel::text
 ORDER BY wanted.number;
 
 -- name: has_checkpoint
@@ -49,7 +49,7 @@ SELECT EXISTS (
 -- name: search_messages
 -- A page of the messages of all threads, or of one user's or tenant's, that hold some words, newest or best first, below a cursor. What an edit has replaced is left out.
 WITH found AS (
-    SELECT m.thread_id, m.message_id, m.checkpoint_id, m.created_at,
+    SELECT m.thread_id, m.message_id, m.checkpoint_id, m.channel, m.created_at,
         CASE WHEN :by_rank::boolean
             THEN ts_rank(
                 to_tsvector('simple', left(m.content, 100000)), websearch_to_tsquery('simple', :query::text)
@@ -64,12 +64,18 @@ WITH found AS (
             WHERE e.thread_id = m.thread_id AND e.message_id = m.message_id AND e.checkpoint_id > m.checkpoint_id
                 AND e.change = 'edited'
         )
+        -- One that came into several channels at once is found in one of them.
+        AND NOT EXISTS (
+            SELECT 1 FROM /*schema*/messages d
+            WHERE d.thread_id = m.thread_id AND d.message_id = m.message_id AND d.checkpoint_id = m.checkpoint_id
+                AND (d.channel <> 'messages', d.channel) < (m.channel <> 'messages', m.channel)
+        )
         AND (:user_id::text IS NULL AND :tenant_id::text IS NULL OR EXISTS (
             SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = m.thread_id
                 AND (:user_id IS NULL OR t.user_id = :user_id) AND (:tenant_id IS NULL OR t.tenant_id = :tenant_id)
         ))
 ), page AS (
-    SELECT f.thread_id, f.message_id, f.checkpoint_id, f.score FROM found f
+    SELECT f.thread_id, f.message_id, f.checkpoint_id, f.channel, f.score FROM found f
     WHERE f.score < :cursor_score::double precision OR f.score = :cursor_score
         AND (f.thread_id, f.message_id, f.checkpoint_id)
             > (:cursor_thread::text, :cursor_message::text, :cursor_id::text)
@@ -83,12 +89,13 @@ SELECT m.thread_id, m.message_id, m.checkpoint_id, m.checkpoint_ns, m.channel, m
     p.score
 FROM page p JOIN /*schema*/messages m
     ON m.thread_id = p.thread_id AND m.message_id = p.message_id AND m.checkpoint_id = p.checkpoint_id
+        AND m.channel = p.channel
 ORDER BY p.score DESC, p.thread_id, p.message_id, p.checkpoint_id;
 
 -- name: search_messages_of_thread
 -- The same for one thread.
 WITH found AS (
-    SELECT m.thread_id, m.message_id, m.checkpoint_id, m.created_at,
+    SELECT m.thread_id, m.message_id, m.checkpoint_id, m.channel, m.created_at,
         CASE WHEN :by_rank::boolean
             THEN ts_rank(
                 to_tsvector('simple', left(m.content, 100000)), websearch_to_tsquery('simple', :query::text)
@@ -103,8 +110,14 @@ WITH found AS (
             WHERE e.thread_id = m.thread_id AND e.message_id = m.message_id AND e.checkpoint_id > m.checkpoint_id
                 AND e.change = 'edited'
         )
+        -- One that came into several channels at once is found in one of them.
+        AND NOT EXISTS (
+            SELECT 1 FROM /*schema*/messages d
+            WHERE d.thread_id = m.thread_id AND d.message_id = m.message_id AND d.checkpoint_id = m.checkpoint_id
+                AND (d.channel <> 'messages', d.channel) < (m.channel <> 'messages', m.channel)
+        )
 ), page AS (
-    SELECT f.thread_id, f.message_id, f.checkpoint_id, f.score FROM found f
+    SELECT f.thread_id, f.message_id, f.checkpoint_id, f.channel, f.score FROM found f
     WHERE f.score < :cursor_score::double precision OR f.score = :cursor_score
         AND (f.thread_id, f.message_id, f.checkpoint_id)
             > (:cursor_thread::text, :cursor_message::text, :cursor_id::text)
@@ -118,4 +131,5 @@ SELECT m.thread_id, m.message_id, m.checkpoint_id, m.checkpoint_ns, m.channel, m
     p.score
 FROM page p JOIN /*schema*/messages m
     ON m.thread_id = p.thread_id AND m.message_id = p.message_id AND m.checkpoint_id = p.checkpoint_id
+        AND m.channel = p.channel
 ORDER BY p.score DESC, p.thread_id, p.message_id, p.checkpoint_id;

@@ -2,14 +2,15 @@
 -- Starts and ends runs; a run whose row or thread is gone is not made again, an ended one not reopened by what is late.
 INSERT INTO /*schema*/runs AS stored (
     thread_id, run_id, attempt, status, agent, tenant_id, user_id, holder_id, alive_until, started_at, ended_at,
-    first_checkpoint_id, last_checkpoint_id, steps, error_type, error_message, error_traceback, input, output
+    first_checkpoint_id, last_checkpoint_id, steps, error_type, error_message, error_traceback, input, output,
+    first_started_at
 )
 SELECT
     s.thread_id, s.run_id, coalesce(s.attempt, 1), s.status, coalesce(s.agent, t.agent),
     coalesce(s.tenant_id, t.tenant_id), coalesce(s.user_id, t.user_id), s.holder_id,
     CASE WHEN s.ended_at IS NULL THEN now() + make_interval(secs => :ttl::double precision) END,
     to_timestamp(s.started_at), to_timestamp(s.ended_at), s.first_checkpoint_id, s.last_checkpoint_id, s.steps,
-    s.error_type, s.error_message, s.error_traceback, s.input, s.output
+    s.error_type, s.error_message, s.error_traceback, s.input, s.output, to_timestamp(s.started_at)
 FROM (
     -- Of several rows of one run the last.
     SELECT DISTINCT ON (thread_id COLLATE "C", run_id COLLATE "C")
@@ -45,7 +46,10 @@ ON CONFLICT (thread_id, run_id) DO UPDATE SET
     ended_at = excluded.ended_at,
     first_checkpoint_id = coalesce(stored.first_checkpoint_id, excluded.first_checkpoint_id),
     last_checkpoint_id = coalesce(excluded.last_checkpoint_id, stored.last_checkpoint_id),
-    steps = excluded.steps,
+    steps = excluded.steps
+        + CASE WHEN excluded.started_at = stored.started_at THEN stored.steps_before ELSE stored.steps END,
+    steps_before = CASE WHEN excluded.started_at = stored.started_at THEN stored.steps_before ELSE stored.steps END,
+    first_started_at = coalesce(stored.first_started_at, stored.started_at),
     error_type = excluded.error_type,
     error_message = excluded.error_message,
     error_traceback = excluded.error_traceback,
@@ -175,16 +179,17 @@ ORDER BY s.thread_id COLLATE "C", s.event_id COLLATE "C"
 ON CONFLICT (thread_id, event_id) DO NOTHING;
 
 -- name: total_runs
--- Sums up the tokens and the cost of some runs from their LLM spans.
+-- Sums up the tokens and the cost of some runs from the LLM spans of all their attempts.
 UPDATE /*schema*/runs SET
     input_tokens = sums.input_tokens, output_tokens = sums.output_tokens, cost = sums.cost
-FROM unnest(:thread_ids::text[], :run_ids::text[], :sinces::double precision[]) AS ended (thread_id, run_id, since)
+FROM unnest(:thread_ids::text[], :run_ids::text[]) AS ended (thread_id, run_id)
+JOIN /*schema*/runs r ON r.thread_id = ended.thread_id AND r.run_id = ended.run_id AND r.thread_id = ANY(:thread_ids)
 CROSS JOIN LATERAL (
     SELECT coalesce(sum(s.input_tokens), 0) AS input_tokens, coalesce(sum(s.output_tokens), 0) AS output_tokens,
         coalesce(sum(s.cost), 0) AS cost
     FROM /*schema*/spans s
     WHERE s.thread_id = ended.thread_id AND s.run_id = ended.run_id AND s.kind = 'llm'
-        AND s.started_at >= to_timestamp(ended.since)
+        AND s.started_at >= coalesce(r.first_started_at, r.started_at)
 ) AS sums
 WHERE runs.thread_id = ended.thread_id AND runs.run_id = ended.run_id AND runs.thread_id = ANY(:thread_ids);
 

@@ -80,9 +80,11 @@ LIMIT 1;
 -- Copies a thread under its ids, from one snapshot, with its messages, projection, labels and tool executions, so that results recorded before the copy are reused in it; its runs, spans and events stay its own. Metadata that names the thread names the copy.
 WITH copied_thread AS (
     INSERT INTO /*schema*/threads (
-        thread_id, agent, user_id, tenant_id, title, metadata, forked_from_thread_id, forked_from_checkpoint_id
+        thread_id, agent, user_id, tenant_id, title, metadata, forked_from_thread_id, forked_from_checkpoint_id, ttl,
+        expires_at
     )
-    SELECT :target_id, agent, user_id, tenant_id, title, metadata, forked_from_thread_id, forked_from_checkpoint_id
+    SELECT :target_id, agent, user_id, tenant_id, title, metadata, forked_from_thread_id, forked_from_checkpoint_id, ttl,
+        now() + ttl
     FROM /*schema*/threads WHERE thread_id = :source_id
     ON CONFLICT (thread_id) DO NOTHING
 ), copied_segments AS (
@@ -104,7 +106,7 @@ WITH copied_thread AS (
     SELECT :target_id, message_id, checkpoint_id, checkpoint_ns, channel, position, change, created_at, run_id, role,
         agent, content, tool_calls, tool_call_id, input_tokens, output_tokens
     FROM /*schema*/messages WHERE thread_id = :source_id
-    ON CONFLICT (thread_id, message_id, checkpoint_id) DO NOTHING
+    ON CONFLICT (thread_id, message_id, checkpoint_id, channel) DO NOTHING
 ), copied_projection AS (
     INSERT INTO /*schema*/projections (thread_id, checkpoint_id, updated_at, state)
     SELECT :target_id, checkpoint_id, updated_at, state FROM /*schema*/projections WHERE thread_id = :source_id
@@ -161,7 +163,7 @@ WHERE m.thread_id = :source_id AND EXISTS (
     SELECT 1 FROM /*schema*/checkpoints c
     WHERE c.thread_id = :target_id AND c.checkpoint_ns = m.checkpoint_ns AND c.checkpoint_id = m.checkpoint_id
 )
-ON CONFLICT (thread_id, message_id, checkpoint_id) DO NOTHING;
+ON CONFLICT (thread_id, message_id, checkpoint_id, channel) DO NOTHING;
 
 -- name: list_thread_ids
 -- A page of thread ids in their own order, beyond a cursor, for jobs that visit every thread.

@@ -1,0 +1,42 @@
+-- name: set_expiry
+-- Sets how long a thread lives after it was touched last, or when it expires whatever happens, or neither; answers when.
+UPDATE /*schema*/threads SET
+    ttl = :ttl::interval,
+    expires_at = coalesce(:at::timestamptz, now() + coalesce(:ttl, :after::interval))
+WHERE thread_id = :thread_id::text
+RETURNING expires_at;
+
+-- name: begin_ttl
+-- Gives a thread that has no other checkpoint yet, and nothing said about it, the time to live of new ones.
+UPDATE /*schema*/threads SET ttl = :ttl::interval, expires_at = now() + :ttl
+WHERE thread_id = :thread_id::text AND ttl IS NULL AND expires_at IS NULL AND NOT EXISTS (
+    SELECT 1 FROM /*schema*/checkpoints c
+    WHERE c.thread_id = :thread_id AND c.checkpoint_ns = '' AND c.checkpoint_id <> :checkpoint_id::text
+);
+
+-- name: list_expired
+-- A page of threads whose time has passed, longest ago first, beyond a cursor; without those that are in use.
+SELECT t.expires_at, t.thread_id FROM /*schema*/threads t
+WHERE t.expires_at <= now() AND (t.expires_at, t.thread_id) > (:cursor_at::timestamptz, :cursor_id::text)
+    AND t.updated_at <= now() - make_interval(secs => :quiet::double precision)
+    AND NOT EXISTS (
+        SELECT 1 FROM /*schema*/runs r
+        WHERE r.thread_id = t.thread_id AND r.status IN ('pending', 'running') AND r.alive_until > now()
+    )
+    AND NOT EXISTS (
+        SELECT 1 FROM /*schema*/leases l
+        WHERE l.thread_id = t.thread_id AND l.holder_id IS NOT NULL AND l.expires_at > now()
+    )
+ORDER BY t.expires_at, t.thread_id
+LIMIT :page_size;
+
+-- name: hold_expired
+-- Locks a thread's row until the transaction ends, if its time has passed and it is not in use; not if another has locked it.
+SELECT 1 FROM /*schema*/threads t
+WHERE t.thread_id = :thread_id::text AND t.expires_at <= now()
+    AND t.updated_at <= now() - make_interval(secs => :quiet::double precision)
+    AND NOT EXISTS (
+        SELECT 1 FROM /*schema*/runs r
+        WHERE r.thread_id = :thread_id AND r.status IN ('pending', 'running') AND r.alive_until > now()
+    )
+FOR UPDATE SKIP LOCKED;
