@@ -40,6 +40,10 @@ class SteppingPort:
         self._connection = connection
         self._gate = gate
 
+    @property
+    def is_in_transaction(self) -> bool:
+        return self._port.is_in_transaction
+
     async def fetch(self, query: Any, parameters: Any) -> Any:
         self._gate()
         return await self._port.fetch(query, parameters)

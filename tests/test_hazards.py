@@ -21,6 +21,7 @@ from typing_extensions import TypedDict
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import DatabaseError
 from langgraph_pgstate.operations import planning
+from langgraph_pgstate.operations.messages import MessageKeeper
 
 
 @contextmanager
@@ -633,13 +634,42 @@ def test_a_message_mutated_in_place_is_stored_again(saver: PGStateSaver, count: 
     assert values_of(saver, third)["messages"] == live
 
 
+@pytest.mark.parametrize("word", ["short", "long " * 10_000])
 def test_a_thread_deleted_elsewhere_has_its_row_again_after_the_next_put(
-    saver: PGStateSaver, dsn: str, schema: str, connection: psycopg.Connection
+    saver: PGStateSaver, dsn: str, schema: str, connection: psycopg.Connection, word: str
 ) -> None:
-    """Guard: `put_checkpoint_alone` looks for the thread's row; this process touched it a moment ago."""
+    """Guard: `put_checkpoint` and `put_checkpoint_alone` look for the thread's row, touched here a moment ago."""
     first = put_values(saver, config_of("t"), {"topic": {"word": "before"}})
     with other_saver(dsn, schema) as other:
         other.delete_thread("t")
-    second = put_values(saver, first, {"topic": {"word": "after"}}, step=1)
+    second = put_values(saver, first, {"topic": {"word": word}}, step=1)
     assert count(connection, schema, "threads") == 1
-    assert values_of(saver, second) == {"topic": {"word": "after"}}
+    assert values_of(saver, second) == {"topic": {"word": word}}
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+@pytest.mark.parametrize("in_transaction", [False, True])
+@pytest.mark.parametrize("word", ["short", "long " * 10_000])
+def test_a_checkpoint_put_again_is_replaced_without_harm_to_a_transaction(
+    dsn: str,
+    schema: str,
+    saver: PGStateSaver,
+    connection: psycopg.Connection,
+    word: str,
+    in_transaction: bool,
+    is_recorded: bool,
+) -> None:
+    """Guard: the statement that fails where a checkpoint is already is sent in no transaction of a caller, and once."""
+    first = put_values(saver, config_of("t"), {"topic": "first"})
+    second = put_values(saver, first, {"topic": "second"}, step=1)
+    with psycopg.connect(dsn, autocommit=not in_transaction) as own:
+        own.execute("SELECT 1")
+        companion = MessageKeeper() if is_recorded else None
+        writer = PGStateSaver(own, schema=schema, companion=companion)
+        writer._knowledge.touches.note("t", time.monotonic())
+        values = {"topic": {"word": word}, "messages": messages(0, 1)}
+        put_values(writer, first, values, step=1, id=id_of(second))
+        assert not own.closed
+    assert values_of(saver, second) == values
+    assert count(connection, schema, "checkpoints") == 2
+    assert count(connection, schema, "journal") == is_recorded

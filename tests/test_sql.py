@@ -121,7 +121,7 @@ def test_query_names_are_unique_over_all_files() -> None:
     found = [name for file in FILES for name in re.findall(r"^-- name: (\w+)$", read(file), re.MULTILINE)]
     assert sorted(set(found)) == sorted(found)
     variants = {
-        "put_checkpoint": ["recorded", "touching", "touching_recorded"],
+        "put_checkpoint": ["recorded", "replacing", "replacing_recorded", "touching", "touching_recorded"],
         "put_checkpoint_alone": ["recorded"],
         "list_threads": ["of_user", "of_tenant", "with_status"],
         "list_runs": ["of_thread", "with_status", "failed"],
@@ -349,8 +349,9 @@ def record_calls(connection: psycopg.Connection, schema: str) -> dict[str, dict[
         alone: Any = config_of("alone")
         for step in range(2):
             alone = unaccompanied.put(*put_arguments(alone, step, messages=[HumanMessage("long " * 1000)] * (step + 1)))
-        # Its segments are there already; sent again it has others.
-        calls["put_checkpoint"]["new_ids"] = [-number for number, _ in enumerate(calls["put_checkpoint"]["new_ids"], 1)]
+        # It is there already, and so are its segments; sent again it is another.
+        sent = calls["put_checkpoint"]
+        sent.update(checkpoint_id=sent["checkpoint_id"] + "-2", new_ids=[-id for id in sent["new_ids"]])
         for ids in ("ab", "b"):
             messages = [HumanMessage(id, id=id) for id in ids]
             fork: Any = {"configurable": {**config["configurable"], "thread_id": "copy"}}

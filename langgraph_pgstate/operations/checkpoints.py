@@ -53,6 +53,7 @@ _PUT_ATTEMPTS: Final = 4
 _READ_ATTEMPTS: Final = 3
 _RUN_ID_BYTES: Final = 512
 _INT4_MAX: Final = 2**31 - 1
+_UNIQUE_VIOLATION: Final = "23505"
 
 _logger = logging.getLogger("langgraph_pgstate")
 
@@ -98,14 +99,21 @@ async def put(
         plan = await _plan_from_database(port, queries, codec, request, plan.parent)
     else:
         plan.tried = True
+    # What fails in a caller's transaction would end that.
+    replaces = port.is_in_transaction
     for _ in range(_PUT_ATTEMPTS):
         try:
-            if await _send(port, queries, codec, plan, touch_thread, companion, config, guard):
+            if await _send(port, queries, codec, plan, touch_thread, replaces, companion, config, guard):
                 return plan.manifest
         except StaleHeadError:
             # What its tasks have written already, ahead of it, belongs to nothing.
             await port.execute(queries.delete_orphan_writes, request.address._asdict())
             raise
+        except Exception as error:
+            if replaces or touch_thread or getattr(error, "sqlstate", None) != _UNIQUE_VIOLATION:
+                raise
+            replaces = True
+            continue
         # A checkpoint that this one inherits from was deleted, or replaced, since it was read.
         plan = await _plan_from_database(port, queries, codec, request)
         touch_thread = True
@@ -118,6 +126,7 @@ async def _send(
     codec: ValueCodec,
     plan: PutPlan,
     touch_thread: bool,
+    replaces: bool,
     companion: Companion | None,
     config: Mapping[str, Any] | None,
     guard: Guard | None,
@@ -130,7 +139,7 @@ async def _send(
         # Before its parameters, because a companion may know whose run the checkpoint belongs to.
         others = companion.before_put(plan, config or {})
     parameters = plan.parameters(codec, touch_thread)
-    query, recorded = _query_of(queries, plan, touch_thread)
+    query, recorded = _query_of(queries, plan, touch_thread, replaces)
     put: Statement = (query, parameters)
     noting: Statement | None = None
     if plan.note:
@@ -150,10 +159,12 @@ async def _send(
         return await _execute(port, queries, plan, put, noting, others, guard)
 
 
-def _query_of(queries: Queries, plan: PutPlan, touch_thread: bool) -> tuple[NamedQuery, NamedQuery]:
+def _query_of(queries: Queries, plan: PutPlan, touch_thread: bool, replaces: bool) -> tuple[NamedQuery, NamedQuery]:
     """The query that stores a plan, and the one that also notes what is to be recorded with it."""
     if touch_thread:
         return queries.put_checkpoint_touching, queries.put_checkpoint_touching_recorded
+    if replaces:
+        return queries.put_checkpoint_replacing, queries.put_checkpoint_replacing_recorded
     if plan.is_alone:
         return queries.put_checkpoint_alone, queries.put_checkpoint_alone_recorded
     return queries.put_checkpoint, queries.put_checkpoint_recorded

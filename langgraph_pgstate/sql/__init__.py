@@ -8,7 +8,9 @@ A query file holds statements like
 
 `/*schema*/` stands before every table and leaves the file valid SQL; `:parameter` names become `$1 … $n` in the order
 of their first use. Both are resolved once per schema. A line that begins with `--+recorded` belongs to a variant of the
-query alone, `<name>_recorded`; there may be several variants, and a line may belong to some: `--+recorded|touching`.
+query alone, `<name>_recorded`; there may be several variants, and a line may belong to some: `--+replacing|touching`.
+A third comment line may name the variants, `-- variants: recorded, touching, touching_recorded`: the last has the lines
+of both.
 """
 
 from __future__ import annotations
@@ -18,13 +20,12 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from itertools import chain
 
 from langgraph_pgstate.settings import check_schema_name
 
 _MARKER = "/*schema*/"
 _SCHEMA_NAME = "/*schema_name*/pgstate"
-_HEADER = re.compile(r"^-- name: (\w+)\n((?:-- .*\n)+)", re.MULTILINE)
+_HEADER = re.compile(r"^-- name: (\w+)\n((?:-- (?!variants: ).*\n)+)(?:-- variants: (.*)\n)?", re.MULTILINE)
 _VARIANT_LINE = re.compile(r"^--\+([\w|]+) (.*\n)", re.MULTILINE)
 _MONTH = re.compile(r"[0-9]{4,}_[0-9]{2}")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
@@ -200,16 +201,27 @@ def _load(schema: str, folder: str) -> list[NamedQuery]:
             body = text[header.end() : following.start() if following else len(text)].strip().rstrip(";")
             purpose = " ".join(line.removeprefix("-- ") for line in header.group(2).splitlines())
             name = header.group(1)
-            found.append(_parse(name, purpose, _in_schema(_variant(body, None), schema)))
-            names = (match.group(1).split("|") for match in _VARIANT_LINE.finditer(body))
-            for variant in dict.fromkeys(chain.from_iterable(names)):
+            found.append(_parse(name, purpose, _in_schema(_variant(body, ""), schema)))
+            for variant in _variants(header.group(3), body):
                 found.append(_parse(f"{name}_{variant}", purpose, _in_schema(_variant(body, variant), schema)))
     return found
 
 
-def _variant(body: str, name: str | None) -> str:
+def _variants(declared: str | None, body: str) -> list[str]:
+    """The variants a statement says it has, or those that its lines are of."""
+    if declared:
+        return declared.split(", ")
+    return [*dict.fromkeys(match.group(1) for match in _VARIANT_LINE.finditer(body))]
+
+
+def _variant(body: str, name: str) -> str:
     """A statement with the lines of one of its variants, and without those of the others."""
-    return _VARIANT_LINE.sub(lambda match: match.group(2) if name in match.group(1).split("|") else "", body)
+
+    def kept(match: re.Match[str]) -> str:
+        belongs = any(f"_{each}_" in f"_{name}_" for each in match.group(1).split("|"))
+        return match.group(2) if belongs else ""
+
+    return _VARIANT_LINE.sub(kept, body)
 
 
 def _parse(name: str, purpose: str, body: str) -> NamedQuery:

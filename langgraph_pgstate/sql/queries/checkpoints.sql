@@ -1,12 +1,17 @@
 -- name: put_checkpoint
--- Stores a checkpoint and its new segments, and may touch its thread; touches no row, and writes nothing, when the checkpoint it inherits values from is gone or was written again.
+-- Stores a checkpoint and its new segments; touches no row, and writes nothing, when the checkpoint it inherits values from is gone or was written again, or its thread's row is gone. Fails where there is one of that id, which costs less than looking; two variants replace it.
+-- variants: recorded, replacing, replacing_recorded, touching, touching_recorded
 WITH base AS MATERIALIZED (
     -- The lock keeps a concurrent prune from deleting what this checkpoint is about to refer to.
     SELECT revision FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :base_id::text
     FOR KEY SHARE
 ), held AS MATERIALIZED (
-    SELECT 1 WHERE :base_id IS NULL OR EXISTS (SELECT 1 FROM base WHERE base.revision = :base_revision::bigint)
+    SELECT 1 WHERE EXISTS (SELECT 1 FROM base WHERE base.revision = :base_revision::bigint)
+        OR :base_id IS NULL AND (
+            EXISTS (SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id)
+--+touching             OR true
+        )
 ), new_segments AS (
     -- The frames come end to end in one parameter: an array of them would have to be sent as text.
     INSERT INTO /*schema*/segments (thread_id, segment_id, data)
@@ -14,23 +19,23 @@ WITH base AS MATERIALIZED (
     FROM held CROSS JOIN LATERAL unnest(:new_ids::integer[], :new_starts::integer[], :new_lengths::integer[])
         AS new (segment_id, start, length)
 )
---+touching|touching_recorded , touched AS (
---+touching|touching_recorded     INSERT INTO /*schema*/threads (thread_id, agent, user_id, tenant_id)
---+touching|touching_recorded     SELECT :thread_id, :agent::text, :user_id::text, :tenant_id::text FROM held
---+touching|touching_recorded     ON CONFLICT (thread_id) DO UPDATE SET
---+touching|touching_recorded         agent = coalesce(excluded.agent, threads.agent),
---+touching|touching_recorded         user_id = coalesce(excluded.user_id, threads.user_id),
---+touching|touching_recorded         tenant_id = coalesce(excluded.tenant_id, threads.tenant_id),
---+touching|touching_recorded         updated_at = excluded.updated_at,
---+touching|touching_recorded         -- In UTC, because a sum in the session's time zone is not immutable, which Citus wants here.
---+touching|touching_recorded         expires_at = coalesce(
---+touching|touching_recorded             ((excluded.updated_at AT TIME ZONE 'UTC') + threads.ttl) AT TIME ZONE 'UTC', threads.expires_at
---+touching|touching_recorded         )
---+touching|touching_recorded )
---+recorded|touching_recorded , noted AS (
---+recorded|touching_recorded     INSERT INTO /*schema*/journal (thread_id, entry_id, run_id, data)
---+recorded|touching_recorded     SELECT :thread_id, :entry_id::text, :run_id::text, :entry::bytea FROM held
---+recorded|touching_recorded )
+--+touching , touched AS (
+--+touching     INSERT INTO /*schema*/threads (thread_id, agent, user_id, tenant_id)
+--+touching     SELECT :thread_id, :agent::text, :user_id::text, :tenant_id::text FROM held
+--+touching     ON CONFLICT (thread_id) DO UPDATE SET
+--+touching         agent = coalesce(excluded.agent, threads.agent),
+--+touching         user_id = coalesce(excluded.user_id, threads.user_id),
+--+touching         tenant_id = coalesce(excluded.tenant_id, threads.tenant_id),
+--+touching         updated_at = excluded.updated_at,
+--+touching         -- In UTC, because a sum in the session's time zone is not immutable, which Citus wants here.
+--+touching         expires_at = coalesce(
+--+touching             ((excluded.updated_at AT TIME ZONE 'UTC') + threads.ttl) AT TIME ZONE 'UTC', threads.expires_at
+--+touching         )
+--+touching )
+--+recorded , noted AS (
+--+recorded     INSERT INTO /*schema*/journal (thread_id, entry_id, run_id, data)
+--+recorded     SELECT :thread_id, :entry_id::text, :run_id::text, :entry::bytea FROM held
+--+recorded )
 INSERT INTO /*schema*/checkpoints AS stored (
     thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, revision, segment_ids,
     metadata, state, state_version
@@ -40,26 +45,27 @@ SELECT
     :step::integer, :revision::bigint, :segment_ids::integer[], :metadata::jsonb, :state::bytea,
     :state_version::integer
 FROM held
-ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
-    parent_checkpoint_id = excluded.parent_checkpoint_id,
-    run_id = excluded.run_id,
-    source = excluded.source,
-    step = excluded.step,
-    revision = excluded.revision,
-    -- What the row once referred to stays referred to: another process may be about to inherit it.
-    segment_ids = excluded.segment_ids || stored.segment_ids,
-    metadata = excluded.metadata,
-    state = excluded.state,
-    state_version = excluded.state_version;
+--+replacing|touching ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
+--+replacing|touching     parent_checkpoint_id = excluded.parent_checkpoint_id,
+--+replacing|touching     run_id = excluded.run_id,
+--+replacing|touching     source = excluded.source,
+--+replacing|touching     step = excluded.step,
+--+replacing|touching     revision = excluded.revision,
+--+replacing|touching     -- What the row once referred to stays referred to: another process may be about to inherit it.
+--+replacing|touching     segment_ids = excluded.segment_ids || stored.segment_ids,
+--+replacing|touching     metadata = excluded.metadata,
+--+replacing|touching     state = excluded.state,
+--+replacing|touching     state_version = excluded.state_version
+;
 
 -- name: put_checkpoint_alone
--- Stores a checkpoint that has no new segments and inherits nothing, for less than the whole costs; touches no row, and writes nothing, when its thread's row is gone.
+-- Stores a checkpoint that has no new segments and inherits nothing, for less than the whole costs; touches no row, and writes nothing, when its thread's row is gone. Fails where there is one of that id.
 --+recorded WITH noted AS (
 --+recorded     INSERT INTO /*schema*/journal (thread_id, entry_id, run_id, data)
 --+recorded     SELECT :thread_id, :entry_id::text, :run_id::text, :entry::bytea
 --+recorded     WHERE EXISTS (SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id)
 --+recorded )
-INSERT INTO /*schema*/checkpoints AS stored (
+INSERT INTO /*schema*/checkpoints (
     thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, revision, segment_ids,
     metadata, state, state_version
 )
@@ -67,17 +73,7 @@ SELECT
     :thread_id, :checkpoint_ns::text, :checkpoint_id::text, :parent_checkpoint_id::text, :run_id::text, :source::text,
     :step::integer, :revision::bigint, :segment_ids::integer[], :metadata::jsonb, :state::bytea,
     :state_version::integer
-WHERE EXISTS (SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id)
-ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
-    parent_checkpoint_id = excluded.parent_checkpoint_id,
-    run_id = excluded.run_id,
-    source = excluded.source,
-    step = excluded.step,
-    revision = excluded.revision,
-    segment_ids = excluded.segment_ids || stored.segment_ids,
-    metadata = excluded.metadata,
-    state = excluded.state,
-    state_version = excluded.state_version;
+WHERE EXISTS (SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id);
 
 -- name: hold_checkpoints
 -- Locks some checkpoints of a namespace against deletion until the transaction ends; answers their revisions.
