@@ -43,7 +43,12 @@ class BlockingPort:
         return in_transaction(self.connection)
 
     async def fetch(self, query: Query, parameters: Parameters) -> Rows:
-        """As `Port` says."""
+        """As `Port` says; without a cursor where nothing speaks against it."""
+        if self._statements.is_direct:
+            with self.connection.lock:
+                found = self.connection.wait(self._statements.fetch(query, parameters))
+            if found is not None:
+                return found
         cursor = self._execute(query, parameters)
         rows = cursor.fetchall()
         _free_result(cursor)
@@ -138,7 +143,12 @@ class SuspendingPort:
         return in_transaction(self.connection)
 
     async def fetch(self, query: Query, parameters: Parameters) -> Rows:
-        """As `Port` says."""
+        """As `Port` says; without a cursor where nothing speaks against it."""
+        if self._statements.is_direct:
+            async with self.connection.lock:
+                found = await self.connection.wait(self._statements.fetch(query, parameters))
+            if found is not None:
+                return found
         cursor = await self._execute(query, parameters)
         rows = await cursor.fetchall()
         _free_result(cursor)

@@ -2,7 +2,7 @@
 
 A cursor looks up how to adapt each parameter, counts what to prepare and copies its answer: on the path of a put that
 costs a tenth of the whole, and more once other work has used the processor's caches. What is sent here is of a few
-plain types, and answers with a number of rows.
+plain types; rows are read as a cursor reads them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any, Final
 
 import psycopg
 from psycopg import errors, generators
+from psycopg.adapt import Transformer
 from psycopg.pq import DiagnosticField, ExecStatus, PipelineStatus, TransactionStatus
 
-from langgraph_pgstate.types import Parameters, Query
+from langgraph_pgstate.types import Parameters, Query, Rows
 
 _TEXT, _BINARY = 0, 1
 # Beyond these a cursor does it: psycopg forgets the least used of what it has prepared.
@@ -37,10 +38,11 @@ class Statements:
         connection: A connection of either colour. Its `prepare_threshold` says what often enough is.
     """
 
-    __slots__ = ("_connection", "_counts", "_names")
+    __slots__ = ("_connection", "_counts", "_names", "_transformer")
 
     def __init__(self, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
         self._connection = connection
+        self._transformer = Transformer(connection)
         self._counts: dict[bytes, int] = {}
         self._names: dict[bytes, bytes] = {}
 
@@ -64,6 +66,30 @@ class Statements:
         Raises:
             psycopg.Error: What the server says.
         """
+        answer = yield from self._answer(query, parameters)
+        return None if answer is None else answer.command_tuples or 0
+
+    def fetch(self, query: Query, parameters: Parameters) -> Generator[Any, Any, Rows | None]:
+        """Run a statement, for the connection's `wait`.
+
+        Returns:
+            Its rows; `None` as `execute` does.
+
+        Raises:
+            psycopg.Error: What the server says.
+        """
+        answer = yield from self._answer(query, parameters)
+        if answer is None:
+            return None
+        transformer = self._transformer
+        transformer.set_pgresult(answer)
+        rows: Rows = transformer.load_rows(0, answer.ntuples, tuple)
+        # Else the connection keeps the last state that was read over it.
+        transformer.set_pgresult(None)
+        answer.clear()
+        return rows
+
+    def _answer(self, query: Query, parameters: Parameters) -> Generator[Any, Any, Any]:
         arguments = _encode(query, parameters)
         if arguments is None:
             return None
@@ -86,7 +112,7 @@ class Statements:
             pgconn.send_query_prepared(name, values, formats, _BINARY)
         answer = (yield from generators.execute(pgconn))[-1]
         if answer.status in _DONE:
-            return answer.command_tuples or 0
+            return answer
         if _code(answer) in _OUTDATED:
             self._names.clear()
             return None
