@@ -258,7 +258,7 @@ class Threads:
         return waiting.command_of(self.answers(thread_id))
 
     def set_ttl(self, thread_id: str, ttl: timedelta | None) -> datetime | None:
-        """Keep a thread for so long after it was touched last; `None`: for ever. One statement; safe to repeat.
+        """Keep a thread for so long from now, and from each time it is touched; `None`: for ever. One statement.
 
         It takes the place of what `expire` said, and of the state's `thread_ttl`. Answers when that is, as of now.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from contextlib import suppress
 from decimal import Decimal
 from typing import Any
@@ -10,11 +12,12 @@ import psycopg
 import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
-from support import invoke, loop_graph
+from support import FORK, GUARD_SECONDS, invoke, loop_graph
 from support_recorder import model
 from test_state import COLOURS, open_state
 
 from langgraph_pgstate import PGState
+from langgraph_pgstate.errors import DatabaseError
 
 ANSWERS = 100, 20
 """Tokens that the model of `support_recorder` says it read and wrote, each time."""
@@ -119,3 +122,60 @@ def test_a_run_that_is_written_as_it_goes_counts_each_step_once(dsn: str, schema
             with suppress(ValueError):
                 compiled.invoke({"items": [], "count": 0}, config())
         assert seen == [1, 2, 3, 4]
+
+
+def run_and_die(dsn: str, schema: str, input: Any, at: int) -> None:
+    """Five supersteps, each with an answer; killed in one of them."""
+    asked = model()
+
+    def hook(count: int) -> None:
+        if count == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        asked.invoke("?")
+
+    with PGState.open(dsn, schema=schema) as state:
+        compiled = state.record(loop_graph(5, hook).compile(checkpointer=state.saver))
+        compiled.invoke(input, config(), durability="sync")
+
+
+@pytest.mark.parametrize("is_settled", [False, True], ids=["resumed at once", "settled first"])
+def test_the_supersteps_of_killed_attempts_count_though_nobody_wrote_how_many(
+    is_settled: bool, dsn: str, schema: str
+) -> None:
+    with PGState.open(dsn, schema=schema) as state:
+        state.setup()
+    input: Any = {"items": [], "count": 0}
+    # Of five supersteps, 0 and 1 are committed by the first attempt, 2 and 3 by the second, 4 by the last.
+    for at, committed in ((2, 2), (4, 4), (None, 5)):
+        child = FORK.Process(target=run_and_die, args=(dsn, schema, input, at))
+        child.start()
+        child.join(GUARD_SECONDS)
+        assert child.exitcode == (0 if at is None else -signal.SIGKILL)
+        input = None
+        if is_settled or at is None:
+            with PGState.open(dsn, schema=schema) as state:
+                state.maintain()
+                run = state.runs.get("t", "run-1")
+            assert run is not None
+            # What was begun and never committed counts if the writer saw it.
+            assert committed <= run.steps <= committed + 2
+            assert run.input_tokens == committed * ANSWERS[0]
+
+
+def test_a_dead_run_is_ended_and_totalled_or_neither(dsn: str, schema: str, connection: psycopg.Connection) -> None:
+    with PGState.open(dsn, schema=schema) as state:
+        state.setup()
+    child = FORK.Process(target=run_and_die, args=(dsn, schema, {"items": [], "count": 0}, 2))
+    child.start()
+    child.join(GUARD_SECONDS)
+    # Whoever ends the run is stopped before it has summed it up.
+    connection.execute(f"ALTER TABLE {schema}.runs ADD CONSTRAINT stop CHECK (status <> 'error' OR input_tokens = 0)")
+    with PGState.open(dsn, schema=schema) as state:
+        with pytest.raises(DatabaseError):
+            state.maintain()
+        assert connection.execute(f"SELECT status FROM {schema}.runs").fetchone() == ("running",)
+        connection.execute(f"ALTER TABLE {schema}.runs DROP CONSTRAINT stop")
+        assert state.maintain().runs_settled == 1
+        run = state.runs.get("t", "run-1")
+    assert run is not None
+    assert (run.status, run.input_tokens) == ("error", 2 * ANSWERS[0])

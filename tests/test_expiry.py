@@ -14,6 +14,7 @@ from test_state import COLOURS, open_state
 from typer.testing import CliRunner
 
 from langgraph_pgstate import PGState
+from langgraph_pgstate.admin import Admin
 from langgraph_pgstate.cli.app import app
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 from langgraph_pgstate.operations import expiry
@@ -78,8 +79,9 @@ async def test_a_thread_is_kept_as_long_as_it_is_told(
         for given in ({}, {"at": fixed, "after": DAY}, {"at": datetime(2030, 1, 1)}, {"after": -DAY}):
             with pytest.raises(ConfigurationError):
                 await ask(state.threads.expire("t", **given))
-        with pytest.raises(ConfigurationError):
-            await ask(state.threads.sweep(limit=0))
+        for limit in (0, True, 1.5, "3"):
+            with pytest.raises(ConfigurationError):
+                await ask(state.threads.sweep(limit=limit))
 
 
 @pytest.mark.parametrize("colour", COLOURS)
@@ -282,6 +284,9 @@ def test_the_commands(dsn: str, schema: str, connection: psycopg.Connection, mon
     run("expire", "t", code=2)
     run("expire", "t", "--never", "--ttl", "1d", code=2)
     run("expire", "nobody", "--never", code=1)
+    # An empty variable of a shell's says nothing, and does not keep a thread for ever.
+    for option in ("--ttl", "--after"):
+        assert "is no age" in run("expire", "t", option, "", code=1)
     assert run("expire", "t", "--never") == "t expires never"
     assert run("expire", "t", "--ttl", "30d").startswith("t expires 20")
     assert expiring(connection, schema) is not None
@@ -303,3 +308,20 @@ def test_what_was_said_of_a_thread_before_its_first_checkpoint_holds(
         state.threads.set_ttl("t", 2 * DAY)
         state.saver.put(*put_arguments(config_of("t"), 0))
     assert expiring(connection, schema) == 2 * DAY
+
+
+def test_a_way_down_and_up_again_leaves_no_time_that_does_not_move(
+    dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    """A time to live is forgotten on the way down; a fixed time stays what it is."""
+    with PGState.open(dsn, schema=schema) as state:
+        state.setup()
+        for thread_id in ("moves", "fixed"):
+            state.saver.put(*put_arguments(config_of(thread_id), 0))
+        state.threads.set_ttl("moves", DAY)
+        at = state.threads.expire("fixed", after=DAY)
+    with Admin.open(dsn, schema=schema) as admin:
+        admin.migrate(3)
+        admin.migrate()
+    found = connection.execute(f"SELECT thread_id, ttl, expires_at FROM {schema}.threads ORDER BY thread_id").fetchall()
+    assert found == [("fixed", None, at), ("moves", None, None)]

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage, SystemMessage, ToolMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
-from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 from langgraph.types import Command, interrupt
 from support import COLOURS, config_of, counted, invoke, move_journal, open_saver, put_arguments, usual
 
@@ -504,3 +504,73 @@ def test_a_message_that_stands_in_two_channels_is_said_in_both(dsn: str, schema:
             state.flush()
         state.saver.copy_thread("t", "copy")
         assert [one.message_id for one in state.messages.conversation("copy", channel="research")] == ["a"]
+
+
+def test_a_message_that_comes_to_a_second_channel_later_is_found_once_and_in_each_as_it_stands(
+    dsn: str, schema: str
+) -> None:
+    class Two(MessagesState):
+        notes: Annotated[list[Any], add_messages]
+
+    builder = StateGraph(Two)
+    builder.add_node("answer", lambda state: {"messages": [AIMessage("a grey ocelot", id="a")]})
+    builder.add_node("note", lambda state: {"notes": state["messages"][-1:]})
+    builder.add_node("change", lambda state: {"notes": [AIMessage("a spotted ocelot", id="a")]})
+    for source, target in ((START, "answer"), ("answer", "note"), ("note", "change")):
+        builder.add_edge(source, target)
+
+    with PGState.open(dsn, schema=schema) as state:
+        state.setup()
+
+        def found(query: str, **options: Any) -> list[tuple[str, str | None]]:
+            pages = [state.messages.search(query, limit=1, **options)]
+            while pages[-1].next:
+                pages.append(state.messages.search(query, limit=1, cursor=pages[-1].next, **options))
+            return sorted((hit.message.channel, hit.message.content) for page in pages for hit in page.items)
+
+        graph = state.record(builder.compile(checkpointer=state.saver, interrupt_before=["change"]))
+        graph.invoke({"messages": [HumanMessage("what?", id="h")]}, config_of("t"))
+        for options in ({}, {"thread_id": "t"}):
+            assert found("ocelot", **options) == [("messages", "a grey ocelot")]
+        graph.invoke(None, config_of("t"))
+        for options in ({}, {"thread_id": "t"}):
+            assert found("grey", **options) == [("messages", "a grey ocelot")]
+            assert found("spotted", **options) == [("notes", "a spotted ocelot")]
+            assert found("ocelot", **options) == [("messages", "a grey ocelot"), ("notes", "a spotted ocelot")]
+
+
+def test_a_message_that_comes_to_two_channels_at_once_with_two_texts_is_on_some_page_in_each(
+    dsn: str, schema: str
+) -> None:
+    class Two(MessagesState):
+        notes: Annotated[list[Any], add_messages]
+
+    said = {"messages": [AIMessage("a grey ocelot", id="a")], "notes": [AIMessage("a spotted ocelot", id="a")]}
+    builder = StateGraph(Two)
+    builder.add_node("answer", lambda state: said)
+    builder.add_edge(START, "answer")
+    with PGState.open(dsn, schema=schema) as state:
+        state.setup()
+        state.record(builder.compile(checkpointer=state.saver)).invoke({"messages": []}, config_of("t"))
+        first = state.messages.search("ocelot", limit=1)
+        second = state.messages.search("ocelot", limit=1, cursor=first.next)
+        assert [hit.message.channel for hit in (*first.items, *second.items)] == ["messages", "notes"]
+        assert second.next is None
+
+
+def test_a_search_in_a_thread_finds_nothing_in_one_that_is_anothers(dsn: str, schema: str) -> None:
+    builder = StateGraph(MessagesState)
+    builder.add_node("answer", lambda state: {"messages": [AIMessage("an ocelot", id="a")]})
+    builder.add_edge(START, "answer")
+    with PGState.open(dsn, schema=schema) as state:
+        state.setup()
+        config: Any = {"configurable": {"thread_id": "t", "user_id": "eve", "tenant_id": "acme"}}
+        state.record(builder.compile(checkpointer=state.saver)).invoke({"messages": []}, config)
+        for owner, expected in (
+            ({}, ["a"]),
+            ({"user_id": "eve", "tenant_id": "acme"}, ["a"]),
+            ({"user_id": "mallory"}, []),
+            ({"user_id": "eve", "tenant_id": "other"}, []),
+        ):
+            hits = state.messages.search("ocelot", thread_id="t", **owner).items
+            assert [hit.message.message_id for hit in hits] == expected, owner

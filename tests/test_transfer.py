@@ -7,6 +7,7 @@ import json
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import official
@@ -21,7 +22,7 @@ from official import Account, assert_same_answers, fill, official_saver, talk
 from samples import checkpoint_of, config_of, exact_tuple, id_of, put_values
 from support import FORK
 
-from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.admin import Admin
 from langgraph_pgstate.codec import frames
 from langgraph_pgstate.codec.opaque import OpaqueCodec, join_elements, split_elements
@@ -659,3 +660,24 @@ def test_an_unversioned_scalar_comes_along(old: PostgresSaver, saver: PGStateSav
     config = old.put(config_of("t"), checkpoint, {"source": "input", "step": -1}, {"messages": "1"})
     bring()
     assert exact_tuple(saver.get_tuple(config)) == exact_tuple(old.get_tuple(config))
+
+
+def test_what_is_brought_over_moves_the_time_along_at_which_its_thread_expires(
+    old: PostgresSaver, saver: PGStateSaver, dsn: str, schema: str, bring: Any
+) -> None:
+    with PGState.open(dsn, schema=schema) as state:
+        talk(old, "t", 1)
+        bring()
+        first = state.threads.set_ttl("t", timedelta(days=30))
+        assert first is not None
+        # Nothing new: no earlier, either.
+        bring()
+        found = state.threads.get("t")
+        assert found is not None
+        assert found.expires_at == first
+        talk(old, "t", 1, start=2)
+        bring()
+        found = state.threads.get("t")
+        assert found is not None
+        assert found.expires_at == found.updated_at + timedelta(days=30)
+        assert found.expires_at > first

@@ -127,6 +127,8 @@ def trace(
     for root in roots:
         # An attempt before the last began before the run's row says.
         beginning = min(found.started_at, root.span.started_at)
+        if len(roots) > 1:
+            console.print(f"[dim]{root.span.started_at.astimezone():%Y-%m-%d %H:%M:%S}[/]")
         drawn = Tree(_line(root.span, beginning), guide_style="dim")
         _draw(drawn, root.children, beginning)
         console.print(drawn)
@@ -279,7 +281,10 @@ def expire(
         raise typer.BadParameter("one of --ttl, --after and --never says how long it is kept")
     with parts_of(ctx.obj) as parts:
         part = Threads(*parts)
-        at = part.expire(thread, after=age(after)) if after else part.set_ttl(thread, age(ttl) if ttl else None)
+        if after is not None:
+            at = part.expire(thread, after=age(after))
+        else:
+            at = part.set_ttl(thread, None if ttl is None else age(ttl))
     console.print(f"{escape(thread)} expires {_time(at) if at else 'never'}")
 
 

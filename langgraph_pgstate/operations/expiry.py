@@ -143,8 +143,8 @@ async def sweep(port: Port, queries: Queries, limit: int | None = None, *, dry_r
     Raises:
         ConfigurationError: If `limit` is not positive.
     """
-    if limit is not None and limit < 1:
-        raise ConfigurationError(f"limit must be at least 1 thread, not {limit}")
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise ConfigurationError(f"limit must be at least 1 thread, not {limit!r}")
     result = PruneResult(dry_run=dry_run)
     at, thread_id, left = _LONG_AGO, "", limit
     while left is None or left > 0:

@@ -120,7 +120,7 @@ def choose_dead(running: Sequence[RunningRun], is_dead: Callable[[str], bool]) -
 
 
 async def settle_runs(port: Port, queries: Queries, thread_id: str, dead: Sequence[RunningRun]) -> list[str]:
-    """End the runs of dead processes and their spans as `error`, type `ProcessDied`. One statement; safe to repeat.
+    """End the runs of dead processes and their spans as `error`, type `ProcessDied`. One transaction; safe to repeat.
 
     A run whose process has said meanwhile that it is alive stays.
 
@@ -133,9 +133,11 @@ async def settle_runs(port: Port, queries: Queries, thread_id: str, dead: Sequen
         "holder_ids": [holder_id or "" for _, _, holder_id, _ in dead],
         "known_dead": [run_id for _, run_id, _, known in dead if known],
     }
-    settled = [row[0] for row in await port.fetch(queries.settle_runs, parameters)]
-    if settled:
-        # What was spent until then counts, whether or not another attempt follows.
-        await port.execute(queries.total_runs, {"thread_ids": [thread_id] * len(settled), "run_ids": settled})
-        await port.execute(queries.refresh_statuses, {"thread_ids": [thread_id]})
+    # Once they have ended nobody comes back for the rest.
+    async with port.transaction():
+        settled = [row[0] for row in await port.fetch(queries.settle_runs, parameters)]
+        if settled:
+            # What was spent until then counts, whether or not another attempt follows.
+            await port.execute(queries.total_runs, {"thread_ids": [thread_id] * len(settled), "run_ids": settled})
+            await port.execute(queries.refresh_statuses, {"thread_ids": [thread_id]})
     return settled

@@ -174,7 +174,8 @@ def request_search(
     """
     if not text_of("query", query) or not query.strip():
         raise ConfigurationError("there is nothing to search for: the query is empty")
-    score, cursor_thread, message_id, checkpoint_id = decode_cursor(_KINDS[best_first], cursor, (_HIGHEST, "", "", ""))
+    beyond = decode_cursor(_KINDS[best_first], cursor, (_HIGHEST, "", "", "", ""))
+    score, cursor_thread, message_id, checkpoint_id, cursor_channel = beyond
     size = page_size(limit)
     parameters = {
         "query": query,
@@ -186,6 +187,7 @@ def request_search(
         "cursor_thread": cursor_thread,
         "cursor_message": message_id,
         "cursor_id": checkpoint_id,
+        "cursor_channel": cursor_channel,
         "page_size": size + 1,
     }
     return SearchQuestion(parameters, size)
@@ -201,5 +203,11 @@ async def search_messages(port: Port, queries: Queries, question: SearchQuestion
         question.size,
         lambda row: MessageHit(Message(*row[:-2]), *row[-2:]),
         _KINDS[parameters["by_rank"]],
-        lambda hit: (hit.score, hit.message.thread_id, hit.message.message_id, hit.message.checkpoint_id),
+        lambda hit: (
+            hit.score,
+            hit.message.thread_id,
+            hit.message.message_id,
+            hit.message.checkpoint_id,
+            hit.message.channel,
+        ),
     )

@@ -12,6 +12,8 @@ ALTER TABLE /*schema*/runs
     DROP COLUMN first_started_at,
     DROP COLUMN steps_before;
 
+-- Nothing would move their time along any more: after another way up, a thread that is in use would be swept.
+UPDATE /*schema*/threads SET expires_at = NULL WHERE ttl IS NOT NULL;
 ALTER TABLE /*schema*/threads DROP COLUMN ttl;
 
 DROP INDEX /*schema*/tool_executions_started_at_idx;

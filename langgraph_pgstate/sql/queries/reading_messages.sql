@@ -61,14 +61,19 @@ WITH found AS (
         AND to_tsvector('simple', left(m.content, 100000)) @@ websearch_to_tsquery('simple', :query)
         AND NOT EXISTS (
             SELECT 1 FROM /*schema*/messages e
-            WHERE e.thread_id = m.thread_id AND e.message_id = m.message_id AND e.checkpoint_id > m.checkpoint_id
-                AND e.change = 'edited'
+            WHERE e.thread_id = m.thread_id AND e.message_id = m.message_id AND e.channel = m.channel
+                AND e.checkpoint_id > m.checkpoint_id AND e.change = 'edited'
         )
-        -- One that came into several channels at once is found in one of them.
+        -- One that says the same in several channels is found in one of them.
         AND NOT EXISTS (
             SELECT 1 FROM /*schema*/messages d
-            WHERE d.thread_id = m.thread_id AND d.message_id = m.message_id AND d.checkpoint_id = m.checkpoint_id
+            WHERE d.thread_id = m.thread_id AND d.message_id = m.message_id AND d.content = m.content
                 AND (d.channel <> 'messages', d.channel) < (m.channel <> 'messages', m.channel)
+                AND NOT EXISTS (
+                    SELECT 1 FROM /*schema*/messages e
+                    WHERE e.thread_id = m.thread_id AND e.message_id = m.message_id AND e.channel = d.channel
+                        AND e.checkpoint_id > d.checkpoint_id AND e.change = 'edited'
+                )
         )
         AND (:user_id::text IS NULL AND :tenant_id::text IS NULL OR EXISTS (
             SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = m.thread_id
@@ -77,9 +82,9 @@ WITH found AS (
 ), page AS (
     SELECT f.thread_id, f.message_id, f.checkpoint_id, f.channel, f.score FROM found f
     WHERE f.score < :cursor_score::double precision OR f.score = :cursor_score
-        AND (f.thread_id, f.message_id, f.checkpoint_id)
-            > (:cursor_thread::text, :cursor_message::text, :cursor_id::text)
-    ORDER BY f.score DESC, f.thread_id, f.message_id, f.checkpoint_id
+        AND (f.thread_id, f.message_id, f.checkpoint_id, f.channel)
+            > (:cursor_thread::text, :cursor_message::text, :cursor_id::text, :cursor_channel::text)
+    ORDER BY f.score DESC, f.thread_id, f.message_id, f.checkpoint_id, f.channel
     LIMIT :page_size
 )
 SELECT m.thread_id, m.message_id, m.checkpoint_id, m.checkpoint_ns, m.channel, m.position, m.change, m.created_at,
@@ -90,10 +95,10 @@ SELECT m.thread_id, m.message_id, m.checkpoint_id, m.checkpoint_ns, m.channel, m
 FROM page p JOIN /*schema*/messages m
     ON m.thread_id = p.thread_id AND m.message_id = p.message_id AND m.checkpoint_id = p.checkpoint_id
         AND m.channel = p.channel
-ORDER BY p.score DESC, p.thread_id, p.message_id, p.checkpoint_id;
+ORDER BY p.score DESC, p.thread_id, p.message_id, p.checkpoint_id, p.channel;
 
 -- name: search_messages_of_thread
--- The same for one thread.
+-- The same for one thread, if it is that user's or tenant's.
 WITH found AS (
     SELECT m.thread_id, m.message_id, m.checkpoint_id, m.channel, m.created_at,
         CASE WHEN :by_rank::boolean
@@ -107,21 +112,30 @@ WITH found AS (
         AND to_tsvector('simple', left(m.content, 100000)) @@ websearch_to_tsquery('simple', :query)
         AND NOT EXISTS (
             SELECT 1 FROM /*schema*/messages e
-            WHERE e.thread_id = m.thread_id AND e.message_id = m.message_id AND e.checkpoint_id > m.checkpoint_id
-                AND e.change = 'edited'
+            WHERE e.thread_id = m.thread_id AND e.message_id = m.message_id AND e.channel = m.channel
+                AND e.checkpoint_id > m.checkpoint_id AND e.change = 'edited'
         )
-        -- One that came into several channels at once is found in one of them.
+        -- One that says the same in several channels is found in one of them.
         AND NOT EXISTS (
             SELECT 1 FROM /*schema*/messages d
-            WHERE d.thread_id = m.thread_id AND d.message_id = m.message_id AND d.checkpoint_id = m.checkpoint_id
+            WHERE d.thread_id = m.thread_id AND d.message_id = m.message_id AND d.content = m.content
                 AND (d.channel <> 'messages', d.channel) < (m.channel <> 'messages', m.channel)
+                AND NOT EXISTS (
+                    SELECT 1 FROM /*schema*/messages e
+                    WHERE e.thread_id = m.thread_id AND e.message_id = m.message_id AND e.channel = d.channel
+                        AND e.checkpoint_id > d.checkpoint_id AND e.change = 'edited'
+                )
         )
+        AND (:user_id::text IS NULL AND :tenant_id::text IS NULL OR EXISTS (
+            SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = m.thread_id
+                AND (:user_id IS NULL OR t.user_id = :user_id) AND (:tenant_id IS NULL OR t.tenant_id = :tenant_id)
+        ))
 ), page AS (
     SELECT f.thread_id, f.message_id, f.checkpoint_id, f.channel, f.score FROM found f
     WHERE f.score < :cursor_score::double precision OR f.score = :cursor_score
-        AND (f.thread_id, f.message_id, f.checkpoint_id)
-            > (:cursor_thread::text, :cursor_message::text, :cursor_id::text)
-    ORDER BY f.score DESC, f.thread_id, f.message_id, f.checkpoint_id
+        AND (f.thread_id, f.message_id, f.checkpoint_id, f.channel)
+            > (:cursor_thread::text, :cursor_message::text, :cursor_id::text, :cursor_channel::text)
+    ORDER BY f.score DESC, f.thread_id, f.message_id, f.checkpoint_id, f.channel
     LIMIT :page_size
 )
 SELECT m.thread_id, m.message_id, m.checkpoint_id, m.checkpoint_ns, m.channel, m.position, m.change, m.created_at,
@@ -132,4 +146,4 @@ SELECT m.thread_id, m.message_id, m.checkpoint_id, m.checkpoint_ns, m.channel, m
 FROM page p JOIN /*schema*/messages m
     ON m.thread_id = p.thread_id AND m.message_id = p.message_id AND m.checkpoint_id = p.checkpoint_id
         AND m.channel = p.channel
-ORDER BY p.score DESC, p.thread_id, p.message_id, p.checkpoint_id;
+ORDER BY p.score DESC, p.thread_id, p.message_id, p.checkpoint_id, p.channel;

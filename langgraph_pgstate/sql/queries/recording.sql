@@ -179,9 +179,10 @@ ORDER BY s.thread_id COLLATE "C", s.event_id COLLATE "C"
 ON CONFLICT (thread_id, event_id) DO NOTHING;
 
 -- name: total_runs
--- Sums up the tokens and the cost of some runs from the LLM spans of all their attempts.
+-- Sums up the tokens and the cost of some runs from the LLM spans of all their attempts; and their supersteps, where one was killed before its row said how many there were.
 UPDATE /*schema*/runs SET
-    input_tokens = sums.input_tokens, output_tokens = sums.output_tokens, cost = sums.cost
+    input_tokens = sums.input_tokens, output_tokens = sums.output_tokens, cost = sums.cost,
+    steps = greatest(runs.steps, seen.steps)
 FROM unnest(:thread_ids::text[], :run_ids::text[]) AS ended (thread_id, run_id)
 JOIN /*schema*/runs r ON r.thread_id = ended.thread_id AND r.run_id = ended.run_id AND r.thread_id = ANY(:thread_ids)
 CROSS JOIN LATERAL (
@@ -191,6 +192,21 @@ CROSS JOIN LATERAL (
     WHERE s.thread_id = ended.thread_id AND s.run_id = ended.run_id AND s.kind = 'llm'
         AND s.started_at >= coalesce(r.first_started_at, r.started_at)
 ) AS sums
+CROSS JOIN LATERAL (
+    SELECT sum(a.steps) AS steps FROM (
+        SELECT max(n.step) - min(n.step) + 1 AS steps FROM (
+            -- Each attempt begins with a root.
+            SELECT s.kind, s.checkpoint_ns, s.step, count(*) FILTER (WHERE s.parent_span_id IS NULL)
+                OVER (ORDER BY s.started_at, s.parent_span_id IS NOT NULL) AS attempt
+            FROM /*schema*/spans s
+            WHERE s.thread_id = ended.thread_id AND s.run_id = ended.run_id
+                AND s.started_at >= coalesce(r.first_started_at, r.started_at)
+                AND (r.attempt > 1 OR r.error_type = 'ProcessDied')
+        ) AS n
+        WHERE n.kind = 'node' AND n.checkpoint_ns = ''
+        GROUP BY n.attempt
+    ) AS a
+) AS seen
 WHERE runs.thread_id = ended.thread_id AND runs.run_id = ended.run_id AND runs.thread_id = ANY(:thread_ids);
 
 -- name: refresh_statuses

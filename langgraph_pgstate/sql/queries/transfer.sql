@@ -22,7 +22,12 @@ ON CONFLICT (thread_id) DO UPDATE SET
     user_id = coalesce(stored.user_id, excluded.user_id),
     tenant_id = coalesce(stored.tenant_id, excluded.tenant_id),
     created_at = least(stored.created_at, excluded.created_at),
-    updated_at = greatest(stored.updated_at, excluded.updated_at);
+    updated_at = greatest(stored.updated_at, excluded.updated_at),
+    expires_at = greatest(
+        stored.expires_at,
+        -- As in `put_checkpoint`.
+        ((greatest(stored.updated_at, excluded.updated_at) AT TIME ZONE 'UTC') + stored.ttl) AT TIME ZONE 'UTC'
+    );
 
 -- name: import_segments
 -- Stores segments; their frames come end to end in one parameter.
