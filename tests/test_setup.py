@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -26,13 +27,14 @@ from support import (
     set_up,
 )
 
-from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
+from langgraph_pgstate import AsyncPGStateSaver, PGState, PGStateSaver
 from langgraph_pgstate.admin import Admin
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import (
     ConfigurationError,
     DatabaseError,
     MigrationConflictError,
+    SchemaError,
     SchemaMissingError,
     SchemaOutdatedError,
 )
@@ -484,6 +486,15 @@ def test_down_to_nothing_leaves_only_the_record_of_migrations(
     assert connection.execute(f"SELECT count(*) FROM {schema}.migrations").fetchone() == (0,)
     with PGStateSaver.from_conn_string(dsn, schema=schema) as saver, pytest.raises(SchemaMissingError):
         saver.get_tuple(config_of("t"))
+
+
+def test_a_part_that_meets_an_older_schema_says_what_to_do(
+    dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    set_up_in_a_process(dsn, schema)
+    on(connection, schema).run(migrate_to, queries(schema), 3)
+    with PGState.open(dsn, schema=schema) as state, pytest.raises(SchemaError, match="migrate"):
+        state.threads.set_ttl("t", timedelta(days=1))
 
 
 @pytest.mark.parametrize("version", [-1, 10_000])

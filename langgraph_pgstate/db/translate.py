@@ -11,6 +11,7 @@ from langgraph_pgstate.errors import (
     ConflictError,
     DatabaseError,
     PGStateError,
+    SchemaError,
     SchemaMissingError,
     UnavailableError,
 )
@@ -43,6 +44,11 @@ def translate(error: Exception, schema: str) -> PGStateError:
     message = _first_line(error)
     if isinstance(error, pg.UndefinedTable | pg.InvalidSchemaName):
         return SchemaMissingError(schema)
+    if isinstance(error, pg.UndefinedColumn):
+        return SchemaError(
+            f"the tables in schema {schema!r} are not those of this langgraph_pgstate ({message}): "
+            f"run `pgstate --schema {schema} migrate`, or call saver.setup()."
+        )
     if isinstance(error, _CONFLICTS):
         return ConflictError(message, code)
     if is_connection_loss(error):
