@@ -32,9 +32,9 @@ from langgraph_pgstate.errors import CorruptStateError
 from langgraph_pgstate.operations import tool_executions, writes
 from langgraph_pgstate.operations.addresses import Address, address_of
 from langgraph_pgstate.operations.branches import request_branches, request_fork
-from langgraph_pgstate.operations.checkpoints import request_list
 from langgraph_pgstate.operations.expiry import request_ttl
 from langgraph_pgstate.operations.leases import request_leases
+from langgraph_pgstate.operations.listing import request_list
 from langgraph_pgstate.operations.notes import WRITTEN
 from langgraph_pgstate.operations.planning import plan_put, request_put
 from langgraph_pgstate.operations.reading import load_tuple
@@ -333,8 +333,11 @@ NAMED = {
 CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "checkpoints.put": lambda bench: (bench.codec, bench.plan(), True),
     "checkpoints.get_tuple": lambda bench: (bench.codec, bench.address),
-    "checkpoints.list_page": lambda bench: (bench.codec, bench.listing()),
-    "checkpoints.get_delta_channel_history": lambda bench: (bench.codec, Address("t", "", None), ["messages"]),
+    "checkpoints.read_segments": lambda bench: ("t", [1, 2]),
+    "checkpoints.read_writes": lambda bench: ("t", "", ["c1"]),
+    "checkpoints.read_pending_sends": lambda bench: (bench.codec, []),
+    "listing.list_page": lambda bench: (bench.codec, bench.listing()),
+    "history.get_delta_channel_history": lambda bench: (bench.codec, Address("t", "", None), ["messages"]),
     "writes.put_writes": lambda bench: (bench.writes(),),
     "threads.delete_thread": lambda bench: ("t",),
     "threads.delete_for_runs": lambda bench: (["run"],),

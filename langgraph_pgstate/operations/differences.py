@@ -18,7 +18,8 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import NotFoundError
 from langgraph_pgstate.operations.addresses import Address
-from langgraph_pgstate.operations.checkpoints import get_delta_channel_history, get_tuple
+from langgraph_pgstate.operations.checkpoints import get_tuple
+from langgraph_pgstate.operations.history import get_delta_channel_history
 from langgraph_pgstate.operations.reading import load_tuple
 from langgraph_pgstate.operations.versions import UNVERSIONED, StateVersions
 from langgraph_pgstate.sql import Queries

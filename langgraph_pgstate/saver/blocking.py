@@ -42,9 +42,10 @@ from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import CorruptStateError, StaleHeadError
 from langgraph_pgstate.guarding import Guarding
 from langgraph_pgstate.holding import Held, LeaseKeeper
-from langgraph_pgstate.operations import checkpoints, guards, recovering, retention, schema, threads, writes
+from langgraph_pgstate.operations import checkpoints, guards, listing, recovering, retention, schema, threads, writes
 from langgraph_pgstate.operations.addresses import Address, address_of, thread_id_of
 from langgraph_pgstate.operations.companions import Companion
+from langgraph_pgstate.operations.history import get_delta_channel_history
 from langgraph_pgstate.operations.planning import PutPlan, plan_put
 from langgraph_pgstate.operations.versions import StateVersions, Upcaster
 from langgraph_pgstate.operations.writes import put_writes, request_writes
@@ -294,11 +295,11 @@ class PGStateSaver(CommonSaver):
         Raises:
             ConfigurationError: If an argument cannot be searched for.
         """
-        listing = checkpoints.request_list(config, filter, before, limit, metadata_only)
-        while listing is not None:
-            page = self._run(checkpoints.list_page, self._queries, self._codec, listing)
+        pages = listing.request_list(config, filter, before, limit, metadata_only)
+        while pages is not None:
+            page = self._run(listing.list_page, self._queries, self._codec, pages)
             yield from self._load_page(page)
-            listing = page.following
+            pages = page.following
 
     def put(
         self,
@@ -471,9 +472,7 @@ class PGStateSaver(CommonSaver):
         if not channels:
             return {}
         names = [*dict.fromkeys(channels)]
-        return self._run(
-            checkpoints.get_delta_channel_history, self._queries, self._codec, address_of(config), names, self._states
-        )
+        return self._run(get_delta_channel_history, self._queries, self._codec, address_of(config), names, self._states)
 
     def _run(
         self, operation: Callable[Concatenate[Port, P], Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
@@ -499,12 +498,12 @@ class PGStateSaver(CommonSaver):
         metadata_only: bool = False,
     ) -> AsyncIterator[CheckpointTuple]:
         """Async twin of `list`."""
-        listing = checkpoints.request_list(config, filter, before, limit, metadata_only)
-        while listing is not None:
-            page = await asyncio.to_thread(self._run, checkpoints.list_page, self._queries, self._codec, listing)
+        pages = listing.request_list(config, filter, before, limit, metadata_only)
+        while pages is not None:
+            page = await asyncio.to_thread(self._run, listing.list_page, self._queries, self._codec, pages)
             for item in await asyncio.to_thread(self._load_page, page):
                 yield item
-            listing = page.following
+            pages = page.following
 
     async def aput(
         self,

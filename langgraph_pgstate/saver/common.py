@@ -27,9 +27,10 @@ from langgraph_pgstate.codec.states import Manifest
 from langgraph_pgstate.codec.values import ValueCodec, encodes_as_utf8
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.guarding import Guarding
-from langgraph_pgstate.operations import checkpoints, guards
+from langgraph_pgstate.operations import guards
 from langgraph_pgstate.operations.addresses import Address
 from langgraph_pgstate.operations.companions import Companion, forget_thread
+from langgraph_pgstate.operations.listing import Page
 from langgraph_pgstate.operations.planning import PutPlan, PutRequest, request_put, root_of
 from langgraph_pgstate.operations.reading import CheckpointRow, Segments, WritesRow, load_tuple
 from langgraph_pgstate.operations.versions import StateVersions
@@ -161,7 +162,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
         # What of it is not as it is stored must not be inherited: the put that follows asks the database.
         return self._states.upcast(loaded, row.state_version)
 
-    def _load_page(self, page: checkpoints.Page) -> list[CheckpointTuple]:
+    def _load_page(self, page: Page) -> list[CheckpointTuple]:
         loaded = page.load(self._codec, self._states, without_damaged=self._passes_damage)
         # LangGraph starts from what it finds in a list where it replays.
         return loaded if self._guarding is None else [guards.as_past(one) for one in loaded]

@@ -42,9 +42,10 @@ from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, StaleHeadError
 from langgraph_pgstate.guarding import Guarding
 from langgraph_pgstate.holding import AsyncLeaseKeeper, Held
-from langgraph_pgstate.operations import checkpoints, guards, recovering, retention, schema, threads, writes
+from langgraph_pgstate.operations import checkpoints, guards, listing, recovering, retention, schema, threads, writes
 from langgraph_pgstate.operations.addresses import Address, address_of, thread_id_of
 from langgraph_pgstate.operations.companions import Companion
+from langgraph_pgstate.operations.history import get_delta_channel_history
 from langgraph_pgstate.operations.planning import PutPlan, plan_put
 from langgraph_pgstate.operations.versions import StateVersions, Upcaster
 from langgraph_pgstate.operations.writes import put_writes, request_writes
@@ -245,13 +246,13 @@ class AsyncPGStateSaver(CommonSaver):
         metadata_only: bool = False,
     ) -> AsyncIterator[CheckpointTuple]:
         """Async twin of `list`."""
-        listing = checkpoints.request_list(config, filter, before, limit, metadata_only)
-        while listing is not None:
-            page = await self._run(checkpoints.list_page, self._queries, self._codec, listing)
+        pages = listing.request_list(config, filter, before, limit, metadata_only)
+        while pages is not None:
+            page = await self._run(listing.list_page, self._queries, self._codec, pages)
             heavy = page.size > HEAVY_BYTES // len(page.rows or "1")
             for item in await asyncio.to_thread(self._load_page, page) if heavy else self._load_page(page):
                 yield item
-            listing = page.following
+            pages = page.following
 
     async def aput(
         self,
@@ -369,7 +370,7 @@ class AsyncPGStateSaver(CommonSaver):
             return {}
         names = [*dict.fromkeys(channels)]
         return await self._run(
-            checkpoints.get_delta_channel_history, self._queries, self._codec, address_of(config), names, self._states
+            get_delta_channel_history, self._queries, self._codec, address_of(config), names, self._states
         )
 
     async def _run(
@@ -417,11 +418,11 @@ class AsyncPGStateSaver(CommonSaver):
         metadata_only: bool = False,
     ) -> Iterator[CheckpointTuple]:
         """`alist`, for callers on another thread."""
-        listing = checkpoints.request_list(config, filter, before, limit, metadata_only)
-        while listing is not None:
-            page = self._wait(self._run(checkpoints.list_page, self._queries, self._codec, listing), "alist")
+        pages = listing.request_list(config, filter, before, limit, metadata_only)
+        while pages is not None:
+            page = self._wait(self._run(listing.list_page, self._queries, self._codec, pages), "alist")
             yield from self._load_page(page)
-            listing = page.following
+            pages = page.following
 
     def put(
         self,

@@ -1,0 +1,200 @@
+"""Lists of checkpoints, page by page."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from langgraph.checkpoint.base import CheckpointTuple
+
+from langgraph_pgstate.codec.metadata import filter_json
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.port import Port
+from langgraph_pgstate.errors import ConfigurationError, CorruptStateError
+from langgraph_pgstate.operations.addresses import Address, before_id, configurable_of, identifier, thread_id_of
+from langgraph_pgstate.operations.checkpoints import TOP, read_pending_sends, read_segments, read_writes
+from langgraph_pgstate.operations.reading import CheckpointRow, Segments, WritesRow, load_bare_tuple, load_tuple
+from langgraph_pgstate.operations.versions import UNVERSIONED, StateVersions
+from langgraph_pgstate.sql import NamedQuery, Queries
+from langgraph_pgstate.types import Rows
+
+# `list_everywhere` says this number, too.
+_PAGE: Final = 50
+_READ_ATTEMPTS: Final = 3
+_RUN_ID_BYTES: Final = 512
+_INT4_MAX: Final = 2**31 - 1
+
+_logger = logging.getLogger("langgraph_pgstate")
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A listing to be read page by page.
+
+    Attributes:
+        query: Name of the query.
+        parameters: Its parameters, but for cursor and page size.
+        limit: Rows still wanted; `None` for all.
+        with_state: Whether the state is read.
+        cursor: `(checkpoint_id, thread_id, checkpoint_ns)` of the last row read.
+    """
+
+    query: str
+    parameters: Mapping[str, Any]
+    limit: int | None
+    with_state: bool
+    cursor: tuple[str, str, str] = (TOP, TOP, TOP)
+
+
+def request_list(
+    config: Mapping[str, Any] | None,
+    filter: Mapping[str, Any] | None,
+    before: Mapping[str, Any] | None,
+    limit: int | None,
+    metadata_only: bool,
+) -> Listing | None:
+    """Check a listing's arguments; `None` if nothing can match.
+
+    Raises:
+        ConfigurationError: If an argument cannot be searched for.
+    """
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
+        raise ConfigurationError(f"limit must be an integer, not {type(limit).__name__}")
+    if limit is not None and limit <= 0:
+        return None
+    if filter is not None and not isinstance(filter, Mapping):
+        raise ConfigurationError(f"filter must be a dict of metadata keys and values, not {type(filter).__name__}")
+    parameters: dict[str, Any] = {
+        **_typed_filter(filter or {}),
+        "before_id": before_id(before),
+        "with_state": not metadata_only,
+    }
+    if config is None or not configurable_of(config):
+        name = "list_of_run" if parameters["run_id"] is not None else "list_everywhere"
+        return Listing(name, parameters, limit, not metadata_only)
+    configurable = configurable_of(config)
+    checkpoint_id = configurable.get("checkpoint_id")
+    parameters["thread_id"] = thread_id_of(configurable.get("thread_id"))
+    parameters["checkpoint_id"] = identifier("checkpoint_id", checkpoint_id) if checkpoint_id else None
+    namespace = configurable.get("checkpoint_ns")
+    if namespace is None:
+        return Listing("list_in_thread", parameters, limit, not metadata_only)
+    parameters["checkpoint_ns"] = identifier("checkpoint_ns", namespace)
+    return Listing("list_in_namespace", parameters, limit, not metadata_only)
+
+
+def _typed_filter(filter: Mapping[str, Any]) -> dict[str, Any]:
+    """A metadata filter, split over the typed columns and the rest."""
+    columns: dict[str, Any] = {"source": None, "step": None, "run_id": None}
+    rest = {}
+    for key, value in filter.items():
+        if key == "step" and type(value) is int and abs(value) <= _INT4_MAX:
+            columns[key] = value
+        elif key in ("source", "run_id") and type(value) is str and "\0" not in value and value.isascii():
+            if len(value) <= _RUN_ID_BYTES:
+                columns[key] = value
+            else:
+                rest[key] = value
+        else:
+            rest[key] = value
+    return {**columns, "metadata": filter_json(rest) if rest else None}
+
+
+@dataclass(slots=True)
+class Page:
+    """One page of a listing, read but not decoded.
+
+    Attributes:
+        rows: The checkpoints.
+        created_at: Their times.
+        following: The listing of what comes after; `None` when this was all.
+        segments: Segments by thread; `None` when only metadata was read.
+        writes: Pending writes by thread, namespace and checkpoint.
+        sends: Pending sends of old formats, by checkpoint.
+    """
+
+    rows: list[CheckpointRow]
+    created_at: list[Any]
+    following: Listing | None
+    segments: dict[str, Segments] | None = None
+    writes: dict[tuple[str, str], dict[str, list[WritesRow]]] = field(default_factory=dict)
+    sends: dict[str, list[Any]] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Stored bytes of its segments."""
+        return sum(segments.size for segments in (self.segments or {}).values())
+
+    def load(
+        self, codec: ValueCodec, states: StateVersions = UNVERSIONED, *, without_damaged: bool = False
+    ) -> list[CheckpointTuple]:
+        """The page as LangGraph wants it, in the current version of the state.
+
+        Args:
+            codec: Decodes the values.
+            states: The versions of the state.
+            without_damaged: Leave out, and log, what cannot be read.
+        """
+        if self.segments is None:
+            return [load_bare_tuple(codec, row, at) for row, at in zip(self.rows, self.created_at, strict=True)]
+        loaded = []
+        for row in self.rows:
+            thread_id, namespace, id = row.address
+            writes = self.writes[thread_id, namespace].get(str(id), [])
+            try:
+                item, _ = load_tuple(codec, row, self.segments[thread_id], writes, self.sends.get(str(id)))
+            except CorruptStateError as error:
+                if not without_damaged:
+                    raise
+                _logger.error("%s; it is left out of the list", error)
+                continue
+            loaded.append(states.upcast(item, row.state_version))
+        return loaded
+
+
+async def list_page(port: Port, queries: Queries, codec: ValueCodec, listing: Listing) -> Page:
+    """Read one page of a listing: one round trip, and two more for each thread on it unless only metadata is read."""
+    page_size = _PAGE if listing.limit is None else min(_PAGE, listing.limit)
+    cursor_id, cursor_thread, cursor_ns = listing.cursor
+    query: NamedQuery = getattr(queries, listing.query)
+    cursor = {"cursor_id": cursor_id, "cursor_thread": cursor_thread, "cursor_ns": cursor_ns}
+    for _ in range(_READ_ATTEMPTS):
+        found = await port.fetch(query, {**listing.parameters, **cursor, "page_size": page_size})
+        page = Page(
+            [
+                CheckpointRow(Address(thread_id, namespace, id), parent_id, metadata, state, segment_ids, 0, version)
+                for thread_id, namespace, id, parent_id, metadata, _, state, segment_ids, version in found
+            ],
+            [row[5] for row in found],
+            _following(listing, found, page_size),
+        )
+        if not listing.with_state or await _read_values(port, queries, codec, page):
+            break
+    return page
+
+
+def _following(listing: Listing, found: Rows, page_size: int) -> Listing | None:
+    remaining = None if listing.limit is None else listing.limit - len(found)
+    if len(found) < page_size or remaining == 0:
+        return None
+    thread_id, namespace, checkpoint_id = found[-1][:3]
+    return replace(listing, limit=remaining, cursor=(checkpoint_id, thread_id, namespace))
+
+
+async def _read_values(port: Port, queries: Queries, codec: ValueCodec, page: Page) -> bool:
+    """Read what the rows of a page refer to; false if some of it is gone, as when a prune came between."""
+    by_thread: dict[str, set[int]] = defaultdict(set)
+    by_namespace: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for row in page.rows:
+        by_thread[row.address.thread_id].update(row.segment_ids)
+        by_namespace[row.address.thread_id, row.address.checkpoint_ns].append(str(row.address.checkpoint_id))
+    page.segments = {
+        thread_id: await read_segments(port, queries, thread_id, sorted(ids)) for thread_id, ids in by_thread.items()
+    }
+    for (thread_id, namespace), ids in by_namespace.items():
+        page.writes[thread_id, namespace] = await read_writes(port, queries, thread_id, namespace, ids)
+    page.sends = await read_pending_sends(port, queries, codec, page.rows)
+    return all(page.segments[thread_id].has(ids) for thread_id, ids in by_thread.items())
