@@ -10,6 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -454,6 +455,89 @@ async def test_a_word_on_an_unknown_outcome_is_not_given_to_the_next_question(
     assert state["__interrupt__"][0].value == "and now?"
     await bench.invoke(graph, Command(resume="later"), thread())
     assert got == ["later"]
+
+
+async def test_what_follows_what_is_on_record_is_asked_once_after_a_crash(bench: Bench) -> None:
+    """The process died between the receipt and the task's end, and takes the answer to the tool's question along."""
+    asked: list[str] = []
+    got: list[str] = []
+
+    def charge(order: str) -> str:
+        """Charge a card if somebody agrees."""
+        return str(interrupt("may I?"))
+
+    once = bench.ledger.once(coloured(bench, charge))
+    fail = [True]
+
+    def body(state: Any) -> Any:
+        interrupt("before?")
+        yield once("o1")
+        if fail and fail.pop():
+            raise OSError("after the receipt")
+        got.append(interrupt("and now?"))
+
+    graph = one_node(bench, body)
+
+    async def go_on(state: Any, answer: str) -> Any:
+        asked.append(state["__interrupt__"][0].value)
+        return await bench.invoke(graph, Command(resume={state["__interrupt__"][0].id: answer}), thread())
+
+    state = await go_on(await bench.invoke(graph, ask(), thread()), "a")
+    with pytest.raises(OSError, match="receipt"):
+        await go_on(state, "b")
+    await bench.invoke(graph, None, thread())
+    state = await go_on(await bench.invoke(graph, None, thread()), "c")
+    assert "__interrupt__" not in state
+    assert asked == ["before?", "may I?", "and now?"]
+    assert got == ["c"]
+
+
+async def test_an_answer_given_to_what_a_check_vouches_for_is_not_given_to_the_next_question(
+    bench: Bench, connection: psycopg.Connection
+) -> None:
+    got: list[str] = []
+
+    def charge(order: str) -> str:
+        """Charge a card if somebody agrees."""
+        interrupt("may I?")
+        raise OSError("after the effect")
+
+    once = bench.ledger.once(coloured(bench, charge), on_unknown="check", check=lambda execution: True)
+
+    def body(state: Any) -> Any:
+        yield once("o1")
+        got.append(interrupt("and now?"))
+
+    graph = one_node(bench, body)
+    await bench.invoke(graph, ask(), thread())
+    with pytest.raises(OSError, match="effect"):
+        await bench.invoke(graph, Command(resume="yes"), thread())
+    # As if the process had been killed: neither the ledger nor LangGraph knows that the answer was used.
+    schema = bench.saver.schema
+    leave_behind(connection, schema)
+    connection.execute(f"UPDATE {schema}.tool_executions SET answers = 0")
+    connection.execute(f"DELETE FROM {schema}.writes WHERE idx < 0 AND task_id <> '{UUID(int=0)}'")
+    state = await bench.invoke(graph, None, thread())
+    assert state["__interrupt__"][0].value == "and now?"
+    await bench.invoke(graph, Command(resume="later"), thread())
+    assert got == ["later"]
+
+
+async def test_bytes_are_counted_as_such(bench: Bench) -> None:
+    """Not as the text that Python prints for them."""
+    binary = bytes(range(256)) * 4
+
+    def draw(q: str) -> tuple[str, bytes]:
+        """Draw a picture."""
+        return "here", binary
+
+    picture = tool(coloured(bench, draw), response_format="content_and_artifact")
+    bench.ledger.policy("draw", result_limit=1028)
+    state = await bench.invoke(bench.agent([picture], calls(("c", "draw", {"q": "a"}))), ask(), thread())
+    assert (state["messages"][2].content, state["messages"][2].artifact) == ("here", binary)
+    bench.ledger.policy("draw", result_limit=1027)
+    state = await bench.invoke(bench.agent([picture], calls(("c", "draw", {"q": "a"}))), ask(), thread("u"))
+    assert "[… 1,028 bytes in all" in state["messages"][2].content
 
 
 # A caller's own connection

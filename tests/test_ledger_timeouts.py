@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import threading
@@ -13,14 +14,16 @@ from typing import Any
 import psycopg
 import pytest
 from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.prebuilt import ToolNode
 from psycopg import sql
 from support import FORK
-from support_ledger import LEDGERS, Bench, ask, calls, open_bench, thread
+from support_ledger import LEDGERS, Bench, agent_graph, ask, calls, open_bench, thread
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.errors import ConfigurationError, DatabaseError, ToolTimeoutError
 from langgraph_pgstate.sql import queries
-from langgraph_pgstate.tools import AsyncToolLedger, Backoff, ToolLedger, hands
+from langgraph_pgstate.tools import AsyncToolLedger, Backoff, ToolLedger, flow, hands
 
 BOOK = calls(("call_1", "book", {"room": "7"}))
 
@@ -216,6 +219,54 @@ async def test_a_tool_that_ends_when_its_time_is_just_over_is_rolled_back(
     assert not slow.connections[0].closed
 
 
+async def test_what_the_server_ended_in_time_took_too_long(
+    bench: Bench, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tool that blocks its event loop keeps its own timeout from being noticed: the server notices it."""
+    schema = bench.saver.schema
+    monkeypatch.setattr(flow, "_SERVERS_GRACE", 0.0)
+    slow = Slow(bench)
+
+    def until_ended(lent: Any) -> None:
+        pid = lent.info.backend_pid
+        while (
+            len(slow.connections) == 1
+            and connection.execute("SELECT FROM pg_stat_activity WHERE pid = %s", [pid]).fetchall()
+        ):
+            pass
+
+    async def block_until_ended(lent: Any) -> None:
+        until_ended(lent)
+
+    graph = slow.graph(until_ended, block_until_ended)
+    with pytest.raises(ToolTimeoutError):
+        await bench.invoke(graph, ask(), thread())
+    await until(slow.ended.is_set)
+    assert state_of(connection, schema) == ([("timeout", 1)], [])
+    await bench.invoke(graph, None, thread())
+    assert state_of(connection, schema) == ([("success", 2)], [("7",)])
+
+
+async def test_the_event_loop_does_not_complain_of_what_a_tool_raises_after_its_time(
+    dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    complaints: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context["message"]))
+    async with open_small(AsyncToolLedger, dsn, schema) as bench:
+        connection.execute(f"CREATE TABLE {schema}.bookings (room text)")
+
+        async def fail_when_cancelled(lent: Any) -> None:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                raise OSError("I had not finished") from None
+
+        with pytest.raises(ToolTimeoutError):
+            await bench.invoke(Slow(bench).graph(in_statement, fail_when_cancelled), ask(), thread())
+    gc.collect()
+    assert complaints == []
+
+
 async def test_what_timed_out_left_nothing_and_is_run_again(bench: Bench, connection: psycopg.Connection) -> None:
     schema = bench.saver.schema
     slow = Slow(bench)
@@ -381,3 +432,21 @@ async def test_a_callers_only_connection_is_not_taken_away(
             await bench.invoke(Slow(bench).graph(lambda lent: None, in_nothing), ask(), thread())
         assert state_of(connection, schema) == ([], [])
         ledger.close()
+
+
+async def test_a_tool_without_a_connection_has_not_begun(dsn: str, schema: str, connection: psycopg.Connection) -> None:
+    async with open_small(ToolLedger, dsn, schema) as bench:
+        connection.execute(f"CREATE TABLE {schema}.bookings (room text)")
+
+        @tool
+        @bench.ledger.transactional
+        def book(room: str, connection: psycopg.Connection) -> str:
+            """Book a room."""
+            raise AssertionError("it must not run")
+
+        graph = agent_graph(ToolNode([book], awrap_tool_call=bench.ledger.acall), BOOK).compile(
+            checkpointer=InMemorySaver()
+        )
+        with pytest.raises(ConfigurationError, match="AsyncPGState"):
+            await graph.ainvoke(ask(), thread())
+        assert state_of(connection, schema) == ([("pending", 1)], [])

@@ -33,7 +33,14 @@ from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.tools.calls import Execution, _current, new_intent_id
 from langgraph_pgstate.tools.hands import Hands, Overdue, is_under_way
 from langgraph_pgstate.tools.policy import Happened, ToolPolicy, ToolSettings
-from langgraph_pgstate.tools.questions import DECISIONS, answers_used, ask, counting_answers, skip_answers
+from langgraph_pgstate.tools.questions import (
+    DECISIONS,
+    answers_given,
+    answers_used,
+    ask,
+    counting_answers,
+    skip_answers,
+)
 from langgraph_pgstate.tools.results import (
     ParentAnswer,
     failure,
@@ -256,7 +263,12 @@ class Flow:
                 ToolOutcomeUnknownError, job.intent, f", and its check answered {answer!r}, which is neither yes nor no"
             )
         happened = answer if isinstance(answer, Happened) else Happened()
-        return await self._conclude(job, recorded, happened, _answers_of(recorded, job.intent))
+        answers = _answers_of(recorded, job.intent)
+        if recorded.execution.attempt > 1 and recorded.execution.task_id == job.intent.task_id:
+            # The task never came past the action: if that stopped to ask, what there is was told to it, or before it.
+            answers = max(answers, answers_given())
+            skip_answers(answers)
+        return await self._conclude(job, recorded, happened, answers)
 
     async def _ask(self, job: Job, recorded: Recorded) -> tuple[int, Happened | None]:
         """Ask a person, through an interrupt."""
@@ -383,10 +395,12 @@ class Flow:
     async def _act_in_transaction(self, job: Job, execution: Execution) -> Any:
         """Run a tool in a transaction that also writes its outcome: both, or neither."""
         intent, seconds = job.intent, job.policy.timeout
+        has_begun = False
         try:
             async with self.hands.lend() as (connection, port):
                 if seconds is not None:
                     await tool_executions.limit_transaction(port, self._queries, seconds + _SERVERS_GRACE)
+                has_begun = True
                 result = await self._act(job, replace(execution, connection=connection))
                 if is_error(result):
                     raise _Refused(result)
@@ -402,11 +416,14 @@ class Flow:
                         intent,
                         "was taken over by another process; what it wrote here is rolled back",
                     )
-        except UnavailableError:
+        except Exception as error:
+            if not has_begun:
+                # There was no connection for it.
+                await self._quietly(intent, Outcome("pending"))
+            elif isinstance(error, DatabaseError) and not isinstance(error, UnavailableError):
+                raise _Raised(error) from error
             # Whether a COMMIT whose answer was lost took place is what the row says.
             raise
-        except DatabaseError as error:
-            raise _Raised(error) from error
         return result
 
     def _answered(self, intent: Intent, result: Any) -> Outcome:

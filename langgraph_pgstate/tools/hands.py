@@ -68,7 +68,8 @@ class Hands(Protocol):
     async def act_on(self, connection: Any, function: Callable[[], Any], seconds: float | None) -> Any:
         """Call a tool that works on a connection that was lent. Raises `Overdue` after its time.
 
-        However this ends, the tool cannot use the connection any more: it has ended, or has lost it.
+        That is by the clock: of a tool that ends when this process could not look for so long, the server may have
+        ended the transaction. However this ends, the tool cannot use the connection any more: it has ended, or lost it.
         """
         ...
 
@@ -176,10 +177,11 @@ class BlockingHands:
         """Call a tool that works on a connection; with a timeout in a thread, which loses it when the time is over."""
         if seconds is None:
             return await self.call(function)
+        deadline = time.monotonic() + seconds
         future = self._start(function)
         try:
             wait([future], seconds)
-            if not future.done():
+            if not future.done() or time.monotonic() > deadline:
                 raise Overdue
             return future.result()
         finally:
@@ -299,10 +301,13 @@ class SuspendingHands:
         """Call a tool that works on a connection, and cancel it when its time is over; it loses the connection then."""
         if seconds is None:
             return await self.call(function)
+        deadline = time.monotonic() + seconds
         task = asyncio.ensure_future(self.call(function))
+        # What it raises after its time is nobody's, and no complaint of the event loop's.
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         try:
             await asyncio.wait({task}, timeout=seconds)
-            if not task.done():
+            if not task.done() or time.monotonic() > deadline:
                 raise Overdue
             return task.result()
         finally:

@@ -16,6 +16,7 @@ from typing import Any
 from langgraph.config import get_config
 from langgraph.types import interrupt
 
+from langgraph_pgstate.operations.addresses import configurable_of
 from langgraph_pgstate.tools.calls import scratchpad_of
 from langgraph_pgstate.types import ToolExecution
 
@@ -27,6 +28,8 @@ _EXPLAINED = {
 }
 # Tools of one task may run in several threads, and take its answers in turns.
 _turns = threading.Lock()
+_skipping = threading.Lock()
+_SEND, _RESUME = "__pregel_send", "__resume__"
 
 
 def ask(execution: ToolExecution, used: int, open_ids: Sequence[str]) -> tuple[str, Any, int]:
@@ -80,11 +83,28 @@ def ask(execution: ToolExecution, used: int, open_ids: Sequence[str]) -> tuple[s
 def skip_answers(count: int) -> None:
     """Keep the task's first answers, which were given to what is on record, from its next interrupts."""
     try:
-        pad = scratchpad_of(get_config())
+        config = get_config()
     except RuntimeError:
         return
-    if pad is not None and count and (counter := _counter_of(pad)) is not None:
-        counter.advance_to(min(count, len(pad.resume)))
+    pad = scratchpad_of(config)
+    if pad is None or not count or (counter := _counter_of(pad)) is None:
+        return
+    with _skipping:
+        while len(pad.resume) < count:
+            # A process that dies takes the latest answer along: LangGraph hands it out again, or not at all.
+            pad.resume.append(pad.get_null_resume(True))
+        reached = counter.advance_to(count)
+        # As `interrupt()` does: what is not sent is forgotten with this run.
+        configurable_of(config)[_SEND]([(_RESUME, pad.resume[:reached])])
+
+
+def answers_given() -> int:
+    """How many answers the task has by now, with the one that LangGraph would hand out next; 0 outside of one."""
+    try:
+        pad = scratchpad_of(get_config())
+    except RuntimeError:
+        return 0
+    return len(pad.resume) + (pad.get_null_resume() is not None) if pad is not None else 0
 
 
 @contextmanager
@@ -120,9 +140,10 @@ class _Counter:
             reached.append(number + 1)
         return number
 
-    def advance_to(self, value: int) -> None:
+    def advance_to(self, value: int) -> int:
         with self._lock:
             self._value = max(self._value, value)
+            return self._value
 
 
 _reached: ContextVar[list[int] | None] = ContextVar("pgstate_reached", default=None)

@@ -149,9 +149,11 @@ def masked(result: Any, limit: int | None, reference: str, settings: ToolSetting
         return _summary(result, limit, reference, settings) or result
     if _holds_messages(result):
         return _each_message(result, shortened)
-    if _summary(text := readable(result), limit, reference, settings) is None:
+    text = readable(result)
+    size = _bytes_of(result if isinstance(result, bytes) else text)
+    if size <= limit:
         return result
-    return {"$ref": reference, "bytes": _bytes_of(text), "preview": text[: settings.preview_length]}
+    return {"$ref": reference, "bytes": size, "preview": text[: settings.preview_length]}
 
 
 def reference_to(thread_id: str, idempotency_key: str) -> str:
@@ -172,13 +174,15 @@ def parse_reference(reference: str) -> tuple[str, str]:
 
 
 def _size(message: ToolMessage) -> int:
-    """Bytes of a message's content, pictures and the like included, and of its artifact, as text."""
-    content = message.content if isinstance(message.content, str) else _json_of(message.content)
-    artifact = "" if message.artifact is None else _json_of(message.artifact)
-    return _bytes_of(content) + _bytes_of(artifact)
+    """Bytes of a message's content, pictures and the like included, and of its artifact."""
+    return _bytes_of(message.content) + (0 if message.artifact is None else _bytes_of(message.artifact))
 
 
-def _bytes_of(text: str) -> int:
+def _bytes_of(value: Any) -> int:
+    """Bytes as they are, anything else as text."""
+    if isinstance(value, bytes):
+        return len(value)
+    text = value if isinstance(value, str) else _json_of(value)
     return len(text.encode("utf-8", "surrogatepass"))
 
 
