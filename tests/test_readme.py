@@ -111,7 +111,8 @@ def test_the_ledger(names: dict[str, Any]) -> None:
         """Search."""
         return words
 
-    names |= {"charge": charge, "search": search, "PGState": PGState, "ToolNode": ToolNode}
+    names |= {"charge": charge, "search": search, "PGState": PGState, "ToolNode": ToolNode, "tool": tool}
+    names["psycopg"] = psycopg
     names |= {
         "refund": lambda execution, result: charged.remove(execution.arguments["order_id"]),
         "was_charged": lambda execution: False,
