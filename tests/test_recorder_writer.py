@@ -374,3 +374,8 @@ def test_a_blocking_price_list_answers_the_same(dsn: str, schema: str) -> None:
         prices.set("m", 1, 2)
         assert [price.model for price in prices.list()] == ["m"]
         assert prices.delete("m")
+
+
+def test_what_has_begun_is_in_the_tables_within_a_second() -> None:
+    """Not timed: a writer comes once in an interval, and leaves to its next turn what is younger than one."""
+    assert 2 * RecorderSettings().interval < 1

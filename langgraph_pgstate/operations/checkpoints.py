@@ -99,6 +99,7 @@ async def put(
         except Exception as error:
             if replaces or touch_thread or getattr(error, "sqlstate", None) != _UNIQUE_VIOLATION:
                 raise
+            # There is one of that id: the other statement replaces it. A segment's id that is taken fails there, too.
             replaces = True
             continue
         # A checkpoint that this one inherits from was deleted, or replaced, since it was read.

@@ -47,7 +47,7 @@ SELECT EXISTS (
 );
 
 -- name: search_messages
--- A page of the messages of all threads, or of one user's or tenant's, that hold some words, newest or best first, below a cursor. What an edit has replaced is left out.
+-- A page of the messages of all threads, or of one user's or tenant's, that hold some words, newest or best first, below a cursor; a variant for one thread, if it is theirs. What an edit has replaced is left out.
 WITH found AS (
     SELECT m.thread_id, m.message_id, m.checkpoint_id, m.channel, m.created_at,
         CASE WHEN :by_rank::boolean
@@ -58,57 +58,7 @@ WITH found AS (
         END AS score
     FROM /*schema*/messages m
     WHERE m.content IS NOT NULL AND m.change <> 'removed'
-        AND to_tsvector('simple', left(m.content, 100000)) @@ websearch_to_tsquery('simple', :query)
-        AND NOT EXISTS (
-            SELECT 1 FROM /*schema*/messages e
-            WHERE e.thread_id = m.thread_id AND e.message_id = m.message_id AND e.channel = m.channel
-                AND e.checkpoint_id > m.checkpoint_id AND e.change = 'edited'
-        )
-        -- One that says the same in several channels is found in one of them.
-        AND NOT EXISTS (
-            SELECT 1 FROM /*schema*/messages d
-            WHERE d.thread_id = m.thread_id AND d.message_id = m.message_id AND d.content = m.content
-                AND (d.channel <> 'messages', d.channel) < (m.channel <> 'messages', m.channel)
-                AND NOT EXISTS (
-                    SELECT 1 FROM /*schema*/messages e
-                    WHERE e.thread_id = m.thread_id AND e.message_id = m.message_id AND e.channel = d.channel
-                        AND e.checkpoint_id > d.checkpoint_id AND e.change = 'edited'
-                )
-        )
-        AND (:user_id::text IS NULL AND :tenant_id::text IS NULL OR EXISTS (
-            SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = m.thread_id
-                AND (:user_id IS NULL OR t.user_id = :user_id) AND (:tenant_id IS NULL OR t.tenant_id = :tenant_id)
-        ))
-), page AS (
-    SELECT f.thread_id, f.message_id, f.checkpoint_id, f.channel, f.score FROM found f
-    WHERE f.score < :cursor_score::double precision OR f.score = :cursor_score
-        AND (f.thread_id, f.message_id, f.checkpoint_id, f.channel)
-            > (:cursor_thread::text, :cursor_message::text, :cursor_id::text, :cursor_channel::text)
-    ORDER BY f.score DESC, f.thread_id, f.message_id, f.checkpoint_id, f.channel
-    LIMIT :page_size
-)
-SELECT m.thread_id, m.message_id, m.checkpoint_id, m.checkpoint_ns, m.channel, m.position, m.change, m.created_at,
-    m.run_id, m.role, m.agent, m.content, m.tool_calls, m.tool_call_id, m.input_tokens, m.output_tokens,
-    ts_headline('simple', left(m.content, 100000), websearch_to_tsquery('simple', :query),
-        'StartSel=«, StopSel=», MaxFragments=2, MaxWords=20, MinWords=8, ShortWord=0, FragmentDelimiter=" … "'),
-    p.score
-FROM page p JOIN /*schema*/messages m
-    ON m.thread_id = p.thread_id AND m.message_id = p.message_id AND m.checkpoint_id = p.checkpoint_id
-        AND m.channel = p.channel
-ORDER BY p.score DESC, p.thread_id, p.message_id, p.checkpoint_id, p.channel;
-
--- name: search_messages_of_thread
--- The same for one thread, if it is that user's or tenant's.
-WITH found AS (
-    SELECT m.thread_id, m.message_id, m.checkpoint_id, m.channel, m.created_at,
-        CASE WHEN :by_rank::boolean
-            THEN ts_rank(
-                to_tsvector('simple', left(m.content, 100000)), websearch_to_tsquery('simple', :query::text)
-            )::double precision
-            ELSE extract(epoch FROM m.created_at)::double precision
-        END AS score
-    FROM /*schema*/messages m
-    WHERE m.thread_id = :thread_id::text AND m.content IS NOT NULL AND m.change <> 'removed'
+--+of_thread         AND m.thread_id = :thread_id::text
         AND to_tsvector('simple', left(m.content, 100000)) @@ websearch_to_tsquery('simple', :query)
         AND NOT EXISTS (
             SELECT 1 FROM /*schema*/messages e
