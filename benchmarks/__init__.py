@@ -1,1 +1,1 @@
-"""Measures the savers of this package against LangGraph's own, interleaved in one run: `python -m benchmarks`."""
+"""Measures the savers of this package against LangGraph's own, a process for each case: `python -m benchmarks`."""

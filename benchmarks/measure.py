@@ -100,12 +100,17 @@ class Plan:
     Attributes:
         quick: Small sizes, two minutes in all.
         rounds: Paired rounds of every timed case.
-        rng: Shuffles the contestants; seeded, so that runs are alike.
+        case: Which case it is for.
+        rng: Shuffles the contestants; seeded by the case, which is so the same alone and after others.
     """
 
     quick: bool
     rounds: int
-    rng: random.Random = field(default_factory=lambda: random.Random(20260101))
+    case: str = ""
+    rng: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(f"20260101/{self.case}")
 
     def shuffled(self, contestants: Sequence[T]) -> list[T]:
         """A random order: nobody always comes first, or right after the same one."""

@@ -1,0 +1,65 @@
+"""The benchmarks' own machinery: a process for each case, and a case that does not depend on what ran before it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import pytest
+
+from benchmarks import __main__ as program
+from benchmarks.cases import CASES
+from benchmarks.measure import CaseResult, MismatchError, Plan
+from benchmarks.server import Server
+from benchmarks.workers import run_apart
+
+PLAN = Plan(quick=True, rounds=1)
+pytestmark = pytest.mark.once
+
+
+def looks_around(server: Server, plan: Plan) -> CaseResult:
+    """Tells its process and the order that its contestants would have."""
+    result = CaseResult(plan.case, "a case that looks around")
+    result.notes += [str(os.getpid()), "".join(plan.shuffled("abcdefgh")), str("matplotlib" in sys.modules)]
+    result.metric("wal", "a position", "bytes").add("pgstate", server.wal_position())
+    result.curves["WAL"] = {"pgstate": [(1.0, 2.0)]}
+    return result
+
+
+def disagrees(server: Server, plan: Plan) -> CaseResult:
+    """A case whose savers differ."""
+    raise MismatchError(f"{plan.case}: pgstate and upstream differ")
+
+
+def dies(server: Server, plan: Plan) -> CaseResult:
+    """A case that is killed, as for want of memory."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+def test_each_case_has_a_process_and_an_order_of_its_own(dsn: str) -> None:
+    alone = run_apart("lists", looks_around, dsn, PLAN)
+    other = run_apart("values", looks_around, dsn, PLAN)
+    again = run_apart("lists", looks_around, dsn, PLAN)
+    assert len({str(os.getpid()), alone.notes[0], other.notes[0], again.notes[0]}) == 4
+    assert alone.notes[1] == again.notes[1] != other.notes[1]
+    assert alone.notes[2] == "False"
+    assert alone.name == "lists"
+    assert alone.metrics["lists/wal"].samples["pgstate"] < again.metrics["lists/wal"].samples["pgstate"]
+    assert alone.curves == {"WAL": {"pgstate": [(1.0, 2.0)]}}
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [(disagrees, "The savers disagree, so nothing is reported. lists:"), (dies, "the process of lists was killed")],
+)
+def test_a_run_ends_with_the_case_that_fails(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path, case, said: str
+) -> None:
+    arguments = ["--quick", "--dsn", dsn, "--out", str(tmp_path), "--case", "lists", "--case", "round_trips"]
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
+    monkeypatch.setitem(CASES, "lists", case)
+    assert program.main() == 1
+    assert said in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
