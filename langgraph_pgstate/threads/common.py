@@ -1,0 +1,40 @@
+"""What all rooms of the threads rest on, in both colours."""
+
+from __future__ import annotations
+
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.operations.versions import StateVersions
+from langgraph_pgstate.sql import Queries
+
+
+class ThreadsBase:
+    """The database, its queries, and what reads states."""
+
+    def __init__(
+        self,
+        database: Database,
+        queries: Queries,
+        codec: ValueCodec | None = None,
+        versions: StateVersions | None = None,
+    ) -> None:
+        self._versions = versions
+        self._database = database
+        self._queries = queries
+        self._codec = codec or ValueCodec()
+
+
+class AsyncThreadsBase:
+    """Async twin of `ThreadsBase`."""
+
+    def __init__(
+        self,
+        database: AsyncDatabase,
+        queries: Queries,
+        codec: ValueCodec | None = None,
+        versions: StateVersions | None = None,
+    ) -> None:
+        self._versions = versions
+        self._database = database
+        self._queries = queries
+        self._codec = codec or ValueCodec()
