@@ -33,6 +33,7 @@ from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.errors import ConfigurationError, PGStateError
 from langgraph_pgstate.holders import holder_id
 from langgraph_pgstate.operations import schema
+from langgraph_pgstate.operations.expiry import ExpiryKeeper
 from langgraph_pgstate.recorder import LoopRecorder
 from langgraph_pgstate.recorder.handler import RecordingHandler
 from langgraph_pgstate.saver import AsyncPGStateSaver
@@ -92,10 +93,12 @@ async def checkpointer() -> AsyncIterator[AsyncPGStateSaver]:
             serde=serde,
             project=settings.project,
             recording=RecorderSettings(content=settings.content),
+            thread_ttl=settings.thread_ttl,
         )
         if not settings.record:
-            # The same without companions.
-            state.saver = AsyncPGStateSaver(database, schema=settings.schema, serde=serde)  # type: ignore[arg-type]
+            # The same without companions, but the one that knows how long threads are kept.
+            keeper = settings.thread_ttl and ExpiryKeeper(queries(settings.schema), settings.thread_ttl)
+            state.saver = AsyncPGStateSaver(database, schema=settings.schema, serde=serde, companion=keeper)  # type: ignore[arg-type]
         if settings.setup:
             await state.setup()
         else:

@@ -24,6 +24,8 @@ DEFAULT_TOMBSTONES = timedelta(days=1)
 MAX_LEASE_SECONDS = 366 * 24 * 3600.0
 
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_$]{0,62}")
+_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _FLAGS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False, "on": True, "off": False}
 
 
@@ -147,6 +149,8 @@ class AgentServerSettings:
         project: `PGSTATE_PROJECT`, channels kept readable as JSON, separated by commas.
         allowed: `PGSTATE_ALLOWED_TYPES`, types of the application that may be built from stored state, like
             `shop.state:Order`, separated by commas; `*` for all.
+        thread_ttl: `PGSTATE_THREAD_TTL`, how long new threads are kept after they were touched last, like `30d`; for
+            ever without it. `pgstate maintain` deletes them then.
     """
 
     dsn: str | None = None
@@ -159,6 +163,7 @@ class AgentServerSettings:
     content: bool = True
     project: tuple[str, ...] = ()
     allowed: tuple[tuple[str, str], ...] | Literal[True] = ()
+    thread_ttl: timedelta | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
@@ -188,6 +193,7 @@ class AgentServerSettings:
             content=read.flag("PGSTATE_RECORD_CONTENT"),
             project=read.names("PGSTATE_PROJECT"),
             allowed=read.types("PGSTATE_ALLOWED_TYPES"),
+            thread_ttl=read.ttl("PGSTATE_THREAD_TTL"),
         )
 
 
@@ -215,6 +221,16 @@ class _Variables:
         if not 0 < number < float("inf"):
             raise ConfigurationError(f"{name} must be a number above 0, not {value!r}")
         return number
+
+    def ttl(self, name: str) -> timedelta | None:
+        value = self.text(name)
+        try:
+            return None if value is None else check_ttl(name, age(value))
+        except ConfigurationError:
+            raise ConfigurationError(
+                f"{name} is a number and s, m, h, d or w, like 30d or 12h, more than 0 and less than 1,000 years, "
+                f"not {value!r}"
+            ) from None
 
     def names(self, name: str) -> tuple[str, ...]:
         parts = (part.strip() for part in (self.text(name) or "").split(","))
@@ -292,6 +308,32 @@ class GuardSettings:
     def keeps_tombstones(self) -> bool:
         """Whether a deleted thread leaves a tombstone, and writes look for one."""
         return self.tombstones_for > timedelta(0)
+
+
+def age(text: str) -> timedelta:
+    """Read an age like `30d`, `12h`, `90m` or `2w`.
+
+    Raises:
+        ConfigurationError: If it is not one.
+    """
+    match = _AGE.fullmatch(text.strip().lower())
+    if match is None:
+        raise ConfigurationError(f"{text!r} is no age: write a number and s, m, h, d or w, like 30d or 12h")
+    try:
+        return timedelta(seconds=float(match.group(1)) * _UNITS[match.group(2)])
+    except OverflowError:
+        raise ConfigurationError(f"{text!r} is longer than any calendar") from None
+
+
+def check_ttl(name: str, ttl: Any) -> timedelta:
+    """A time to live.
+
+    Raises:
+        ConfigurationError: If it is no timedelta, not positive, or longer than PostgreSQL's clock goes.
+    """
+    if not isinstance(ttl, timedelta) or not timedelta(0) < ttl <= timedelta(days=366_000):
+        raise ConfigurationError(f"{name} must be a timedelta of more than 0 and less than 1,000 years, not {ttl!r}")
+    return ttl
 
 
 def check_schema_name(schema: str) -> str:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -83,6 +84,7 @@ def test_settings_are_read_from_variables() -> None:
         "PGSTATE_RECORD_CONTENT": "off",
         "PGSTATE_PROJECT": "booking, basket,",
         "PGSTATE_ALLOWED_TYPES": "shop.state:Order, shop.state:Item",
+        "PGSTATE_THREAD_TTL": "30d",
     }
     read = AgentServerSettings.from_environment(given)
     assert (read.dsn, read.path, read.schema, read.setup) == ("postgresql://host/db", "/data", "tenant_a", False)
@@ -90,6 +92,7 @@ def test_settings_are_read_from_variables() -> None:
     assert (read.prepare, read.record, read.content) == (False, False, False)
     assert read.project == ("booking", "basket")
     assert read.allowed == (("shop.state", "Order"), ("shop.state", "Item"))
+    assert read.thread_ttl == timedelta(days=30)
     assert AgentServerSettings.from_environment({"PGSTATE_ALLOWED_TYPES": "*"}).allowed is True
     assert AgentServerSettings.from_environment(dict.fromkeys(given, " ")) == AgentServerSettings()
 
@@ -107,6 +110,9 @@ def test_settings_are_read_from_variables() -> None:
         ("PGSTATE_POOL_TIMEOUT", "inf"),
         ("PGSTATE_ALLOWED_TYPES", "shop.state.Order"),
         ("PGSTATE_ALLOWED_TYPES", "*, shop.state:Order"),
+        ("PGSTATE_THREAD_TTL", "30"),
+        ("PGSTATE_THREAD_TTL", "0d"),
+        ("PGSTATE_THREAD_TTL", "9999999999w"),
     ],
 )
 async def test_a_wrong_variable_is_named(environment: pytest.MonkeyPatch, name: str, value: str) -> None:
@@ -297,6 +303,24 @@ async def test_nothing_but_checkpoints_when_told_so(
     assert [count(connection, schema, table) for table in ("runs", "spans", "events", "messages")] == [0] * 4
     # The ledger is no record: the tool's effect still takes place once.
     assert count(connection, schema, "tool_executions") == 1
+
+
+@pytest.mark.parametrize("recorded", ["true", "false"])
+async def test_new_threads_have_the_time_to_live_that_the_variable_says(
+    environment: pytest.MonkeyPatch, recorded: str
+) -> None:
+    environment.setenv("PGSTATE_RECORD", recorded)
+    builder = StateGraph(MessagesState).add_node("say", lambda said: {}).add_edge(START, "say")
+    async with checkpointer() as saver:
+        await builder.compile(checkpointer=saver).ainvoke({"messages": []}, config_of("before"))
+    environment.setenv("PGSTATE_THREAD_TTL", "12h")
+    async with checkpointer() as saver:
+        graph = builder.compile(checkpointer=saver)
+        for thread_id in ("before", "after"):
+            await graph.ainvoke({"messages": []}, config_of(thread_id))
+        expires = {thread.thread_id: thread.expires_at for thread in (await state().threads.list()).items}
+    assert expires["before"] is None
+    assert timedelta(hours=11) < expires["after"] - datetime.now(UTC) < timedelta(hours=13)
 
 
 async def test_a_recorded_graph_runs_without_a_server() -> None:

@@ -20,9 +20,10 @@ from typer.testing import CliRunner
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.cli.agent import FIRST_WISH, build_agent, follow_up, offline_model
 from langgraph_pgstate.cli.app import app
-from langgraph_pgstate.cli.output import age, bytes_in_words, shorten
+from langgraph_pgstate.cli.output import bytes_in_words, shorten
 from langgraph_pgstate.cli.weigh import WholeValues
 from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.settings import age
 from langgraph_pgstate.sql import migrations
 
 Run = Any
@@ -294,6 +295,8 @@ def test_words_for_sizes_ages_and_long_lines() -> None:
     assert age("1.5h") == timedelta(minutes=90)
     with pytest.raises(ConfigurationError):
         age("30")
+    with pytest.raises(ConfigurationError, match="longer than any calendar"):
+        age("99999999999d")
     assert shorten("a  b\nc", 10) == "a b c"
     assert shorten("abcdefgh", 5) == "abcd…"
 

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 from langgraph_pgstate import __version__
 from langgraph_pgstate.admin import Admin
 from langgraph_pgstate.cli import branches, evolve, record
-from langgraph_pgstate.cli.output import age, bytes_in_words, console, count, fail, progress_bar
+from langgraph_pgstate.cli.output import bytes_in_words, console, count, fail, progress_bar
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, PGStateError
@@ -24,7 +24,7 @@ from langgraph_pgstate.operations.retention import KEEP_LATEST, STRATEGIES
 from langgraph_pgstate.operations.schema import setup_script
 from langgraph_pgstate.operations.sizes import get_server_version, list_table_sizes
 from langgraph_pgstate.saver import PGStateSaver
-from langgraph_pgstate.settings import DEFAULT_SCHEMA, DSN_VARIABLE, check_schema_name
+from langgraph_pgstate.settings import DEFAULT_SCHEMA, DSN_VARIABLE, age, check_schema_name
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.types import Problem, Progress, TransferReport
 

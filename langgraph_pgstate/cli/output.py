@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from datetime import timedelta
 from typing import Final
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from langgraph_pgstate.errors import ConfigurationError
-
 console: Final = Console(highlight=False)
 errors: Final = Console(stderr=True, highlight=False, soft_wrap=True)
-
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def fail(message: str) -> None:
@@ -41,18 +35,6 @@ def shorten(text: str, width: int) -> str:
     """One line of at most `width` characters."""
     line = " ".join(text.split())
     return line if len(line) <= width else line[: max(width - 1, 0)].rstrip() + "…"
-
-
-def age(text: str) -> timedelta:
-    """Read an age like `30d`, `12h`, `90m` or `2w`.
-
-    Raises:
-        ConfigurationError: If it is not one.
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw])", text.strip().lower())
-    if match is None:
-        raise ConfigurationError(f"{text!r} is no age: write a number and s, m, h, d or w, like 30d or 12h")
-    return timedelta(seconds=float(match.group(1)) * _UNITS[match.group(2)])
 
 
 def progress_bar() -> Progress:

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from langgraph_pgstate.cli.output import age, bytes_in_words, console, count, shorten
+from langgraph_pgstate.cli.output import bytes_in_words, console, count, shorten
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, PGStateError
@@ -28,6 +28,7 @@ from langgraph_pgstate.operations.statistics import USAGE_KEYS
 from langgraph_pgstate.prices import Prices
 from langgraph_pgstate.recorder import Recorder
 from langgraph_pgstate.runs import Runs
+from langgraph_pgstate.settings import age
 from langgraph_pgstate.spans import Spans
 from langgraph_pgstate.sql import Queries, queries
 from langgraph_pgstate.threads import Threads

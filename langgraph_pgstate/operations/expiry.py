@@ -20,6 +20,7 @@ from langgraph_pgstate.operations.asking import time_of
 from langgraph_pgstate.operations.companions import Statement
 from langgraph_pgstate.operations.planning import PutPlan
 from langgraph_pgstate.operations.threads import delete_thread
+from langgraph_pgstate.settings import check_ttl
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import PruneResult
 
@@ -58,17 +59,6 @@ class ExpiryKeeper:
 
     def after_put(self, plan: PutPlan) -> None:
         """Nothing more."""
-
-
-def check_ttl(name: str, ttl: Any) -> timedelta:
-    """A time to live.
-
-    Raises:
-        ConfigurationError: If it is no timedelta, not positive, or longer than PostgreSQL's clock goes.
-    """
-    if not isinstance(ttl, timedelta) or not timedelta(0) < ttl <= timedelta(days=366_000):
-        raise ConfigurationError(f"{name} must be a timedelta of more than 0 and less than 1,000 years, not {ttl!r}")
-    return ttl
 
 
 @dataclass(frozen=True, slots=True)
