@@ -7,8 +7,10 @@ import os
 import subprocess
 import sys
 import threading
+from array import array
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -33,7 +35,8 @@ from langgraph_pgstate.errors import (
 from langgraph_pgstate.operations import tool_executions
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.threads import AsyncThreads, Threads
-from langgraph_pgstate.tools import Backoff, Budget, ToolLedger
+from langgraph_pgstate.tools import Backoff, Budget, ToolLedger, ToolSettings
+from langgraph_pgstate.tools.results import masked
 
 
 @pytest.fixture(params=LEDGERS, ids=lambda colour: colour.__name__)
@@ -523,21 +526,52 @@ async def test_an_answer_given_to_what_a_check_vouches_for_is_not_given_to_the_n
     assert got == ["later"]
 
 
+BINARY = bytes(range(256)) * 4
+
+
 async def test_bytes_are_counted_as_such(bench: Bench) -> None:
     """Not as the text that Python prints for them."""
-    binary = bytes(range(256)) * 4
 
     def draw(q: str) -> tuple[str, bytes]:
         """Draw a picture."""
-        return "here", binary
+        return "here", BINARY
 
     picture = tool(coloured(bench, draw), response_format="content_and_artifact")
     bench.ledger.policy("draw", result_limit=1028)
     state = await bench.invoke(bench.agent([picture], calls(("c", "draw", {"q": "a"}))), ask(), thread())
-    assert (state["messages"][2].content, state["messages"][2].artifact) == ("here", binary)
+    assert (state["messages"][2].content, state["messages"][2].artifact) == ("here", BINARY)
     bench.ledger.policy("draw", result_limit=1027)
     state = await bench.invoke(bench.agent([picture], calls(("c", "draw", {"q": "a"}))), ask(), thread("u"))
     assert "[… 1,028 bytes in all" in state["messages"][2].content
+
+
+@dataclass
+class Page:
+    """What a tool may return."""
+
+    body: bytes
+
+
+@pytest.mark.parametrize(
+    ("held", "size"),
+    [
+        ({"rows": [{"thumbnail": BINARY}]}, 1024 + len('{"rows":[{"thumbnail":null}]}')),
+        ((bytearray(BINARY), memoryview(BINARY)), 2048 + len("[null,null]")),
+        (Page(BINARY), 1024 + len('{"body":null}')),
+        (array("d", range(100)), 800),
+        ({"none": None, "empty": b""}, len('{"none":null,"empty":null}')),
+        ("ä", 2),
+        ([{1, 2}, object], len(f'[[1,2],"{object}"]')),
+    ],
+)
+def test_bytes_are_counted_wherever_they_are_held(held: Any, size: int) -> None:
+    settings = ToolSettings(preview_length=10)
+    message = ToolMessage("", tool_call_id="c", artifact=held)
+    assert masked(message, size, "ref", settings) is message
+    assert f"[… {size:,} bytes in all" in masked(message, size - 1, "ref", settings).content
+    if not isinstance(held, str):
+        assert masked(held, size, "ref", settings) is held
+        assert masked(held, size - 1, "ref", settings)["bytes"] == size
 
 
 # A caller's own connection

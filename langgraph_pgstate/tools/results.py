@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, cast
 from urllib.parse import quote, unquote
 
@@ -11,6 +11,7 @@ import orjson
 from langchain_core.messages import ToolMessage
 from langgraph.prebuilt.tool_node import msg_content_output
 from langgraph.types import Command
+from pydantic import BaseModel
 
 from langgraph_pgstate.codec.frames import pack, unpack
 from langgraph_pgstate.codec.metadata import to_json
@@ -25,6 +26,8 @@ _PARENT = "parent/"
 _UNSTORABLE = "none/"
 # The bytes are a frame: compressed, with a checksum. What was stored before there were frames has no such mark.
 _FRAMED = "frame/"
+# What lies deeper is not counted.
+_MAX_DEPTH = 100
 
 
 class ParentAnswer:
@@ -149,11 +152,10 @@ def masked(result: Any, limit: int | None, reference: str, settings: ToolSetting
         return _summary(result, limit, reference, settings) or result
     if _holds_messages(result):
         return _each_message(result, shortened)
-    text = readable(result)
-    size = _bytes_of(result if isinstance(result, bytes) else text)
+    size = _bytes_of(result)
     if size <= limit:
         return result
-    return {"$ref": reference, "bytes": size, "preview": text[: settings.preview_length]}
+    return {"$ref": reference, "bytes": size, "preview": readable(result)[: settings.preview_length]}
 
 
 def reference_to(thread_id: str, idempotency_key: str) -> str:
@@ -179,11 +181,32 @@ def _size(message: ToolMessage) -> int:
 
 
 def _bytes_of(value: Any) -> int:
-    """Bytes as they are, anything else as text."""
-    if isinstance(value, bytes):
-        return len(value)
-    text = value if isinstance(value, str) else _json_of(value)
-    return len(text.encode("utf-8", "surrogatepass"))
+    """Bytes as they are, however deep, anything else as text."""
+    found: list[int] = []
+    rest = _without_buffers(value, found)
+    if rest is None and found:
+        return sum(found)
+    text = rest if isinstance(rest, str) else _json_of(rest)
+    return sum(found) + len(text.encode("utf-8", "surrogatepass"))
+
+
+def _without_buffers(value: Any, found: list[int], depth: int = 0) -> Any:
+    """A value with `None` for bytes, arrays and the like, whose sizes are added to `found`."""
+    if value is None or isinstance(value, str | int | float) or depth > _MAX_DEPTH:
+        return value
+    if isinstance(value, BaseModel):
+        value = dict(value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _without_buffers(item, found, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_without_buffers(item, found, depth + 1) for item in value]
+    try:
+        found.append(memoryview(value).nbytes)
+    except (TypeError, ValueError):
+        return value
+    return None
 
 
 def _summary(text: str, limit: int, reference: str, settings: ToolSettings, size: int | None = None) -> str | None:
