@@ -30,7 +30,7 @@ from langgraph_pgstate.codec import frames
 from langgraph_pgstate.codec.widening import WideningSerializer
 from langgraph_pgstate.db.database import DEFAULT_PREPARE_THRESHOLD, AsyncDatabase
 from langgraph_pgstate.db.embedded import embedded_server
-from langgraph_pgstate.errors import ConfigurationError, PGStateError
+from langgraph_pgstate.errors import ConfigurationError, PGStateError, ToolSetupError
 from langgraph_pgstate.holders import holder_id
 from langgraph_pgstate.operations import schema
 from langgraph_pgstate.operations.expiry import ExpiryKeeper
@@ -148,7 +148,10 @@ class LoopToolLedger(AsyncToolLedger):
         """What needs connections, from the ledger of the running loop."""
         if name not in ("_codec", "_flow", "_hands", "_queries", "_run_of", "_settings"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(state().tools, name)
+        try:
+            return getattr(state().tools, name)
+        except ConfigurationError as error:
+            raise ToolSetupError(str(error)) from None
 
     async def close(self) -> None:
         """Nothing: each loop's own ledger is closed with its checkpointer."""

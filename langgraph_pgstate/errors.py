@@ -2,6 +2,7 @@
 
     PGStateError
     ├── ConfigurationError (ValueError)      an argument or a setting is wrong; nothing was written
+    │   └── ToolSetupError                   a tool, its ledger and its graph do not fit together
     ├── SerializationError (TypeError)       a value cannot be stored; nothing was written
     ├── UnsafeTypeError                      the database names a type that is not allowed to be built
     ├── SchemaError
@@ -350,7 +351,28 @@ class CorruptStateError(PGStateError):
         super().__init__(f"{where} is damaged: {why}. `pgstate check` names everything that is broken.")
 
 
-class ToolError(PGStateError):
+class _MayBeFinal:
+    """An error that a model may have to be kept from.
+
+    Attributes:
+        is_final: Whether it stops the run even where a `ToolNode` hands errors to the model.
+    """
+
+    is_final = False
+
+    @property
+    def _langgraph_invalid_resume(self) -> bool:
+        # What LangGraph goes by to let an error past every `handle_tool_errors`; sibling tasks run to their end.
+        return self.is_final
+
+
+class ToolSetupError(_MayBeFinal, ConfigurationError):
+    """A tool, its ledger and its graph do not fit together. It stops the run: no model can do anything about it."""
+
+    is_final = True
+
+
+class ToolError(_MayBeFinal, PGStateError):
     """Something about a recorded tool execution.
 
     Attributes:
@@ -360,13 +382,6 @@ class ToolError(PGStateError):
         is_final: Whether it stops the run even where a `ToolNode` hands errors to the model: a model that tried again
             would do so as a new action, under a new tool-call id.
     """
-
-    is_final = False
-
-    @property
-    def _langgraph_invalid_resume(self) -> bool:
-        # What LangGraph goes by to let an error past every `handle_tool_errors`; sibling tasks run to their end.
-        return self.is_final
 
     def __init__(self, tool: str, thread_id: str, idempotency_key: str, why: str) -> None:
         self.tool, self.thread_id, self.idempotency_key = tool, thread_id, idempotency_key

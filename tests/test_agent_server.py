@@ -30,7 +30,7 @@ from langgraph_pgstate import agent_server
 from langgraph_pgstate.agent_server import LoopToolLedger, checkpointer, record, state
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.codec.widening import WideningSerializer
-from langgraph_pgstate.errors import ConfigurationError, SchemaMissingError, UnsafeTypeError
+from langgraph_pgstate.errors import ConfigurationError, SchemaMissingError, ToolSetupError, UnsafeTypeError
 from langgraph_pgstate.settings import AgentServerSettings
 
 pytestmark = pytest.mark.once
@@ -225,7 +225,7 @@ class Answers(MessagesState):
     pass
 
 
-def graph_with_tools(ledger: LoopToolLedger) -> Any:
+def graph_with_tools(ledger: LoopToolLedger, **options: Any) -> Any:
     """A tool, and a blocking node that calls something which is traced."""
 
     @tool
@@ -240,7 +240,7 @@ def graph_with_tools(ledger: LoopToolLedger) -> Any:
     builder = StateGraph(Answers)
     wish = {"name": "charge", "args": {"order": "17"}, "id": "call"}
     builder.add_node("ask", lambda said: {"messages": [AIMessage("", id="wish", tool_calls=[wish])]})
-    builder.add_node("pay", ToolNode([charge], awrap_tool_call=ledger))
+    builder.add_node("pay", ToolNode([charge], awrap_tool_call=ledger, **options))
     builder.add_node("audit", audit)
     builder.add_edge(START, "ask").add_edge("ask", "pay").add_edge("pay", "audit")
     return record(builder.compile())
@@ -321,6 +321,11 @@ async def test_new_threads_have_the_time_to_live_that_the_variable_says(
         expires = {thread.thread_id: thread.expires_at for thread in (await state().threads.list()).items}
     assert expires["before"] is None
     assert timedelta(hours=11) < expires["after"] - datetime.now(UTC) < timedelta(hours=13)
+
+
+async def test_tools_without_a_server_stop_the_run_whatever_the_model_is_told() -> None:
+    with pytest.raises(ToolSetupError, match="there is no PGState on this event loop"):
+        await graph_with_tools(LoopToolLedger(), handle_tool_errors=True).ainvoke({"messages": []}, config_of("t"))
 
 
 async def test_a_recorded_graph_runs_without_a_server() -> None:

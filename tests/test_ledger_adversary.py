@@ -27,10 +27,10 @@ from test_ledger_more import coloured, one_node
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import (
-    ConfigurationError,
     RunBudgetExceededError,
     ToolFailedError,
     ToolOutcomeUnknownError,
+    ToolSetupError,
 )
 from langgraph_pgstate.operations import tool_executions
 from langgraph_pgstate.sql import queries
@@ -587,9 +587,9 @@ async def test_an_intent_that_could_be_rolled_back_lets_no_tool_run(
         mine.commit()
         ledger = ToolLedger(saver._database, queries(schema))
         bench = Bench(saver, ledger)
-        graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
+        graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE, handle_tool_errors=True)
         mine.execute("SELECT 1")
-        with pytest.raises(ConfigurationError, match="in a transaction"):
+        with pytest.raises(ToolSetupError, match="in a transaction"):
             graph.invoke(ask(), thread())
         assert till.charged == []
         mine.rollback()

@@ -18,8 +18,9 @@ from langchain_core.outputs import ChatResult
 from langchain_core.tools import tool
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
 from support import run_children
-from support_ledger import LEDGERS, Bench, ask, calls, open_bench, open_ledger, thread
+from support_ledger import LEDGERS, Bench, agent_graph, ask, calls, open_bench, open_ledger, thread, tool_of
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import (
@@ -28,6 +29,7 @@ from langgraph_pgstate.errors import (
     RunBudgetExceededError,
     ToolOutcomeUnknownError,
     ToolOvertakenError,
+    ToolSetupError,
 )
 from langgraph_pgstate.tools import Budget, current_execution
 from langgraph_pgstate.types import ToolExecution
@@ -310,6 +312,33 @@ async def test_a_transactional_tool_without_its_ledger_is_refused(bench: Bench) 
         )
     with pytest.raises(ConfigurationError, match="connection"):
         bench.ledger.transactional(len.__class__)
+
+
+async def test_what_only_the_program_can_put_right_is_not_shown_to_the_model(bench: Bench) -> None:
+    booked = booking(bench)
+    for node, why in (
+        (bench.tool_node([booked], handle_tool_errors=True), "needs a thread"),
+        (ToolNode([booked], handle_tool_errors=True), "without its ledger"),
+    ):
+        with pytest.raises(ToolSetupError, match=why):
+            await bench.invoke(agent_graph(node, BOOK).compile(), ask())
+
+
+async def test_what_the_model_can_put_right_is_shown_to_it(bench: Bench) -> None:
+    """A key that its arguments do not make, and what a tool itself finds wrong with them."""
+
+    def look(at: str) -> str:
+        """Look at something."""
+        raise ConfigurationError(f"{at!r} is nothing to look at")
+
+    look_tool = tool_of(bench, "look", look)
+    for key, said in ((None, "'a' is nothing"), (lambda args: "", "an action needs a name")):
+        bench.ledger.policy("look", key=key)
+        graph = bench.agent([look_tool], calls(("call_1", "look", {"at": "a"})), handle_tool_errors=True)
+        state = await bench.invoke(graph, ask(), thread(said))
+        assert state["messages"][2].status == "error"
+        assert said in state["messages"][2].content
+        assert state["messages"][3].content == "done"
 
 
 # Compensations

@@ -21,7 +21,7 @@ from support import FORK
 from support_ledger import LEDGERS, Bench, agent_graph, ask, calls, open_bench, thread
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
-from langgraph_pgstate.errors import ConfigurationError, DatabaseError, ToolTimeoutError
+from langgraph_pgstate.errors import DatabaseError, ToolSetupError, ToolTimeoutError
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.tools import AsyncToolLedger, Backoff, ToolLedger, flow, hands
 
@@ -428,8 +428,9 @@ async def test_a_callers_only_connection_is_not_taken_away(
         connection.execute(f"CREATE TABLE {schema}.bookings (room text)")
         ledger = ToolLedger(saver._database, queries(schema))
         bench = Bench(saver, ledger)
-        with pytest.raises(ConfigurationError, match="only one"):
-            await bench.invoke(Slow(bench).graph(lambda lent: None, in_nothing), ask(), thread())
+        graph = Slow(bench).graph(lambda lent: None, in_nothing, handle_tool_errors=True)
+        with pytest.raises(ToolSetupError, match="only one"):
+            await bench.invoke(graph, ask(), thread())
         assert state_of(connection, schema) == ([], [])
         ledger.close()
 
@@ -444,9 +445,8 @@ async def test_a_tool_without_a_connection_has_not_begun(dsn: str, schema: str, 
             """Book a room."""
             raise AssertionError("it must not run")
 
-        graph = agent_graph(ToolNode([book], awrap_tool_call=bench.ledger.acall), BOOK).compile(
-            checkpointer=InMemorySaver()
-        )
-        with pytest.raises(ConfigurationError, match="AsyncPGState"):
+        node = ToolNode([book], awrap_tool_call=bench.ledger.acall, handle_tool_errors=True)
+        graph = agent_graph(node, BOOK).compile(checkpointer=InMemorySaver())
+        with pytest.raises(ToolSetupError, match="AsyncPGState"):
             await graph.ainvoke(ask(), thread())
         assert state_of(connection, schema) == ([("pending", 1)], [])

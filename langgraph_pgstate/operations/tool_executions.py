@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from langgraph_pgstate.db.port import Port
-from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from langgraph_pgstate.errors import NotFoundError, ToolSetupError
 from langgraph_pgstate.operations.guards import refuse_deleted
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Row, ToolExecution
@@ -123,10 +123,10 @@ async def begin(
 
     Raises:
         ThreadDeletedError: If the thread was deleted, and left a tombstone.
-        ConfigurationError: If this is a caller's transaction: an intent counts once it is committed.
+        ToolSetupError: If this is a caller's transaction: an intent counts once it is committed.
     """
     if port.is_in_transaction:
-        raise ConfigurationError(
+        raise ToolSetupError(
             f"{intent.tool} is called while the connection that the ledger was given is in a transaction: what it "
             "intends has to be committed before it runs. Commit first, or give a pool"
         )

@@ -19,7 +19,7 @@ from langgraph.config import get_config
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from langgraph_pgstate.codec.metadata import to_json
-from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.errors import ConfigurationError, ToolSetupError
 from langgraph_pgstate.operations.addresses import check_key_size, configurable_of, identifier, thread_id_of
 from langgraph_pgstate.operations.tool_executions import Intent
 from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
@@ -70,11 +70,11 @@ def current_execution() -> Execution:
     """The execution that the calling tool runs in.
 
     Raises:
-        ConfigurationError: If no ledger runs it.
+        ToolSetupError: If no ledger runs it.
     """
     execution = _current.get()
     if execution is None:
-        raise ConfigurationError("no tool execution is under way here: the tool was called without its ledger")
+        raise ToolSetupError("no tool execution is under way here: the tool was called without its ledger")
     return execution
 
 
@@ -84,7 +84,8 @@ def intent_of_request(
     """What a `ToolNode` is about to run.
 
     Raises:
-        ConfigurationError: If the graph runs on no thread, or the key cannot be stored.
+        ToolSetupError: If the graph runs on no thread.
+        ConfigurationError: If the key cannot be stored.
     """
     call = request.tool_call
     tool, arguments, call_id = call["name"], call["args"], call.get("id")
@@ -113,12 +114,13 @@ def intent_of_function(
     task has the same id and makes the same calls.
 
     Raises:
-        ConfigurationError: If this is not called in a graph on a thread, or the key cannot be stored.
+        ToolSetupError: If this is not called in a graph on a thread.
+        ConfigurationError: If the key cannot be stored.
     """
     try:
         config: Mapping[str, Any] = get_config()
     except RuntimeError as error:
-        raise ConfigurationError(f"{tool} was called outside of a graph: its ledger needs a thread") from error
+        raise ToolSetupError(f"{tool} was called outside of a graph: its ledger needs a thread") from error
     bound = inspect.signature(function).bind(*args, **kwargs)
     bound.apply_defaults()
     arguments = dict(bound.arguments)
@@ -174,7 +176,10 @@ def _intent(
 ) -> Intent:
     configurable = configurable_of(config)
     metadata: Mapping[str, Any] = config.get("metadata") or {}
-    thread_id = thread_id_of(configurable.get("thread_id"))
+    try:
+        thread_id = thread_id_of(configurable.get("thread_id"))
+    except ConfigurationError as error:
+        raise ToolSetupError(f"{tool} is run by a ledger, which needs a thread: {error}") from None
     check_key_size("thread_id and idempotency key", *[thread_id, identifier("idempotency key", key)])
     # Inside a node the config names the task's namespace, which ends in the task itself.
     namespace = str(configurable.get("checkpoint_ns") or "").rpartition("|")[0]

@@ -23,6 +23,7 @@ from langgraph_pgstate.errors import (
     ToolFailedError,
     ToolOutcomeUnknownError,
     ToolOvertakenError,
+    ToolSetupError,
     ToolTimeoutError,
     UnavailableError,
 )
@@ -116,12 +117,13 @@ class Flow:
             ToolBusyError: If another live process runs it, for longer than this one waits.
             ToolTimeoutError: If it takes too long.
             ToolOvertakenError: If another process took it over while it ran.
+            ToolSetupError: If it cannot be run like this at all.
         """
         outer = _current.get()
         if outer is not None and (outer.thread_id, outer.key) == (job.intent.thread_id, job.intent.idempotency_key):
-            raise ConfigurationError(f"{outer.tool} calls itself as the same action, {outer.key!r}")
+            raise ToolSetupError(f"{outer.tool} calls itself as the same action, {outer.key!r}")
         if job.policy.transactional and job.policy.timeout is not None and self.hands.is_lent:
-            raise ConfigurationError(
+            raise ToolSetupError(
                 f"{job.intent.tool} is transactional and has a timeout: its connection is closed when that is over, "
                 "and must not be your only one; give a pool or a DSN"
             )

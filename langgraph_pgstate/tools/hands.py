@@ -20,7 +20,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.port import Port, run_blocking
 from langgraph_pgstate.db.revoking import arevoke, interrupt, revoke
-from langgraph_pgstate.errors import ConfigurationError, PGStateError
+from langgraph_pgstate.errors import PGStateError, ToolSetupError
 from langgraph_pgstate.operations.tool_executions import renew
 from langgraph_pgstate.sql import Queries
 
@@ -156,7 +156,7 @@ class BlockingHands:
         if inspect.isawaitable(answer):
             if inspect.iscoroutine(answer):
                 answer.close()
-            raise ConfigurationError("an asynchronous function needs an asynchronous ledger (AsyncPGState)")
+            raise ToolSetupError("an asynchronous function needs an asynchronous ledger (AsyncPGState)")
         return answer
 
     async def act(self, function: Callable[[], Any], seconds: float | None, late: Late) -> Any:
@@ -390,6 +390,6 @@ class OffloadingHands(SuspendingHands):
 
     def lend(self) -> AbstractAsyncContextManager[tuple[Any, Port]]:
         """Refused: a blocking connection would block the event loop."""
-        raise ConfigurationError(
+        raise ToolSetupError(
             "a transactional tool in a graph that runs on an event loop needs an asynchronous ledger (AsyncPGState)"
         )

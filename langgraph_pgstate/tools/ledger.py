@@ -19,7 +19,7 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.port import run_blocking
-from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError, ToolSetupError
 from langgraph_pgstate.operations import tool_executions
 from langgraph_pgstate.operations.addresses import thread_id_of
 from langgraph_pgstate.sql import Queries
@@ -113,7 +113,7 @@ class _Ledger:
         def connected(*args: Any, **kwargs: Any) -> Any:
             execution = _current.get()
             if execution is None or execution.connection is None:
-                raise ConfigurationError(
+                raise ToolSetupError(
                     f"{name} is transactional and was called without its ledger: hand the ledger to its ToolNode, or "
                     "decorate it with @ledger.once as well"
                 )
@@ -293,6 +293,7 @@ class ToolLedger(_Ledger):
 
         Raises:
             ToolError: If the action is in doubt, failed before, or is being run elsewhere.
+            ToolSetupError: If it cannot be run like this at all, whatever the arguments.
         """
         return run_blocking(self._flow.perform(self._job(request, lambda: execute(request))))
 
@@ -301,6 +302,7 @@ class ToolLedger(_Ledger):
 
         Raises:
             ToolError: If the action is in doubt, failed before, or is being run elsewhere.
+            ToolSetupError: If it cannot be run like this at all, whatever the arguments.
         """
         return await self._offloading.perform(self._job(request, lambda: execute(request)))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
-from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.errors import ConfigurationError, ToolSetupError
 
 
 def middleware_of(ledger: Any) -> Any:
@@ -36,7 +36,7 @@ def middleware_of(ledger: Any) -> Any:
         def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) -> Any:
             """Run a tool call as an action of the ledger."""
             if inspect.iscoroutinefunction(type(ledger).__call__):
-                raise ConfigurationError("an asynchronous ledger needs ainvoke or astream; AsyncPGState brought it")
+                raise ToolSetupError("an asynchronous ledger needs ainvoke or astream; AsyncPGState brought it")
             return ledger(request, handler)
 
         async def awrap_tool_call(
