@@ -105,6 +105,35 @@ async def test_a_time_to_live_counts_from_the_last_touch_and_a_fixed_time_does_n
 
 
 @pytest.mark.parametrize("colour", COLOURS)
+async def test_copies_and_forks_do_not_outlive_their_source(
+    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    async with open_state(colour, dsn, schema) as state:
+
+        async def derive(prefix: str) -> list[datetime | None]:
+            copy, fork = f"{prefix}-copy", f"{prefix}-fork"
+            await state.saver.acopy_thread("t", copy)
+            await ask(state.threads.fork("t", to=fork))
+            for thread_id in (copy, fork):
+                await use(state, thread_id)
+            return [(await ask(state.threads.get(thread_id))).expires_at for thread_id in (copy, fork)]
+
+        await use(state)
+        assert await derive("kept") == [None, None]
+        at = await ask(state.threads.expire("t", after=DAY))
+        assert await derive("dated") == [at, at]
+        # Said anew of the source, it is said of nobody else.
+        await ask(state.threads.expire("t", after=3 * DAY))
+        await ask(state.threads.fork("t", to="dated-fork"))
+        assert (await ask(state.threads.get("dated-fork"))).expires_at == at
+        await ask(state.threads.set_ttl("dated-fork", None))
+        assert (await ask(state.threads.get("dated-fork"))).expires_at is None
+        # A date that has passed: what is done with the fork does not keep it, either.
+        at = await ask(state.threads.expire("t", at=datetime.now(UTC) - DAY))
+        assert await derive("late") == [at, at]
+
+
+@pytest.mark.parametrize("colour", COLOURS)
 async def test_new_threads_are_kept_as_long_as_the_state_says(
     colour: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:

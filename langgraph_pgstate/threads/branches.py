@@ -89,8 +89,9 @@ class Branches(ThreadsBase):
         What led to the checkpoint comes along under the same ids: ancestors, their subgraphs, writes, messages, tool
         executions (so that results are reused) and labels; other branches do not, nor do runs, spans and events. What
         was written at the checkpoint itself, pending writes and subgraphs that wait, comes along while the thread has
-        not moved on from it; else the fork stands where its superstep begins, and runs it anew. It costs what it
-        copies, and a look at the metadata of the thread's subgraph checkpoints.
+        not moved on from it; else the fork stands where its superstep begins, and runs it anew. It is kept as long as
+        its source: for the same time from its last touch, or until the same date. It costs what it copies, and a look
+        at the metadata of the thread's subgraph checkpoints.
 
         Args:
             thread_id: The thread.

@@ -29,7 +29,8 @@ class Retention(ThreadsBase):
     def expire(self, thread_id: str, *, at: datetime | None = None, after: timedelta | None = None) -> datetime | None:
         """Have a thread expire then, whatever happens to it. One statement; safe to repeat.
 
-        It takes the place of what `set_ttl` said; `set_ttl(thread_id, None)` takes it back. Answers when.
+        It takes the place of what `set_ttl` said; `set_ttl(thread_id, None)` takes it back. A copy or a fork made from
+        then on expires with it; earlier ones don't. Answers when.
 
         Args:
             thread_id: The thread.

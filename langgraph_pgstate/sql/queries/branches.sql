@@ -63,7 +63,9 @@ ORDER BY l.checkpoint_id DESC, l.checkpoint_ns;
 -- name: begin_fork
 -- Makes a fork's thread after its source, or holds one that is there; answers what that one was forked from, or no row if there is no source.
 INSERT INTO /*schema*/threads AS stored (thread_id, agent, user_id, tenant_id, title, metadata, ttl, expires_at)
-SELECT :target_id::text, s.agent, s.user_id, s.tenant_id, s.title, s.metadata, s.ttl, now() + s.ttl
+SELECT :target_id::text, s.agent, s.user_id, s.tenant_id, s.title, s.metadata, s.ttl,
+    -- What may not be kept beyond a date is not kept beyond it as a fork.
+    coalesce(now() + s.ttl, s.expires_at)
 FROM /*schema*/threads s WHERE s.thread_id = :source_id::text
 ON CONFLICT (thread_id) DO UPDATE SET
     updated_at = excluded.updated_at,

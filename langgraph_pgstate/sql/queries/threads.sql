@@ -84,7 +84,8 @@ WITH copied_thread AS (
         expires_at
     )
     SELECT :target_id, agent, user_id, tenant_id, title, metadata, forked_from_thread_id, forked_from_checkpoint_id, ttl,
-        now() + ttl
+        -- As in `begin_fork`.
+        coalesce(now() + ttl, expires_at)
     FROM /*schema*/threads WHERE thread_id = :source_id
     ON CONFLICT (thread_id) DO NOTHING
 ), copied_segments AS (
