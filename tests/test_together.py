@@ -108,6 +108,15 @@ async def test_statements_together_take_one_round_trip(
 
 
 @pytest.mark.parametrize("colour", COLOURS)
+async def test_more_than_fits_the_wire_is_sent_and_answered(colour: type, dsn: str) -> None:
+    """Neither side waits for the other to read."""
+    text = b"SELECT $1::bytea, n FROM generate_series(1, 3) AS n"
+    large = NamedQuery("echo", "", text, ("data",)), {"data": bytes(4_000_000)}
+    async with database_on(colour, "own pool", dsn) as database:
+        assert await asyncio.wait_for(run(database, together, [large] * 3), GUARD_SECONDS) == [3, 3, 3]
+
+
+@pytest.mark.parametrize("colour", COLOURS)
 async def test_they_are_one_explicit_transaction(colour: type, dsn: str) -> None:
     """A pipeline by itself is no transaction block, and on a distributed PostgreSQL it is not atomic."""
     async with database_on(colour, "own pool", dsn) as database:

@@ -72,8 +72,13 @@ class BlockingPort:
         return cursor.execute(text, _arguments(query, parameters), binary=True)
 
     async def execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[int]:
-        """As `Port` says; a pipeline."""
+        """As `Port` says; a pipeline, without cursors where nothing speaks against it."""
         connection = self.connection
+        if self._statements.is_direct:
+            with connection.lock:
+                touched = connection.wait(self._statements.execute_together(statements, _BEGIN, _COMMIT))
+            if touched is not None:
+                return touched
         # Only an explicit BEGIN makes a pipeline one transaction on every server. Inside of one a savepoint, at two
         # round trips more, keeps an error from ending what is the caller's.
         begins = not in_transaction(connection)
@@ -88,7 +93,6 @@ class BlockingPort:
                         try:
                             if begins:
                                 frame.execute(_BEGIN, prepare=False)
-                                frame.execute(_NOT_FOR_EVER, prepare=False)
                             for query, parameters in statements:
                                 # A cursor has room for one answer.
                                 if query.text in sent:
@@ -172,8 +176,13 @@ class SuspendingPort:
         return await cursor.execute(text, _arguments(query, parameters), binary=True)
 
     async def execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[int]:
-        """As `Port` says; a pipeline."""
+        """As `Port` says; a pipeline, without cursors where nothing speaks against it."""
         connection = self.connection
+        if self._statements.is_direct:
+            async with connection.lock:
+                touched = await connection.wait(self._statements.execute_together(statements, _BEGIN, _COMMIT))
+            if touched is not None:
+                return touched
         begins = not in_transaction(connection)
         frame = psycopg.AsyncRawCursor(connection)
         cursors = []
@@ -186,7 +195,6 @@ class SuspendingPort:
                         try:
                             if begins:
                                 await frame.execute(_BEGIN, prepare=False)
-                                await frame.execute(_NOT_FOR_EVER, prepare=False)
                             for query, parameters in statements:
                                 # A cursor has room for one answer.
                                 if query.text in sent:

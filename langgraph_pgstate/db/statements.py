@@ -8,7 +8,8 @@ plain types; rows are read as a cursor reads them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import Any, Final
 
 import psycopg
@@ -23,7 +24,10 @@ _TEXT, _BINARY = 0, 1
 _MAX_PREPARED: Final = 64
 # As plain numbers: comparing with members of an enumeration takes longer.
 _DONE: Final = (int(ExecStatus.COMMAND_OK), int(ExecStatus.TUPLES_OK))
+_FAILED: Final = int(ExecStatus.FATAL_ERROR)
 _IDLE, _NO_PIPELINE = int(TransactionStatus.IDLE), int(PipelineStatus.OFF)
+_OPEN: Final = (int(TransactionStatus.INTRANS), int(TransactionStatus.INERROR))
+_ROLLBACK: Final = b"ROLLBACK"
 _SQLSTATE: Final = DiagnosticField.SQLSTATE
 # Already prepared, by another user of the same connection: the name says the text.
 _TAKEN: Final = "42P05"
@@ -89,6 +93,52 @@ class Statements:
         answer.clear()
         return rows
 
+    def execute_together(
+        self, statements: Sequence[tuple[Query, Parameters]], begin: bytes, end: bytes
+    ) -> Generator[Any, Any, list[int] | None]:
+        """Run statements as one transaction in one round trip, for the connection's `wait`.
+
+        Args:
+            statements: Queries with their parameters.
+            begin: What begins the transaction.
+            end: What ends it.
+
+        Returns:
+            How many rows each touched; `None` if nothing was sent, or nothing done: then cursors have to do it.
+
+        Raises:
+            psycopg.Error: What the server says of the first that failed. Nothing was done.
+        """
+        pipeline = _Pipeline(self._connection.pgconn)
+        pipeline.add(begin, None)
+        preparing: dict[bytes, bytes] = {}
+        for query, parameters in statements:
+            arguments = _encode(query, parameters)
+            if arguments is None:
+                return None
+            text = query.text
+            name = self._names.get(text) or preparing.get(text)
+            if name is None and self._is_worth_preparing(text):
+                if len(self._names) + len(preparing) >= _MAX_PREPARED:
+                    return None
+                name = preparing[text] = _name_of(text)
+                pipeline.prepare(name, text)
+            pipeline.add(text, name, *arguments)
+        pipeline.add(end, None)
+        error = yield from pipeline.run()
+        # What was prepared stays so, whatever became of the transaction.
+        self._names.update((text, preparing[text]) for text in pipeline.prepared)
+        if error is None:
+            return pipeline.touched[1:-1]
+        code = _code(error)
+        if code in _OUTDATED:
+            self._names.clear()
+        elif code == _TAKEN:
+            self._names.update(preparing)
+        else:
+            raise errors.error_from_result(error)
+        return None
+
     def _answer(self, query: Query, parameters: Parameters) -> Generator[Any, Any, Any]:
         arguments = _encode(query, parameters)
         if arguments is None:
@@ -100,7 +150,7 @@ class Statements:
         if name is None and self._is_worth_preparing(text):
             if len(self._names) >= _MAX_PREPARED:
                 return None
-            name = b"_pgstate_" + hashlib.sha256(text).hexdigest()[:32].encode()
+            name = _name_of(text)
             pgconn.send_prepare(name, text)
             answer = (yield from generators.execute(pgconn))[-1]
             if answer.status not in _DONE and _code(answer) != _TAKEN:
@@ -124,6 +174,84 @@ class Statements:
             return False
         count = self._counts[text] = self._counts.get(text, 0) + 1
         return count > threshold
+
+
+class _Pipeline:
+    """Statements that are sent in one go.
+
+    Attributes:
+        touched: After it has run, how many rows each statement touched, in the order they were added.
+        prepared: After it has run or failed, the texts that the server knows by name now.
+    """
+
+    __slots__ = ("_expected", "_pgconn", "_sending", "prepared", "touched")
+
+    def __init__(self, pgconn: Any) -> None:
+        self._pgconn = pgconn
+        self._sending: list[Callable[[], None]] = []
+        # Of each answer to come: the text that is prepared, `None` for a statement that is run.
+        self._expected: list[bytes | None] = []
+        self.touched: list[int] = []
+        self.prepared: list[bytes] = []
+
+    def add(
+        self,
+        text: bytes,
+        name: bytes | None,
+        values: list[bytes | None] | None = None,
+        formats: list[int] | None = None,
+    ) -> None:
+        """Run a statement, by its name if it has one."""
+        if name is None:
+            self._sending.append(partial(self._pgconn.send_query_params, text, values, None, formats, _BINARY))
+        else:
+            self._sending.append(partial(self._pgconn.send_query_prepared, name, values, formats, _BINARY))
+        self._expected.append(None)
+
+    def prepare(self, name: bytes, text: bytes) -> None:
+        """Let a statement be known by a name from here on."""
+        self._sending.append(partial(self._pgconn.send_prepare, name, text))
+        self._expected.append(text)
+
+    def run(self) -> Generator[Any, Any, Any]:
+        """Send everything and take the answers. What was not committed by then is rolled back.
+
+        Returns:
+            The first answer that is an error; `None` if there is none.
+        """
+        pgconn = self._pgconn
+        pgconn.enter_pipeline_mode()
+        is_through = False
+        try:
+            for send in self._sending:
+                send()
+            pgconn.pipeline_sync()
+            # Takes answers in, too, so that neither side waits for the other to read.
+            yield from generators.send(pgconn)
+            answers: list[Any] = []
+            while len(answers) <= len(self._expected):
+                answers.append((yield from generators.fetch_many(pgconn))[-1])
+            is_through = True
+        finally:
+            if not is_through:
+                # Lost, or nobody waits for it any more: what was sent cannot be taken back.
+                pgconn.finish()
+        pgconn.exit_pipeline_mode()
+        if pgconn.transaction_status in _OPEN:
+            pgconn.send_query_params(_ROLLBACK, None)
+            yield from generators.execute(pgconn)
+        for text, answer in zip(self._expected, answers, strict=False):
+            if answer.status == _FAILED:
+                return answer
+            if text is None:
+                self.touched.append(answer.command_tuples or 0)
+            else:
+                self.prepared.append(text)
+        return None
+
+
+def _name_of(text: bytes) -> bytes:
+    return b"_pgstate_" + hashlib.sha256(text).hexdigest()[:32].encode()
 
 
 def array_literal(items: list[Any]) -> str:
