@@ -506,6 +506,14 @@ def contents() -> Iterator[bytes]:
     yield b"lorem ipsum dolor sit amet " * 9000
 
 
+@pytest.mark.parametrize("size", [0, 1, 5_000, 50_000])
+def test_what_is_soon_gone_is_compressed_only_if_it_is_large(size: int) -> None:
+    content = b"message " * (size // 8)
+    frame = frames.pack_passing(content)
+    assert frames.unpack(frame, "here") == content
+    assert (len(frame) < len(content)) == (size == 50_000)
+
+
 @pytest.mark.parametrize("content", [*contents()], ids=len)
 def test_every_damaged_byte_is_noticed(content: bytes) -> None:
     """A frame with any one byte changed, wherever, is refused and never read as something else."""

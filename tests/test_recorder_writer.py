@@ -10,6 +10,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
+import orjson
 import psycopg
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
@@ -22,6 +23,8 @@ from langgraph_pgstate.errors import ConfigurationError, SchemaMissingError
 from langgraph_pgstate.operations import journal, maintenance
 from langgraph_pgstate.prices import AsyncPrices, Prices
 from langgraph_pgstate.recorder import Recorder
+from langgraph_pgstate.recorder.capture import capture
+from langgraph_pgstate.recorder.tracker import Tracker
 from langgraph_pgstate.settings import RecorderSettings
 from langgraph_pgstate.sql import queries
 
@@ -206,6 +209,69 @@ def test_a_put_that_comes_to_nothing_leaves_its_spans_in_the_queue(
         tracker.end(root, {})
         recorder.flush()
     assert rows(connection, schema, "spans")[0]["status"] == "success"
+
+
+def begin(tracker: Tracker, parent: uuid.UUID | None, name: str, step: int | None = None, **more: Any) -> uuid.UUID:
+    id = uuid.uuid4()
+    placed = {} if step is None else {"langgraph_step": step, "langgraph_checkpoint_ns": f"{name}:1"}
+    tracker.begin("chain", name, id, parent, [], {"thread_id": "t", **placed, **more}, {})
+    return id
+
+
+def taken(tracker: Tracker, namespace: str, step: int) -> list[str]:
+    pending = tracker.take(tracker.run_on("t"), put=(namespace, step))
+    if pending is None:
+        return []
+    tracker.acknowledge(pending)
+    return [span.name for span, _ in pending.spans]
+
+
+def test_what_runs_ahead_of_a_put_is_left_for_the_next() -> None:
+    tracker = Tracker(RecorderSettings(interval=NEVER))
+    root = begin(tracker, None, "graph")
+    for name, step in (("ended", 4), ("ahead", 6), ("below", 9)):
+        more = {"langgraph_checkpoint_ns": "ended:1|below:1"} if name == "below" else {}
+        tracker.end(begin(tracker, root, name, step, **more), {})
+    parent = begin(tracker, root, "parent", 5)
+    child = begin(tracker, parent, "child")
+    # What has only begun may end at once; what something is below of is noted with that.
+    assert taken(tracker, "", 4) == ["graph", "ended", "below", "parent"]
+    tracker.end(child, {})
+    assert taken(tracker, "", 5) == ["ahead", "child"]
+    tracker.end(parent, {})
+    assert taken(tracker, "", 6) == ["parent"]
+
+
+@pytest.mark.parametrize("has_writer", [True, False])
+def test_what_nobody_else_would_write_soon_a_put_takes_along(has_writer: bool) -> None:
+    tracker = Tracker(RecorderSettings(interval=1e-9 if has_writer else NEVER), has_writer=has_writer)
+    root = begin(tracker, None, "graph")
+    begin(tracker, root, "running", 1)
+    tracker.end(begin(tracker, root, "ahead", 6), {})
+    assert taken(tracker, "", 0) == ["graph", "running", "ahead"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["plain", "a\0b", "\ud800", 2**70, "long" * 2000, {"a\0": ["\0", {"b": None}]}],
+    ids=["plain", "nul", "surrogate", "large", "long", "nested"],
+)
+def test_a_row_says_the_same_whether_it_is_made_at_once_or_piece_by_piece(value: Any) -> None:
+    settings = RecorderSettings()
+    tracker = Tracker(settings)
+    root = begin(tracker, None, "graph")
+    span = begin(tracker, root, f"node {value}"[:20], 1, lc_agent_name=str(value)[:9], langgraph_node="n")
+    record = tracker.find(span)
+    assert record is not None
+    record.input = capture({"value": value})
+    tracker.end(span, {"value": value})
+    said = orjson.loads(record.dump(settings))
+    exact = orjson.loads(orjson.dumps(record._row(settings)))
+    # A column that a row does not name is empty.
+    assert [{name: each for name, each in row.items() if each not in (None, {})} for row in (said, exact)] == [
+        {name: each for name, each in exact.items() if each not in (None, {})}
+    ] * 2
+    assert b"\\u0000" not in record.dump(settings)
 
 
 def test_a_thread_that_is_deleted_while_it_runs_does_not_come_back(

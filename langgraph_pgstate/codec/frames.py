@@ -39,6 +39,8 @@ _SMALL_HASH_LOG = 11
 # For a large value one of 16 KB, which stays in the processor's nearest cache: a fifth faster for an eighth more bytes.
 # A put of 200 KB takes 0.89 of the time, and is read as fast.
 _LARGE_HASH_LOG = 12
+# What is soon gone is written as it is up to this size.
+_MAX_PASSING_RAW = 12 * 1024
 
 
 class _Contexts:
@@ -108,9 +110,16 @@ def pack(content: bytes) -> bytes:
 
 
 def pack_passing(content: bytes) -> bytes:
-    """Content that will soon be gone, as a frame: in half the time, without the dictionary."""
-    packed = _with_context("compress_large", content)
-    return b"\x01" + packed if len(packed) < len(content) else b"\x00" + xxhash.xxh32_digest(content) + content
+    """Content that will soon be gone, as a frame: compressed only if it is large, and then without the dictionary.
+
+    Compressing lets go of the interpreter, which a graph's own thread takes at once and keeps for as long as it
+    pleases: of a superstep's 5 KB it takes 40 microseconds of the processor's time and 160 until it goes on.
+    """
+    if len(content) > _MAX_PASSING_RAW:
+        packed = _with_context("compress_large", content)
+        if len(packed) < len(content):
+            return b"\x01" + packed
+    return b"\x00" + xxhash.xxh32_digest(content) + content
 
 
 def unpack(frame: bytes, where: str) -> bytes:

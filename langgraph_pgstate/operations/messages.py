@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 import xxhash
-from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langgraph.channels.delta import DeltaChannel
 from langgraph.graph import message as reducers
 
@@ -32,6 +32,8 @@ _STATE_CHANNELS: Final = frozenset({"__root__", "__previous__"})
 _COUNTERS: Final = "counters_since_delta_snapshot"
 # Experimental there, so it may have gone.
 _DEAF_REDUCER: Final = getattr(reducers, "_messages_delta_reducer", object())
+# Asked before `isinstance`, which pydantic answers in Python.
+_MESSAGES: Final = frozenset({AIMessage, HumanMessage, SystemMessage, ToolMessage})
 _ID_BYTES: Final = 256
 _FAMILIAR_LIMIT: Final = 50_000
 
@@ -73,7 +75,7 @@ class MessageKeeper:
             fitting_ids(request.address.thread_id, rows)
             found: dict[str, Any] = {
                 **request.address._asdict(),
-                "run_id": request.columns["run_id"],
+                "run_id": request.columns_without_owner["run_id"],
                 "channel": change.channel,
                 "messages": rows,
             }
@@ -110,7 +112,7 @@ class MessageKeeper:
                 found = {
                     **request.address._asdict(),
                     "parent_checkpoint_id": request.parent.checkpoint_id,
-                    "run_id": request.columns["run_id"],
+                    "run_id": request.columns_without_owner["run_id"],
                     "channel": channel,
                     "hears_remove_all": channel not in self._deaf,
                 }
@@ -125,19 +127,29 @@ def message_row(message: BaseMessage) -> dict[str, Any]:
     """A message as its columns say it, without its id and place."""
     calls: Sequence[Any] = ()
     usage: Mapping[str, Any] = {}
-    if isinstance(message, AIMessage):
-        calls, usage = message.tool_calls, message.usage_metadata or {}
-    row = {
-        "role": message.type,
-        "agent": message.name,
-        "content": _text_of(message.content),
-        "tool_calls": [{"name": call["name"], "args": call["args"], "id": call["id"]} for call in calls] or None,
-        "tool_call_id": message.tool_call_id if isinstance(message, ToolMessage) else None,
+    call_id = None
+    # pydantic answers in Python for a class that is another.
+    if type(message) is not HumanMessage:
+        if isinstance(message, AIMessage):
+            calls, usage = message.tool_calls, message.usage_metadata or {}
+        elif isinstance(message, ToolMessage):
+            call_id = message.tool_call_id
+    # Piece by piece: most are certainly the same in JSON.
+    return {
+        "role": _safe(message.type),
+        "agent": _safe(message.name),
+        "content": _safe(_text_of(message.content)),
+        "tool_calls": _safe([{"name": call["name"], "args": call["args"], "id": call["id"]} for call in calls] or None),
+        "tool_call_id": _safe(call_id),
         "input_tokens": _tokens(usage.get("input_tokens")),
         "output_tokens": _tokens(usage.get("output_tokens")),
     }
-    safe: dict[str, Any] = to_json(row)[0]
-    return safe
+
+
+def _safe(value: Any) -> Any:
+    if value is None or (type(value) is str and value.isascii() and "\0" not in value):
+        return value
+    return to_json(value)[0]
 
 
 def _tokens(count: Any) -> int | None:
@@ -162,7 +174,11 @@ def _is_of_messages(change: ListChange) -> bool:
     if not change.value:
         # Whatever it held is gone; if that were no messages, none are found.
         return change.has_losses or not change.is_known
-    return any(isinstance(element, BaseMessage) for element in change.value)
+    return any(_is_message(element) for element in change.value)
+
+
+def _is_message(element: Any) -> bool:
+    return type(element) in _MESSAGES or isinstance(element, BaseMessage)
 
 
 def _rows(change: ListChange, skipped: set[int]) -> list[dict[str, Any]]:
@@ -179,7 +195,7 @@ def _identified(change: ListChange, places: Iterable[int]) -> Iterator[tuple[int
     ordinals: dict[int, int] | None = None
     for place in places:
         message = change.value[place]
-        if not isinstance(message, BaseMessage):
+        if not _is_message(message):
             continue
         if type(message.id) is str and message.id:
             yield place, message, message.id

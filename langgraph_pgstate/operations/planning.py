@@ -88,14 +88,17 @@ class PutRequest:
         Raises:
             ConfigurationError: If a name is too long to be indexed with the thread's id.
         """
-        if self._columns is None:
-            self._columns = {**_columns(self.labels), **_owner(self)}
-        return self._columns
+        columns = self.columns_without_owner
+        if "agent" not in columns:
+            columns.update(_owner(self))
+        return columns
 
     @property
     def columns_without_owner(self) -> dict[str, Any]:
         """The same for less, where the thread's row is left alone."""
-        return self._columns or _columns(self.labels)
+        if self._columns is None:
+            self._columns = _columns(self.labels)
+        return self._columns
 
 
 @dataclass(slots=True)

@@ -21,7 +21,6 @@ from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.errors import ConfigurationError, PGStateError
 from langgraph_pgstate.holders import holder_id, is_known_dead
 from langgraph_pgstate.operations import guards, journal, maintenance, recording
-from langgraph_pgstate.recorder.capture import clean
 from langgraph_pgstate.recorder.handler import RecordingHandler
 from langgraph_pgstate.recorder.records import RunRecord
 from langgraph_pgstate.recorder.tracker import Tracker
@@ -62,7 +61,7 @@ class Recorder(RecordingHandler):
         self._is_lent = database.is_lent
         self._settings = settings or RecorderSettings()
         self._queries = queries(database.schema)
-        self._tracker = Tracker(self._settings, keys)
+        self._tracker = Tracker(self._settings, keys, has_writer=not self._is_lent)
         self._turn = threading.Condition()
         self._thread: threading.Thread | None = None
         self._asked = 0
@@ -183,13 +182,12 @@ class Recorder(RecordingHandler):
         if pending is None or not pending.is_complete:
             self._write(self._settings.patience)
             return
-        key = clean(run.thread_id), clean(run.run_id)
         try:
-            self._database.run(journal.put_entry, self._queries, key, new_entry_id(), pending.note)
+            self._database.run(journal.put_entry, self._queries, run.key, new_entry_id(), pending.note)
         except PGStateError as error:
             log.warning("%d spans and events wait to be written: %s", self._tracker.waiting, error)
         else:
-            self._tracker.note(key[0])
+            self._tracker.note(run.key[0])
             self._tracker.acknowledge(pending)
         self._started()
 
@@ -285,7 +283,7 @@ class AsyncRecorder(RecordingHandler):
         self._is_lent = database.is_lent
         self._settings = settings or RecorderSettings()
         self._queries = queries(database.schema)
-        self._tracker = Tracker(self._settings, keys)
+        self._tracker = Tracker(self._settings, keys, has_writer=not self._is_lent)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
@@ -390,13 +388,12 @@ class AsyncRecorder(RecordingHandler):
         if pending is None or not pending.is_complete:
             await self._flush_patiently()
             return
-        key = clean(run.thread_id), clean(run.run_id)
         try:
-            await self._database.run(journal.put_entry, self._queries, key, new_entry_id(), pending.note)
+            await self._database.run(journal.put_entry, self._queries, run.key, new_entry_id(), pending.note)
         except PGStateError as error:
             log.warning("%d spans and events wait to be written: %s", self._tracker.waiting, error)
         else:
-            self._tracker.note(key[0])
+            self._tracker.note(run.key[0])
             self._tracker.acknowledge(pending)
 
     def _ended(self, run: RunRecord | None) -> None:

@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+import orjson
+
 from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.recorder.capture import capture, clean, render, render_error
@@ -15,6 +17,9 @@ from langgraph_pgstate.recorder.genai import describe_llm, describe_span
 from langgraph_pgstate.settings import RecorderSettings
 
 _UNSET: Any = object()
+_NUL = rb"\u0000"
+# Spans without attributes: `describe_span` has nothing to say of them.
+_PLAIN_KINDS = frozenset({"node", "chain"})
 _MOST_CHECKPOINTS = 256
 _INT4_MAX = 2**31 - 1
 
@@ -40,6 +45,7 @@ class RunRecord:
         "is_interrupted",
         "is_new",
         "is_unsettled",
+        "key",
         "last_checkpoint_id",
         "last_step",
         "open",
@@ -65,6 +71,8 @@ class RunRecord:
         self.root_id = root_id
         self.run_id = run_id
         self.thread_id = thread_id
+        # Thread and run as the database has them.
+        self.key = clean(thread_id), clean(run_id)
         self.has_thread = True
         self.holder_id = holder_id
         self.status = "running"
@@ -128,8 +136,8 @@ class RunRecord:
         if self.input_json is _UNSET:
             self.input_json = render("input", self.input, settings)
         return {
-            "thread_id": clean(self.thread_id),
-            "run_id": clean(self.run_id),
+            "thread_id": self.key[0],
+            "run_id": self.key[1],
             "is_new": self.is_new,
             "has_thread": self.has_thread,
             "attempt": self.attempt,
@@ -164,6 +172,7 @@ class SpanRecord:
         "input",
         "input_json",
         "invocation",
+        "is_leaf",
         "kind",
         "metadata",
         "name",
@@ -194,12 +203,22 @@ class SpanRecord:
         self.started_at = run.now()
         self.ended_at: float | None = None
         self.first_chunk_at: float | None = None
-        self.graph_ns: str | None = parent.graph_ns if parent is not None else None
-        self.task_ns: str | None = parent.task_ns if parent is not None else None
-        self.step: int | None = parent.step if parent is not None else None
-        self.node: str | None = parent.node if parent is not None else None
-        self.agent: str | None = parent.agent if parent is not None else run.agent
-        self.checkpoint_id: str | None = parent.checkpoint_id if parent is not None else None
+        self.graph_ns: str | None = None
+        self.task_ns: str | None = None
+        self.step: int | None = None
+        self.node: str | None = None
+        self.agent: str | None = run.agent
+        self.checkpoint_id: str | None = None
+        self.is_leaf = False
+        if parent is not None:
+            self.graph_ns = parent.graph_ns
+            self.task_ns = parent.task_ns
+            self.step = parent.step
+            self.node = parent.node
+            self.agent = parent.agent
+            self.checkpoint_id = parent.checkpoint_id
+            self.is_leaf = True
+            parent.is_leaf = False
         self.tool_call_id: str | None = None
         self.error: BaseException | None = None
         self.input: Any = None
@@ -213,23 +232,70 @@ class SpanRecord:
         self.taken_at = 0.0
         self.waits_since = 0.0
 
-    def row(self, settings: RecorderSettings) -> dict[str, Any]:
-        """The span's row."""
-        if self.input_json is _UNSET:
-            self.input_json = render("input", self.input, settings)
-        run, step = self.run, self.step
+    def dump(self, settings: RecorderSettings) -> bytes:
+        """The span's row as JSON."""
+        self._place()
+        if settings.redact is None and self.kind in _PLAIN_KINDS and self.parent is not None and self.error is None:
+            # Most spans, at once. Where that is not exactly what the columns take, or something may have to be cut,
+            # it is said piece by piece.
+            text = self._dump_plain(settings.content)
+            if text is not None and len(text) <= settings.limit and _NUL not in text:
+                return text
+        return orjson.dumps(self._row(settings))
+
+    def _place(self) -> None:
+        """Find the checkpoint it started from."""
+        step = self.step
         if self.checkpoint_id is None and step is not None and self.graph_ns is not None:
-            place = (self.graph_ns, step - 1)
+            run, place = self.run, (self.graph_ns, step - 1)
             self.checkpoint_id = run.checkpoints.get(place)
             if self.checkpoint_id is None:
                 run.unplaced.setdefault(place, set()).add(self)
                 # The put may have looked in the meantime.
                 self.checkpoint_id = run.checkpoints.get(place)
+
+    def _dump_plain(self, with_content: bool) -> bytes | None:
+        """The row of a node or a chain that has not failed; `None` if JSON has no word for something."""
+        key, step, task_ns = self.run.key, self.step, self.task_ns
+        row = {
+            "thread_id": key[0],
+            "run_id": key[1],
+            "span_id": self.text_id,
+            "started_at": self.started_at,
+            "ended_at": self.ended_at,
+            "parent_span_id": self.parent and self.parent.text_id,
+            "kind": self.kind,
+            "name": self.name,
+            "status": self.status,
+            "checkpoint_ns": self.graph_ns,
+            "checkpoint_id": self.checkpoint_id,
+            "step": step if step is not None and -_INT4_MAX <= step <= _INT4_MAX else None,
+            "node": self.node,
+            "task_id": task_ns and task_ns.rpartition(":")[2],
+            "agent": self.agent,
+        }
+        if self.tool_call_id is not None:
+            row["tool_call_id"] = self.tool_call_id
+        if with_content:
+            if self.input is not None:
+                row["input"] = self.input
+            if self.output is not None:
+                row["output"] = self.output
+        try:
+            return orjson.dumps(row)
+        except TypeError:
+            return None
+
+    def _row(self, settings: RecorderSettings) -> dict[str, Any]:
+        """The row, each column made certain of."""
+        if self.input_json is _UNSET:
+            self.input_json = render("input", self.input, settings)
+        run, step = self.run, self.step
         error = render_error(self.error, settings)
         error.pop("error_traceback", None)
         return {
-            "thread_id": clean(run.thread_id),
-            "run_id": clean(run.run_id),
+            "thread_id": run.key[0],
+            "run_id": run.key[1],
             "span_id": self.text_id,
             "started_at": self.started_at,
             "ended_at": self.ended_at,
@@ -278,11 +344,11 @@ class EventRecord:
         """The event's row."""
         content = {name: render("payload", value, settings) for name, value in self.content.items()}
         return {
-            "thread_id": clean(self.run.thread_id),
+            "thread_id": self.run.key[0],
             "event_id": self.event_id,
             "created_at": self.created_at,
             "kind": self.kind,
-            "run_id": clean(self.run.run_id),
+            "run_id": self.run.key[1],
             "checkpoint_ns": _clean(self.checkpoint_ns),
             "checkpoint_id": self.checkpoint_id,
             "agent": _clean(self.agent),

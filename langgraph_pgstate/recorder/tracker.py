@@ -22,7 +22,7 @@ from langgraph.errors import GraphBubbleUp, GraphDrained, GraphInterrupt, Parent
 from langgraph_pgstate.holders import holder_id
 from langgraph_pgstate.operations.notes import Note
 from langgraph_pgstate.operations.planning import PutPlan
-from langgraph_pgstate.recorder.capture import capture, clean
+from langgraph_pgstate.recorder.capture import capture
 from langgraph_pgstate.recorder.records import EventRecord, RunRecord, SpanRecord
 from langgraph_pgstate.settings import RecorderSettings, ThreadKeys
 
@@ -65,11 +65,19 @@ class Pending:
 
 
 class Tracker:
-    """Runs, spans and events from the first word of them until they are written."""
+    """Runs, spans and events from the first word of them until they are written.
 
-    def __init__(self, settings: RecorderSettings, keys: ThreadKeys | None = None) -> None:
+    Args:
+        settings: What is written, and when.
+        keys: Keys of the config that say whose a thread is.
+        has_writer: Whether somebody writes in the background what has waited for a while.
+    """
+
+    def __init__(self, settings: RecorderSettings, keys: ThreadKeys | None = None, *, has_writer: bool = True) -> None:
         self.settings = settings
+        self._has_writer = has_writer
         self._keys = keys or ThreadKeys()
+        self._owner_keys = frozenset({*self._keys.user, *self._keys.tenant, *self._keys.agent})
         self.waiting = 0
         self.offset = 0.0
         self._lock = threading.Lock()
@@ -228,9 +236,10 @@ class Tracker:
             taken = run.taken.pop((address.checkpoint_ns, address.checkpoint_id or ""), None)
             if taken is not None:
                 self.acknowledge(taken)
-        if plan.note:
-            self.note(address.thread_id)
-        return bool(plan.note)
+        if not plan.note:
+            return False
+        self.note(address.thread_id)
+        return True
 
     def note(self, thread_id: str) -> None:
         """Something was put into the journal of a thread."""
@@ -249,18 +258,28 @@ class Tracker:
                 if self._noted.get(thread_id) == number:
                     del self._noted[thread_id]
 
-    def take(self, run: RunRecord, *, everything: bool = False) -> Pending | None:
+    def take(
+        self,
+        run: RunRecord,
+        *,
+        everything: bool = False,
+        put: tuple[str, int | None] | None = None,
+        note: Note | None = None,
+    ) -> Pending | None:
         """A run's rows for its journal; whoever writes them has to `acknowledge` them.
 
         Args:
             run: The run.
             everything: Also the run's own row, when it was written before.
+            put: Namespace and step of the checkpoint that takes them along; what a later one may is left for that.
+            note: Its note, to which the rows are added.
         """
-        pending = self._rows([run], everything=True, with_runs=everything or run.is_new)
+        put = put if self._has_writer else None
+        pending = self._rows([run], everything=True, with_runs=everything or run.is_new, put=put, note=note)
         now = time.monotonic()
         for span, _ in pending.spans:
             span.taken_at = now
-        return pending if pending.note else None
+        return pending if pending.runs or pending.spans or pending.events else None
 
     def run_on(self, thread_id: str) -> RunRecord | None:
         """The run that is under way on a thread, the last begun if there are several."""
@@ -270,7 +289,7 @@ class Tracker:
     def _before_put(self, plan: PutPlan) -> None:
         request, note = plan.request, plan.note
         assert note is not None
-        address, columns = request.address, request.columns
+        address, columns = request.address, request.columns_without_owner
         run = self.run_on(address.thread_id)
         if run is not None:
             run.note_checkpoint(address.checkpoint_ns, columns["step"], address.checkpoint_id or "")
@@ -280,15 +299,16 @@ class Tracker:
             # So that a checkpoint leads to its run, and a run that is deleted takes its checkpoints along.
             if columns.get("run_id") is None:
                 columns["run_id"] = run.run_id
-            for name in ("user_id", "tenant_id", "agent"):
-                if getattr(run, name) is None and columns.get(name) is not None:
-                    setattr(run, name, columns[name])
-                    with self._lock:
-                        run.change()
-            pending = self.take(run)
+            if not self._owner_keys.isdisjoint(request.labels):
+                columns = request.columns
+                for name in ("user_id", "tenant_id", "agent"):
+                    if getattr(run, name) is None and columns[name] is not None:
+                        setattr(run, name, columns[name])
+                        with self._lock:
+                            run.change()
+            pending = self.take(run, put=(address.checkpoint_ns, columns["step"]), note=note)
             if pending is not None:
                 run.taken[address.checkpoint_ns, address.checkpoint_id or ""] = pending
-                note.extend(pending.note)
         source = columns.get("source")
         parent = request.parent
         if parent is not None and parent.checkpoint_id and source in _MAY_FORK:
@@ -300,7 +320,7 @@ class Tracker:
                 "checkpoint_id": address.checkpoint_id,
                 "parent_checkpoint_id": parent.checkpoint_id,
                 "event_id": f"{moment}-fork-{address.checkpoint_id}",
-                "run_id": None if run is None else clean(run.run_id),
+                "run_id": None if run is None else run.key[1],
                 "source": source,
             }
             note.forks.append(orjson.dumps(fork))
@@ -349,7 +369,7 @@ class Tracker:
 
     def own_runs(self) -> list[tuple[str, str]]:
         """Thread and id of the runs under way."""
-        return [(clean(run.thread_id), clean(run.run_id)) for run in list(self._runs.values()) if run.ended_at is None]
+        return [run.key for run in list(self._runs.values()) if run.ended_at is None]
 
     def due_renewals(self) -> list[tuple[str, str]]:
         """The runs to say that they are alive; none while that was said not long ago."""
@@ -476,7 +496,24 @@ class Tracker:
         if run.ended_at is not None and not (run.is_changed or run.dirty or run.events):
             self._runs.pop(run.root_id, None)
 
-    def _rows(self, among: Sequence[RunRecord], *, everything: bool, with_runs: bool = True) -> Pending:
+    def _rows(
+        self,
+        among: Sequence[RunRecord],
+        *,
+        everything: bool,
+        with_runs: bool = True,
+        put: tuple[str, int | None] | None = None,
+        note: Note | None = None,
+    ) -> Pending:
+        """Rows of these runs.
+
+        Args:
+            among: The runs.
+            everything: Also what has come in just now, and what a put that is under way has taken.
+            with_runs: Also the runs' own rows.
+            put: Namespace and step of the checkpoint that takes them along, if a later one may do so as well.
+            note: A note of the same thread to add them to.
+        """
         runs: list[tuple[RunRecord, int]] = []
         spans: list[tuple[SpanRecord, int]] = []
         events: list[EventRecord] = []
@@ -493,7 +530,11 @@ class Tracker:
                 found = [
                     (span, span.version)
                     for span in run.dirty.values()
-                    if everything or (span.waits_since < arrived and span.taken_at < taken)
+                    if (
+                        put is None or span.waits_since < arrived or not _is_early(span, *put)
+                        if everything
+                        else span.waits_since < arrived and span.taken_at < taken
+                    )
                 ]
                 spans += found[:room]
                 if is_due:
@@ -502,13 +543,14 @@ class Tracker:
                 if with_runs and run.is_changed and is_due:
                     runs.append((run, run.version))
                 is_complete = is_complete and len(found) <= room
-        return self._pack(runs, spans, events, is_complete=is_complete)
+        return self._pack(runs, spans, events, note, is_complete=is_complete)
 
     def _pack(
         self,
         runs: list[tuple[RunRecord, int]],
         spans: list[tuple[SpanRecord, int]],
         events: list[EventRecord],
+        note: Note | None = None,
         *,
         is_complete: bool = True,
     ) -> Pending:
@@ -516,44 +558,53 @@ class Tracker:
 
         A run's totals are made of its spans, so its end has to come with the last of them, or again after them.
         """
-        threads: set[str] = set()
         settings = self.settings
-        ended = []
         given = len(spans)
-        run_rows, runs = _dumps(runs, lambda pair: pair[0].row(settings))
-        span_rows, spans = _dumps(spans, lambda pair: pair[0].row(settings))
+        run_rows, runs = _dumps(runs, lambda pair: orjson.dumps(pair[0].row(settings)))
+        span_rows, spans = _dumps(spans, lambda pair: pair[0].dump(settings))
         is_complete = is_complete and len(spans) == given
         if not is_complete:
             runs = [(run, -1) for run, _ in runs]
-        for run, version in runs:
-            threads.add(clean(run.thread_id))
-            if run.ended_at is not None and version >= 0:
-                ended.append((clean(run.thread_id), clean(run.run_id), run.started_at))
-        event_rows, events = _dumps(events, lambda event: event.row(settings))
-        threads.update(clean(span.run.thread_id) for span, _ in spans)
-        threads.update(clean(event.run.thread_id) for event in events)
-        note = Note(
-            run_rows,
-            span_rows,
-            event_rows,
-            begun=[(clean(run.thread_id), clean(run.run_id)) for run, _ in runs if run.is_unsettled],
-            ended=ended,
-            thread_ids=sorted(threads),
-            ttl=settings.ttl,
-        )
+        event_rows, events = _dumps(events, lambda event: orjson.dumps(event.row(settings)))
+        if note is None:
+            threads = {run.key[0] for run, _ in runs}
+            threads.update([span.run.key[0] for span, _ in spans])
+            threads.update([event.run.key[0] for event in events])
+            note = Note(thread_ids=sorted(threads), ttl=settings.ttl)
+        note.ttl = max(note.ttl, settings.ttl)
+        note.spans += span_rows
+        if runs:
+            note.runs += run_rows
+            note.begun += [run.key for run, _ in runs if run.is_unsettled]
+            note.ended += [(*run.key, run.started_at) for run, at in runs if run.ended_at is not None and at >= 0]
+        note.events += event_rows
         return Pending(note, runs, spans, events, is_complete)
 
 
-def _dumps(records: list[Any], row: Callable[[Any], dict[str, Any]]) -> tuple[list[bytes], list[Any]]:
+def _dumps(records: list[Any], dump: Callable[[Any], bytes]) -> tuple[list[bytes], list[Any]]:
     """Rows as JSON, as many as fit a statement; and those records."""
     rows: list[bytes] = []
+    if not records:
+        return rows, records
     size = 0
     for record in records:
-        rows.append(orjson.dumps(row(record)))
+        rows.append(dump(record))
         size += len(rows[-1])
         if size > _BATCH_BYTES:
             break
     return rows, records[: len(rows)]
+
+
+def _is_early(span: SpanRecord, namespace: str, step: int | None) -> bool:
+    """Whether a span that has changed just now had better wait for a later put, to be written once instead of twice.
+
+    It has only begun and has nothing below it; or it is of a later superstep than the next one, for nodes run ahead of
+    the puts, and the checkpoint it starts from is still to come.
+    """
+    if span.is_leaf and span.ended_at is None:
+        return True
+    later = span.step
+    return later is not None and step is not None and later > step + 1 and span.graph_ns == namespace
 
 
 def _status_of(error: BaseException) -> str:
