@@ -1,22 +1,27 @@
-"""What this process knows of checkpoints it wrote or read: enough to write the next one as a difference.
+"""What this process knows of checkpoints it wrote or read: enough to write the next one as a difference, and to read
+the newest again without fetching what has not changed.
 
-Losing an entry costs one query, a wrong entry cannot be used: a put checks, in its own statement, that the
-checkpoint it inherits from still exists and was not written again (its `revision`).
+Losing an entry costs one query, a wrong entry cannot be used: a put and a read check, in their own statements, that the
+checkpoint still exists and was not written again (its `revision`).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
 from threading import Lock
 from typing import Final
 
 from langgraph_pgstate.codec.states import Elements, Inline, Manifest
 from langgraph_pgstate.operations.addresses import Address
+from langgraph_pgstate.operations.reading import Known
 
 _DEFAULT_BYTES: Final = 64 * 1024 * 1024
 _ENTRY_BYTES: Final = 400
 _RUN_BYTES: Final = 100
 _BLOCK_BYTES: Final = 130
+_CONTENT_BYTES: Final = 250
 
 
 class ManifestCache:
@@ -75,6 +80,96 @@ class ManifestCache:
         siblings.discard(address)
         if not siblings:
             del self._by_thread[address.thread_id]
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    address: Address
+    known: Known
+    size: int
+
+
+Base = tuple[str, int] | None
+"""Id and revision of a checkpoint that another inherits from."""
+
+
+class HeadCache:
+    """What the segments hold of the checkpoint that each namespace was last seen at, bounded by its size.
+
+    A segment never changes, but its id says nothing by itself: contents belong to a checkpoint at a revision, and go on
+    to the next one with the segments that it inherits. Safe to share between threads.
+    """
+
+    def __init__(self, max_bytes: int = _DEFAULT_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._heads: OrderedDict[tuple[str, str], _Head] = OrderedDict()
+        self._by_thread: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
+        self._lock = Lock()
+
+    def get(self, address: Address) -> Known | None:
+        """What is known of a checkpoint; of the one that is expected to be the latest if the address names none."""
+        head = self._heads.get(address[:2])
+        if head is None or (address.checkpoint_id or head.address.checkpoint_id) != head.address.checkpoint_id:
+            return None
+        return head.known
+
+    def advance(self, address: Address, manifest: Manifest, contents: Mapping[int, bytes], base: Base) -> None:
+        """A checkpoint was stored. Call it only for what is committed.
+
+        Args:
+            address: The checkpoint.
+            manifest: Where its values are.
+            contents: Contents of the segments that were written with it, by id.
+            base: The checkpoint whose segments it inherits, and its revision then; `None` if it inherits none.
+        """
+        known = self._heads.get(address[:2]) if base is not None else None
+        if known is not None and base == (known.address.checkpoint_id, known.known.revision):
+            contents = {**known.known.contents, **contents}
+        ids = manifest.segment_ids()
+        found = {id: contents[id] for id in ids if id in contents}
+        self._put(address, Known(manifest.revision, found, [id for id in ids if id not in found]))
+
+    def note(self, address: Address, revision: int, contents: Mapping[int, bytes]) -> None:
+        """All segments of a checkpoint were read."""
+        self._put(address, Known(revision, contents, []))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._heads.clear()
+            self._by_thread.clear()
+            self._bytes = 0
+
+    def discard_thread(self, thread_id: str) -> None:
+        """Forget a thread."""
+        with self._lock:
+            for key in list(self._by_thread.get(thread_id, ())):
+                self._discard(key)
+
+    def _put(self, address: Address, known: Known) -> None:
+        size = _ENTRY_BYTES + sum(map(len, known.contents.values())) + len(known.contents) * _CONTENT_BYTES
+        key = address[:2]
+        with self._lock:
+            self._discard(key)
+            if size > self._max_bytes // 4:
+                # It would drive out what many others need.
+                return
+            self._heads[key] = _Head(address, known, size)
+            self._by_thread[address.thread_id].add(key)
+            self._bytes += size
+            while self._bytes > self._max_bytes:
+                self._discard(next(iter(self._heads)))
+
+    def _discard(self, key: tuple[str, str]) -> None:
+        found = self._heads.pop(key, None)
+        if found is None:
+            return
+        self._bytes -= found.size
+        siblings = self._by_thread[key[0]]
+        siblings.discard(key)
+        if not siblings:
+            del self._by_thread[key[0]]
 
 
 def _size_of(manifest: Manifest) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
+import random
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from samples import config_of, exact_tuple, exactly, id_of, message
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
+from langgraph_pgstate.operations import checkpoints, planning
 
 CALL = "tools:5f0c"
 NAMESPACES = ["", "agent", CALL]
@@ -114,8 +116,10 @@ def forget(face: Any) -> None:
     knowledge = face.saver._knowledge
     for thread_id in {address.thread_id for address in knowledge.cache._manifests}:
         knowledge.cache.discard_thread(thread_id)
+        knowledge.heads.discard_thread(thread_id)
     assert not knowledge.cache._manifests
     assert knowledge.cache._bytes == 0
+    knowledge.heads.clear()
 
 
 @dataclass
@@ -667,6 +671,23 @@ def run_machine(dsn: str, schema: str, connection: psycopg.Connection, examples:
 def test_both_savers_answer_as_the_in_memory_saver(dsn: str, schema: str, connection: psycopg.Connection) -> None:
     """Whatever is called in whatever order, a saver answers what LangGraph's in-memory saver does, types included."""
     run_machine(dsn, schema, connection, examples=150, steps=40, fixed=True)
+
+
+def test_so_they_do_where_processes_give_their_segments_the_same_ids(
+    dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A segment's id says nothing by itself: what one process remembers of it may be another's by now.
+
+    Guards: what a saver keeps of segments belongs to a checkpoint at its revision.
+    """
+    numbers = random.Random(1)
+
+    def one_of_few(taken: Any = ()) -> int:
+        return numbers.choice([id for id in range(60) if id not in taken])
+
+    monkeypatch.setattr(planning, "new_segment_id", one_of_few)
+    monkeypatch.setattr(checkpoints, "_PUT_ATTEMPTS", 200)
+    run_machine(dsn, schema, connection, examples=40, steps=40, fixed=True)
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from langgraph_pgstate.operations.notes import Note
 from langgraph_pgstate.operations.planning import PutPlan, PutRequest, find_inherited, plan_put
 from langgraph_pgstate.operations.reading import (
     CheckpointRow,
+    Known,
     Segments,
     WritesRow,
     flatten_writes,
@@ -41,6 +42,7 @@ TOP: Final = "\U0010ffff"
 _SCAN_PAGE: Final = 200
 _PUT_ATTEMPTS: Final = 4
 _UNIQUE_VIOLATION: Final = "23505"
+_NOTHING_KNOWN: Final[dict[str, Any]] = {"known_revision": None, "missing_ids": []}
 
 _logger = logging.getLogger("langgraph_pgstate")
 
@@ -54,7 +56,7 @@ async def put(
     companion: Companion | None = None,
     config: Mapping[str, Any] | None = None,
     guard: Guard | None = None,
-) -> Manifest:
+) -> PutPlan:
     """Store a checkpoint. One statement, so one round trip and all or nothing; safe to repeat.
 
     With a companion or a guard it is one transaction of several statements, still in one round trip.
@@ -70,7 +72,7 @@ async def put(
         guard: What the checkpoint rests on.
 
     Returns:
-        Where the values are; to be remembered once it is committed.
+        The plan that was carried out, if need be another one; to be remembered once it is committed.
 
     Raises:
         ConflictError: If the checkpoints it inherits from keep vanishing.
@@ -91,7 +93,7 @@ async def put(
     for _ in range(_PUT_ATTEMPTS):
         try:
             if await _send(port, queries, codec, plan, touch_thread, replaces, companion, config, guard):
-                return plan.manifest
+                return plan
         except StaleHeadError:
             # What its tasks have written already, ahead of it, belongs to nothing.
             await port.execute(queries.delete_orphan_writes, request.address._asdict())
@@ -300,15 +302,23 @@ def _parent_of(
 
 
 async def get_tuple(
-    port: Port, queries: Queries, codec: ValueCodec, address: Address
+    port: Port, queries: Queries, codec: ValueCodec, address: Address, known: Known | None = None
 ) -> tuple[CheckpointRow, Segments, list[WritesRow], list[Any]] | None:
     """Read one checkpoint, the latest if the address names none. One round trip, except for formats before 4.
+
+    Args:
+        port: The connection.
+        queries: The queries of the schema.
+        codec: Decodes what formats before 4 keep elsewhere.
+        address: The checkpoint.
+        known: What need not be fetched if it is the one that is expected, and as it was.
 
     Returns:
         What `load_tuple` needs; `None` if there is no such checkpoint.
     """
     query = queries.get_checkpoint if address.checkpoint_id else queries.get_latest_checkpoint
-    rows = await port.fetch(query, address._asdict())
+    expected = _NOTHING_KNOWN if known is None else {"known_revision": known.revision, "missing_ids": known.missing}
+    rows = await port.fetch(query, {**address._asdict(), **expected})
     head = None
     segments = []
     writes = []
@@ -327,7 +337,8 @@ async def get_tuple(
     if head.parent_id and _is_old(head):
         found = await read_pending_sends(port, queries, codec, [head])
         sends = found.get(str(head.address.checkpoint_id), [])
-    return head, Segments(segments), writes, sends
+    contents = known.contents if known is not None and known.revision == head.revision else None
+    return head, Segments(segments, contents), writes, sends
 
 
 def _is_old(row: CheckpointRow) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, Final
 
@@ -109,6 +109,7 @@ class PutPlan:
         request: The put.
         manifest: Where the values will be.
         new_segments: Frames to write, by id.
+        contents: What is in them, by id.
         bases: Revisions of the checkpoints that values are inherited from, by id; they must still be there, unchanged.
         parent: The parent's manifest, if it was known.
         is_complete: Whether everything inherited was found; if not, nothing is planned and the database must be asked.
@@ -121,18 +122,24 @@ class PutPlan:
     new_segments: dict[int, bytes]
     bases: dict[str, int]
     parent: Manifest | None = None
+    contents: dict[int, bytes] = field(default_factory=dict)
     is_complete: bool = True
     tried: bool = False
     note: Note | None = None
 
     def with_new_ids(self) -> PutPlan:
         """The same plan with other ids for its new segments."""
-        ids = {old: new_segment_id() for old in self.new_segments}
+        taken = set(self.manifest.segment_ids())
+        ids = {}
+        for old in self.new_segments:
+            ids[old] = new_segment_id(taken)
+            taken.add(ids[old])
         entries = {channel: _renumber(entry, ids) for channel, entry in self.manifest.entries.items()}
         return replace(
             self,
             manifest=Manifest(self.manifest.versions, entries),
             new_segments={ids[old]: frame for old, frame in self.new_segments.items()},
+            contents={ids[old]: content for old, content in self.contents.items()},
         )
 
     def draw_revision(self) -> None:
@@ -142,7 +149,7 @@ class PutPlan:
     def parameters(self, codec: ValueCodec, touch_thread: bool) -> dict[str, Any]:
         """Parameters of the query `put_checkpoint`, or of `put_checkpoint_touching`."""
         request = self.request
-        base_id, base_revision = next(iter(self.bases.items())) if len(self.bases) == 1 else (None, None)
+        base_id, base_revision = self.base or (None, None)
         segment_ids = self.manifest.segment_ids()
         extra = {key: codec.dumps(key, request.checkpoint[key]) for key in unknown_keys(request.checkpoint)}
         segments = list(self.new_segments.values())
@@ -162,6 +169,11 @@ class PutPlan:
             "state_version": request.states.version,
             **(request.columns if touch_thread else request.columns_without_owner),
         }
+
+    @property
+    def base(self) -> tuple[str, int] | None:
+        """Id and revision of the one checkpoint that segments are inherited from."""
+        return next(iter(self.bases.items())) if len(self.bases) == 1 else None
 
     @property
     def is_alone(self) -> bool:
@@ -264,7 +276,7 @@ def plan_put(
     parent_id = request.parent.checkpoint_id if request.parent else None
     entries: dict[str, Entry] = {}
     bases: dict[str, int] = {}
-    writer = _SegmentWriter(codec)
+    writer = _SegmentWriter(codec, [*([parent] if parent else ()), *(others or {}).values()])
     for channel in versions:
         if channel in inherited:
             entry, home, revision = inherited[channel]
@@ -285,7 +297,7 @@ def plan_put(
         if channel not in versions and codec.is_inline(value):
             entries[identifier("channel name", channel)] = Scalar(value)
     writer.finish(entries)
-    return PutPlan(request, Manifest(versions, entries), writer.segments, bases, parent)
+    return PutPlan(request, Manifest(versions, entries), writer.segments, bases, parent, writer.contents)
 
 
 def find_inherited(
@@ -324,11 +336,19 @@ def _find(
 
 
 class _SegmentWriter:
-    """Collects the segments of one put."""
+    """Collects the segments of one put.
 
-    def __init__(self, codec: ValueCodec) -> None:
+    Args:
+        codec: Encodes values.
+        bases: Manifests of which the put may inherit: its new segments have other ids than theirs.
+    """
+
+    def __init__(self, codec: ValueCodec, bases: Sequence[Manifest]) -> None:
         self._codec = codec
+        self._bases = bases
+        self._taken: set[int] | None = None
         self.segments: dict[int, bytes] = {}
+        self.contents: dict[int, bytes] = {}
         self._shared: list[tuple[str, str, bytes]] = []
         self._inline_budget = _NEW_INLINE_BYTES
 
@@ -411,8 +431,12 @@ class _SegmentWriter:
         return runs
 
     def _add(self, content: bytes) -> int:
-        segment_id = new_segment_id(self.segments)
+        if self._taken is None:
+            self._taken = {id for base in self._bases for id in base.segment_ids()}
+        segment_id = new_segment_id(self._taken)
+        self._taken.add(segment_id)
         self.segments[segment_id] = frames.pack(content)
+        self.contents[segment_id] = content
         return segment_id
 
 

@@ -68,21 +68,41 @@ class WritesRow:
     data: bytes
 
 
-class Segments:
-    """The segments that were read for one thread, decompressed when first used."""
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What need not be fetched of a checkpoint, if its row is as it was.
 
-    def __init__(self, rows: Iterable[tuple[int, bytes]]) -> None:
+    Attributes:
+        revision: The row's, when it was stored or read.
+        contents: Contents of its segments that are at hand, by id.
+        missing: Ids of the others.
+    """
+
+    revision: int
+    contents: Mapping[int, bytes]
+    missing: list[int]
+
+
+class Segments:
+    """The segments that were read for one thread, decompressed when first used.
+
+    Args:
+        rows: Id and frame of each that was fetched.
+        known: Contents, by id, of those that need not be.
+    """
+
+    def __init__(self, rows: Iterable[tuple[int, bytes]], known: Mapping[int, bytes] | None = None) -> None:
         self._frames = dict(rows)
-        self._contents: dict[int, bytes] = {}
+        self.contents: dict[int, bytes] = dict(known) if known else {}
 
     @property
     def size(self) -> int:
-        """Stored bytes of all of them."""
-        return sum(map(len, self._frames.values()))
+        """Stored bytes of all of them; of those that are known, about as many."""
+        return sum(map(len, self._frames.values())) + sum(map(len, self.contents.values())) // 2
 
     def has(self, segment_ids: Iterable[int]) -> bool:
         """Whether all of some segments were there to be read."""
-        return self._frames.keys() >= set(segment_ids)
+        return self._frames.keys() | self.contents.keys() >= set(segment_ids)
 
     def content(self, segment_id: int, where: str) -> bytes:
         """A segment's content.
@@ -90,12 +110,12 @@ class Segments:
         Raises:
             CorruptStateError: If the segment is missing or damaged.
         """
-        found = self._contents.get(segment_id)
+        found = self.contents.get(segment_id)
         if found is None:
             frame = self._frames.get(segment_id)
             if frame is None:
                 raise CorruptStateError(where, f"its segment {segment_id} is missing")
-            found = self._contents[segment_id] = frames.unpack(frame, f"segment {segment_id} of {where}")
+            found = self.contents[segment_id] = frames.unpack(frame, f"segment {segment_id} of {where}")
         return found
 
 

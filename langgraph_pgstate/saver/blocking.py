@@ -30,7 +30,6 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from langgraph_pgstate.codec.states import Manifest
 from langgraph_pgstate.db.database import (
     DEFAULT_PREPARE_THRESHOLD,
     Connection,
@@ -254,7 +253,9 @@ class PGStateSaver(CommonSaver):
 
     def _get_tuple(self, address: Address) -> CheckpointTuple | None:
         try:
-            found = self._run(checkpoints.get_tuple, self._queries, self._codec, address)
+            found = self._run(
+                checkpoints.get_tuple, self._queries, self._codec, address, self._knowledge.heads.get(address)
+            )
             return None if found is None else self._load(found)
         except CorruptStateError as error:
             if not self._passes_damage:
@@ -329,12 +330,12 @@ class PGStateSaver(CommonSaver):
         plan = plan_put(self._codec, *self._request(config, checkpoint, metadata, new_versions))
         touch = self._is_touch_due(plan.request.address, plan)
         if self._guarding is None:
-            manifest = self._run(checkpoints.put, self._queries, self._codec, plan, touch, self._companion, config)
+            stored = self._run(checkpoints.put, self._queries, self._codec, plan, touch, self._companion, config)
         else:
-            manifest = self._put_guarded(self._guarding, plan, touch, config)
-        return self._note_put(plan, manifest, touch)
+            stored = self._put_guarded(self._guarding, plan, touch, config)
+        return self._note_put(stored, touch)
 
-    def _put_guarded(self, guarding: Guarding, plan: PutPlan, touch: bool, config: RunnableConfig) -> Manifest:
+    def _put_guarded(self, guarding: Guarding, plan: PutPlan, touch: bool, config: RunnableConfig) -> PutPlan:
         address = plan.request.address
         with self._writing(address.thread_id, config) as held:
             guard = guarding.before_put(plan.request, config, held)

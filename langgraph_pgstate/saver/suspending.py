@@ -30,7 +30,6 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from langgraph_pgstate.codec.states import Manifest
 from langgraph_pgstate.db.database import (
     DEFAULT_PREPARE_THRESHOLD,
     AsyncConnection,
@@ -224,7 +223,9 @@ class AsyncPGStateSaver(CommonSaver):
 
     async def _get_tuple(self, address: Address) -> CheckpointTuple | None:
         try:
-            found = await self._run(checkpoints.get_tuple, self._queries, self._codec, address)
+            found = await self._run(
+                checkpoints.get_tuple, self._queries, self._codec, address, self._knowledge.heads.get(address)
+            )
             if found is None:
                 return None
             if found[1].size > HEAVY_BYTES:
@@ -270,12 +271,12 @@ class AsyncPGStateSaver(CommonSaver):
         touch = self._is_touch_due(plan.request.address, plan)
         if self._guarding is None:
             arguments = (self._queries, self._codec, plan, touch, self._companion, config)
-            manifest = await self._run(checkpoints.put, *arguments)
+            stored = await self._run(checkpoints.put, *arguments)
         else:
-            manifest = await self._put_guarded(self._guarding, plan, touch, config)
-        return self._note_put(plan, manifest, touch)
+            stored = await self._put_guarded(self._guarding, plan, touch, config)
+        return self._note_put(stored, touch)
 
-    async def _put_guarded(self, guarding: Guarding, plan: PutPlan, touch: bool, config: RunnableConfig) -> Manifest:
+    async def _put_guarded(self, guarding: Guarding, plan: PutPlan, touch: bool, config: RunnableConfig) -> PutPlan:
         address = plan.request.address
         async with self._writing(address.thread_id, config) as held:
             guard = guarding.before_put(plan.request, config, held)

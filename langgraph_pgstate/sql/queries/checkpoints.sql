@@ -85,7 +85,7 @@ WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_i
 FOR KEY SHARE;
 
 -- name: get_checkpoint
--- Reads one checkpoint by id: its row, then its segments, then its pending writes.
+-- Reads one checkpoint by id: its row, then its segments, then its pending writes. Of the revision that the caller knows only the segments it misses.
 WITH head AS MATERIALIZED (
     SELECT checkpoint_id, parent_checkpoint_id, metadata, state, segment_ids, revision, state_version
     FROM /*schema*/checkpoints
@@ -97,7 +97,9 @@ FROM head
 UNION ALL
 SELECT 1, NULL, NULL, NULL, s.segment_id, s.data, NULL, NULL
 FROM /*schema*/segments s
-WHERE s.thread_id = :thread_id AND s.segment_id = ANY((SELECT segment_ids FROM head)::integer[])
+WHERE s.thread_id = :thread_id AND s.segment_id = ANY((
+    SELECT CASE WHEN revision = :known_revision::bigint THEN :missing_ids::integer[] ELSE segment_ids END FROM head
+)::integer[])
 UNION ALL
 (
     SELECT 2, w.task_id, w.task_path, NULL, w.idx, w.data, NULL, NULL
@@ -108,7 +110,7 @@ UNION ALL
 );
 
 -- name: get_latest_checkpoint
--- Reads the newest checkpoint of a namespace: its row, then its segments, then its pending writes.
+-- Reads the newest checkpoint of a namespace: its row, then its segments, then its pending writes. Of the revision that the caller knows only the segments it misses.
 WITH head AS MATERIALIZED (
     SELECT checkpoint_id, parent_checkpoint_id, metadata, state, segment_ids, revision, state_version
     FROM /*schema*/checkpoints
@@ -121,7 +123,9 @@ FROM head
 UNION ALL
 SELECT 1, NULL, NULL, NULL, s.segment_id, s.data, NULL, NULL
 FROM /*schema*/segments s
-WHERE s.thread_id = :thread_id AND s.segment_id = ANY((SELECT segment_ids FROM head)::integer[])
+WHERE s.thread_id = :thread_id AND s.segment_id = ANY((
+    SELECT CASE WHEN revision = :known_revision::bigint THEN :missing_ids::integer[] ELSE segment_ids END FROM head
+)::integer[])
 UNION ALL
 (
     SELECT 2, w.task_id, w.task_path, NULL, w.idx, w.data, NULL, NULL

@@ -1,0 +1,186 @@
+"""What a process wrote or read last it does not fetch again, and never takes for what it is not."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import psycopg
+import pytest
+from samples import checkpoint_of, config_of, forget, id_of, messages, put_values, values_of
+from support import COLOURS
+
+from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate.cache import HeadCache
+from langgraph_pgstate.codec.states import Manifest, Slice
+from langgraph_pgstate.errors import CorruptStateError
+from langgraph_pgstate.operations import planning
+from langgraph_pgstate.operations.addresses import Address
+
+
+def another(saver: PGStateSaver) -> PGStateSaver:
+    """Another process."""
+    return PGStateSaver(saver._database, schema=saver.schema)  # type: ignore[arg-type]
+
+
+def large(seed: int) -> dict[str, Any]:
+    return {"notes": [f"{seed}-{number}" * 20 for number in range(400)], "blob": bytes([seed % 256]) * 9000}
+
+
+VALUES = {"messages": messages(0, 120), "document": large(1)}
+
+
+async def of_colour(colour: type, saver: PGStateSaver, dsn: str, config: Any) -> list[Any]:
+    """What a saver of a colour reads: first, and again without the segments' rows."""
+    answers: list[Any] = []
+
+    def lose() -> None:
+        with psycopg.connect(dsn, autocommit=True) as other:
+            other.execute(f'DELETE FROM "{saver.schema}".segments')
+
+    if colour is PGStateSaver:
+        answers.append(saver.get_tuple(config))
+        lose()
+        answers.append(saver.get_tuple(config))
+        return answers
+    async with colour.from_conn_string(dsn, schema=saver.schema) as suspended:
+        answers.append(await suspended.aget_tuple(config))
+        await asyncio.to_thread(lose)
+        answers.append(await suspended.aget_tuple(config))
+    return answers
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_what_was_read_is_not_fetched_again(colour: type, named: bool, saver: PGStateSaver, dsn: str) -> None:
+    first = put_values(saver, config_of(), {"messages": VALUES["messages"][:100], "document": large(1)})
+    config = put_values(saver, first, VALUES)
+    forget(saver)
+    once, again = await of_colour(colour, saver, dsn, config if named else config_of())
+    assert once.checkpoint["channel_values"] == VALUES
+    assert again == once
+    # Each time it is built anew, for whoever changes it.
+    assert again.checkpoint["channel_values"]["document"] is not once.checkpoint["channel_values"]["document"]
+    with pytest.raises(CorruptStateError):
+        values_of(another(saver), config)
+
+
+def test_what_was_written_is_not_fetched_and_goes_on_to_the_next_checkpoint(
+    saver: PGStateSaver, connection: psycopg.Connection, schema: str
+) -> None:
+    config: Any = config_of()
+    for count in (3, 90, 91, 120):
+        config = put_values(saver, config, {"messages": messages(0, count), "document": large(count)})
+    connection.execute(f'DELETE FROM "{schema}".segments')
+    assert values_of(saver, config_of()) == {"messages": messages(0, 120), "document": large(120)}
+    with pytest.raises(CorruptStateError):
+        values_of(another(saver), config)
+
+
+def test_what_is_missing_is_fetched(saver: PGStateSaver) -> None:
+    """A saver that remembers where the parent's values are, but not what they are."""
+    first = put_values(saver, config_of(), VALUES)
+    saver._knowledge.heads.clear()
+    second = put_values(saver, first, {"messages": messages(0, 121), "document": large(2)})
+    known = saver._knowledge.heads.get(Address("t", "", None))
+    assert known is not None
+    assert known.missing
+    assert known.contents
+    assert values_of(saver, second) == {"messages": messages(0, 121), "document": large(2)}
+
+
+def test_a_newer_checkpoint_of_another_process_is_read(saver: PGStateSaver) -> None:
+    first = put_values(saver, config_of(), VALUES)
+    put_values(another(saver), first, {"messages": messages(0, 130), "document": large(2)})
+    assert values_of(saver, config_of()) == {"messages": messages(0, 130), "document": large(2)}
+    assert values_of(saver, first) == VALUES
+
+
+@pytest.mark.parametrize("how", ["replaced", "deleted before", "rolled back before"])
+def test_a_checkpoint_that_was_written_again_elsewhere_is_read_anew(
+    how: str, saver: PGStateSaver, monkeypatch: pytest.MonkeyPatch, dsn: str
+) -> None:
+    """Even if it has the same id, and its segments have the same ids.
+
+    Guard: what is kept belongs to the row's revision, and both the query and the reader compare that.
+    """
+    ids = iter([7, 8, 9, 7, 8, 9, 17, 18, 19])
+    monkeypatch.setattr(planning, "new_segment_id", lambda taken=(): next(ids))
+    mine, theirs = {"document": large(1)}, {"document": large(2)}
+    if how == "rolled back before":
+        with psycopg.connect(dsn) as own:
+            saver = PGStateSaver(own, schema=saver.schema)
+            own.execute("SELECT 1")
+            config = put_values(saver, config_of(), mine)
+            own.rollback()
+            other = PGStateSaver(own, schema=saver.schema)
+            put_values(other, config_of(), theirs, id=id_of(config))
+            assert values_of(saver, config) == theirs
+        return
+    config = put_values(saver, config_of(), mine)
+    other = another(saver)
+    if how == "deleted before":
+        other.delete_thread("t")
+        ids = iter([7, 8, 9])
+    put_values(other, config_of(), theirs, id=id_of(config))
+    assert values_of(saver, config) == theirs
+    assert values_of(saver, config_of()) == theirs
+
+
+def test_what_is_inherited_from_one_that_was_written_again_elsewhere_is_read_anew(
+    saver: PGStateSaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guard: contents go on only from the revision that the put's base has."""
+    ids = iter([7, 7, 8, 9])
+    monkeypatch.setattr(planning, "new_segment_id", lambda taken=(): next(ids))
+    config = put_values(saver, config_of(), {"document": large(1)})
+    other = another(saver)
+    other.delete_thread("t")
+    put_values(other, config_of(), {"document": large(2)}, id=id_of(config))
+    parent = other.get_tuple(config)
+    assert parent is not None
+    versions = {**parent.checkpoint["channel_versions"], "count": f"{9:032}.0"}
+    child = checkpoint_of({"document": large(2), "count": [1, 2]}, versions)
+    stored = saver.put(config, child, {"source": "loop", "step": 1, "parents": {}}, {"count": versions["count"]})
+    assert values_of(saver, stored) == {"document": large(2), "count": [1, 2]}
+
+
+def test_what_a_fork_inherits_is_its_own_parents(saver: PGStateSaver) -> None:
+    first = put_values(saver, config_of(), {"messages": messages(0, 100)})
+    put_values(saver, first, {"messages": messages(0, 120)})
+    fork = put_values(saver, first, {"messages": [*messages(0, 100), *messages(500, 503)]})
+    assert values_of(saver, fork)["messages"] == [*messages(0, 100), *messages(500, 503)]
+    assert values_of(saver, config_of())["messages"] == [*messages(0, 100), *messages(500, 503)]
+
+
+def test_threads_that_are_deleted_are_forgotten(saver: PGStateSaver) -> None:
+    put_values(saver, config_of(), VALUES)
+    put_values(saver, config_of("t", "agent"), VALUES)
+    saver.delete_thread("t")
+    heads = saver._knowledge.heads
+    assert (heads._bytes, dict(heads._heads), dict(heads._by_thread)) == (0, {}, {})
+    assert saver.get_tuple(config_of()) is None
+
+
+def test_no_more_is_kept_than_is_allowed() -> None:
+    """What was used longest ago goes first; what alone would take a quarter of all is not kept."""
+    heads = HeadCache(max_bytes=100_000)
+
+    def store(thread: int, size: int) -> None:
+        manifest = Manifest({}, {"c": Slice("bytes", 5, 0, size)}, revision=thread)
+        heads.advance(Address(f"t{thread}", "", "c"), manifest, {5: bytes(size)}, None)
+
+    def kept() -> list[int]:
+        return [thread for thread in range(30) if heads.get(Address(f"t{thread}", "", "c"))]
+
+    for thread in range(20):
+        store(thread, 10_000)
+        assert heads._bytes <= 100_000
+    assert kept() == list(range(11, 20))
+    store(25, 30_000)
+    assert kept() == list(range(11, 20))
+    store(15, 30_000)
+    assert kept() == [11, 12, 13, 14, 16, 17, 18, 19]
+    for thread in kept():
+        heads.discard_thread(f"t{thread}")
+    assert heads._bytes == 0
