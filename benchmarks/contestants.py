@@ -52,6 +52,13 @@ class Session:
     saver: Saver
     fresh: Callable[[], Saver]
 
+    def restarted(self) -> Saver:
+        """A saver over the same connections, as after a restart of the process: it remembers nothing."""
+        saver = self.fresh()
+        # A process looks at the schema once, not at every call.
+        saver.get_tuple({"configurable": {"thread_id": "nobody", "checkpoint_ns": ""}})
+        return saver
+
 
 @contextmanager
 def open_session(
@@ -76,7 +83,8 @@ def open_session(
             with Connection.connect(dsn or server.dsn, **OUR_OPTIONS) as own:
                 ours = PGStateSaver(own, schema=schema)
                 ours.setup()
-                yield Session(name, schema, ours, lambda: PGStateSaver(own, schema=schema))
+                # Over the same database object, which has prepared its statements, as upstream's connection has.
+                yield Session(name, schema, ours, lambda: PGStateSaver(ours._database, schema=schema))
             return
         if name == OURS:
             with ConnectionPool(

@@ -39,10 +39,13 @@ TARGETS = (
     Target("whole graph superstep, N = 200", "chat/step/200", 2.5, 3.5),
     Target("whole graph superstep, N = 1000", "chat/step/1000", 3, 5),
     Target("get_tuple, N = 1000", "lists/get/1000", 2, 3),
+    Target("get_tuple by a new process, N = 1000", "lists/cold get/1000", None, None),
     Target("put of a changing value, 200 KB", "values/put/200 KB", 3, 4),
     Target("put of a changing value, 2 MB", "values/put/2 MB", 3, 4),
     Target("get_tuple of a value, 200 KB", "values/get/200 KB", 2.5, 3),
     Target("get_tuple of a value, 2 MB", "values/get/2 MB", 2.5, 3),
+    Target("get_tuple of a value by a new process, 200 KB", "values/cold get/200 KB", None, None),
+    Target("get_tuple of a value by a new process, 2 MB", "values/cold get/2 MB", None, None),
     Target("put of 1 KB, one thread", "values/put/1 KB", 0.95, 1.4),
     Target("put of 1 KB, in raw INSERTs of the same bytes", "values/put/1 KB", 2.5, None, base=RAW, at_most=True),
     Target(

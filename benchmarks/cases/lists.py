@@ -7,7 +7,7 @@ from collections import defaultdict
 from contextlib import ExitStack
 from typing import Any
 
-from benchmarks.contestants import Saver, Session, open_session
+from benchmarks.contestants import Session, open_session
 from benchmarks.conversation import Chain, Put, message, messages
 from benchmarks.measure import MEMORY, OURS, UPSTREAM, CaseResult, Metric, Plan, quiet, require_equal, timed
 from benchmarks.server import Server
@@ -23,6 +23,7 @@ _LABELS = {
     "edit": "edit-one put",
     "remove": "remove-one put",
     "get": "get_tuple",
+    "cold get": "cold get_tuple",
     "cold": "cold put",
 }
 
@@ -33,7 +34,7 @@ def run(server: Server, plan: Plan) -> CaseResult:
     result.notes += [
         "Each put is the child of the one before it. Appends, edits, removals and cold puts have a thread each.",
         "cold put: an append by a new saver over the same connections, as after a restart of the process.",
-        "get_tuple reads the latest checkpoint of the thread that appends.",
+        "get_tuple reads the latest checkpoint of the thread that appends; cold, by a new saver.",
     ]
     for size in plan.pick((50, 200, 1000, 5000), (200, 1000)):
         with ExitStack() as stack:
@@ -82,18 +83,20 @@ class _Thread:
             for _ in range(self._repeats):
                 put = self._next(self._changed())
                 for session in self._plan.shuffled(self._sessions):
-                    saver = self._cold_saver(session) if self.what == "cold" else session.saver
+                    saver = session.restarted() if self.what == "cold" else session.saver
                     times[session.name].append(timed(saver.put, *put.arguments()))
         self._add(self.what, times)
 
     def measure_reads(self) -> None:
         """Time each contestant's `get_tuple`."""
-        times: dict[str, list[float]] = defaultdict(list)
-        with quiet():
-            for _ in range(self._repeats):
-                for session in self._plan.shuffled(self._sessions):
-                    times[session.name].append(timed(session.saver.get_tuple, self._chain.config))
-        self._add("get", times)
+        for what in ("get", "cold get"):
+            times: dict[str, list[float]] = defaultdict(list)
+            with quiet():
+                for _ in range(self._repeats):
+                    for session in self._plan.shuffled(self._sessions):
+                        saver = session.restarted() if what == "cold get" else session.saver
+                        times[session.name].append(timed(saver.get_tuple, self._chain.config))
+            self._add(what, times)
 
     def check(self) -> None:
         """Abort unless everybody returns what was put last."""
@@ -134,12 +137,6 @@ class _Thread:
         if self.what == "remove":
             return [*self._values[:index], *self._values[index + 1 :]]
         return [*self._values, self._new_message()]
-
-    def _cold_saver(self, session: Session) -> Saver:
-        saver = session.fresh()
-        # A process looks at the schema once, not at every put.
-        saver.get_tuple({"configurable": {"thread_id": "nobody", "checkpoint_ns": ""}})
-        return saver
 
     def _add(self, what: str, times: dict[str, list[float]]) -> None:
         for name, seconds in times.items():

@@ -19,6 +19,7 @@ TITLE = "A dict channel that changes completely at every put"
 SIZES = {"1 KB": 1_000, "200 KB": 200_000, "2 MB": 2_000_000}
 _WARM_UP = 8
 _CHANNEL = "document"
+_WHATS = ("put", "get", "cold get")
 
 
 def run(server: Server, plan: Plan) -> CaseResult:
@@ -27,6 +28,7 @@ def run(server: Server, plan: Plan) -> CaseResult:
     result.notes.append(
         "raw INSERT: one prepared single-row statement in autocommit with the serialized value's bytes."
     )
+    result.notes.append("cold get: by a new saver over the same connections, as after a restart of the process.")
     serde = JsonPlusSerializer()
     for label, size in SIZES.items():
         repeats = {1_000: plan.pick(100, 60), 200_000: plan.pick(12, 6), 2_000_000: plan.pick(5, 2)}[size]
@@ -40,7 +42,7 @@ def run(server: Server, plan: Plan) -> CaseResult:
             number = 0
             for index in range(plan.rounds + 1):
                 is_warm_up = index == 0
-                times: dict[str, dict[str, list[float]]] = {"put": defaultdict(list), "get": defaultdict(list)}
+                times: dict[str, dict[str, list[float]]] = {what: defaultdict(list) for what in _WHATS}
                 with quiet():
                     for _ in range(_WARM_UP if is_warm_up else repeats):
                         number += 1
@@ -54,6 +56,8 @@ def run(server: Server, plan: Plan) -> CaseResult:
                                 times["put"][one.name].append(timed(one.saver.put, *put.arguments()))
                         for one in plan.shuffled(sessions):
                             times["get"][one.name].append(timed(one.saver.get_tuple, chain.config))
+                        for one in plan.shuffled(sessions):
+                            times["cold get"][one.name].append(timed(one.restarted().get_tuple, chain.config))
                 if is_warm_up:
                     continue
                 for what, by_name in times.items():
