@@ -123,10 +123,16 @@ class HeadCache:
             contents: Contents of the segments that were written with it, by id.
             base: The checkpoint whose segments it inherits, and its revision then; `None` if it inherits none.
         """
-        known = self._heads.get(address[:2]) if base is not None else None
-        if known is not None and base == (known.address.checkpoint_id, known.known.revision):
-            contents = {**known.known.contents, **contents}
         ids = manifest.segment_ids()
+        head = self._heads.get(address[:2])
+        if not ids:
+            # There is nothing to fetch.
+            if head is not None:
+                with self._lock:
+                    self._discard(address[:2])
+            return
+        if head is not None and base == (head.address.checkpoint_id, head.known.revision):
+            contents = {**head.known.contents, **contents}
         found = {id: contents[id] for id in ids if id in contents}
         self._put(address, Known(manifest.revision, found, [id for id in ids if id not in found]))
 

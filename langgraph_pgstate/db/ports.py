@@ -7,10 +7,9 @@ from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any, Final, TypeVar
 
 import psycopg
-from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from langgraph_pgstate.db.statements import Statements, array_literal
+from langgraph_pgstate.db.statements import IDLE, OPEN, Statements, array_literal
 from langgraph_pgstate.types import Parameters, Query, Rows
 
 T = TypeVar("T")
@@ -46,9 +45,9 @@ class BlockingPort:
         """As `Port` says; without a cursor where nothing speaks against it."""
         if self._statements.is_direct:
             with self.connection.lock:
-                found = self.connection.wait(self._statements.fetch(query, parameters))
-            if found is not None:
-                return found
+                answer = self.connection.wait(self._statements.answer(query, parameters))
+            if answer is not None:
+                return self._statements.rows(answer)
         cursor = self._execute(query, parameters)
         rows = cursor.fetchall()
         _free_result(cursor)
@@ -58,9 +57,9 @@ class BlockingPort:
         """As `Port` says; without a cursor where nothing speaks against it."""
         if self._statements.is_direct:
             with self.connection.lock:
-                touched = self.connection.wait(self._statements.execute(query, parameters))
-            if touched is not None:
-                return touched
+                answer = self.connection.wait(self._statements.answer(query, parameters))
+            if answer is not None:
+                return answer.command_tuples or 0
         return self._execute(query, parameters).rowcount
 
     def _execute(self, query: Query, parameters: Parameters) -> psycopg.RawCursor[Any]:
@@ -150,9 +149,9 @@ class SuspendingPort:
         """As `Port` says; without a cursor where nothing speaks against it."""
         if self._statements.is_direct:
             async with self.connection.lock:
-                found = await self.connection.wait(self._statements.fetch(query, parameters))
-            if found is not None:
-                return found
+                answer = await self.connection.wait(self._statements.answer(query, parameters))
+            if answer is not None:
+                return self._statements.rows(answer)
         cursor = await self._execute(query, parameters)
         rows = await cursor.fetchall()
         _free_result(cursor)
@@ -162,9 +161,9 @@ class SuspendingPort:
         """As `Port` says; without a cursor where nothing speaks against it."""
         if self._statements.is_direct:
             async with self.connection.lock:
-                touched = await self.connection.wait(self._statements.execute(query, parameters))
-            if touched is not None:
-                return touched
+                answer = await self.connection.wait(self._statements.answer(query, parameters))
+            if answer is not None:
+                return answer.command_tuples or 0
         return (await self._execute(query, parameters)).rowcount
 
     async def _execute(self, query: Query, parameters: Parameters) -> psycopg.AsyncRawCursor[Any]:
@@ -276,9 +275,9 @@ def _arguments(query: Query, parameters: Parameters) -> list[Any]:
 
 def is_idle(connection: Connection | AsyncConnection) -> bool:
     """Whether no transaction is open on a connection."""
-    return connection.pgconn.transaction_status == TransactionStatus.IDLE
+    return connection.pgconn.transaction_status == IDLE
 
 
 def in_transaction(connection: Connection | AsyncConnection) -> bool:
     """Whether a transaction is open on a connection, or has failed."""
-    return connection.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+    return connection.pgconn.transaction_status in OPEN

@@ -25,8 +25,8 @@ _MAX_PREPARED: Final = 64
 # As plain numbers: comparing with members of an enumeration takes longer.
 _DONE: Final = (int(ExecStatus.COMMAND_OK), int(ExecStatus.TUPLES_OK))
 _FAILED: Final = int(ExecStatus.FATAL_ERROR)
-_IDLE, _NO_PIPELINE = int(TransactionStatus.IDLE), int(PipelineStatus.OFF)
-_OPEN: Final = (int(TransactionStatus.INTRANS), int(TransactionStatus.INERROR))
+IDLE, _NO_PIPELINE = int(TransactionStatus.IDLE), int(PipelineStatus.OFF)
+OPEN: Final = (int(TransactionStatus.INTRANS), int(TransactionStatus.INERROR))
 _ROLLBACK: Final = b"ROLLBACK"
 _SQLSTATE: Final = DiagnosticField.SQLSTATE
 # Already prepared, by another user of the same connection: the name says the text.
@@ -56,35 +56,13 @@ class Statements:
         pgconn = self._connection.pgconn
         return (
             self._connection.autocommit
-            and pgconn.transaction_status == _IDLE
+            and pgconn.transaction_status == IDLE
             and pgconn.pipeline_status == _NO_PIPELINE
             and pgconn.parameter_status(b"client_encoding") == b"UTF8"
         )
 
-    def execute(self, query: Query, parameters: Parameters) -> Generator[Any, Any, int | None]:
-        """Run a statement, for the connection's `wait`.
-
-        Returns:
-            How many rows it touched; `None` if nothing was sent, or nothing done: then a cursor has to do it.
-
-        Raises:
-            psycopg.Error: What the server says.
-        """
-        answer = yield from self._answer(query, parameters)
-        return None if answer is None else answer.command_tuples or 0
-
-    def fetch(self, query: Query, parameters: Parameters) -> Generator[Any, Any, Rows | None]:
-        """Run a statement, for the connection's `wait`.
-
-        Returns:
-            Its rows; `None` as `execute` does.
-
-        Raises:
-            psycopg.Error: What the server says.
-        """
-        answer = yield from self._answer(query, parameters)
-        if answer is None:
-            return None
+    def rows(self, answer: Any) -> Rows:
+        """The rows of an answer, which is freed."""
         transformer = self._transformer
         transformer.set_pgresult(answer)
         rows: Rows = transformer.load_rows(0, answer.ntuples, tuple)
@@ -139,7 +117,15 @@ class Statements:
             raise errors.error_from_result(error)
         return None
 
-    def _answer(self, query: Query, parameters: Parameters) -> Generator[Any, Any, Any]:
+    def answer(self, query: Query, parameters: Parameters) -> Generator[Any, Any, Any]:
+        """Run a statement, for the connection's `wait`.
+
+        Returns:
+            The server's answer; `None` if nothing was sent, or nothing done: then a cursor has to do it.
+
+        Raises:
+            psycopg.Error: What the server says.
+        """
         arguments = _encode(query, parameters)
         if arguments is None:
             return None
@@ -237,7 +223,7 @@ class _Pipeline:
                 # Lost, or nobody waits for it any more: what was sent cannot be taken back.
                 pgconn.finish()
         pgconn.exit_pipeline_mode()
-        if pgconn.transaction_status in _OPEN:
+        if pgconn.transaction_status in OPEN:
             pgconn.send_query_params(_ROLLBACK, None)
             yield from generators.execute(pgconn)
         for text, answer in zip(self._expected, answers, strict=False):
