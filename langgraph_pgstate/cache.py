@@ -22,6 +22,7 @@ _ENTRY_BYTES: Final = 400
 _RUN_BYTES: Final = 100
 _BLOCK_BYTES: Final = 130
 _CONTENT_BYTES: Final = 250
+_ID_BYTES: Final = 40
 
 
 class ManifestCache:
@@ -155,6 +156,7 @@ class HeadCache:
 
     def _put(self, address: Address, known: Known) -> None:
         size = _ENTRY_BYTES + sum(map(len, known.contents.values())) + len(known.contents) * _CONTENT_BYTES
+        size += len(known.missing) * _ID_BYTES
         key = address[:2]
         with self._lock:
             self._discard(key)

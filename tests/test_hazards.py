@@ -15,7 +15,7 @@ import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels import DeltaChannel
 from langgraph.graph import START, StateGraph
-from samples import config_of, forget, id_of, message, messages, new_checkpoint_id, put_values, values_of
+from samples import checkpoint_of, config_of, forget, id_of, message, messages, new_checkpoint_id, put_values, values_of
 from typing_extensions import TypedDict
 
 from langgraph_pgstate import PGStateSaver
@@ -613,6 +613,29 @@ def test_a_segment_id_that_is_taken_is_replaced_by_another(
     second = put_values(saver, config_of(), {"messages": messages(100, 120)})
     assert values_of(saver, first)["messages"] == messages(0, 20)
     assert values_of(saver, second)["messages"] == messages(100, 120)
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_two_revisions_of_one_parent_are_not_mixed(saver: PGStateSaver, dsn: str, order: str) -> None:
+    """A parent was written again and that was rolled back: of one channel it is remembered so, of another it is read.
+
+    Guard: a plan that rests on two revisions of a checkpoint is refused, and made anew from the database.
+    """
+    values: Any = {"a": {"x": "x" * 9000}, "b": {"y": "1" * 200}}
+    versions = dict.fromkeys(order, f"{1:032}.0")
+    rewritten = {**versions, "b": f"{2:032}.0"}
+    metadata: Any = {"source": "loop", "step": 0, "parents": {}}
+    with psycopg.connect(dsn) as own:
+        writer = PGStateSaver(own, schema=saver.schema)
+        parent = writer.put(config_of(), checkpoint_of(values, versions), metadata, versions)  # type: ignore[arg-type]
+        own.commit()
+        own.execute("SELECT 1")
+        again: Any = checkpoint_of({**values, "b": {"y": "2"}}, rewritten, id_of(parent))
+        writer.put(config_of(), again, metadata, rewritten)
+        own.rollback()
+        child = writer.put(parent, checkpoint_of(values, versions), metadata, {})  # type: ignore[arg-type]
+        own.commit()
+    assert values_of(saver, child) == values
 
 
 @pytest.mark.parametrize("count", [20, 200])

@@ -43,6 +43,8 @@ _OF_THE_REQUEST: Final = frozenset(
     {"langgraph_request_id", "langgraph_auth_user", "langgraph_auth_user_id", "langgraph_auth_permissions"}
 )
 _INT4_MAX = 2**31 - 1
+# None is negative.
+_NO_REVISION: Final = -1
 # What a typed column of text takes.
 _TEXT_BYTES: Final = 512
 
@@ -282,7 +284,7 @@ def plan_put(
             entry, home, revision = inherited[channel]
             if isinstance(entry, Scalar | Inline | Slice | Elements):
                 entries[channel] = writer.settle(channel, entry) if isinstance(entry, Inline) else entry
-                bases[home] = revision
+                _rest_on(bases, home, revision)
         elif channel in values:
             value = values[channel]
             if codec.is_inline(value):
@@ -291,13 +293,19 @@ def plan_put(
             base = parent.entries.get(channel) if parent is not None else None
             entries[channel], builds_on_base = writer.store(channel, value, base)
             if builds_on_base and parent is not None and parent_id:
-                bases[parent_id] = parent.revision
+                _rest_on(bases, parent_id, parent.revision)
     for channel, value in values.items():
         # A scalar without a version is kept, as LangGraph's own PostgreSQL saver keeps it.
         if channel not in versions and codec.is_inline(value):
             entries[identifier("channel name", channel)] = Scalar(value)
     writer.finish(entries)
     return PutPlan(request, Manifest(versions, entries), writer.segments, bases, parent, writer.contents)
+
+
+def _rest_on(bases: dict[str, int], checkpoint_id: str, revision: int) -> None:
+    """Note what a plan rests on. Of two revisions of one checkpoint one is gone: then the put is to be refused."""
+    if bases.setdefault(checkpoint_id, revision) != revision:
+        bases[checkpoint_id] = _NO_REVISION
 
 
 def find_inherited(

@@ -518,7 +518,8 @@ class Tracker:
         spans: list[tuple[SpanRecord, int]] = []
         events: list[EventRecord] = []
         now = time.monotonic()
-        arrived, taken = now - self.settings.interval, now - _TAKEN_SECONDS
+        # Of spans a half, because puts may leave them to the writer, who comes once in an interval.
+        arrived, begun, taken = now - self.settings.interval, now - self.settings.interval / 2, now - _TAKEN_SECONDS
         is_complete = True
         with self._lock:
             for run in among:
@@ -531,9 +532,9 @@ class Tracker:
                     (span, span.version)
                     for span in run.dirty.values()
                     if (
-                        put is None or span.waits_since < arrived or not _is_early(span, *put)
+                        put is None or span.waits_since < begun or not _is_early(span, *put)
                         if everything
-                        else span.waits_since < arrived and span.taken_at < taken
+                        else span.waits_since < begun and span.taken_at < taken
                     )
                 ]
                 spans += found[:room]
