@@ -85,6 +85,11 @@ class CaseResult:
     curves: dict[str, dict[str, list[tuple[float, float]]]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
+    def extend(self, other: CaseResult) -> None:
+        """Add what the same case measured for another size."""
+        self.metrics.update(other.metrics)
+        self.notes += [note for note in other.notes if note not in self.notes]
+
     def metric(self, what: str, label: str, unit: str, *, lower_is_better: bool = True) -> Metric:
         """The metric of this name, made at first use."""
         key = f"{self.name}/{what}"
@@ -101,16 +106,18 @@ class Plan:
         quick: Small sizes, two minutes in all.
         rounds: Paired rounds of every timed case.
         case: Which case it is for.
-        rng: Shuffles the contestants; seeded by the case, which is so the same alone and after others.
+        size: Which of its sizes, of a case that measures each in a process of its own; `None` for all.
+        rng: Shuffles the contestants; seeded by the case and the size, so that each is the same alone and after others.
     """
 
     quick: bool
     rounds: int
     case: str = ""
+    size: int | None = None
     rng: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
-        self.rng = random.Random(f"20260101/{self.case}")
+        self.rng = random.Random(f"20260101/{self.case}/{self.size}")
 
     def shuffled(self, contestants: Sequence[T]) -> list[T]:
         """A random order: nobody always comes first, or right after the same one."""

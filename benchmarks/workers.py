@@ -1,4 +1,4 @@
-"""A process of its own for each case, so that none works in what the ones before it have left behind.
+"""A process of its own for each case, and for each size of some: none works in what those before it have left behind.
 
 A heap in fragments, full caches and the states an in-memory saver still holds slow a process down, and not everybody
 alike. Contestants are compared within a case, and so within one process.
@@ -12,7 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from multiprocessing import get_context
 
-from benchmarks.cases import Case
+from benchmarks.cases import SIZES, Case
 from benchmarks.measure import CaseResult, Plan
 from benchmarks.server import open_server
 
@@ -33,12 +33,21 @@ def run_apart(name: str, case: Case, dsn: str, plan: Plan) -> CaseResult:
     Raises:
         WorkerDiedError: If the process ended without an answer. What the case itself raises is raised here, too.
     """
+    plan = replace(plan, case=name)
+    first, *others = [replace(plan, size=size) for size in SIZES[name](plan)] if name in SIZES else [plan]
+    result = _run_one(case, dsn, first)
+    for one in others:
+        result.extend(_run_one(case, dsn, one))
+    return result
+
+
+def _run_one(case: Case, dsn: str, plan: Plan) -> CaseResult:
     # On an interrupt the worker is interrupted, too; leaving the block waits until it has dropped its schemas.
     with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as worker:
         try:
-            return worker.submit(_run, case, dsn, replace(plan, case=name)).result()
+            return worker.submit(_run, case, dsn, plan).result()
         except BrokenProcessPool as error:
-            raise WorkerDiedError(f"the process of {name} was killed") from error
+            raise WorkerDiedError(f"the process of {plan.case} was killed") from error
 
 
 def _run(case: Case, dsn: str, plan: Plan) -> CaseResult:

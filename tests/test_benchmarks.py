@@ -39,15 +39,30 @@ def dies(server: Server, plan: Plan) -> CaseResult:
 
 
 def test_each_case_has_a_process_and_an_order_of_its_own(dsn: str) -> None:
-    alone = run_apart("lists", looks_around, dsn, PLAN)
-    other = run_apart("values", looks_around, dsn, PLAN)
-    again = run_apart("lists", looks_around, dsn, PLAN)
+    alone = run_apart("chat", looks_around, dsn, PLAN)
+    other = run_apart("threads", looks_around, dsn, PLAN)
+    again = run_apart("chat", looks_around, dsn, PLAN)
     assert len({str(os.getpid()), alone.notes[0], other.notes[0], again.notes[0]}) == 4
     assert alone.notes[1] == again.notes[1] != other.notes[1]
     assert alone.notes[2] == "False"
-    assert alone.name == "lists"
-    assert alone.metrics["lists/wal"].samples["pgstate"] < again.metrics["lists/wal"].samples["pgstate"]
+    assert alone.name == "chat"
+    assert alone.metrics["chat/wal"].samples["pgstate"] < again.metrics["chat/wal"].samples["pgstate"]
     assert alone.curves == {"WAL": {"pgstate": [(1.0, 2.0)]}}
+
+
+def measures(server: Server, plan: Plan) -> CaseResult:
+    """Measures one size."""
+    result = CaseResult(plan.case, "a case with sizes")
+    result.metric(f"size/{plan.size}", "a process", "").add("pgstate", os.getpid())
+    result.notes.append("said once")
+    return result
+
+
+def test_each_size_has_a_process_of_its_own(dsn: str) -> None:
+    result = run_apart("lists", measures, dsn, PLAN)
+    assert list(result.metrics) == ["lists/size/200", "lists/size/1000"]
+    assert len({metric.samples["pgstate"][0] for metric in result.metrics.values()}) == 2
+    assert result.notes == ["said once"]
 
 
 @pytest.mark.parametrize(

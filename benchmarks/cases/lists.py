@@ -16,6 +16,7 @@ NAME = "lists"
 TITLE = "Direct calls on a thread whose list has N messages"
 # A conversation does not come in one piece: the list is laid down in this many puts before it is measured.
 _PRELOAD_PUTS = 60
+_SIZES, _QUICK_SIZES = (50, 200, 1000, 5000), (200, 1000)
 _WARM_UP = 8
 _CHANGES = ("append", "edit", "remove", "cold")
 _LABELS = {
@@ -28,6 +29,11 @@ _LABELS = {
 }
 
 
+def sizes(plan: Plan) -> tuple[int, ...]:
+    """Each is measured by itself: a thousand messages and their copies are a different heap from fifty."""
+    return _QUICK_SIZES if plan.quick else _SIZES
+
+
 def run(server: Server, plan: Plan) -> CaseResult:
     """Every contestant stores the same checkpoints; each put is a new checkpoint in which only `messages` is new."""
     result = CaseResult(NAME, TITLE)
@@ -36,7 +42,7 @@ def run(server: Server, plan: Plan) -> CaseResult:
         "cold put: an append by a new saver over the same connections, as after a restart of the process.",
         "get_tuple reads the latest checkpoint of the thread that appends; cold, by a new saver.",
     ]
-    for size in plan.pick((50, 200, 1000, 5000), (200, 1000)):
+    for size in sizes(plan) if plan.size is None else (plan.size,):
         with ExitStack() as stack:
             names = (OURS, UPSTREAM, MEMORY)
             sessions = [stack.enter_context(open_session(name, server, single=True)) for name in names]

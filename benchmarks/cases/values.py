@@ -22,6 +22,11 @@ _CHANNEL = "document"
 _WHATS = ("put", "get", "cold get")
 
 
+def sizes(plan: Plan) -> tuple[int, ...]:
+    """Each is measured by itself, so that 2 MB are not in the way of 1 KB."""
+    return tuple(SIZES.values())
+
+
 def run(server: Server, plan: Plan) -> CaseResult:
     """Put and get_tuple, in turns; for 1 KB also the floor, an INSERT of the same bytes."""
     result = CaseResult(NAME, TITLE)
@@ -31,6 +36,8 @@ def run(server: Server, plan: Plan) -> CaseResult:
     result.notes.append("cold get: by a new saver over the same connections, as after a restart of the process.")
     serde = JsonPlusSerializer()
     for label, size in SIZES.items():
+        if plan.size not in (None, size):
+            continue
         repeats = {1_000: plan.pick(100, 60), 200_000: plan.pick(12, 6), 2_000_000: plan.pick(5, 2)}[size]
         with ExitStack() as stack:
             sessions = [
