@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from threading import Lock
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 from langgraph_pgstate.codec.states import Elements, Inline, Manifest
 from langgraph_pgstate.operations.addresses import Address
 from langgraph_pgstate.operations.reading import Known
+
+K = TypeVar("K", bound=tuple[Any, ...])
+V = TypeVar("V")
 
 _DEFAULT_BYTES: Final = 64 * 1024 * 1024
 _ENTRY_BYTES: Final = 400
@@ -25,128 +27,19 @@ _CONTENT_BYTES: Final = 250
 _ID_BYTES: Final = 40
 
 
-class ManifestCache:
-    """The most recently used manifests, bounded by their estimated size. Safe to share between threads.
+class _Bounded(Generic[K, V]):
+    """The values that were used last, bounded by their size. Safe to share between threads.
 
-    Its lock is held for dictionary operations only, never while the database works.
+    A key begins with the id of its thread. The lock is held for dictionary operations only, never while the database
+    works.
     """
 
     def __init__(self, max_bytes: int = _DEFAULT_BYTES) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._manifests: OrderedDict[Address, tuple[Manifest, int]] = OrderedDict()
-        self._by_thread: defaultdict[str, set[Address]] = defaultdict(set)
+        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._by_thread: defaultdict[str, set[K]] = defaultdict(set)
         self._lock = Lock()
-
-    def get(self, address: Address) -> Manifest | None:
-        """The manifest of a checkpoint, if it is still known."""
-        with self._lock:
-            found = self._manifests.get(address)
-            if found is None:
-                return None
-            self._manifests.move_to_end(address)
-            return found[0]
-
-    def put(self, address: Address, manifest: Manifest) -> None:
-        """Remember a manifest. Call it only for what is committed."""
-        size = _size_of(manifest)
-        with self._lock:
-            if address in self._manifests:
-                self._discard(address)
-            self._manifests[address] = (manifest, size)
-            self._by_thread[address.thread_id].add(address)
-            self._bytes += size
-            while self._bytes > self._max_bytes:
-                self._discard(next(iter(self._manifests)))
-
-    def discard_thread(self, thread_id: str) -> None:
-        """Forget a thread."""
-        with self._lock:
-            for address in list(self._by_thread.get(thread_id, ())):
-                self._discard(address)
-
-    def clear(self) -> None:
-        """Forget everything."""
-        with self._lock:
-            self._manifests.clear()
-            self._by_thread.clear()
-            self._bytes = 0
-
-    def _discard(self, address: Address) -> None:
-        found = self._manifests.pop(address, None)
-        if found is None:
-            return
-        self._bytes -= found[1]
-        siblings = self._by_thread[address.thread_id]
-        siblings.discard(address)
-        if not siblings:
-            del self._by_thread[address.thread_id]
-
-
-@dataclass(frozen=True, slots=True)
-class _Head:
-    address: Address
-    known: Known
-    size: int
-
-
-Base = tuple[str, int] | None
-"""Id and revision of a checkpoint that another inherits from."""
-
-
-class HeadCache:
-    """What the segments hold of the checkpoint that each namespace was last seen at, bounded by its size.
-
-    A segment never changes, but its id says nothing by itself: contents belong to a checkpoint at a revision, and go on
-    to the next one with the segments that it inherits. Safe to share between threads.
-    """
-
-    def __init__(self, max_bytes: int = _DEFAULT_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._heads: OrderedDict[tuple[str, str], _Head] = OrderedDict()
-        self._by_thread: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
-        self._lock = Lock()
-
-    def get(self, address: Address) -> Known | None:
-        """What is known of a checkpoint; of the one that is expected to be the latest if the address names none."""
-        head = self._heads.get(address[:2])
-        if head is None or (address.checkpoint_id or head.address.checkpoint_id) != head.address.checkpoint_id:
-            return None
-        return head.known
-
-    def advance(self, address: Address, manifest: Manifest, contents: Mapping[int, bytes], base: Base) -> None:
-        """A checkpoint was stored. Call it only for what is committed.
-
-        Args:
-            address: The checkpoint.
-            manifest: Where its values are.
-            contents: Contents of the segments that were written with it, by id.
-            base: The checkpoint whose segments it inherits, and its revision then; `None` if it inherits none.
-        """
-        ids = manifest.segment_ids()
-        head = self._heads.get(address[:2])
-        if not ids:
-            # There is nothing to fetch.
-            if head is not None:
-                with self._lock:
-                    self._discard(address[:2])
-            return
-        if head is not None and base == (head.address.checkpoint_id, head.known.revision):
-            contents = {**head.known.contents, **contents}
-        found = {id: contents[id] for id in ids if id in contents}
-        self._put(address, Known(manifest.revision, found, [id for id in ids if id not in found]))
-
-    def note(self, address: Address, revision: int, contents: Mapping[int, bytes]) -> None:
-        """All segments of a checkpoint were read."""
-        self._put(address, Known(revision, contents, []))
-
-    def clear(self) -> None:
-        """Forget everything."""
-        with self._lock:
-            self._heads.clear()
-            self._by_thread.clear()
-            self._bytes = 0
 
     def discard_thread(self, thread_id: str) -> None:
         """Forget a thread."""
@@ -154,30 +47,108 @@ class HeadCache:
             for key in list(self._by_thread.get(thread_id, ())):
                 self._discard(key)
 
-    def _put(self, address: Address, known: Known) -> None:
-        size = _ENTRY_BYTES + sum(map(len, known.contents.values())) + len(known.contents) * _CONTENT_BYTES
-        size += len(known.missing) * _ID_BYTES
-        key = address[:2]
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._entries.clear()
+            self._by_thread.clear()
+            self._bytes = 0
+
+    def _find(self, key: K) -> V | None:
+        with self._lock:
+            found = self._entries.get(key)
+            if found is None:
+                return None
+            self._entries.move_to_end(key)
+            return found[0]
+
+    def _keep(self, key: K, value: V, size: int) -> None:
         with self._lock:
             self._discard(key)
-            if size > self._max_bytes // 4:
-                # It would drive out what many others need.
-                return
-            self._heads[key] = _Head(address, known, size)
-            self._by_thread[address.thread_id].add(key)
+            self._entries[key] = (value, size)
+            self._by_thread[key[0]].add(key)
             self._bytes += size
             while self._bytes > self._max_bytes:
-                self._discard(next(iter(self._heads)))
+                self._discard(next(iter(self._entries)))
 
-    def _discard(self, key: tuple[str, str]) -> None:
-        found = self._heads.pop(key, None)
+    def _drop(self, key: K) -> None:
+        with self._lock:
+            self._discard(key)
+
+    def _discard(self, key: K) -> None:
+        found = self._entries.pop(key, None)
         if found is None:
             return
-        self._bytes -= found.size
+        self._bytes -= found[1]
         siblings = self._by_thread[key[0]]
         siblings.discard(key)
         if not siblings:
             del self._by_thread[key[0]]
+
+
+class ManifestCache(_Bounded[Address, Manifest]):
+    """The most recently used manifests, by checkpoint."""
+
+    def get(self, address: Address) -> Manifest | None:
+        """The manifest of a checkpoint, if it is still known."""
+        return self._find(address)
+
+    def put(self, address: Address, manifest: Manifest) -> None:
+        """Remember a manifest. Call it only for what is committed."""
+        self._keep(address, manifest, _size_of(manifest))
+
+
+class HeadCache(_Bounded[tuple[str, str], tuple[Address, Known]]):
+    """What the segments hold of the checkpoint that each namespace was last seen at.
+
+    A segment never changes, but its id says nothing by itself: contents belong to a checkpoint at a revision, and go on
+    to the next one with the segments that it inherits.
+    """
+
+    def get(self, address: Address) -> Known | None:
+        """What is known of a checkpoint; of the one that is expected to be the latest if the address names none."""
+        found = self._find(address[:2])
+        if found is None:
+            return None
+        head, known = found
+        return known if address.checkpoint_id in (None, head.checkpoint_id) else None
+
+    def advance(
+        self, address: Address, manifest: Manifest, contents: Mapping[int, bytes], base: tuple[str, int] | None
+    ) -> None:
+        """A checkpoint was stored. Call it only for what is committed.
+
+        Args:
+            address: The checkpoint.
+            manifest: Where its values are.
+            contents: Contents of the segments that were written with it, by id.
+            base: Id of the checkpoint whose segments it inherits, and its revision then; `None` if it inherits none.
+        """
+        ids = manifest.segment_ids()
+        if not ids:
+            # There is nothing to fetch.
+            self._drop(address[:2])
+            return
+        found = self._find(address[:2])
+        if found is not None:
+            head, known = found
+            if base == (head.checkpoint_id, known.revision):
+                contents = {**known.contents, **contents}
+        mine = {id: contents[id] for id in ids if id in contents}
+        self._put(address, Known(manifest.revision, mine, [id for id in ids if id not in mine]))
+
+    def note(self, address: Address, revision: int, contents: Mapping[int, bytes]) -> None:
+        """All segments of a checkpoint were read."""
+        self._put(address, Known(revision, contents, []))
+
+    def _put(self, address: Address, known: Known) -> None:
+        size = _ENTRY_BYTES + sum(map(len, known.contents.values())) + len(known.contents) * _CONTENT_BYTES
+        size += len(known.missing) * _ID_BYTES
+        if size > self._max_bytes // 4:
+            # It would drive out what many others need.
+            self._drop(address[:2])
+        else:
+            self._keep(address[:2], (address, known), size)
 
 
 def _size_of(manifest: Manifest) -> int:

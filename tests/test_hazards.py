@@ -243,7 +243,7 @@ def test_a_list_planned_against_the_wrong_parent_is_refused_by_the_database(
     other = put_values(saver, config_of(), {"messages": messages(0, 30)})
     wrong = next(
         manifest
-        for address, (manifest, _) in saver._knowledge.cache._manifests.items()
+        for address, (manifest, _) in saver._knowledge.cache._entries.items()
         if address.checkpoint_id == id_of(other)
     )
     monkeypatch.setattr(saver._knowledge.cache, "get", lambda address: wrong)
@@ -305,11 +305,12 @@ def test_a_refused_put_is_not_remembered(saver: PGStateSaver, schema: str, conne
     Guard: `_note_put` runs after the operation, not before.
     """
     start = put_values(saver, config_of(), {"messages": messages(0, 20)})
-    known = set(saver._knowledge.cache._manifests)
+    caches = saver._knowledge.cache, saver._knowledge.heads
+    known = [dict(cache._entries) for cache in caches]
     connection.execute(f'ALTER TABLE "{schema}".checkpoints ADD CONSTRAINT no_more CHECK (step < 5)')
     with pytest.raises(DatabaseError):
         put_values(saver, start, {"messages": messages(0, 21)}, step=9)
-    assert set(saver._knowledge.cache._manifests) == known
+    assert [dict(cache._entries) for cache in caches] == known
 
 
 # Hazard 4: garbage collection.

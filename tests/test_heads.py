@@ -158,7 +158,7 @@ def test_threads_that_are_deleted_are_forgotten(saver: PGStateSaver) -> None:
     put_values(saver, config_of("t", "agent"), VALUES)
     saver.delete_thread("t")
     heads = saver._knowledge.heads
-    assert (heads._bytes, dict(heads._heads), dict(heads._by_thread)) == (0, {}, {})
+    assert (heads._bytes, dict(heads._entries), dict(heads._by_thread)) == (0, {}, {})
     assert saver.get_tuple(config_of()) is None
 
 

@@ -114,10 +114,10 @@ def key_of(item: CheckpointTuple) -> Key:
 def forget(face: Any) -> None:
     """Empty a saver's cache."""
     knowledge = face.saver._knowledge
-    for thread_id in {address.thread_id for address in knowledge.cache._manifests}:
+    for thread_id in {address.thread_id for address in knowledge.cache._entries}:
         knowledge.cache.discard_thread(thread_id)
         knowledge.heads.discard_thread(thread_id)
-    assert not knowledge.cache._manifests
+    assert not knowledge.cache._entries
     assert knowledge.cache._bytes == 0
     knowledge.heads.clear()
 

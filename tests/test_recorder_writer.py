@@ -443,5 +443,8 @@ def test_a_blocking_price_list_answers_the_same(dsn: str, schema: str) -> None:
 
 
 def test_what_has_begun_is_in_the_tables_within_a_second() -> None:
-    """Not timed: a writer comes once in an interval, and leaves to its next turn what is younger than one."""
+    """Not timed: a writer comes once in an interval, and leaves to its next turn what is younger than half of one.
+
+    The rest of the second is for the write itself.
+    """
     assert 2 * RecorderSettings().interval < 1

@@ -196,6 +196,13 @@ _CHECKS: dict[type[BaseMessage], Callable[[dict[str, Any]], bool]] = {
     ToolMessage: _tool_is_plain,
 }
 SHAPES: Final = {cls: MessageShape(cls, check) for cls, check in _CHECKS.items()}
+
+
+def is_message(value: Any) -> bool:
+    """Whether a value is a chat message. The classes themselves are asked for first: pydantic answers in Python."""
+    return type(value) in SHAPES or isinstance(value, BaseMessage)
+
+
 # So many bytes of an encoded message tell the classes apart.
 _HEAD_SIZE: Final = min(len(shape.prefix) for shape in SHAPES.values())
 _SHAPES_BY_HEAD: Final = {shape.prefix[:_HEAD_SIZE]: shape for shape in SHAPES.values()}

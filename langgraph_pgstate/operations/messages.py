@@ -14,10 +14,11 @@ from typing import Any, Final
 
 import orjson
 import xxhash
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langgraph.channels.delta import DeltaChannel
 from langgraph.graph import message as reducers
 
+from langgraph_pgstate.codec.messages import is_message
 from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.codec.states import Elements
 from langgraph_pgstate.operations.companions import ListChange, Statement, list_changes, split_digests
@@ -32,8 +33,6 @@ _STATE_CHANNELS: Final = frozenset({"__root__", "__previous__"})
 _COUNTERS: Final = "counters_since_delta_snapshot"
 # Experimental there, so it may have gone.
 _DEAF_REDUCER: Final = getattr(reducers, "_messages_delta_reducer", object())
-# Asked before `isinstance`, which pydantic answers in Python.
-_MESSAGES: Final = frozenset({AIMessage, HumanMessage, SystemMessage, ToolMessage})
 _ID_BYTES: Final = 256
 _FAMILIAR_LIMIT: Final = 50_000
 
@@ -174,11 +173,7 @@ def _is_of_messages(change: ListChange) -> bool:
     if not change.value:
         # Whatever it held is gone; if that were no messages, none are found.
         return change.has_losses or not change.is_known
-    return any(_is_message(element) for element in change.value)
-
-
-def _is_message(element: Any) -> bool:
-    return type(element) in _MESSAGES or isinstance(element, BaseMessage)
+    return any(is_message(element) for element in change.value)
 
 
 def _rows(change: ListChange, skipped: set[int]) -> list[dict[str, Any]]:
@@ -195,7 +190,7 @@ def _identified(change: ListChange, places: Iterable[int]) -> Iterator[tuple[int
     ordinals: dict[int, int] | None = None
     for place in places:
         message = change.value[place]
-        if not _is_message(message):
+        if not is_message(message):
             continue
         if type(message.id) is str and message.id:
             yield place, message, message.id
@@ -211,7 +206,7 @@ def _ordinals(change: ListChange) -> dict[int, int]:
     marks: Sequence[Any] = (
         split_digests(change.fingerprints)
         if change.fingerprints is not None
-        else [content_id(element) if isinstance(element, BaseMessage) else None for element in change.value]
+        else [content_id(element) if is_message(element) else None for element in change.value]
     )
     seen: Counter[Any] = Counter()
     ordinals = {}

@@ -43,7 +43,7 @@ _OF_THE_REQUEST: Final = frozenset(
     {"langgraph_request_id", "langgraph_auth_user", "langgraph_auth_user_id", "langgraph_auth_permissions"}
 )
 _INT4_MAX = 2**31 - 1
-# None is negative.
+# Drawn ones are never negative: a row cannot have this one.
 _NO_REVISION: Final = -1
 # What a typed column of text takes.
 _TEXT_BYTES: Final = 512

@@ -210,6 +210,8 @@ class PGStateStore:
         encoded = {key: self._codec.dumps(key, value) for key, value in exact.items()}
         request = replace(request, metadata=text, exact_metadata=encoded)
         plan = plan_put(self._codec, request, parent, others)
+        # Nobody is going to read it from this process's memory.
+        plan.contents.clear()
         created_at = _time(record.head.get("ts"))
         plan.draw_revision()
         sent = plan.parameters(self._codec, touch_thread=True)

@@ -18,15 +18,15 @@ from typing import Any, Final
 from uuid import UUID
 
 import orjson
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import BaseMessage
 from langgraph.types import Send
 from pydantic import BaseModel
 
+from langgraph_pgstate.codec.messages import SHAPES, is_message
 from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.settings import RecorderSettings
 
 _ATOMS = frozenset({str, int, float, bool, type(None)})
-_MESSAGES = frozenset({AIMessage, HumanMessage, SystemMessage, ToolMessage})
 _AS_TEXT = (UUID, date, time, timedelta, Decimal, PurePath)
 _MOST_VALUES = 500
 _MOST_ITEMS = 64
@@ -123,7 +123,7 @@ def _copy_items(value: Mapping[Any, Any], left: _Budget, depth: int) -> dict[str
 
 def _copy_list(value: list[Any] | tuple[Any, ...], left: _Budget, depth: int) -> Any:
     length = len(value)
-    if length > _SHORT_CHAT and (type(value[-1]) in _MESSAGES or isinstance(value[-1], BaseMessage)):
+    if length > _SHORT_CHAT and is_message(value[-1]):
         last = [_copy(item, left, depth) for item in value[-left.last_messages :]]
         return {"$messages": {"count": length, "last": last}}
     if length > _MOST_ITEMS:
@@ -158,7 +158,7 @@ _COPIERS: Final[dict[type, Callable[[Any, _Budget, int], Any]]] = {
     dict: _copy_items,
     list: _copy_list,
     tuple: _copy_list,
-    **dict.fromkeys(_MESSAGES, _message),
+    **dict.fromkeys(SHAPES, _message),
 }
 
 

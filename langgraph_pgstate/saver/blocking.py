@@ -239,6 +239,9 @@ class PGStateSaver(CommonSaver):
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint a config names, or the latest of its thread and namespace. One round trip.
 
+        Its row is always read; segments that this process stored or read last are taken from memory if the row is as it
+        was then. Values are built anew for each caller.
+
         Raises:
             ConfigurationError: If the config names no thread.
             UnsafeTypeError: If it holds a type that may not be built.
