@@ -37,6 +37,7 @@ from langgraph_pgstate.codec.ids import new_segment_id
 from langgraph_pgstate.codec.lists import MERGE_AT, Fresh, Run, arrange
 from langgraph_pgstate.codec.messages import DIGEST_SIZE, SHAPES, extension
 from langgraph_pgstate.codec.metadata import join_metadata, split_metadata
+from langgraph_pgstate.codec.states import Elements, Inline, Manifest, Scalar, decode_state, encode_state
 from langgraph_pgstate.codec.values import PLAIN_MARK, ValueCodec, array_header, encodes_as_utf8, split_array
 from langgraph_pgstate.errors import CorruptStateError, SerializationError
 
@@ -526,6 +527,29 @@ def test_every_damaged_byte_is_noticed(content: bytes) -> None:
             damaged[place] ^= dice.randrange(1, 256)
             with pytest.raises(CorruptStateError):
                 frames.unpack(bytes(damaged), "here")
+
+
+@pytest.mark.parametrize(
+    ("entries", "is_compressed"),
+    [
+        ({"a": Inline("msgpack", b"prose of a user " * 60)}, False),
+        ({"a": Scalar("prose of a user " * 60)}, False),
+        ({"a": Scalar("prose of a user " * 600)}, True),
+        ({"a": Inline("msgpack", b"prose"), "b": Scalar(1.5)}, True),
+        ({"a": Inline("msgpack", CODEC.dumps("a", {"messages": [HumanMessage("hello " * 150)]})[1])}, True),
+        ({"a": Elements(tuple(Run(number, 0, 1) for number in range(90)))}, True),
+    ],
+    ids=["a value", "a text", "a long text", "little", "a message", "a list"],
+)
+def test_a_state_that_is_mostly_small_values_is_not_compressed(entries: dict[str, Any], is_compressed: bool) -> None:
+    """A dictionary shrinks messages and references, not what a user writes: its time is spent where it saves most."""
+    versions = dict.fromkeys(entries, f"{1:032}.{0:016}")
+    checkpoint = {"v": 4, "ts": "2026-01-02", "channel_versions": versions, "versions_seen": {}}
+    ids = list(range(90))
+    data = encode_state(checkpoint, Manifest(versions, dict(entries)), ids, {}, {})
+    assert (data[0] != frames.RAW) == is_compressed
+    found = decode_state(data, ids, "here")
+    assert (found.checkpoint, found.manifest.entries) == (checkpoint, entries)
 
 
 @pytest.mark.parametrize("content", [*contents()], ids=len)

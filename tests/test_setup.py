@@ -528,6 +528,21 @@ def test_the_metadata_index_is_made_on_request_and_used(saver: PGStateSaver, con
     assert "checkpoints_metadata_idx" in str(plan)
 
 
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("run_id", "'a'"), ("step", "3"), ("source", "'fork'"), ("created_at", "now()"), ("parent_checkpoint_id", "'a'")],
+)
+def test_what_checkpoints_are_looked_for_by_is_in_an_index(
+    column: str, value: str, saver: PGStateSaver, connection: psycopg.Connection
+) -> None:
+    """A question over all threads is answered from an index, not by reading every row."""
+    connection.execute("SET enable_seqscan = off")
+    found = connection.execute(
+        f'EXPLAIN (FORMAT JSON) SELECT 1 FROM "{saver.schema}".checkpoints WHERE {column} = {value}'
+    ).fetchone()
+    assert re.search(rf"'Index Cond': .\(+{column}\b", str(found)), found
+
+
 @pytest.mark.parametrize("command", ["setup", "migrate"])
 def test_a_schema_with_tables_of_langgraphs_own_saver_is_refused(
     dsn: str, connection: psycopg.Connection, schema: str, command: str

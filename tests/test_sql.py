@@ -6,6 +6,8 @@ import json
 import re
 from collections.abc import Iterator
 from importlib import resources
+from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -19,6 +21,7 @@ from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.db import database
 from langgraph_pgstate.db.port import run_blocking
 from langgraph_pgstate.db.ports import BlockingPort
+from langgraph_pgstate.operations.checkpoints import _query_of
 from langgraph_pgstate.operations.companions import Companions
 from langgraph_pgstate.operations.messages import MessageKeeper
 from langgraph_pgstate.operations.projections import Projector
@@ -47,6 +50,20 @@ FILES = sorted(
     for folder in ("", "queries", "migrations")
     for entry in resources.files("langgraph_pgstate.sql").joinpath(folder).iterdir()
     if entry.name.endswith(".sql")
+)
+# Which of them puts are sent as, whatever they inherit and bring.
+PUTS = sorted(
+    {
+        _query_of(
+            queries("pgstate"),
+            SimpleNamespace(bases=dict.fromkeys(range(bases)), new_segments=dict.fromkeys(range(segments))),  # type: ignore[arg-type]
+            touches,
+            replaces,
+            is_recorded=is_recorded,
+        ).name
+        for bases, segments in product(range(3), range(3))
+        for touches, replaces, is_recorded in product([False, True], repeat=3)
+    }
 )
 THREADS = 10_000
 Crowd = tuple[psycopg.Connection, Queries, dict[str, dict[str, Any]]]
@@ -121,8 +138,7 @@ def test_query_names_are_unique_over_all_files() -> None:
     found = [name for file in FILES for name in re.findall(r"^-- name: (\w+)$", read(file), re.MULTILINE)]
     assert sorted(set(found)) == sorted(found)
     variants = {
-        "put_checkpoint": ["recorded", "replacing", "replacing_recorded", "touching", "touching_recorded"],
-        "put_checkpoint_alone": ["recorded"],
+        "put_checkpoint": [name.removeprefix("put_checkpoint_") for name in PUTS if name != "put_checkpoint"],
         "list_threads": ["of_user", "of_tenant", "with_status"],
         "search_messages": ["of_thread"],
         "list_runs": ["of_thread", "with_status", "failed"],
@@ -146,7 +162,9 @@ def test_every_query_is_used() -> None:
         if entry.name.endswith(".py")
     )
     assert [
-        name for name in NAMES if not re.search(rf"queries\.{name}\b|queries\([^()]*\)\.{name}\b|\"{name}\"", code)
+        name
+        for name in NAMES
+        if name not in PUTS and not re.search(rf"queries\.{name}\b|queries\([^()]*\)\.{name}\b|\"{name}\"", code)
     ] == []
 
 
@@ -276,9 +294,9 @@ def crowd(dsn: str) -> Iterator[Crowd]:
 
 # What the saver sends in daily use; `record_calls` has to reach every one of them.
 HOT = [
-    "put_checkpoint",
-    "put_checkpoint_recorded",
-    "put_checkpoint_touching",
+    "put_checkpoint_based_segment",
+    "put_checkpoint_segment_recorded",
+    "put_checkpoint_segments_touching",
     "get_checkpoint",
     "get_latest_checkpoint",
     "put_writes",
@@ -351,8 +369,13 @@ def record_calls(connection: psycopg.Connection, schema: str) -> dict[str, dict[
         for step in range(2):
             alone = unaccompanied.put(*put_arguments(alone, step, messages=[HumanMessage("long " * 1000)] * (step + 1)))
         # It is there already, and so are its segments; sent again it is another.
-        sent = calls["put_checkpoint"]
-        sent.update(checkpoint_id=sent["checkpoint_id"] + "-2", new_ids=[-id for id in sent["new_ids"]])
+        for name in ("put_checkpoint_based_segment", "put_checkpoint_segments_touching"):
+            sent = calls[name]
+            sent.update(
+                checkpoint_id=sent["checkpoint_id"] + "-2",
+                new_id=-sent["new_id"],
+                new_ids=[-id for id in sent["new_ids"]],
+            )
         for ids in ("ab", "b"):
             messages = [HumanMessage(id, id=id) for id in ids]
             fork: Any = {"configurable": {**config["configurable"], "thread_id": "copy"}}

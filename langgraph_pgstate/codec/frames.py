@@ -106,6 +106,11 @@ def pack(content: bytes) -> bytes:
             packed = _with_context("compress_large", content)
             if len(packed) < size:
                 return b"\x01" + packed
+    return pack_raw(content)
+
+
+def pack_raw(content: bytes) -> bytes:
+    """Content as a frame, not compressed."""
     return b"\x00" + xxhash.xxh32_digest(content) + content
 
 
@@ -119,7 +124,7 @@ def pack_passing(content: bytes) -> bytes:
         packed = _with_context("compress_large", content)
         if len(packed) < len(content):
             return b"\x01" + packed
-    return b"\x00" + xxhash.xxh32_digest(content) + content
+    return pack_raw(content)
 
 
 def unpack(frame: bytes, where: str) -> bytes:

@@ -25,6 +25,9 @@ from langgraph_pgstate.errors import CorruptStateError
 
 FORMAT: Final = 1
 _ABSENT: Final = False
+_MAX_RAW: Final = 4 * 1024
+# What every message holds, and nearly nothing else.
+_IN_DICTIONARY: Final = b"langchain_core.messages"
 _FIRST: Final = attrgetter("first")
 _INLINE, _SLICE, _ELEMENTS, _WHOLE_SEGMENTS = 0, 1, 2, 3
 _KNOWN_KEYS = frozenset({"v", "id", "ts", "channel_values", "channel_versions", "versions_seen", "updated_channels"})
@@ -131,7 +134,7 @@ class State:
 
 def unknown_keys(checkpoint: Mapping[str, Any]) -> list[str]:
     """Keys of a checkpoint that have no place of their own in a state."""
-    return [key for key in checkpoint if key not in _KNOWN_KEYS]
+    return [] if _KNOWN_KEYS.issuperset(checkpoint) else [key for key in checkpoint if key not in _KNOWN_KEYS]
 
 
 def encode_state(
@@ -151,24 +154,39 @@ def encode_state(
         exact_metadata: Encoded values of metadata keys that JSON does not say exactly.
     """
     position = {segment_id: index for index, segment_id in enumerate(segment_ids)}
-    return frames.pack(
-        ormsgpack.packb(
-            [
-                FORMAT,
-                checkpoint["v"],
-                checkpoint["ts"],
-                checkpoint["channel_versions"],
-                checkpoint["versions_seen"],
-                checkpoint.get("updated_channels", _ABSENT),
-                {
-                    channel: entry.value if type(entry) is Scalar else _encode_entry(entry, position)
-                    for channel, entry in manifest.entries.items()
-                },
-                {key: [*value] for key, value in extra.items()},
-                {key: [*value] for key, value in exact_metadata.items()},
-            ]
-        )
+    content = ormsgpack.packb(
+        [
+            FORMAT,
+            checkpoint["v"],
+            checkpoint["ts"],
+            checkpoint["channel_versions"],
+            checkpoint["versions_seen"],
+            checkpoint.get("updated_channels", _ABSENT),
+            {
+                channel: entry.value if type(entry) is Scalar else _encode_entry(entry, position)
+                for channel, entry in manifest.entries.items()
+            },
+            {key: [*value] for key, value in extra.items()},
+            {key: [*value] for key, value in exact_metadata.items()},
+        ]
     )
+    return frames.pack_raw(content) if _is_mostly_values(content, manifest) else frames.pack(content)
+
+
+def _is_mostly_values(content: bytes, manifest: Manifest) -> bool:
+    """Whether small values that the dictionary does not know are most of a state.
+
+    Compressing 1.5 KB of prose saves 40 % of it and takes a tenth of the put's time; messages shrink to a third.
+    """
+    if len(content) > _MAX_RAW:
+        return False
+    size = 0
+    for entry in manifest.entries.values():
+        if type(entry) is Inline and _IN_DICTIONARY not in entry.data:
+            size += len(entry.data)
+        elif type(entry) is Scalar and type(entry.value) is str:
+            size += len(entry.value)
+    return size * 2 > len(content)
 
 
 def decode_state(data: bytes, segment_ids: Sequence[int], where: str) -> State:

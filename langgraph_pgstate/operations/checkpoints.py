@@ -129,11 +129,13 @@ async def _send(
         # Before its parameters, because a companion may know whose run the checkpoint belongs to.
         others = companion.before_put(plan, config or {})
     parameters = plan.parameters(codec, touch_thread)
-    query, recorded = _query_of(queries, plan, touch_thread, replaces)
-    put: Statement = (query, parameters)
+    put: Statement = (_query_of(queries, plan, touch_thread, replaces), parameters)
     noting: Statement | None = None
     if plan.note:
-        noting = (recorded, {**parameters, "entry_id": new_entry_id(), "entry": plan.note.pack()})
+        noting = (
+            _query_of(queries, plan, touch_thread, replaces, is_recorded=True),
+            {**parameters, "entry_id": new_entry_id(), "entry": plan.note.pack()},
+        )
     if len(plan.bases) <= 1:
         if noting is None and not others and guard is None:
             # Most puts, without detours.
@@ -149,15 +151,19 @@ async def _send(
         return await _execute(port, queries, plan, put, noting, others, guard)
 
 
-def _query_of(queries: Queries, plan: PutPlan, touch_thread: bool, replaces: bool) -> tuple[NamedQuery, NamedQuery]:
-    """The query that stores a plan, and the one that also notes what is to be recorded with it."""
+def _query_of(
+    queries: Queries, plan: PutPlan, touch_thread: bool, replaces: bool, *, is_recorded: bool = False
+) -> NamedQuery:
+    """The variant of `put_checkpoint` that stores a plan; the one that also notes what is to be recorded, if told."""
+    name = "put_checkpoint_based" if len(plan.bases) == 1 else "put_checkpoint"
+    if plan.new_segments:
+        is_common = len(plan.new_segments) == 1 and not touch_thread and not replaces
+        name += "_segment" if is_common else "_segments"
     if touch_thread:
-        return queries.put_checkpoint_touching, queries.put_checkpoint_touching_recorded
-    if replaces:
-        return queries.put_checkpoint_replacing, queries.put_checkpoint_replacing_recorded
-    if plan.is_alone:
-        return queries.put_checkpoint_alone, queries.put_checkpoint_alone_recorded
-    return queries.put_checkpoint, queries.put_checkpoint_recorded
+        name += "_touching"
+    elif replaces:
+        name += "_replacing"
+    return queries.all[f"{name}_recorded" if is_recorded else name]
 
 
 async def _execute(

@@ -47,9 +47,7 @@ _INT4_MAX = 2**31 - 1
 _NO_REVISION: Final = -1
 # What a typed column of text takes.
 _TEXT_BYTES: Final = 512
-
-
-_NO_SEGMENTS: Final[dict[str, Any]] = {"new_data": b"", "new_starts": [], "new_lengths": []}
+_NO_SEGMENTS: Final[dict[str, Any]] = {"new_ids": [], "new_data": b"", "new_starts": [], "new_lengths": []}
 
 
 @dataclass(slots=True)
@@ -149,38 +147,38 @@ class PutPlan:
         self.manifest.revision = new_revision()
 
     def parameters(self, codec: ValueCodec, touch_thread: bool) -> dict[str, Any]:
-        """Parameters of the query `put_checkpoint`, or of `put_checkpoint_touching`."""
+        """Parameters of the variant of `put_checkpoint` that stores the plan, and of other queries that do."""
         request = self.request
-        base_id, base_revision = self.base or (None, None)
+        checkpoint = request.checkpoint
+        thread_id, checkpoint_ns, checkpoint_id = request.address
         segment_ids = self.manifest.segment_ids()
-        extra = {key: codec.dumps(key, request.checkpoint[key]) for key in unknown_keys(request.checkpoint)}
-        segments = list(self.new_segments.values())
-        return {
-            "thread_id": request.address.thread_id,
-            "checkpoint_ns": request.address.checkpoint_ns,
-            "checkpoint_id": request.address.checkpoint_id,
+        extra = {key: codec.dumps(key, checkpoint[key]) for key in unknown_keys(checkpoint)}
+        parameters = {
+            "thread_id": thread_id,
+            "checkpoint_ns": checkpoint_ns,
+            "checkpoint_id": checkpoint_id,
             "parent_checkpoint_id": request.parent.checkpoint_id if request.parent else None,
-            "base_id": base_id,
-            "base_revision": base_revision,
             "revision": self.manifest.revision,
-            "new_ids": list(self.new_segments),
-            **(end_to_end(segments, "new_data", "new_starts", "new_lengths") if segments else _NO_SEGMENTS),
             "segment_ids": segment_ids,
             "metadata": request.metadata,
-            "state": encode_state(request.checkpoint, self.manifest, segment_ids, extra, request.exact_metadata),
+            "state": encode_state(checkpoint, self.manifest, segment_ids, extra, request.exact_metadata),
             "state_version": request.states.version,
             **(request.columns if touch_thread else request.columns_without_owner),
         }
+        if len(self.bases) == 1:
+            ((parameters["base_id"], parameters["base_revision"]),) = self.bases.items()
+        if self.new_segments:
+            parameters["new_ids"] = ids = list(self.new_segments)
+            parameters["new_id"] = ids[0]
+            parameters |= end_to_end(list(self.new_segments.values()), "new_data", "new_starts", "new_lengths")
+        else:
+            parameters |= _NO_SEGMENTS
+        return parameters
 
     @property
     def base(self) -> tuple[str, int] | None:
         """Id and revision of the one checkpoint that segments are inherited from."""
         return next(iter(self.bases.items())) if len(self.bases) == 1 else None
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether the checkpoint's row is all there is to write, and nothing is inherited."""
-        return not self.new_segments and not self.bases
 
 
 def end_to_end(parts: Sequence[bytes], data: str, starts: str, lengths: str) -> dict[str, Any]:

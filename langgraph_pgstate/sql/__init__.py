@@ -8,9 +8,9 @@ A query file holds statements like
 
 `/*schema*/` stands before every table and leaves the file valid SQL; `:parameter` names become `$1 … $n` in the order
 of their first use. Both are resolved once per schema. A line that begins with `--+recorded` belongs to a variant of the
-query alone, `<name>_recorded`; there may be several variants, and a line may belong to some: `--+replacing|touching`.
-A third comment line may name the variants, `-- variants: recorded, touching, touching_recorded`: the last has the lines
-of both.
+query alone, `<name>_recorded`, one that ends in `--!recorded` to all but that; there may be several variants, and a
+line may belong to some: `--+replacing|touching`. A third comment line may name the variants, `-- variants: recorded,
+touching [recorded]`: the last are two, of which one has the lines of both.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from itertools import product
 
 from langgraph_pgstate.settings import check_schema_name
 
@@ -27,6 +28,7 @@ _MARKER = "/*schema*/"
 _SCHEMA_NAME = "/*schema_name*/pgstate"
 _HEADER = re.compile(r"^-- name: (\w+)\n((?:-- (?!variants: ).*\n)+)(?:-- variants: (.*)\n)?", re.MULTILINE)
 _VARIANT_LINE = re.compile(r"^--\+([\w|]+) (.*\n)", re.MULTILINE)
+_LEFT_OUT_LINE = re.compile(r"^(.*) --!([\w|]+)\n", re.MULTILINE)
 _MONTH = re.compile(r"[0-9]{4,}_[0-9]{2}")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
@@ -208,20 +210,32 @@ def _load(schema: str, folder: str) -> list[NamedQuery]:
 
 
 def _variants(declared: str | None, body: str) -> list[str]:
-    """The variants a statement says it has, or those that its lines are of."""
-    if declared:
-        return declared.split(", ")
-    return [*dict.fromkeys(match.group(1) for match in _VARIANT_LINE.finditer(body))]
+    """The variants a statement says it has, or those that its lines are of.
+
+    `[based] [segment|segments], touching` declares those with any one, or none, of each bracket, and one more.
+    """
+    if not declared:
+        return [*dict.fromkeys(match.group(1) for match in _VARIANT_LINE.finditer(body))]
+    found = []
+    for kind in declared.split(", "):
+        choices = [
+            ["", *words.strip("[]").split("|")] if words.startswith("[") else words.split("|") for words in kind.split()
+        ]
+        found += ["_".join(filter(None, chosen)) for chosen in product(*choices)]
+    return [name for name in found if name]
 
 
 def _variant(body: str, name: str) -> str:
-    """A statement with the lines of one of its variants, and without those of the others."""
+    """A statement with the lines of one of its variants, and without those of the others.
 
-    def kept(match: re.Match[str]) -> str:
-        belongs = any(f"_{each}_" in f"_{name}_" for each in match.group(1).split("|"))
-        return match.group(2) if belongs else ""
+    `--+touching SELECT` is a line of that variant only, `SELECT --!touching` of all the others.
+    """
 
-    return _VARIANT_LINE.sub(kept, body)
+    def is_of(names: str) -> bool:
+        return any(f"_{each}_" in f"_{name}_" for each in names.split("|"))
+
+    body = _VARIANT_LINE.sub(lambda match: match.group(2) if is_of(match.group(1)) else "", body)
+    return _LEFT_OUT_LINE.sub(lambda match: "" if is_of(match.group(2)) else f"{match.group(1)}\n", body)
 
 
 def _parse(name: str, purpose: str, body: str) -> NamedQuery:

@@ -66,13 +66,11 @@ ALTER TABLE /*schema*/checkpoints ALTER COLUMN state SET STORAGE EXTERNAL;
 -- For listings over all threads only. "POSIX" orders as "C" does, but is another name: the planner must not walk this
 -- index through other threads' rows when it looks for the newest checkpoint of one.
 CREATE INDEX checkpoints_checkpoint_id_idx ON /*schema*/checkpoints (checkpoint_id COLLATE "POSIX");
-CREATE INDEX checkpoints_parent_idx ON /*schema*/checkpoints (parent_checkpoint_id)
-    WHERE parent_checkpoint_id IS NOT NULL;
+-- Each index makes every put dearer, and so does a predicate. What else checkpoints are looked for by stands behind the
+-- parent, where it costs least: new entries go to the end of that index. A question that names no parent walks it instead
+-- of the rows.
+CREATE INDEX checkpoints_parent_idx ON /*schema*/checkpoints (parent_checkpoint_id, source, step, created_at);
 CREATE INDEX checkpoints_run_id_idx ON /*schema*/checkpoints (run_id) WHERE run_id IS NOT NULL;
--- Inputs, updates and forks over all threads; nearly every other checkpoint is of a loop, and is found by its thread.
-CREATE INDEX checkpoints_source_step_idx ON /*schema*/checkpoints (source, step) WHERE source <> 'loop';
-CREATE INDEX checkpoints_created_at_idx ON /*schema*/checkpoints USING brin (created_at)
-    WITH (pages_per_range = 8, autosummarize = on);
 
 -- A segment is an immutable run of encoded channel data, shared by every checkpoint whose `segment_ids` name it:
 -- some elements of a list-valued channel, or values that change whole. Already compressed, so TOAST must not try again.
