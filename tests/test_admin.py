@@ -11,6 +11,7 @@ from langgraph_pgstate.admin import Admin
 from langgraph_pgstate.errors import ConfigurationError
 
 
+@pytest.mark.bare
 def test_the_schema_is_set_up_moved_and_described(dsn: str, schema: str) -> None:
     with Admin.open(dsn, schema=schema) as admin:
         before = admin.status()
@@ -26,6 +27,7 @@ def test_the_schema_is_set_up_moved_and_described(dsn: str, schema: str) -> None
             admin.migrate(before.expected + 1)
 
 
+@pytest.mark.bare
 def test_the_script_does_what_setup_does(dsn: str, schema: str, connection: psycopg.Connection) -> None:
     with Admin.open(dsn, schema=schema) as admin:
         connection.execute(admin.setup_script().encode())

@@ -133,6 +133,7 @@ def test_the_path_in_langgraph_json_leads_to_the_checkpointer() -> None:
     assert langgraph_pgstate.agent_server is agent_server
 
 
+@pytest.mark.bare
 async def test_the_tables_are_made_unless_that_is_forbidden(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("PGSTATE_SETUP", "false")
     with pytest.raises(SchemaMissingError):

@@ -74,6 +74,7 @@ def test_help_names_every_command(run: Run) -> None:
         assert run(command, "--help").output.count("Usage: pgstate") <= 1
 
 
+@pytest.mark.bare
 def test_setup_says_what_it_did_and_can_be_repeated(run: Run) -> None:
     assert "applied 0001_create_checkpoints" in words(run("setup"))
     again = words(run("setup"))
@@ -81,6 +82,7 @@ def test_setup_says_what_it_did_and_can_be_repeated(run: Run) -> None:
     assert "up to date" in again
 
 
+@pytest.mark.bare
 def test_printed_sql_sets_up_an_empty_database(
     run: Run, schema: str, dsn: str, connection: psycopg.Connection[Any]
 ) -> None:
@@ -114,6 +116,7 @@ def test_status_counts_rows(run: Run, conversation: PGStateSaver) -> None:
     assert f"checkpoints {checkpoints} " in shown
 
 
+@pytest.mark.bare
 def test_status_of_a_schema_that_was_never_set_up(run: Run) -> None:
     assert "not set up" in words(run("status"))
 
@@ -228,6 +231,7 @@ def test_the_weight_of_whole_values_is_what_the_official_saver_writes(
     assert written[0] <= counted.bytes <= written[0] + counted.versions
 
 
+@pytest.mark.bare
 @pytest.mark.parametrize(
     "arguments", [("tree", "one"), ("prune", "--keep-last", "1"), ("check",), ("export-langgraph", "--to", "x")]
 )

@@ -228,6 +228,7 @@ def months_from_now(number: int) -> str:
     return f"{year}-{month + 1:02}"
 
 
+@pytest.mark.bare
 @pytest.mark.parametrize(
     "arguments",
     [("threads",), ("runs",), ("trace", "t"), ("tools",), ("cost",), ("prices",), ("maintain",)],

@@ -87,6 +87,7 @@ def test_one_thread_alone(saver: PGStateSaver, admin: Admin) -> None:
     assert admin.check("unknown") == CheckReport(threads=1)
 
 
+@pytest.mark.bare
 def test_check_needs_a_schema(dsn: str, schema: str) -> None:
     with Admin.open(dsn, schema=schema) as admin, pytest.raises(SchemaMissingError):
         admin.check()

@@ -329,6 +329,7 @@ def test_many_spans_are_several_batches_and_one_total(dsn: str, schema: str, con
     assert rows(connection, schema, "runs")[0]["input_tokens"] == 120_000
 
 
+@pytest.mark.bare
 def test_a_database_that_fails_breaks_no_graph_and_loses_nothing(dsn: str, schema: str, connection: Connection) -> None:
     with Database.open(dsn, schema=schema) as database:
         recorder = Recorder(database, RecorderSettings(interval=NEVER))
@@ -345,6 +346,7 @@ def test_a_database_that_fails_breaks_no_graph_and_loses_nothing(dsn: str, schem
     assert rows(connection, schema, "runs")[0]["status"] == "success"
 
 
+@pytest.mark.bare
 def test_what_could_not_be_written_is_said_at_the_end(dsn: str, schema: str) -> None:
     with Database.open(dsn, schema=schema) as database:
         recorder = Recorder(database, RecorderSettings(interval=NEVER))

@@ -43,6 +43,8 @@ from langgraph_pgstate.operations.schema import get_status, migrate_to, setup_sc
 from langgraph_pgstate.sql import Migration, langgraph_tables, migrations, queries, schema_story
 
 # Partitions that `setup` makes ahead, by the calendar and no migration's.
+pytestmark = pytest.mark.bare
+
 MONTH = re.compile(r"\bspans_[0-9]{4}_[0-9]{2}")
 SAVER_TABLES = {"threads", "checkpoints", "segments", "writes"}
 RECORD_TABLES = {

@@ -21,6 +21,8 @@ from langgraph_pgstate.sql import NamedQuery
 Port = Any
 Statements = list[tuple[NamedQuery, dict[str, Any]]]
 
+pytestmark = pytest.mark.bare
+
 
 @pytest.fixture
 def table(connection: psycopg.Connection, schema: str) -> str:
