@@ -240,6 +240,6 @@ def counted(dsn: str) -> Iterator[RoundTrips]:
         proxy.close()
 
 
-def move_journal(connection: psycopg.Connection, schema: str) -> int:
+def move_journal(connection: psycopg.Connection, schema: str, is_dead: Callable[[str], bool] | None = None) -> int:
     """Move what is in the journal into the tables, as a writer does; how many entries there were."""
-    return Database(connection, schema=schema).run(journal.recover, queries(schema))
+    return Database(connection, schema=schema).run(journal.recover, queries(schema), 0.0, is_dead)

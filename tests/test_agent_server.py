@@ -31,6 +31,7 @@ from langgraph_pgstate.agent_server import LoopToolLedger, checkpointer, record,
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.codec.widening import WideningSerializer
 from langgraph_pgstate.errors import ConfigurationError, SchemaMissingError, ToolSetupError, UnsafeTypeError
+from langgraph_pgstate.holders import is_known_dead
 from langgraph_pgstate.settings import AgentServerSettings
 
 pytestmark = pytest.mark.once
@@ -541,7 +542,7 @@ async def test_a_killed_server_loses_nothing_either(
     strict.stop()
     assert strict.complaints() == []
     # The run of the process that died is known to have died with it; what the last one noted is for whoever reads.
-    move_journal(connection, schema)
+    move_journal(connection, schema, is_known_dead)
     found = connection.execute(
         f"SELECT status, error_type FROM {schema}.runs WHERE thread_id = %s ORDER BY started_at", [thread]
     ).fetchall()

@@ -296,7 +296,7 @@ def crowd(dsn: str) -> Iterator[Crowd]:
 HOT = [
     "put_checkpoint_based_segment",
     "put_checkpoint_segment_recorded",
-    "put_checkpoint_segments_touching",
+    "put_checkpoint_segment_touching",
     "get_checkpoint",
     "get_latest_checkpoint",
     "put_writes",
@@ -369,7 +369,7 @@ def record_calls(connection: psycopg.Connection, schema: str) -> dict[str, dict[
         for step in range(2):
             alone = unaccompanied.put(*put_arguments(alone, step, messages=[HumanMessage("long " * 1000)] * (step + 1)))
         # It is there already, and so are its segments; sent again it is another.
-        for name in ("put_checkpoint_based_segment", "put_checkpoint_segments_touching"):
+        for name in ("put_checkpoint_based_segment", "put_checkpoint_segment_touching"):
             sent = calls[name]
             sent.update(
                 checkpoint_id=sent["checkpoint_id"] + "-2",

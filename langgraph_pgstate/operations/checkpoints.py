@@ -157,8 +157,7 @@ def _query_of(
     """The variant of `put_checkpoint` that stores a plan; the one that also notes what is to be recorded, if told."""
     name = "put_checkpoint_based" if len(plan.bases) == 1 else "put_checkpoint"
     if plan.new_segments:
-        is_common = len(plan.new_segments) == 1 and not touch_thread and not replaces
-        name += "_segment" if is_common else "_segments"
+        name += "_segment" if len(plan.new_segments) == 1 else "_segments"
     if touch_thread:
         name += "_touching"
     elif replaces:

@@ -1,6 +1,6 @@
 -- name: put_checkpoint
 -- Stores a checkpoint and its new segments; touches no row, and writes nothing, when its thread's row is gone, or the checkpoint it is based on, whose values it inherits, is gone or was written again. Fails where there is one of that id, which costs less than looking; two variants replace it. Saying no more than a put needs is a tenth of its time.
--- variants: [based] [segment|segments] [recorded], [based] [segments] replacing|touching [recorded]
+-- variants: [based] [segment|segments] [replacing|touching] [recorded]
 WITH held AS (
     SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id --!based|touching
 --+touching     SELECT 1 --!based
