@@ -662,7 +662,7 @@ def test_a_message_mutated_in_place_is_stored_again(saver: PGStateSaver, count: 
 def test_a_thread_deleted_elsewhere_has_its_row_again_after_the_next_put(
     saver: PGStateSaver, dsn: str, schema: str, connection: psycopg.Connection, word: str
 ) -> None:
-    """Guard: `put_checkpoint` and `put_checkpoint_alone` look for the thread's row, touched here a moment ago."""
+    """Guard: `put_checkpoint` looks for the thread's row, or its base, touched here a moment ago."""
     first = put_values(saver, config_of("t"), {"topic": {"word": "before"}})
     with other_saver(dsn, schema) as other:
         other.delete_thread("t")

@@ -70,6 +70,7 @@ CREATE INDEX checkpoints_checkpoint_id_idx ON /*schema*/checkpoints (checkpoint_
 -- parent, where it costs least: new entries go to the end of that index. A question that names no parent walks it instead
 -- of the rows.
 CREATE INDEX checkpoints_parent_idx ON /*schema*/checkpoints (parent_checkpoint_id, source, step, created_at);
+-- A plain graph's checkpoints name no run: an entry for each would cost more than the predicate.
 CREATE INDEX checkpoints_run_id_idx ON /*schema*/checkpoints (run_id) WHERE run_id IS NOT NULL;
 
 -- A segment is an immutable run of encoded channel data, shared by every checkpoint whose `segment_ids` name it:

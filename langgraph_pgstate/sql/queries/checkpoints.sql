@@ -11,6 +11,7 @@ WITH held AS (
 --+based     FOR KEY SHARE
 )
 --+segment , new_segment AS (
+--+segment     -- As it came: a copy of a large one would take as long as an eighth of the whole.
 --+segment     INSERT INTO /*schema*/segments (thread_id, segment_id, data)
 --+segment     SELECT :thread_id, :new_id::integer, :new_data::bytea FROM held
 --+segment )
