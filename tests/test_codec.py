@@ -14,6 +14,7 @@ from uuid import UUID
 
 import ormsgpack
 import pytest
+import zstandard
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import (
@@ -505,6 +506,7 @@ def contents() -> Iterator[bytes]:
     yield b"lorem ipsum dolor sit amet " * 20
     yield random.Random(1).randbytes(3000)
     yield b"lorem ipsum dolor sit amet " * 9000
+    yield prose(70_000)
 
 
 @pytest.mark.parametrize("size", [0, 1, 5_000, 50_000])
@@ -513,6 +515,49 @@ def test_what_is_soon_gone_is_compressed_only_if_it_is_large(size: int) -> None:
     frame = frames.pack_passing(content)
     assert frames.unpack(frame, "here") == content
     assert (len(frame) < len(content)) == (size == 50_000)
+
+
+def prose(size: int) -> bytes:
+    """Words by chance: some come often, no phrase comes twice."""
+    dice = random.Random(3)
+    words = ["".join(dice.choices("etaoinshrdlucmfwypvbgk", k=dice.randrange(2, 11))) for _ in range(2000)]
+    return " ".join(dice.choices(words, range(2000, 0, -1), k=size // 4)).encode()[:size]
+
+
+def records(size: int) -> bytes:
+    """As a tool returns them: names of fields again and again."""
+    dice = random.Random(4)
+    rows = [{"id": n, "customer_name": f"c{dice.random()}", "is_active": n % 3 == 0} for n in range(size // 60)]
+    return CODEC.dumps("rows", {"rows": rows})[1][:size]
+
+
+def test_a_large_value_is_a_frame_that_any_zstd_reads() -> None:
+    """Of prose, records and what cannot be compressed; the last stays as it is."""
+    for content in (prose(200_000), records(200_000)):
+        frame = frames.pack(content)
+        assert frame[0] == frames.ZSTD_PLAIN
+        assert zstandard.decompress(frame) == content == frames.unpack(frame, "here")
+    noise = random.Random(5).randbytes(200_000)
+    assert frames.pack(noise)[0] == frames.RAW
+
+
+def test_time_is_spent_on_a_large_value_where_it_saves_most() -> None:
+    """Records get a table that finds what they repeat; prose, for which it costs most and saves least, gets none."""
+    large, small = (
+        zstandard.ZstdCompressor(compression_params=zstandard.ZstdCompressionParameters.from_level(1, hash_log=log))
+        for log in (12, 6)
+    )
+    for content, chosen, other in ((records(200_000), large, small), (prose(200_000), small, large)):
+        size = len(frames.pack(content))
+        assert abs(size - len(chosen.compress(content))) < 100 < abs(size - len(other.compress(content)))
+
+
+def test_large_values_of_before_are_read() -> None:
+    """They have no magic number, but a byte of ours."""
+    content = prose(100_000)
+    format = zstandard.ZstdCompressionParameters.from_level(1, format=zstandard.FORMAT_ZSTD1_MAGICLESS)
+    frame = bytes([frames.ZSTD]) + zstandard.ZstdCompressor(compression_params=format).compress(content)
+    assert frames.unpack(frame, "here") == content
 
 
 @pytest.mark.parametrize("content", [*contents()], ids=len)
@@ -562,9 +607,10 @@ def test_a_frame_that_is_cut_off_is_noticed(content: bytes) -> None:
 
 
 def test_a_size_that_nobody_has_room_for_is_damage() -> None:
-    frame = bytes([frames.ZSTD, 0b1110_0000]) + (2**55).to_bytes(8, "little") + b"\x01\x00\x00"
-    with pytest.raises(CorruptStateError):
-        frames.unpack(frame, "here")
+    header = bytes([0b1110_0000]) + (2**55).to_bytes(8, "little") + b"\x01\x00\x00"
+    for magic in (bytes([frames.ZSTD]), b"\x28\xb5\x2f\xfd"):
+        with pytest.raises(CorruptStateError):
+            frames.unpack(magic + header, "here")
 
 
 # Lists.

@@ -4,6 +4,10 @@
     raw      4 bytes xxh32 of the content, then the content
     zstd     a magicless zstd frame with its own checksum
     zstd+1   the same, compressed with dictionary 1
+    plain    nothing: a zstd frame with its magic number, whose first byte this is, and its own checksum
+
+A large value is a plain frame, so that no byte need be put before what the compressor returned. Frames of the second
+kind are read only.
 
 Dictionary 1 holds the boilerplate of LangChain messages and of checkpoints (field names, module names, provider
 keys), so that a single small message compresses as if it stood among others. It is frozen: what was written with it
@@ -25,6 +29,7 @@ from langgraph_pgstate.errors import CorruptStateError
 RAW: Final = 0
 ZSTD: Final = 1
 ZSTD_DICTIONARY_1: Final = 2
+ZSTD_PLAIN: Final = 0x28
 
 # Below this a frame's own overhead is more than what compression saves.
 _MIN_COMPRESSED = 40
@@ -39,32 +44,65 @@ _SMALL_HASH_LOG = 11
 # For a large value one of 16 KB, which stays in the processor's nearest cache: a fifth faster for an eighth more bytes.
 # A put of 200 KB takes 0.89 of the time, and is read as fast.
 _LARGE_HASH_LOG = 12
+# Prose hardly repeats itself, base64 and numbers do not at all: what can be saved is how often each letter comes.
+# Almost no table takes half of the time, for a fifth more bytes of prose: a put of 200 KB takes 0.86 of the time.
+_PROSE_HASH_LOG = 6
+# Which it is a sample from the middle says, and costs a tenth of what is saved. The larger table makes records, code,
+# HTML and logs 0.48 of their size and less, prose no less than 0.51.
+_SAMPLE_SIZE = 4 * 1024
+_MAX_REPETITIVE = 0.5
 # What is soon gone is written as it is up to this size.
 _MAX_PASSING_RAW = 12 * 1024
+
+
+_MAGICLESS: Final = zstandard.FORMAT_ZSTD1_MAGICLESS
 
 
 class _Contexts:
     """zstd's compressors and decompressors, for one thread at a time."""
 
-    __slots__ = ("compress_large", "compress_medium", "compress_small", "decompress_large", "decompress_small")
+    __slots__ = (
+        "_compress_prose",
+        "_compress_repetitive",
+        "compress_medium",
+        "compress_small",
+        "decompress",
+        "decompress_dictionary",
+        "decompress_plain",
+    )
 
     def __init__(self) -> None:
         self.compress_small = _compressor(_dictionary_for_one(), hash_log=_SMALL_HASH_LOG)
         self.compress_medium = _compressor(_dictionary_for_one())
-        self.compress_large = _compressor(None, hash_log=_LARGE_HASH_LOG)
-        self.decompress_small = zstandard.ZstdDecompressor(
-            dict_data=_dictionary_for_one(), format=zstandard.FORMAT_ZSTD1_MAGICLESS
-        ).decompress
-        self.decompress_large = zstandard.ZstdDecompressor(format=zstandard.FORMAT_ZSTD1_MAGICLESS).decompress
+        self._compress_repetitive = _compressor(None, hash_log=_LARGE_HASH_LOG)
+        self._compress_prose = _compressor(None, hash_log=_PROSE_HASH_LOG)
+        self.decompress_dictionary = _decompressor(_MAGICLESS, dict_data=_dictionary_for_one())
+        self.decompress = _decompressor(_MAGICLESS)
+        self.decompress_plain = _decompressor(zstandard.FORMAT_ZSTD1)
+
+    def compress_large(self, content: bytes) -> bytes:
+        """Content of many kilobytes, by the table that is worth its time."""
+        start = max(0, (len(content) - _SAMPLE_SIZE) // 2)
+        sample = content[start : start + _SAMPLE_SIZE]
+        is_repetitive = len(self._compress_repetitive(sample)) <= _MAX_REPETITIVE * len(sample)
+        return (self._compress_repetitive if is_repetitive else self._compress_prose)(content)
 
 
 def _compressor(dictionary: zstandard.ZstdCompressionDict | None, **parameters: int) -> Callable[[bytes], bytes]:
     chosen = zstandard.ZstdCompressionParameters.from_level(
-        _LEVEL, format=zstandard.FORMAT_ZSTD1_MAGICLESS, write_content_size=1, write_checksum=1, **parameters
+        _LEVEL,
+        format=zstandard.FORMAT_ZSTD1 if dictionary is None else _MAGICLESS,
+        write_content_size=1,
+        write_checksum=1,
+        **parameters,
     )
     if dictionary is not None:
         dictionary.precompute_compress(compression_params=chosen)
     return zstandard.ZstdCompressor(dict_data=dictionary, compression_params=chosen).compress
+
+
+def _decompressor(format: int, **parameters: Any) -> Callable[..., bytes]:
+    return zstandard.ZstdDecompressor(format=format, **parameters).decompress
 
 
 def _dictionary_for_one() -> zstandard.ZstdCompressionDict:
@@ -105,7 +143,7 @@ def pack(content: bytes) -> bytes:
         else:
             packed = _with_context("compress_large", content)
             if len(packed) < size:
-                return b"\x01" + packed
+                return packed
     return pack_raw(content)
 
 
@@ -123,7 +161,7 @@ def pack_passing(content: bytes) -> bytes:
     if len(content) > _MAX_PASSING_RAW:
         packed = _with_context("compress_large", content)
         if len(packed) < len(content):
-            return b"\x01" + packed
+            return packed
     return pack_raw(content)
 
 
@@ -140,9 +178,11 @@ def unpack(frame: bytes, where: str) -> bytes:
     kind = frame[0] if frame else -1
     try:
         if kind == ZSTD_DICTIONARY_1:
-            return _with_context("decompress_small", frame[1:], _MAX_WITH_DICTIONARY)
+            return _with_context("decompress_dictionary", frame[1:], _MAX_WITH_DICTIONARY)
+        if kind == ZSTD_PLAIN:
+            return _with_context("decompress_plain", frame)
         if kind == ZSTD:
-            return _with_context("decompress_large", memoryview(frame)[1:])
+            return _with_context("decompress", memoryview(frame)[1:])
     except (zstandard.ZstdError, MemoryError) as error:
         # A size that was altered may be one that nobody has room for.
         raise CorruptStateError(where, f"its frame does not decompress ({error})") from error
