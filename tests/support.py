@@ -243,3 +243,19 @@ def counted(dsn: str) -> Iterator[RoundTrips]:
 def move_journal(connection: psycopg.Connection, schema: str, is_dead: Callable[[str], bool] | None = None) -> int:
     """Move what is in the journal into the tables, as a writer does; how many entries there were."""
     return Database(connection, schema=schema).run(journal.recover, queries(schema), 0.0, is_dead)
+
+
+def ended(connection: psycopg.Connection, schema: str, thread_id: str, **options: Any) -> list[tuple[Any, ...]]:
+    """A thread's runs, oldest first, when none of them seems to go on: how one ended may still be on its way."""
+    query = (
+        f"SELECT run_id, status, agent, user_id, error_type FROM {schema}.runs WHERE thread_id = %s ORDER BY started_at"
+    )
+    found: list[tuple[Any, ...]] = []
+
+    def have_ended() -> bool:
+        move_journal(connection, schema, **options)
+        found[:] = connection.execute(query.encode(), [thread_id]).fetchall()
+        return all(status != "running" for _, status, *_ in found)
+
+    wait_until(have_ended, "the end of all runs")
+    return found

@@ -29,7 +29,7 @@ from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.db.port import run_blocking
 from langgraph_pgstate.db.ports import BlockingPort
 from langgraph_pgstate.errors import CorruptStateError
-from langgraph_pgstate.operations import tool_executions, writes
+from langgraph_pgstate.operations import journal, tool_executions, writes
 from langgraph_pgstate.operations.addresses import Address, address_of
 from langgraph_pgstate.operations.branches import request_branches, request_fork
 from langgraph_pgstate.operations.expiry import request_ttl
@@ -385,7 +385,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "schema.setup": lambda bench: (),
     "schema.check_version": lambda bench: (),
     "schema.migrate_to": lambda bench: (0,),
-    "journal.put_entry": lambda bench: (("t", "run"), "entry", bench.note()),
+    "journal.put_entry": lambda bench: (journal.entry_of(("t", "run"), "entry", bench.note()),),
     "journal.write": lambda bench: (["t"], bench.note(), bool),
     "journal.recover": lambda bench: (),
     "recording.write_pending": lambda bench: (bench.tracker(), bool, "holder", 15.0),

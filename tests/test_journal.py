@@ -16,7 +16,18 @@ import psycopg
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
-from support import FORK, GUARD_SECONDS, config_of, counted, holding, move_journal, put_arguments, wait_until
+from psycopg.conninfo import make_conninfo
+from support import (
+    FORK,
+    GUARD_SECONDS,
+    backends,
+    config_of,
+    counted,
+    holding,
+    move_journal,
+    put_arguments,
+    wait_until,
+)
 from support_recorder import rows
 from typer.testing import CliRunner
 
@@ -91,10 +102,15 @@ def finish_and_die_async(dsn: str, schema: str) -> None:
 
 
 def killed(target: Callable[..., None], dsn: str, schema: str) -> None:
-    process = FORK.Process(target=target, args=(dsn, schema), daemon=True)
+    application = f"killed {schema}"
+    named = make_conninfo(dsn, application_name=application)
+    process = FORK.Process(target=target, args=(named, schema), daemon=True)
     process.start()
     process.join(GUARD_SECONDS)
     assert process.exitcode == -signal.SIGKILL
+    # The server may still be doing what it was sent.
+    with psycopg.connect(dsn, autocommit=True) as other:
+        wait_until(lambda: backends(other, application) == [], "the end of its sessions")
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import psycopg
@@ -49,8 +50,38 @@ __all__ = [
 DEFAULT_PREPARE_THRESHOLD = 5
 
 _DRIVER_ERRORS = (psycopg.Error, PoolClosed, PoolTimeout, TooManyRequests)
+# Who has a pool of fewer counts every connection.
+_MIN_TO_CONNECT_ASIDE = 4
+_ASIDE_TIMEOUT = 3
 # A peer that vanished without a word (failover, a dropped NAT entry) is noticed within a minute, not after two hours.
 _KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """A connection beside those of the pool.
+
+    Attributes:
+        port: Its port.
+        connection: The connection, to be closed by whoever asked for it.
+    """
+
+    port: Port
+    connection: Any
+
+
+def _options_aside(pool: ConnectionPool[Any] | AsyncConnectionPool[Any] | None, process: int) -> dict[str, Any] | None:
+    """How a pool connects; `None` if that is not certain, or if it is to keep few connections, or none."""
+    if pool is None or pool.closed or pool.max_size < _MIN_TO_CONNECT_ASIDE or pool.min_size == 0:
+        return None
+    # What else it does to a connection only the pool itself can do.
+    if os.getpid() != process or not isinstance(pool.conninfo, str) or getattr(pool, "_configure", None) is not None:
+        return None
+    if callable(pool.kwargs):
+        return None
+    given = {**conninfo_to_dict(pool.conninfo), **(pool.kwargs or {})}
+    patience = {} if "connect_timeout" in given else {"connect_timeout": _ASIDE_TIMEOUT}
+    return {"conninfo": pool.conninfo, **patience, **(pool.kwargs or {}), "autocommit": True}
 
 
 def _delay_after(error: Exception, attempt: int, policy: RetryPolicy, schema: str, *, repairable: bool) -> float:
@@ -242,6 +273,21 @@ class Database:
         finally:
             self._release(connection, switched)
 
+    def connect_aside(self) -> Aside | None:
+        """A connection beside the pool's, made as the pool makes its own; `None` if there is no pool of some.
+
+        Raises:
+            PGStateError: If it could not be made; translated.
+        """
+        options = _options_aside(self._pool, self._process)
+        if self._pool is None or options is None:
+            return None
+        try:
+            connection = self._pool.connection_class.connect(**options)
+        except _DRIVER_ERRORS as error:
+            raise translate(error, self.schema) from error
+        return Aside(BlockingPort(connection), connection)
+
     def _run(
         self, idempotent: bool, operation: Callable[..., Awaitable[T]], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> T:
@@ -428,6 +474,17 @@ class AsyncDatabase:
                 raise translate(error, self.schema) from error
         finally:
             await self._release(connection, switched)
+
+    async def connect_aside(self) -> Aside | None:
+        """Async twin of `Database.connect_aside`."""
+        options = _options_aside(self._pool, self._process)
+        if self._pool is None or options is None:
+            return None
+        try:
+            connection = await self._pool.connection_class.connect(**options)
+        except _DRIVER_ERRORS as error:
+            raise translate(error, self.schema) from error
+        return Aside(SuspendingPort(connection), connection)
 
     async def _run(
         self, idempotent: bool, operation: Callable[..., Awaitable[T]], args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -39,6 +39,32 @@ class Port(Protocol):
         """
         ...
 
+    def leave(self, query: Query, parameters: Parameters) -> bool:
+        """Send a statement without waiting for its answer; nothing else can be sent before that is taken.
+
+        A server that gets it runs it, even if this process is killed then.
+
+        Returns:
+            Whether all of it is on its way; if not, it may be in part.
+        """
+        ...
+
+    def take(self) -> bool | None:
+        """Take the answer to what was left, without waiting.
+
+        Returns:
+            Whether it was done; `None` while there is no answer yet. Of a lost connection nobody knows: it is false.
+        """
+        ...
+
+    async def settle(self) -> bool:
+        """Wait for the answer to what was left, and take it, as `take` does. Who is cancelled does not cancel it."""
+        ...
+
+    async def prepare(self, query: Query) -> None:
+        """Have a statement prepared, if this connection prepares any. One round trip."""
+        ...
+
     async def script(self, text: str) -> None:
         """Run several parameterless statements, as a migration has them, inside the current transaction."""
         ...

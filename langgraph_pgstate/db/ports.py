@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any, Final, TypeVar
 
 import psycopg
+from psycopg import waiting
 from psycopg.rows import tuple_row
 
 from langgraph_pgstate.db.statements import IDLE, OPEN, Statements, array_literal
@@ -23,6 +24,8 @@ _BEGIN, _COMMIT = b"BEGIN", b"COMMIT"
 # keep others from its rows: the server ends its session, and it finds its connection lost when it wakes.
 _NOT_FOR_EVER: Final = b"SET LOCAL idle_in_transaction_session_timeout = '10s'"
 _PORT: Final = "_pgstate_port"
+# How often a wait looks whether the thread was interrupted.
+_LOOK_SECONDS: Final = 0.1
 _MAX_CURSORS: Final = 64
 
 
@@ -115,6 +118,31 @@ class BlockingPort:
                 connection.rollback()
             raise
         return [max(0, cursor.rowcount) for cursor in cursors]
+
+    def leave(self, query: Query, parameters: Parameters) -> bool:
+        """As `Port` says."""
+        return self._statements.leave(query, parameters)
+
+    def take(self) -> bool | None:
+        """As `Port` says."""
+        try:
+            return self._statements.take()
+        except psycopg.Error:
+            return False
+
+    async def settle(self) -> bool:
+        """As `Port` says."""
+        try:
+            # The connection's own `wait` would have the server cancel it when the caller is cancelled.
+            return waiting.wait(self._statements.settle(), self.connection.pgconn.socket, _LOOK_SECONDS)
+        except psycopg.Error:
+            return False
+
+    async def prepare(self, query: Query) -> None:
+        """As `Port` says."""
+        if self.connection.prepare_threshold is not None:
+            with self.connection.lock:
+                self.connection.wait(self._statements.prepare(query.text))
 
     async def script(self, text: str) -> None:
         """As `Port` says."""
@@ -216,6 +244,31 @@ class SuspendingPort:
                 await connection.rollback()
             raise
         return [max(0, cursor.rowcount) for cursor in cursors]
+
+    def leave(self, query: Query, parameters: Parameters) -> bool:
+        """As `Port` says."""
+        return self._statements.leave(query, parameters)
+
+    def take(self) -> bool | None:
+        """As `Port` says."""
+        try:
+            return self._statements.take()
+        except psycopg.Error:
+            return False
+
+    async def settle(self) -> bool:
+        """As `Port` says."""
+        try:
+            # The connection's own `wait` would have the server cancel it when the caller is cancelled.
+            return await waiting.wait_async(self._statements.settle(), self.connection.pgconn.socket, _LOOK_SECONDS)
+        except psycopg.Error:
+            return False
+
+    async def prepare(self, query: Query) -> None:
+        """As `Port` says."""
+        if self.connection.prepare_threshold is not None:
+            async with self.connection.lock:
+                await self.connection.wait(self._statements.prepare(query.text))
 
     async def script(self, text: str) -> None:
         """As `Port` says."""

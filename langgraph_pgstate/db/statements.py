@@ -8,6 +8,7 @@ plain types; rows are read as a cursor reads them.
 from __future__ import annotations
 
 import hashlib
+import selectors
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, Final
@@ -16,6 +17,7 @@ import psycopg
 from psycopg import errors, generators
 from psycopg.adapt import Transformer
 from psycopg.pq import DiagnosticField, ExecStatus, PipelineStatus, TransactionStatus
+from psycopg.waiting import Wait
 
 from langgraph_pgstate.types import Parameters, Query, Rows
 
@@ -42,13 +44,15 @@ class Statements:
         connection: A connection of either colour. Its `prepare_threshold` says what often enough is.
     """
 
-    __slots__ = ("_connection", "_counts", "_names", "_transformer")
+    __slots__ = ("_answer", "_connection", "_counts", "_names", "_transformer")
 
     def __init__(self, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
         self._connection = connection
         self._transformer = Transformer(connection)
         self._counts: dict[bytes, int] = {}
         self._names: dict[bytes, bytes] = {}
+        # As much as has come of the answer to a statement that was left.
+        self._answer: Any = None
 
     @property
     def is_direct(self) -> bool:
@@ -136,16 +140,8 @@ class Statements:
         if name is None and self._is_worth_preparing(text):
             if len(self._names) >= _MAX_PREPARED:
                 return None
-            name = _name_of(text)
-            pgconn.send_prepare(name, text)
-            answer = (yield from generators.execute(pgconn))[-1]
-            if answer.status not in _DONE and _code(answer) != _TAKEN:
-                raise errors.error_from_result(answer)
-            self._names[text] = name
-        if name is None:
-            pgconn.send_query_params(text, values, None, formats, _BINARY)
-        else:
-            pgconn.send_query_prepared(name, values, formats, _BINARY)
+            yield from self.prepare(text)
+        self._send(text, values, formats)
         answer = (yield from generators.execute(pgconn))[-1]
         if answer.status in _DONE:
             return answer
@@ -154,12 +150,92 @@ class Statements:
             return None
         raise errors.error_from_result(answer)
 
+    def leave(self, query: Query, parameters: Parameters) -> bool:
+        """Send a statement and leave its answer to `take` or `settle`. Waits for nothing.
+
+        Returns:
+            Whether all of it is on its way; if not, it may be in part.
+        """
+        # Of a session that has ended the last words are there to be read, though the connection still seems to be good.
+        if not self.is_direct or _is_readable(self._connection.pgconn.socket):
+            return False
+        arguments = _encode(query, parameters)
+        if arguments is None:
+            return False
+        try:
+            self._send(query.text, *arguments)
+            return bool(self._connection.pgconn.flush() == 0)
+        except psycopg.OperationalError:
+            return False
+
+    def take(self) -> bool | None:
+        """Take the answer to what `leave` sent, if it is there. Waits for nothing.
+
+        Returns:
+            Whether the statement was done; `None` while there is no answer yet.
+
+        Raises:
+            psycopg.Error: If the connection is lost: it may have been done.
+        """
+        pgconn = self._connection.pgconn
+        pgconn.consume_input()
+        while not pgconn.is_busy():
+            answer = pgconn.get_result()
+            if answer is not None:
+                self._answer = answer
+                continue
+            answer, self._answer = self._answer, None
+            if answer is not None and _code(answer) in _OUTDATED:
+                self._names.clear()
+            return answer is not None and answer.status in _DONE
+        return None
+
+    def settle(self) -> Generator[Any, Any, bool]:
+        """Wait for the answer to what `leave` sent. Who is interrupted may go on with another one.
+
+        Returns:
+            Whether the statement was done.
+
+        Raises:
+            psycopg.Error: If the connection is lost: it may have been done.
+        """
+        yield from generators.send(self._connection.pgconn)
+        while (is_done := self.take()) is None:
+            yield Wait.R
+        return is_done
+
+    def prepare(self, text: bytes) -> Generator[Any, Any, None]:
+        """Have a statement prepared, for the connection's `wait`.
+
+        Raises:
+            psycopg.Error: What the server says.
+        """
+        name = _name_of(text)
+        self._connection.pgconn.send_prepare(name, text)
+        answer = (yield from generators.execute(self._connection.pgconn))[-1]
+        if answer.status not in _DONE and _code(answer) != _TAKEN:
+            raise errors.error_from_result(answer)
+        self._names[text] = name
+
+    def _send(self, text: bytes, values: list[bytes | None], formats: list[int]) -> None:
+        name = self._names.get(text)
+        if name is None:
+            self._connection.pgconn.send_query_params(text, values, None, formats, _BINARY)
+        else:
+            self._connection.pgconn.send_query_prepared(name, values, formats, _BINARY)
+
     def _is_worth_preparing(self, text: bytes) -> bool:
         threshold = self._connection.prepare_threshold
         if threshold is None:
             return False
         count = self._counts[text] = self._counts.get(text, 0) + 1
         return count > threshold
+
+
+def _is_readable(socket: int) -> bool:
+    with selectors.DefaultSelector() as selector:
+        selector.register(socket, selectors.EVENT_READ)
+        return bool(selector.select(0))
 
 
 class _Pipeline:

@@ -35,18 +35,20 @@ _TAKEN: Final = "pgstate-journal:"
 _THREAD_PAGE: Final = 200
 
 
-async def put_entry(port: Port, queries: Queries, key: tuple[str, str], entry_id: str, note: Note) -> None:
-    """Note something without a checkpoint. One statement; safe to repeat.
+def entry_of(key: tuple[str, str], entry_id: str, note: Note) -> dict[str, Any]:
+    """An entry without a checkpoint, as `put_entry` takes it.
 
     Args:
-        port: The connection.
-        queries: The queries of the schema.
         key: Thread and run.
         entry_id: The entry's id.
         note: What is to be noted.
     """
-    parameters = {"thread_id": key[0], "run_id": key[1], "entry_id": entry_id, "entry": note.pack()}
-    await port.execute(queries.put_entry, parameters)
+    return {"thread_id": key[0], "run_id": key[1], "entry_id": entry_id, "entry": note.pack()}
+
+
+async def put_entry(port: Port, queries: Queries, entry: dict[str, Any]) -> None:
+    """Note something without a checkpoint. One statement; safe to repeat."""
+    await port.execute(queries.put_entry, entry)
 
 
 async def write(

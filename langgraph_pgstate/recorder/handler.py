@@ -17,6 +17,7 @@ from langgraph_pgstate.recorder.tracker import Tracker
 
 # What has been in the journal for so long was left there: a process that lives moves it every 0.4 s.
 _STUCK_SECONDS: Final = 1.0
+_RECONNECT_SECONDS: Final = 5.0
 _LLM_REQUEST = (
     "model",
     "model_name",
@@ -42,6 +43,7 @@ class RecordingHandler(GraphCallbackHandler):
 
     _tracker: Tracker
     _recovered_at: float | None
+    _connected_at: float | None = None
 
     def _due_recovery(self) -> float | None:
         """For how many seconds something must have been in the journal to be moved by who asks now; `None`: do not."""
@@ -50,6 +52,14 @@ class RecordingHandler(GraphCallbackHandler):
             return None
         self._recovered_at = now
         return 0.0 if before is None else _STUCK_SECONDS
+
+    def _is_connection_due(self) -> bool:
+        """Whether it is time to try to connect: not soon after it was tried before."""
+        now = time.monotonic()
+        if self._connected_at is not None and now - self._connected_at < _RECONNECT_SECONDS:
+            return False
+        self._connected_at = now
+        return True
 
     def before_put(self, plan: PutPlan, config: Any) -> Sequence[Statement]:
         """Notes what a thread has waiting with its checkpoint; the saver asks for it. No statement."""

@@ -17,10 +17,12 @@ from langgraph.pregel import Pregel
 from langgraph.pregel.remote import RemoteGraph
 
 from langgraph_pgstate.codec.ids import new_entry_id
-from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.database import Aside, AsyncDatabase, Database
+from langgraph_pgstate.db.port import run_blocking
 from langgraph_pgstate.errors import ConfigurationError, PGStateError
 from langgraph_pgstate.holders import holder_id, is_known_dead
 from langgraph_pgstate.operations import guards, journal, maintenance, recording
+from langgraph_pgstate.recorder.courier import Courier
 from langgraph_pgstate.recorder.handler import RecordingHandler
 from langgraph_pgstate.recorder.records import RunRecord
 from langgraph_pgstate.recorder.tracker import Tracker
@@ -37,11 +39,13 @@ G = TypeVar("G", bound=Any)
 class Recorder(RecordingHandler):
     """Records graphs that run in threads: a LangGraph callback handler with a thread of its own that writes.
 
-    A span's row is there within a second of its start, its end in the same batch or a later one. The end of a
-    run waits until all of it is safe in the journal; its last rows are in the tables moments later, or when `flush`,
-    `catch_up` or `close` is called. Given to a saver as its companion, what a superstep's checkpoint saw is noted in
-    the checkpoint's own transaction. When the database cannot be reached graphs run on: rows wait, and are written
-    later.
+    A span's row is there within a second of its start, its end in the same batch or a later one. What a run ends with
+    is sent to the journal before the run answers, and the server stores it even if this process is killed then; its
+    answer is waited for in the background, or by `flush`, `catch_up` and `close`, which bring everything into the
+    tables. That takes one connection beside the pool's; where the pool has fewer than four, keeps none open or
+    configures its connections, the run itself waits. Given to a saver as its companion, what a superstep's checkpoint
+    saw is noted in the checkpoint's own transaction. When the database cannot be reached graphs run on: rows wait, and
+    are written later.
 
     Args:
         database: Where the tables are, and in which schema. On a single connection of the caller's nothing happens in
@@ -62,6 +66,8 @@ class Recorder(RecordingHandler):
         self._settings = settings or RecorderSettings()
         self._queries = queries(database.schema)
         self._tracker = Tracker(self._settings, keys, has_writer=not self._is_lent)
+        self._courier = Courier(self._queries, self._tracker)
+        self._aside: Aside | None = None
         self._turn = threading.Condition()
         self._thread: threading.Thread | None = None
         self._asked = 0
@@ -123,6 +129,7 @@ class Recorder(RecordingHandler):
         Raises:
             PGStateError: If something could not be written.
         """
+        self._courier.stop()
         try:
             if not self._is_closed:
                 self.flush()
@@ -182,13 +189,15 @@ class Recorder(RecordingHandler):
         if pending is None or not pending.is_complete:
             self._write(self._settings.patience)
             return
-        try:
-            self._database.run(journal.put_entry, self._queries, run.key, new_entry_id(), pending.note)
-        except PGStateError as error:
-            log.warning("%d spans and events wait to be written: %s", self._tracker.waiting, error)
-        else:
-            self._tracker.note(run.key[0])
-            self._tracker.acknowledge(pending)
+        entry = journal.entry_of(run.key, new_entry_id(), pending.note)
+        if not self._courier.send(entry, pending):
+            try:
+                self._database.run(journal.put_entry, self._queries, entry)
+            except PGStateError as error:
+                log.warning("%d spans and events wait to be written: %s", self._tracker.waiting, error)
+            else:
+                self._tracker.note(run.key[0])
+                self._tracker.acknowledge(pending)
         self._started()
 
     def _started(self) -> None:
@@ -219,9 +228,11 @@ class Recorder(RecordingHandler):
 
     def _work(self) -> None:
         while not self._is_closed:
+            if self._asked == self._done:
+                self._connect()
             with self._turn:
-                if self._asked == self._done:
-                    self._wait()
+                if self._asked == self._done and not self._wait():
+                    continue
                 asked = self._asked
                 everything = asked > self._done
                 if not everything and (self._is_closed or not self._tracker.is_busy):
@@ -230,20 +241,43 @@ class Recorder(RecordingHandler):
             with self._turn:
                 self._done = asked
                 self._turn.notify_all()
+        self._disconnect()
 
-    def _wait(self) -> None:
-        """Until something is due; while nothing is under way, until somebody says that there is."""
+    def _wait(self) -> bool:
+        """Until something is due; false if nothing was under way, and somebody says that there is."""
         # Said before it is looked, so that whoever notes something meanwhile does tell.
         self._is_idle = True
         if not self._tracker.is_busy:
-            self._turn.wait()
+            if not self._is_closed:
+                self._turn.wait()
+            self._is_idle = False
+            return False
         self._is_idle = False
-        if self._asked == self._done and not self._is_closed and self._tracker.is_busy:
+        if not self._is_closed:
             self._turn.wait(self._settings.interval)
+        return True
+
+    def _connect(self) -> None:
+        """Let the courier have a connection of its own while runs are under way."""
+        if not self._tracker.is_busy or self._courier.is_ready or not self._is_connection_due():
+            return
+        self._disconnect()
+        try:
+            self._aside = self._database.connect_aside()
+            if self._aside is not None:
+                run_blocking(self._courier.start(self._aside.port))
+        except Exception as error:
+            log.info("the end of a run waits for the server: %s", error)
+
+    def _disconnect(self) -> None:
+        aside, self._aside = self._aside, None
+        if aside is not None and self._courier.is_at_home:
+            aside.connection.close()
 
     def _write_now(self, everything: bool) -> PGStateError | None:
         tracker = self._tracker
         try:
+            run_blocking(self._courier.settle())
             if tracker.is_clock_due:
                 before = time.time()
                 tracker.set_clock(self._database.run(recording.tell_time, self._queries), before, time.time())
@@ -284,6 +318,8 @@ class AsyncRecorder(RecordingHandler):
         self._settings = settings or RecorderSettings()
         self._queries = queries(database.schema)
         self._tracker = Tracker(self._settings, keys, has_writer=not self._is_lent)
+        self._courier = Courier(self._queries, self._tracker)
+        self._aside: Aside | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
@@ -330,6 +366,7 @@ class AsyncRecorder(RecordingHandler):
 
     async def close(self) -> None:
         """Async twin of `Recorder.close`."""
+        self._courier.stop()
         try:
             if not self._is_closed:
                 await self.flush()
@@ -343,6 +380,7 @@ class AsyncRecorder(RecordingHandler):
                 with suppress(asyncio.CancelledError):
                     self._task.cancel()
                     await self._task
+            await self._disconnect()
 
     async def maintain(self, *, months: int = 2, drop_older_than: int | None = None) -> MaintenanceReport:
         """Async twin of `Recorder.maintain`."""
@@ -388,8 +426,11 @@ class AsyncRecorder(RecordingHandler):
         if pending is None or not pending.is_complete:
             await self._flush_patiently()
             return
+        entry = journal.entry_of(run.key, new_entry_id(), pending.note)
+        if self._courier.send(entry, pending):
+            return
         try:
-            await self._database.run(journal.put_entry, self._queries, run.key, new_entry_id(), pending.note)
+            await self._database.run(journal.put_entry, self._queries, entry)
         except PGStateError as error:
             log.warning("%d spans and events wait to be written: %s", self._tracker.waiting, error)
         else:
@@ -422,20 +463,44 @@ class AsyncRecorder(RecordingHandler):
 
     async def _work(self) -> None:
         while not self._is_closed:
+            await self._connect()
             # As in `Recorder._wait`.
             self._is_idle = True
             if not self._tracker.is_busy:
                 await self._wake.wait()
+                self._is_idle = False
+                self._wake.clear()
+                continue
             self._is_idle = False
             self._wake.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), self._settings.interval)
-            await self._write_now(False)
+            # To be woken and cancelled at once may count as woken only.
+            if not self._is_closed:
+                await self._write_now(False)
+
+    async def _connect(self) -> None:
+        """Async twin of `Recorder._connect`."""
+        if not self._tracker.is_busy or self._courier.is_ready or not self._is_connection_due():
+            return
+        await self._disconnect()
+        try:
+            self._aside = await self._database.connect_aside()
+            if self._aside is not None:
+                await self._courier.start(self._aside.port)
+        except Exception as error:
+            log.info("the end of a run waits for the server: %s", error)
+
+    async def _disconnect(self) -> None:
+        aside, self._aside = self._aside, None
+        if aside is not None and self._courier.is_at_home:
+            await aside.connection.close()
 
     async def _write_now(self, everything: bool) -> PGStateError | None:
         tracker = self._tracker
         try:
             async with self._writing:
+                await self._courier.settle()
                 if tracker.is_clock_due:
                     before = time.time()
                     tracker.set_clock(await self._database.run(recording.tell_time, self._queries), before, time.time())
