@@ -35,7 +35,7 @@ class PoolSettings:
 
     Attributes:
         min_size: Connections kept open.
-        max_size: Connections opened at most; this many calls run at once.
+        max_size: Connections opened at most; this many calls run at once. A recorder opens one beside them.
         timeout: Seconds a call waits for a free connection before `UnavailableError`.
         max_idle: Seconds an unused connection above `min_size` stays open.
         max_lifetime: Seconds after which a connection is replaced: failover and new credentials are noticed.

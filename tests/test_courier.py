@@ -285,6 +285,48 @@ async def test_who_gives_up_waiting_does_not_cancel_it(
     )
 
 
+async def test_a_server_that_is_stuck_with_it_keeps_nobody_waiting(
+    state: Any, dsn: str, schema: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer gives it up after a while, and writes it itself; that it comes true later changes nothing."""
+    monkeypatch.setattr("langgraph_pgstate.db.ports._PATIENCE", 0.05)
+    with held(dsn, schema) as let_go:
+        await invoke(state)
+        await until(lambda: waiting(connection), "a note that waits")
+        await flush(state)
+        assert the_run(connection, schema)["status"] == "success"
+        assert waiting(connection)
+        let_go()
+        await until(lambda: not waiting(connection), "its end")
+    before = rows(connection, schema, "runs"), rows(connection, schema, "events")
+    move_journal(connection, schema)
+    assert (rows(connection, schema, "runs"), rows(connection, schema, "events")) == before
+
+
+async def test_its_connection_lives_no_longer_than_the_pools(
+    state: Any, schema: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failover or new credentials are noticed."""
+    state._database._pool.max_lifetime = 0.0
+    seen: set[int] = set()
+
+    def was_replaced() -> bool:
+        if (aside := state._recorder._aside) is not None:
+            seen.add(aside.connection.info.backend_pid)
+        return len(seen) > 1
+
+    def hook(count: int) -> None:
+        wait_until(was_replaced, "another connection")
+
+    graph = state.record(loop_graph(1, hook).compile(checkpointer=state.saver))
+    if isinstance(state, PGState):
+        await asyncio.to_thread(graph.invoke, start(), config())
+    else:
+        await graph.ainvoke(start(), config())
+    await flush(state)
+    assert the_run(connection, schema)["status"] == "success"
+
+
 async def test_its_connection_is_closed_with_it(dsn: str, schema: str, connection: Connection) -> None:
     """One beside the pool's, which is the caller's and stays open."""
     named = make_conninfo(dsn, application_name=f"courier {schema}")

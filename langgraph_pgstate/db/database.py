@@ -64,10 +64,12 @@ class Aside:
     Attributes:
         port: Its port.
         connection: The connection, to be closed by whoever asked for it.
+        expires_at: When it has lived as long as the pool's live, by the monotonic clock.
     """
 
     port: Port
     connection: Any
+    expires_at: float
 
 
 def _options_aside(pool: ConnectionPool[Any] | AsyncConnectionPool[Any] | None, process: int) -> dict[str, Any] | None:
@@ -79,9 +81,8 @@ def _options_aside(pool: ConnectionPool[Any] | AsyncConnectionPool[Any] | None, 
         return None
     if callable(pool.kwargs):
         return None
-    given = {**conninfo_to_dict(pool.conninfo), **(pool.kwargs or {})}
-    patience = {} if "connect_timeout" in given else {"connect_timeout": _ASIDE_TIMEOUT}
-    return {"conninfo": pool.conninfo, **patience, **(pool.kwargs or {}), "autocommit": True}
+    given = {"conninfo": pool.conninfo, **(pool.kwargs or {})}
+    return {**given, "autocommit": True, "connect_timeout": _ASIDE_TIMEOUT}
 
 
 def _delay_after(error: Exception, attempt: int, policy: RetryPolicy, schema: str, *, repairable: bool) -> float:
@@ -286,7 +287,7 @@ class Database:
             connection = self._pool.connection_class.connect(**options)
         except _DRIVER_ERRORS as error:
             raise translate(error, self.schema) from error
-        return Aside(BlockingPort(connection), connection)
+        return Aside(BlockingPort(connection), connection, time.monotonic() + self._pool.max_lifetime)
 
     def _run(
         self, idempotent: bool, operation: Callable[..., Awaitable[T]], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -484,7 +485,7 @@ class AsyncDatabase:
             connection = await self._pool.connection_class.connect(**options)
         except _DRIVER_ERRORS as error:
             raise translate(error, self.schema) from error
-        return Aside(SuspendingPort(connection), connection)
+        return Aside(SuspendingPort(connection), connection, time.monotonic() + self._pool.max_lifetime)
 
     async def _run(
         self, idempotent: bool, operation: Callable[..., Awaitable[T]], args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -42,7 +42,7 @@ class Port(Protocol):
     def leave(self, query: Query, parameters: Parameters) -> bool:
         """Send a statement without waiting for its answer; nothing else can be sent before that is taken.
 
-        A server that gets it runs it, even if this process is killed then.
+        A server that has it runs it, even if this process is killed then.
 
         Returns:
             Whether all of it is on its way; if not, it may be in part.
@@ -58,7 +58,10 @@ class Port(Protocol):
         ...
 
     async def settle(self) -> bool:
-        """Wait for the answer to what was left, and take it, as `take` does. Who is cancelled does not cancel it."""
+        """Wait some seconds for the answer to what was left, and take it, as `take` does; false if there is none.
+
+        Who is cancelled does not cancel the statement.
+        """
         ...
 
     async def prepare(self, query: Query) -> None:

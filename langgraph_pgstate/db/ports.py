@@ -10,7 +10,7 @@ import psycopg
 from psycopg import waiting
 from psycopg.rows import tuple_row
 
-from langgraph_pgstate.db.statements import IDLE, OPEN, Statements, array_literal
+from langgraph_pgstate.db.statements import IDLE, OPEN, Statements, array_literal, within
 from langgraph_pgstate.types import Parameters, Query, Rows
 
 T = TypeVar("T")
@@ -26,6 +26,8 @@ _NOT_FOR_EVER: Final = b"SET LOCAL idle_in_transaction_session_timeout = '10s'"
 _PORT: Final = "_pgstate_port"
 # How often a wait looks whether the thread was interrupted.
 _LOOK_SECONDS: Final = 0.1
+# A server that takes longer for a note is not waited for: whoever sent it has other ways.
+_PATIENCE: Final = 3.0
 _MAX_CURSORS: Final = 64
 
 
@@ -134,7 +136,8 @@ class BlockingPort:
         """As `Port` says."""
         try:
             # The connection's own `wait` would have the server cancel it when the caller is cancelled.
-            return waiting.wait(self._statements.settle(), self.connection.pgconn.socket, _LOOK_SECONDS)
+            settling = within(_PATIENCE, self._statements.settle())
+            return waiting.wait(settling, self.connection.pgconn.socket, _LOOK_SECONDS)
         except psycopg.Error:
             return False
 
@@ -142,7 +145,7 @@ class BlockingPort:
         """As `Port` says."""
         if self.connection.prepare_threshold is not None:
             with self.connection.lock:
-                self.connection.wait(self._statements.prepare(query.text))
+                self.connection.wait(within(_PATIENCE, self._statements.prepare(query.text)), _LOOK_SECONDS)
 
     async def script(self, text: str) -> None:
         """As `Port` says."""
@@ -260,7 +263,8 @@ class SuspendingPort:
         """As `Port` says."""
         try:
             # The connection's own `wait` would have the server cancel it when the caller is cancelled.
-            return await waiting.wait_async(self._statements.settle(), self.connection.pgconn.socket, _LOOK_SECONDS)
+            settling = within(_PATIENCE, self._statements.settle())
+            return await waiting.wait_async(settling, self.connection.pgconn.socket, _LOOK_SECONDS)
         except psycopg.Error:
             return False
 
@@ -268,7 +272,7 @@ class SuspendingPort:
         """As `Port` says."""
         if self.connection.prepare_threshold is not None:
             async with self.connection.lock:
-                await self.connection.wait(self._statements.prepare(query.text))
+                await self.connection.wait(within(_PATIENCE, self._statements.prepare(query.text)), _LOOK_SECONDS)
 
     async def script(self, text: str) -> None:
         """As `Port` says."""

@@ -8,10 +8,11 @@ plain types; rows are read as a cursor reads them.
 from __future__ import annotations
 
 import hashlib
-import selectors
+import select
+import time
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import errors, generators
@@ -20,6 +21,8 @@ from psycopg.pq import DiagnosticField, ExecStatus, PipelineStatus, TransactionS
 from psycopg.waiting import Wait
 
 from langgraph_pgstate.types import Parameters, Query, Rows
+
+T = TypeVar("T")
 
 _TEXT, _BINARY = 0, 1
 # Beyond these a cursor does it: psycopg forgets the least used of what it has prepared.
@@ -156,16 +159,16 @@ class Statements:
         Returns:
             Whether all of it is on its way; if not, it may be in part.
         """
-        # Of a session that has ended the last words are there to be read, though the connection still seems to be good.
-        if not self.is_direct or _is_readable(self._connection.pgconn.socket):
-            return False
-        arguments = _encode(query, parameters)
-        if arguments is None:
-            return False
         try:
+            # Of a session that has ended the last words are there to be read, though the connection seems to be good.
+            if not self.is_direct or _is_readable(self._connection.pgconn.socket):
+                return False
+            arguments = _encode(query, parameters)
+            if arguments is None:
+                return False
             self._send(query.text, *arguments)
             return bool(self._connection.pgconn.flush() == 0)
-        except psycopg.OperationalError:
+        except (psycopg.OperationalError, OSError, ValueError):
             return False
 
     def take(self) -> bool | None:
@@ -233,9 +236,30 @@ class Statements:
 
 
 def _is_readable(socket: int) -> bool:
-    with selectors.DefaultSelector() as selector:
-        selector.register(socket, selectors.EVENT_READ)
-        return bool(selector.select(0))
+    if not hasattr(select, "poll"):
+        return bool(select.select([socket], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(socket, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def within(seconds: float, work: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+    """The same work, for a connection's `wait`, given up after a time.
+
+    Raises:
+        psycopg.OperationalError: If the time is up.
+    """
+    until = time.monotonic() + seconds
+    try:
+        waits_for = next(work)
+        while True:
+            is_ready = yield waits_for
+            if time.monotonic() > until:
+                raise psycopg.OperationalError(f"the server did not answer within {seconds:g} s")
+            waits_for = work.send(is_ready)
+    except StopIteration as stop:
+        found: T = stop.value
+        return found
 
 
 class _Pipeline:

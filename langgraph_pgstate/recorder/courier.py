@@ -12,15 +12,17 @@ from langgraph_pgstate.sql import Queries
 
 # More may not fit what a socket holds, and would not be on its way.
 _MAX_BYTES: Final = 64 * 1024
+# Nobody holds the lock for longer, unless he was interrupted between taking it and having it.
+_PATIENCE: Final = 5.0
 
 
 class Courier:
     """Sends entries to the journal and does not wait for the server's answer: half a millisecond less for each run.
 
-    A server stores what it got, even if this process is killed in the next moment. An answer is taken before the next
+    A server stores what it has, even if this process is killed in the next moment. An answer is taken before the next
     entry is sent, or by the writer when it comes. What the server has not acknowledged stays with the tracker, and is
-    written by the writer: how a run ended is lost only if the connection is lost on the way, and the process as well
-    before the writer has come.
+    written by the writer: how a run ended is lost only if it did not get to the server, or was refused there, and the
+    process is lost, too, before the writer has come.
 
     Any number of threads may send; who finds it at work, or without a port, puts an entry otherwise. The rest is for
     one writer.
@@ -49,11 +51,24 @@ class Courier:
         """Whether this is the process it was made in: what a fork has left is the parent's."""
         return os.getpid() == self._process
 
+    @property
+    def has_sent(self) -> bool:
+        """Whether an answer is still to be taken."""
+        return self._sent is not None and self.is_ready
+
     async def start(self, port: Port) -> None:
-        """Let it have a port of its own, in place of one that is lost."""
+        """Let it have a port of its own; it must have none."""
         await port.prepare(self._queries.put_entry)
-        with self._lock:
-            self._port, self._sent, self._is_lost = port, None, False
+        self._sent, self._is_lost = None, False
+        self._port = port
+
+    def drop(self) -> None:
+        """Take its port away. What was sent and not acknowledged is left to the writer."""
+        if self.is_at_home:
+            is_locked = self._lock.acquire(timeout=_PATIENCE)
+            self._port = self._sent = None
+            if is_locked:
+                self._lock.release()
 
     def stop(self) -> None:
         """From now on it sends nothing."""
@@ -75,7 +90,10 @@ class Courier:
         if not self.is_ready or not self._lock.acquire(blocking=False):
             return False
         try:
-            if self._port is None or (self._sent is not None and not self._acknowledge(self._port.take())):
+            # Once more, for somebody may have had the lock in between.
+            if self._port is None or self._is_lost or self._is_stopped:
+                return False
+            if self._sent is not None and not self._acknowledge(self._port.take()):
                 return False
             self._sent = entry["thread_id"], pending
             if self._port.leave(self._queries.put_entry, entry):
@@ -88,10 +106,13 @@ class Courier:
 
     async def settle(self) -> None:
         """Wait for the answer to what was sent. Safe to cancel: who comes next goes on."""
-        if self._sent is not None and self.is_ready:
-            with self._lock:
-                if self._sent is not None and self._port is not None:
-                    self._acknowledge(await self._port.settle())
+        if not self.has_sent or not self._lock.acquire(timeout=_PATIENCE):
+            return
+        try:
+            if self._sent is not None and self._port is not None:
+                self._acknowledge(await self._port.settle())
+        finally:
+            self._lock.release()
 
     def _acknowledge(self, is_done: bool | None) -> bool:
         if is_done is None or self._sent is None:

@@ -94,7 +94,7 @@ class Recorder(RecordingHandler):
         Raises:
             PGStateError: If it could not be written. It stays, and is tried again.
         """
-        if not self._tracker.is_busy:
+        if not self._is_busy:
             return
         if self._write(self._settings.patience if patience is None else patience):
             error, self._error = self._error, None
@@ -227,27 +227,29 @@ class Recorder(RecordingHandler):
             return patience > 0 and self._turn.wait_for(lambda: self._done >= mine or self._is_closed, patience)
 
     def _work(self) -> None:
-        while not self._is_closed:
-            if self._asked == self._done:
-                self._connect()
-            with self._turn:
-                if self._asked == self._done and not self._wait():
-                    continue
-                asked = self._asked
-                everything = asked > self._done
-                if not everything and (self._is_closed or not self._tracker.is_busy):
-                    continue
-            self._error = self._write_now(everything) or (None if everything else self._error)
-            with self._turn:
-                self._done = asked
-                self._turn.notify_all()
-        self._disconnect()
+        try:
+            while not self._is_closed:
+                if self._asked == self._done:
+                    self._connect()
+                with self._turn:
+                    if self._asked == self._done and not self._wait():
+                        continue
+                    asked = self._asked
+                    everything = asked > self._done
+                    if not everything and (self._is_closed or not self._is_busy):
+                        continue
+                self._error = self._write_now(everything) or (None if everything else self._error)
+                with self._turn:
+                    self._done = asked
+                    self._turn.notify_all()
+        finally:
+            self._disconnect()
 
     def _wait(self) -> bool:
         """Until something is due; false if nothing was under way, and somebody says that there is."""
         # Said before it is looked, so that whoever notes something meanwhile does tell.
         self._is_idle = True
-        if not self._tracker.is_busy:
+        if not self._is_busy:
             if not self._is_closed:
                 self._turn.wait()
             self._is_idle = False
@@ -258,8 +260,8 @@ class Recorder(RecordingHandler):
         return True
 
     def _connect(self) -> None:
-        """Let the courier have a connection of its own while runs are under way."""
-        if not self._tracker.is_busy or self._courier.is_ready or not self._is_connection_due():
+        """Let the courier have a connection of its own, once runs are under way."""
+        if not self._is_connection_due:
             return
         self._disconnect()
         try:
@@ -267,11 +269,14 @@ class Recorder(RecordingHandler):
             if self._aside is not None:
                 run_blocking(self._courier.start(self._aside.port))
         except Exception as error:
-            log.info("the end of a run waits for the server: %s", error)
+            log.info("runs wait for the server when they end: %s", error)
+        finally:
+            self._connected_at = time.monotonic()
 
     def _disconnect(self) -> None:
         aside, self._aside = self._aside, None
         if aside is not None and self._courier.is_at_home:
+            self._courier.drop()
             aside.connection.close()
 
     def _write_now(self, everything: bool) -> PGStateError | None:
@@ -337,7 +342,7 @@ class AsyncRecorder(RecordingHandler):
 
     async def flush(self, patience: float | None = None) -> None:
         """Async twin of `Recorder.flush`."""
-        if not self._tracker.is_busy:
+        if not self._is_busy:
             return
         try:
             error = await asyncio.wait_for(
@@ -376,11 +381,13 @@ class AsyncRecorder(RecordingHandler):
         finally:
             self._is_closed = True
             self._wake.set()
-            if self._task is not None:
-                with suppress(asyncio.CancelledError):
-                    self._task.cancel()
-                    await self._task
-            await self._disconnect()
+            try:
+                if self._task is not None:
+                    with suppress(asyncio.CancelledError):
+                        self._task.cancel()
+                        await self._task
+            finally:
+                await self._disconnect()
 
     async def maintain(self, *, months: int = 2, drop_older_than: int | None = None) -> MaintenanceReport:
         """Async twin of `Recorder.maintain`."""
@@ -466,7 +473,7 @@ class AsyncRecorder(RecordingHandler):
             await self._connect()
             # As in `Recorder._wait`.
             self._is_idle = True
-            if not self._tracker.is_busy:
+            if not self._is_busy:
                 await self._wake.wait()
                 self._is_idle = False
                 self._wake.clear()
@@ -481,7 +488,7 @@ class AsyncRecorder(RecordingHandler):
 
     async def _connect(self) -> None:
         """Async twin of `Recorder._connect`."""
-        if not self._tracker.is_busy or self._courier.is_ready or not self._is_connection_due():
+        if not self._is_connection_due:
             return
         await self._disconnect()
         try:
@@ -489,12 +496,17 @@ class AsyncRecorder(RecordingHandler):
             if self._aside is not None:
                 await self._courier.start(self._aside.port)
         except Exception as error:
-            log.info("the end of a run waits for the server: %s", error)
+            log.info("runs wait for the server when they end: %s", error)
+        finally:
+            self._connected_at = time.monotonic()
 
     async def _disconnect(self) -> None:
-        aside, self._aside = self._aside, None
-        if aside is not None and self._courier.is_at_home:
-            await aside.connection.close()
+        # Nobody waits for an answer then.
+        async with self._writing:
+            aside, self._aside = self._aside, None
+            if aside is not None and self._courier.is_at_home:
+                self._courier.drop()
+                await aside.connection.close()
 
     async def _write_now(self, everything: bool) -> PGStateError | None:
         tracker = self._tracker
