@@ -31,7 +31,25 @@ _PATIENCE: Final = 3.0
 _MAX_CURSORS: Final = 64
 
 
-class BlockingPort:
+class _Leaving:
+    """What both ports do without waiting."""
+
+    __slots__ = ()
+    _statements: Statements
+
+    def leave(self, query: Query, parameters: Parameters) -> bool:
+        """As `Port` says."""
+        return self._statements.leave(query, parameters)
+
+    def take(self) -> bool | None:
+        """As `Port` says."""
+        try:
+            return self._statements.take()
+        except psycopg.Error:
+            return False
+
+
+class BlockingPort(_Leaving):
     """A port over a blocking connection: its coroutines never suspend."""
 
     __slots__ = ("_cursors", "_statements", "connection")
@@ -121,17 +139,6 @@ class BlockingPort:
             raise
         return [max(0, cursor.rowcount) for cursor in cursors]
 
-    def leave(self, query: Query, parameters: Parameters) -> bool:
-        """As `Port` says."""
-        return self._statements.leave(query, parameters)
-
-    def take(self) -> bool | None:
-        """As `Port` says."""
-        try:
-            return self._statements.take()
-        except psycopg.Error:
-            return False
-
     async def settle(self) -> bool:
         """As `Port` says."""
         try:
@@ -161,7 +168,7 @@ class BlockingPort:
             yield
 
 
-class SuspendingPort:
+class SuspendingPort(_Leaving):
     """A port over an asynchronous connection."""
 
     __slots__ = ("_cursors", "_statements", "connection")
@@ -247,17 +254,6 @@ class SuspendingPort:
                 await connection.rollback()
             raise
         return [max(0, cursor.rowcount) for cursor in cursors]
-
-    def leave(self, query: Query, parameters: Parameters) -> bool:
-        """As `Port` says."""
-        return self._statements.leave(query, parameters)
-
-    def take(self) -> bool | None:
-        """As `Port` says."""
-        try:
-            return self._statements.take()
-        except psycopg.Error:
-            return False
 
     async def settle(self) -> bool:
         """As `Port` says."""

@@ -40,7 +40,7 @@ class Recorder(RecordingHandler):
     """Records graphs that run in threads: a LangGraph callback handler with a thread of its own that writes.
 
     A span's row is there within a second of its start, its end in the same batch or a later one. What a run ends with
-    is sent to the journal before the run answers, and the server stores it even if this process is killed then; its
+    is sent to the journal before the run answers; a server that has it stores it though the process be killed then. Its
     answer is waited for in the background, or by `flush`, `catch_up` and `close`, which bring everything into the
     tables. That takes one connection beside the pool's; where the pool has fewer than four, keeps none open or
     configures its connections, the run itself waits. Given to a saver as its companion, what a superstep's checkpoint
