@@ -64,9 +64,12 @@ class _Bounded(Generic[K, V]):
 
     def _keep(self, key: K, value: V, size: int) -> None:
         with self._lock:
-            self._discard(key)
+            before = self._entries.pop(key, None)
+            if before is None:
+                self._by_thread[key[0]].add(key)
+            else:
+                self._bytes -= before[1]
             self._entries[key] = (value, size)
-            self._by_thread[key[0]].add(key)
             self._bytes += size
             while self._bytes > self._max_bytes:
                 self._discard(next(iter(self._entries)))
@@ -98,7 +101,7 @@ class ManifestCache(_Bounded[Address, Manifest]):
         self._keep(address, manifest, _size_of(manifest))
 
 
-class HeadCache(_Bounded[tuple[str, str], tuple[Address, Known]]):
+class HeadCache(_Bounded[tuple[str, str], tuple[Address, Known, int]]):
     """What the segments hold of the checkpoint that each namespace was last seen at.
 
     A segment never changes, but its id says nothing by itself: contents belong to a checkpoint at a revision, and go on
@@ -110,7 +113,7 @@ class HeadCache(_Bounded[tuple[str, str], tuple[Address, Known]]):
         found = self._find(address[:2])
         if found is None:
             return None
-        head, known = found
+        head, known, _ = found
         return known if address.checkpoint_id in (None, head.checkpoint_id) else None
 
     def advance(
@@ -131,24 +134,33 @@ class HeadCache(_Bounded[tuple[str, str], tuple[Address, Known]]):
             return
         found = self._find(address[:2])
         if found is not None:
-            head, known = found
+            head, known, size = found
             if base == (head.checkpoint_id, known.revision):
-                contents = {**known.contents, **contents}
+                merged = {**known.contents, **contents}
+                if len(merged) + len(known.missing) == len(ids):
+                    # Everything it referred to is inherited, as nearly always.
+                    self._put(address, Known(manifest.revision, merged, known.missing), size + _size_of_all(contents))
+                    return
+                contents = merged
         mine = {id: contents[id] for id in ids if id in contents}
-        self._put(address, Known(manifest.revision, mine, [id for id in ids if id not in mine]))
+        missing = [id for id in ids if id not in mine]
+        self._put(address, Known(manifest.revision, mine, missing), _size_of_all(mine))
 
     def note(self, address: Address, revision: int, contents: Mapping[int, bytes]) -> None:
         """All segments of a checkpoint were read."""
-        self._put(address, Known(revision, contents, []))
+        self._put(address, Known(revision, contents, []), _size_of_all(contents))
 
-    def _put(self, address: Address, known: Known) -> None:
-        size = _ENTRY_BYTES + sum(map(len, known.contents.values())) + len(known.contents) * _CONTENT_BYTES
-        size += len(known.missing) * _ID_BYTES
-        if size > self._max_bytes // 4:
+    def _put(self, address: Address, known: Known, size: int) -> None:
+        bytes = _ENTRY_BYTES + size + len(known.missing) * _ID_BYTES
+        if bytes > self._max_bytes // 4:
             # It would drive out what many others need.
             self._drop(address[:2])
         else:
-            self._keep(address[:2], (address, known), size)
+            self._keep(address[:2], (address, known, size), bytes)
+
+
+def _size_of_all(contents: Mapping[int, bytes]) -> int:
+    return sum(map(len, contents.values())) + len(contents) * _CONTENT_BYTES
 
 
 def _size_of(manifest: Manifest) -> int:

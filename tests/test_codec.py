@@ -230,7 +230,8 @@ def test_a_message_is_encoded_as_the_serializer_encodes_it(message: BaseMessage)
     assert CODEC.dumps("messages", message) == ("msgpack", expected)
     shape = SHAPES.get(type(message))
     if shape is not None:
-        assert shape.encode(message) in (None, expected)
+        encoded = shape.encode(message)
+        assert encoded is None or encoded == (expected, shape.is_plain(message.__dict__))
 
 
 @QUICK
@@ -332,11 +333,12 @@ def test_the_usual_messages_take_the_short_way() -> None:
         AIMessage("yes", tool_calls=[call], usage_metadata=usage, response_metadata={"model": "m"}),
         ToolMessage("42", tool_call_id="c", artifact={"rows": [1]}),
     ):
-        encoded = SHAPES[type(message)].encode(message)
+        encoded, is_plain = SHAPES[type(message)].encode(message) or (b"", False)
+        assert is_plain
         assert encoded == slow_bytes(message)
         refuse = ValueCodec(JsonPlusSerializer(allowed_msgpack_modules=True))
         refuse.serde._unpack_ext_hook = lambda code, data: pytest.fail("the serializer was asked")  # type: ignore[attr-defined]
-        assert refuse.loads("msgpack", encoded or b"", "here") == message
+        assert refuse.loads("msgpack", encoded, "here") == message
 
 
 # Fingerprints.
@@ -550,6 +552,23 @@ def test_time_is_spent_on_a_large_value_where_it_saves_most() -> None:
     for content, chosen, other in ((records(200_000), large, small), (prose(200_000), small, large)):
         size = len(frames.pack(content))
         assert abs(size - len(chosen.compress(content))) < 100 < abs(size - len(other.compress(content)))
+
+
+def test_a_value_like_the_one_before_is_not_looked_at_again() -> None:
+    """As long as as much is left of each. Guard: what turns out to be of another kind has the next one looked at."""
+    text, table = prose(200_000), records(200_000)
+    # Where a sample would be taken it is not what it is.
+    odd = text[:97_000] + table[:6_000] + text[103_000:]
+    frame, look = frames.pack_large(text)
+    assert (frame, look) == (frames.pack(text), frames.Look(False, len(frame) / len(text)))
+    assert len(frames.pack_large(odd)[0]) < len(frames.pack_large(odd, look)[0])
+    like, next_look = frames.pack_large(odd, look)
+    assert frames.unpack(like, "here") == odd
+    # The same, not that of this one: else a slow change would never be noticed.
+    assert next_look is look
+    other, no_look = frames.pack_large(table, look)
+    assert (frames.unpack(other, "here"), no_look) == (table, None)
+    assert frames.pack_large(table, no_look)[1] == frames.Look(True, len(frames.pack(table)) / len(table))
 
 
 def test_large_values_of_before_are_read() -> None:

@@ -10,12 +10,15 @@ import pytest
 from samples import checkpoint_of, config_of, forget, id_of, messages, put_values, values_of
 from support import COLOURS
 
-from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate import PGStateSaver, cache
 from langgraph_pgstate.cache import HeadCache
-from langgraph_pgstate.codec.states import Manifest, Slice
+from langgraph_pgstate.codec import frames
+from langgraph_pgstate.codec.lists import Run
+from langgraph_pgstate.codec.states import Elements, Manifest, Slice
+from langgraph_pgstate.codec.values import Marks
 from langgraph_pgstate.errors import CorruptStateError
 from langgraph_pgstate.operations import planning
-from langgraph_pgstate.operations.addresses import Address
+from langgraph_pgstate.operations.addresses import Address, address_of
 
 
 def another(saver: PGStateSaver) -> PGStateSaver:
@@ -160,6 +163,77 @@ def test_threads_that_are_deleted_are_forgotten(saver: PGStateSaver) -> None:
     heads = saver._knowledge.heads
     assert (heads._bytes, dict(heads._entries), dict(heads._by_thread)) == (0, {}, {})
     assert saver.get_tuple(config_of()) is None
+
+
+def test_what_is_fetched_again_does_not_make_forgotten_what_was_learned(
+    saver: PGStateSaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run begins with reading what the one before has written: its put needs to know what tells blocks apart."""
+    chat = messages(0, 150)
+    config = put_values(saver, config_of(), {"messages": chat, "document": large(1), "text": bytes(range(256)) * 300})
+    written = saver._knowledge.cache.get(address_of(config))
+    for _ in range(2):
+        assert values_of(saver, config_of())["messages"] == chat
+        known = saver._knowledge.cache.get(address_of(config))
+        assert known is not written
+        for found in (written, known):
+            assert found is not None
+            assert len(found.entries["messages"].marks.blocks) == 2  # type: ignore[union-attr]
+            assert found.entries["text"].look is not None  # type: ignore[union-attr]
+    looks = []
+    pack = frames.pack_large
+    monkeypatch.setattr(frames, "pack_large", lambda content, look=None: looks.append(look) or pack(content, look))
+    put_values(saver, config, {"messages": chat, "text": bytes(range(256)) * 310})
+    assert looks == [written.entries["text"].look]  # type: ignore[union-attr]
+    # Of a row that was written again nothing is known.
+    put_values(another(saver), config_of(), {"messages": chat, "text": b"changed" * 20_000}, id=id_of(config))
+    assert values_of(saver, config)["text"] == b"changed" * 20_000
+    known = saver._knowledge.cache.get(address_of(config))
+    assert known is not None
+    assert known.entries["messages"].marks.blocks == ()  # type: ignore[union-attr]
+    assert known.entries["text"].look is None  # type: ignore[union-attr]
+
+
+def test_what_is_built_anew_is_what_tells_a_list_apart(saver: PGStateSaver) -> None:
+    """Guard: an element that is stored otherwise than what was read of it would be written again by every run."""
+    first = Manifest({}, {"list": Elements((Run(1, 0, 1),), Marks(b"a" * 16, (b"key",)))}, revision=5)
+    same, other, elsewhere = (
+        Manifest({}, {"list": Elements((Run(1, 0, 1),), Marks(digest * 16, ()))}, revision)
+        for digest, revision in ((b"a", 5), (b"b", 5), (b"a", 6))
+    )
+    for read in (same, other, elsewhere):
+        read.learn_from(first)
+        read.learn_from(None)
+    marks = [read.entries["list"].marks for read in (same, other, elsewhere)]  # type: ignore[union-attr]
+    assert marks == [Marks(b"a" * 16, (b"key",)), Marks(b"b" * 16, ()), Marks(b"a" * 16, ())]
+
+
+def test_what_is_kept_is_counted(saver: PGStateSaver) -> None:
+    """However a head comes about, it says of each segment where it is, and its size is that of what is in memory."""
+    config: Any = config_of()
+    heads = saver._knowledge.heads
+    for step, values in enumerate(
+        (
+            {"messages": messages(0, 90), "document": large(1)},
+            {"messages": messages(0, 95), "document": large(2)},
+            {"messages": messages(0, 96)},
+            {"messages": messages(0, 97)},
+            {"messages": messages(0, 98), "blob": b"x" * 5_000},
+            {"messages": messages(0, 99)},
+            {"messages": messages(0, 100)},
+            {"messages": messages(0, 10), "document": large(3)},
+        )
+    ):
+        if step == 5:
+            heads.clear()
+        config = put_values(saver, config, values)
+        [((_, known, size), whole)] = heads._entries.values()
+        manifest = saver._knowledge.cache.get(address_of(config))
+        assert manifest is not None
+        assert sorted([*known.contents, *known.missing]) == sorted(manifest.segment_ids())
+        assert bool(known.missing) == (step >= 5)
+        assert size == sum(len(content) + cache._CONTENT_BYTES for content in known.contents.values())
+        assert heads._bytes == whole == size + cache._ENTRY_BYTES + cache._ID_BYTES * len(known.missing)
 
 
 def test_no_more_is_kept_than_is_allowed() -> None:

@@ -371,11 +371,7 @@ def record_calls(connection: psycopg.Connection, schema: str) -> dict[str, dict[
         # It is there already, and so are its segments; sent again it is another.
         for name in ("put_checkpoint_based_segment", "put_checkpoint_segment_touching"):
             sent = calls[name]
-            sent.update(
-                checkpoint_id=sent["checkpoint_id"] + "-2",
-                new_id=-sent["new_id"],
-                new_ids=[-id for id in sent["new_ids"]],
-            )
+            sent.update(checkpoint_id=sent["checkpoint_id"] + "-2", new_id=-sent["new_id"])
         for ids in ("ab", "b"):
             messages = [HumanMessage(id, id=id) for id in ids]
             fork: Any = {"configurable": {**config["configurable"], "thread_id": "copy"}}

@@ -78,15 +78,19 @@ class MessageShape:
         self.prefix = b"\x94" + ormsgpack.packb(cls.__module__) + ormsgpack.packb(cls.__name__)
         self._check = check
 
-    def encode(self, message: BaseMessage) -> bytes | None:
-        """The serializer's own bytes for `message`, or `None` if only the serializer can tell."""
+    def encode(self, message: BaseMessage) -> tuple[bytes, bool] | None:
+        """The serializer's own bytes for `message`, and whether it is plain; `None` if only the serializer can tell."""
         fields = message.__dict__
-        if tuple(fields) != self.fields or message.__pydantic_extra__ or not self._check(fields):
+        if tuple(fields) != self.fields or message.__pydantic_extra__:
+            return None
+        is_plain = self.is_plain(fields)
+        if not is_plain and not self._check(fields):
             return None
         try:
-            return extension(EXTENSION_PYDANTIC, self.prefix + ormsgpack.packb(fields, option=PACK_OPTIONS) + _SUFFIX)
+            packed = ormsgpack.packb(fields, option=PACK_OPTIONS)
         except ormsgpack.MsgpackEncodeError:
             return None
+        return extension(EXTENSION_PYDANTIC, self.prefix + packed + _SUFFIX), is_plain
 
 
 def _plainness(cls: type[BaseMessage], check: Callable[[dict[str, Any]], bool]) -> Callable[[dict[str, Any]], bool]:

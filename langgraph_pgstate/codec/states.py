@@ -28,7 +28,7 @@ _ABSENT: Final = False
 _MAX_RAW: Final = 4 * 1024
 # What every message holds, and nearly nothing else.
 _IN_DICTIONARY: Final = b"langchain_core.messages"
-_FIRST: Final = attrgetter("first")
+_SEGMENT_ID, _FIRST, _COUNT = attrgetter("segment_id"), attrgetter("first"), attrgetter("count")
 _INLINE, _SLICE, _ELEMENTS, _WHOLE_SEGMENTS = 0, 1, 2, 3
 _KNOWN_KEYS = frozenset({"v", "id", "ts", "channel_values", "channel_versions", "versions_seen", "updated_channels"})
 
@@ -50,12 +50,21 @@ class Inline:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A whole value, somewhere in a segment."""
+    """A whole value, somewhere in a segment.
+
+    Attributes:
+        type: The serializer's.
+        segment_id: The segment.
+        offset: Where it begins in the segment's content, in bytes.
+        length: Its bytes.
+        look: What it looked like to the compressor; `None` unless this process compressed it, by itself.
+    """
 
     type: str
     segment_id: int
     offset: int
     length: int
+    look: frames.Look | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +97,7 @@ class Manifest:
     versions: Mapping[str, Any]
     entries: dict[str, Entry]
     revision: int = 0
+    _segment_ids: list[int] | None = field(default=None, compare=False, repr=False)
 
     def entry(self, channel: str, version: Any) -> Entry | object | None:
         """The entry of a channel at a version, `NOTHING` if it is empty there, `None` if this checkpoint can't tell."""
@@ -95,6 +105,20 @@ class Manifest:
         if known is None or known != version:
             return None
         return self.entries.get(channel, NOTHING)
+
+    def learn_from(self, known: Manifest | None) -> None:
+        """Take over what an earlier look at the same row told: what tells blocks of a list apart, how a value looks."""
+        if known is None or known.revision != self.revision:
+            return
+        for channel, before in known.entries.items():
+            entry = self.entries.get(channel)
+            if isinstance(entry, Elements) and isinstance(before, Elements):
+                if entry.marks is None or before.marks is None or entry.marks.digests != before.marks.digests:
+                    # What is built anew is not always what was stored, byte by byte: it is what comes back next.
+                    continue
+            elif entry != before:
+                continue
+            self.entries[channel] = before
 
     def size_of(self, channel: str) -> int:
         """Encoded bytes of a channel's value, as far as they are known."""
@@ -104,15 +128,17 @@ class Manifest:
         return entry.length if isinstance(entry, Slice) else 0
 
     def segment_ids(self) -> list[int]:
-        """Every segment the entries refer to, once, in order of first use."""
-        found: dict[int, None] = {}
-        for entry in self.entries.values():
-            if type(entry) is Slice:
-                found[entry.segment_id] = None
-            elif type(entry) is Elements:
-                for run in entry.runs:
-                    found[run.segment_id] = None
-        return list(found)
+        """Every segment the entries refer to, once, in order of first use. Asked for once the entries are complete."""
+        if self._segment_ids is None:
+            found: dict[int, None] = {}
+            for entry in self.entries.values():
+                if type(entry) is Slice:
+                    found[entry.segment_id] = None
+                elif type(entry) is Elements:
+                    for run in entry.runs:
+                        found[run.segment_id] = None
+            self._segment_ids = [*found]
+        return self._segment_ids
 
 
 @dataclass(slots=True)
@@ -140,7 +166,7 @@ def unknown_keys(checkpoint: Mapping[str, Any]) -> list[str]:
 def encode_state(
     checkpoint: Mapping[str, Any],
     manifest: Manifest,
-    segment_ids: Sequence[int],
+    segment_ids: list[int],
     extra: Mapping[str, tuple[str, bytes]],
     exact_metadata: Mapping[str, tuple[str, bytes]],
 ) -> bytes:
@@ -153,7 +179,6 @@ def encode_state(
         extra: Encoded values of unknown checkpoint keys.
         exact_metadata: Encoded values of metadata keys that JSON does not say exactly.
     """
-    position = {segment_id: index for index, segment_id in enumerate(segment_ids)}
     content = ormsgpack.packb(
         [
             FORMAT,
@@ -163,7 +188,7 @@ def encode_state(
             checkpoint["versions_seen"],
             checkpoint.get("updated_channels", _ABSENT),
             {
-                channel: entry.value if type(entry) is Scalar else _encode_entry(entry, position)
+                channel: entry.value if type(entry) is Scalar else _encode_entry(entry, segment_ids)
                 for channel, entry in manifest.entries.items()
             },
             {key: [*value] for key, value in extra.items()},
@@ -209,23 +234,24 @@ def decode_state(data: bytes, segment_ids: Sequence[int], where: str) -> State:
     return State(checkpoint, manifest, extra, exact_metadata)
 
 
-def _encode_entry(entry: Entry, position: Mapping[int, int]) -> Any:
+def _encode_entry(entry: Entry, segment_ids: list[int]) -> Any:
     match entry:
-        case Scalar(value):
-            return value
-        case Inline(type_, data):
-            return [_INLINE, type_, data]
-        case Slice(type_, segment_id, offset, length):
-            return [_SLICE, type_, position[segment_id], offset, length]
         case Elements(runs):
-            first = position[runs[0].segment_id] if runs else 0
-            places = [position[run.segment_id] for run in runs]
-            if places == [*range(first, first + len(runs))] and not any(map(_FIRST, runs)):
-                return [_WHOLE_SEGMENTS, first, *[run.count for run in runs]]
+            first = segment_ids.index(runs[0].segment_id) if runs else 0
+            ids = [*map(_SEGMENT_ID, runs)]
+            if ids == segment_ids[first : first + len(ids)] and not any(map(_FIRST, runs)):
+                return [_WHOLE_SEGMENTS, first, *map(_COUNT, runs)]
+            position = {segment_id: index for index, segment_id in enumerate(segment_ids)}
             encoded = [_ELEMENTS]
             for run in runs:
                 encoded += (position[run.segment_id], run.first, run.count)
             return encoded
+        case Inline(type_, data):
+            return [_INLINE, type_, data]
+        case Slice(type_, segment_id, offset, length):
+            return [_SLICE, type_, segment_ids.index(segment_id), offset, length]
+        case Scalar(value):
+            return value
 
 
 def _decode_entry(entry: Any, segment_ids: Sequence[int]) -> Entry:

@@ -124,7 +124,7 @@ class ValueCodec:
                     return TYPE_INT, b"%d" % value
                 shape = SHAPES.get(kind)
                 if shape is not None and (encoded := shape.encode(value)) is not None:
-                    return "msgpack", encoded
+                    return "msgpack", encoded[0]
             type_, data = self.serde.dumps_typed(value)
             return type_, bytes(data)
         except PGStateError:
@@ -165,9 +165,7 @@ class ValueCodec:
         """An element in the serializer's own bytes, and whether it is a message that needs no validation when read."""
         shape = SHAPES.get(type(element))
         encoded = shape.encode(element) if shape is not None else None
-        if shape is None or encoded is None:
-            return self._encode(channel, element), False
-        return encoded, shape.is_plain(element.__dict__)
+        return (self._encode(channel, element), False) if encoded is None else encoded
 
     def encode_elements(self, channel: str, elements: Sequence[Any]) -> bytes:
         """Elements one after the other, each in the serializer's own bytes, without an array header."""

@@ -345,7 +345,8 @@ def array_literal(items: list[Any]) -> str:
     if items and type(items[0]) is str:
         quoted = [item.replace("\\", "\\\\").replace('"', '\\"') for item in items]
         return '{"' + '","'.join(quoted) + '"}'
-    return "{" + ",".join(map(str, items)) + "}"
+    # As Python writes a list of numbers, which takes half of the time.
+    return "{" + str(items)[1:-1] + "}"
 
 
 def _encode(query: Query, parameters: Parameters) -> tuple[list[bytes | None], list[int]] | None:

@@ -47,7 +47,6 @@ _INT4_MAX = 2**31 - 1
 _NO_REVISION: Final = -1
 # What a typed column of text takes.
 _TEXT_BYTES: Final = 512
-_NO_SEGMENTS: Final[dict[str, Any]] = {"new_ids": [], "new_data": b"", "new_starts": [], "new_lengths": []}
 
 
 @dataclass(slots=True)
@@ -147,7 +146,7 @@ class PutPlan:
         self.manifest.revision = new_revision()
 
     def parameters(self, codec: ValueCodec, touch_thread: bool) -> dict[str, Any]:
-        """Parameters of the variant of `put_checkpoint` that stores the plan, and of other queries that do."""
+        """Parameters of the variant of `put_checkpoint` that stores the plan."""
         request = self.request
         checkpoint = request.checkpoint
         thread_id, checkpoint_ns, checkpoint_id = request.address
@@ -167,13 +166,16 @@ class PutPlan:
         }
         if len(self.bases) == 1:
             ((parameters["base_id"], parameters["base_revision"]),) = self.bases.items()
-        if self.new_segments:
-            parameters["new_ids"] = ids = list(self.new_segments)
-            parameters["new_id"] = ids[0]
-            parameters |= end_to_end(list(self.new_segments.values()), "new_data", "new_starts", "new_lengths")
-        else:
-            parameters |= _NO_SEGMENTS
+        if len(self.new_segments) == 1:
+            ((parameters["new_id"], parameters["new_data"]),) = self.new_segments.items()
+        elif self.new_segments:
+            parameters |= self.segment_parameters()
         return parameters
+
+    def segment_parameters(self) -> dict[str, Any]:
+        """Parameters that hand over any number of new segments, or none."""
+        frames = list(self.new_segments.values())
+        return {"new_ids": list(self.new_segments), **end_to_end(frames, "new_data", "new_starts", "new_lengths")}
 
     @property
     def base(self) -> tuple[str, int] | None:
@@ -372,8 +374,10 @@ class _SegmentWriter:
             return Inline(type_, data), False
         if len(data) < _SHARED_BYTES:
             return self._share(channel, type_, data), False
-        segment_id = self._add(data)
-        return Slice(type_, segment_id, 0, len(data)), False
+        if len(data) <= frames.MAX_WITH_DICTIONARY:
+            return Slice(type_, self._add(data), 0, len(data)), False
+        frame, look = frames.pack_large(data, base.look if isinstance(base, Slice) else None)
+        return Slice(type_, self._add(data, frame), 0, len(data), look), False
 
     def settle(self, channel: str, entry: Inline) -> Entry:
         """The entry for an inherited value that stood in its checkpoint's row."""
@@ -436,12 +440,12 @@ class _SegmentWriter:
                 start, pending, size, are_plain = index + 1, [], 0, True
         return runs
 
-    def _add(self, content: bytes) -> int:
+    def _add(self, content: bytes, frame: bytes | None = None) -> int:
         if self._taken is None:
-            self._taken = {id for base in self._bases for id in base.segment_ids()}
+            self._taken = set().union(*[base.segment_ids() for base in self._bases])
         segment_id = new_segment_id(self._taken)
         self._taken.add(segment_id)
-        self.segments[segment_id] = frames.pack(content)
+        self.segments[segment_id] = frames.pack(content) if frame is None else frame
         self.contents[segment_id] = content
         return segment_id
 

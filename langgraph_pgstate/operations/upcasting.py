@@ -108,7 +108,7 @@ async def _upcast(
     except PGStateError as error:
         report.problems.append(Problem(address.thread_id, str(address), str(error)))
         return
-    parameters = plan.parameters(codec, False)
+    parameters = plan.parameters(codec, False) | plan.segment_parameters()
     parameters.update(revision=new_revision(), base_revision=row.revision)
     if (await port.fetch(queries.upcast_checkpoint, parameters))[0][0]:
         report.upcast += 1

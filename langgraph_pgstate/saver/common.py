@@ -158,6 +158,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
         loaded, manifest = load_tuple(self._codec, *found)
         row = found[0]
         if self._states.is_current(row.state_version):
+            manifest.learn_from(self._knowledge.cache.get(row.address))
             self._knowledge.cache.put(row.address, manifest)
             self._knowledge.heads.note(row.address, row.revision, found[1].contents)
             return loaded
