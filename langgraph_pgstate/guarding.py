@@ -12,7 +12,7 @@ from langgraph_pgstate.errors import StaleHeadError
 from langgraph_pgstate.holding import Held
 from langgraph_pgstate.operations.addresses import Address
 from langgraph_pgstate.operations.guards import Guard, is_explicit_fork, names_past
-from langgraph_pgstate.operations.planning import PutRequest
+from langgraph_pgstate.operations.requests import PutRequest
 from langgraph_pgstate.origins import run_of
 from langgraph_pgstate.settings import GuardSettings
 

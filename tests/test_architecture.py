@@ -36,13 +36,14 @@ from langgraph_pgstate.operations.expiry import request_ttl
 from langgraph_pgstate.operations.leases import request_leases
 from langgraph_pgstate.operations.listing import request_list
 from langgraph_pgstate.operations.notes import WRITTEN
-from langgraph_pgstate.operations.planning import plan_put, request_put
+from langgraph_pgstate.operations.planning import plan_put
 from langgraph_pgstate.operations.reading import load_tuple
 from langgraph_pgstate.operations.reading_events import request_events, request_handoffs
 from langgraph_pgstate.operations.reading_messages import request_conversation, request_search
 from langgraph_pgstate.operations.reading_runs import request_runaways, request_runs
 from langgraph_pgstate.operations.reading_spans import request_spans
 from langgraph_pgstate.operations.reading_threads import request_change, request_threads
+from langgraph_pgstate.operations.requests import request_put
 from langgraph_pgstate.operations.retention import request_prune
 from langgraph_pgstate.operations.statistics import request_statistics, request_usage
 from langgraph_pgstate.operations.tool_executions import Intent, Outcome, Recorded

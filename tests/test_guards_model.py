@@ -26,7 +26,8 @@ from langgraph_pgstate.db.ports import BlockingPort
 from langgraph_pgstate.errors import LeaseHeldError, LeaseLostError, PGStateError, StaleHeadError, ThreadDeletedError
 from langgraph_pgstate.operations import checkpoints, leases, threads, writes
 from langgraph_pgstate.operations.guards import Guard
-from langgraph_pgstate.operations.planning import plan_put, request_put
+from langgraph_pgstate.operations.planning import plan_put
+from langgraph_pgstate.operations.requests import request_put
 from langgraph_pgstate.sql import queries
 
 REFUSALS = (StaleHeadError, LeaseLostError, LeaseHeldError, ThreadDeletedError)

@@ -23,7 +23,7 @@ from langgraph_pgstate.operations.addresses import Address
 from langgraph_pgstate.operations.companions import Companion, Statement, is_refusal
 from langgraph_pgstate.operations.guards import Guard, is_guard
 from langgraph_pgstate.operations.notes import Note
-from langgraph_pgstate.operations.planning import PutPlan, PutRequest, find_inherited, plan_put
+from langgraph_pgstate.operations.planning import PutPlan, find_inherited, plan_put
 from langgraph_pgstate.operations.reading import (
     CheckpointRow,
     Known,
@@ -35,6 +35,7 @@ from langgraph_pgstate.operations.reading import (
     load_value,
     states_to_manifests,
 )
+from langgraph_pgstate.operations.requests import PutRequest
 from langgraph_pgstate.sql import NamedQuery, Queries
 
 # Greater than every id: where a list begins.

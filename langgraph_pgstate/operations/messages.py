@@ -23,7 +23,8 @@ from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.codec.states import Elements
 from langgraph_pgstate.operations.companions import ListChange, Statement, list_changes, split_digests
 from langgraph_pgstate.operations.notes import ADDED, ADDED_IN_SUBGRAPH, COMPARED, WRITTEN
-from langgraph_pgstate.operations.planning import PutPlan, PutRequest
+from langgraph_pgstate.operations.planning import PutPlan
+from langgraph_pgstate.operations.requests import PutRequest
 from langgraph_pgstate.settings import MAX_KEY_BYTES
 
 # LangGraph's own channels; but a graph whose whole state is one list keeps it in the first, a function's in the second.

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from langgraph_pgstate.codec.opaque import Encoded, is_same_value
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.operations.addresses import Address
-from langgraph_pgstate.operations.planning import end_to_end
+from langgraph_pgstate.operations.requests import end_to_end
 from langgraph_pgstate.sql import snapshot
 from langgraph_pgstate.types import Problem, TransferReport
 

@@ -17,8 +17,9 @@ from langgraph_pgstate.codec.values import TYPE_INT
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError, ConflictError, SerializationError
 from langgraph_pgstate.operations.addresses import Address, check_key_size, identifier
-from langgraph_pgstate.operations.planning import PutPlan, end_to_end, plan_put, request_put
+from langgraph_pgstate.operations.planning import PutPlan, plan_put
 from langgraph_pgstate.operations.reading import Segments, WritesRow, flatten_writes, load_value
+from langgraph_pgstate.operations.requests import end_to_end, request_put
 from langgraph_pgstate.operations.transfer import Outline, Record, Stored, laid_out
 from langgraph_pgstate.sql import Queries
 

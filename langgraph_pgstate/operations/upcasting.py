@@ -12,8 +12,9 @@ from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError, PGStateError, SerializationError
 from langgraph_pgstate.operations.addresses import Address
 from langgraph_pgstate.operations.checkpoints import get_tuple
-from langgraph_pgstate.operations.planning import PutRequest, plan_put
+from langgraph_pgstate.operations.planning import plan_put
 from langgraph_pgstate.operations.reading import is_old_format, load_tuple
+from langgraph_pgstate.operations.requests import PutRequest
 from langgraph_pgstate.operations.versions import FIRST_VERSION, StateVersions
 from langgraph_pgstate.settings import ThreadKeys
 from langgraph_pgstate.sql import Queries

@@ -13,7 +13,7 @@ from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.addresses import Address, address_of, check_key_size, identifier
 from langgraph_pgstate.operations.companions import Statement
 from langgraph_pgstate.operations.guards import Guard
-from langgraph_pgstate.operations.planning import end_to_end, run_id_of
+from langgraph_pgstate.operations.requests import end_to_end, run_id_of
 from langgraph_pgstate.sql import Queries
 
 

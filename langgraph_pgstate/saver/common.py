@@ -31,8 +31,9 @@ from langgraph_pgstate.operations import guards
 from langgraph_pgstate.operations.addresses import Address
 from langgraph_pgstate.operations.companions import Companion, forget_thread
 from langgraph_pgstate.operations.listing import Page
-from langgraph_pgstate.operations.planning import PutPlan, PutRequest, request_put, root_of
+from langgraph_pgstate.operations.planning import PutPlan
 from langgraph_pgstate.operations.reading import CheckpointRow, Segments, WritesRow, load_tuple
+from langgraph_pgstate.operations.requests import PutRequest, request_put, root_of
 from langgraph_pgstate.operations.versions import StateVersions
 from langgraph_pgstate.origins import Origin
 from langgraph_pgstate.settings import (
