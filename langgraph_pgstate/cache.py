@@ -102,7 +102,7 @@ class ManifestCache(_Bounded[Address, Manifest]):
 
 
 class HeadCache(_Bounded[tuple[str, str], tuple[Address, Known, int]]):
-    """What the segments hold of the checkpoint that each namespace was last seen at.
+    """What the segments hold of the checkpoint that each namespace was last seen at, and how many bytes that is.
 
     A segment never changes, but its id says nothing by itself: contents belong to a checkpoint at a revision, and go on
     to the next one with the segments that it inherits.
@@ -128,35 +128,38 @@ class HeadCache(_Bounded[tuple[str, str], tuple[Address, Known, int]]):
             base: Id of the checkpoint whose segments it inherits, and its revision then; `None` if it inherits none.
         """
         ids = manifest.segment_ids()
+        key = address[:2]
         if not ids:
             # There is nothing to fetch.
-            self._drop(address[:2])
+            self._drop(key)
             return
-        found = self._find(address[:2])
+        found = self._entries.get(key)
         if found is not None:
-            head, known, size = found
+            (head, known, size), _ = found
             if base == (head.checkpoint_id, known.revision):
                 merged = {**known.contents, **contents}
                 if len(merged) + len(known.missing) == len(ids):
                     # Everything it referred to is inherited, as nearly always.
-                    self._put(address, Known(manifest.revision, merged, known.missing), size + _size_of_all(contents))
+                    self._put(
+                        key, address, Known(manifest.revision, merged, known.missing), size + _size_of_all(contents)
+                    )
                     return
                 contents = merged
         mine = {id: contents[id] for id in ids if id in contents}
         missing = [id for id in ids if id not in mine]
-        self._put(address, Known(manifest.revision, mine, missing), _size_of_all(mine))
+        self._put(key, address, Known(manifest.revision, mine, missing), _size_of_all(mine))
 
     def note(self, address: Address, revision: int, contents: Mapping[int, bytes]) -> None:
         """All segments of a checkpoint were read."""
-        self._put(address, Known(revision, contents, []), _size_of_all(contents))
+        self._put(address[:2], address, Known(revision, contents, []), _size_of_all(contents))
 
-    def _put(self, address: Address, known: Known, size: int) -> None:
-        bytes = _ENTRY_BYTES + size + len(known.missing) * _ID_BYTES
-        if bytes > self._max_bytes // 4:
+    def _put(self, key: tuple[str, str], address: Address, known: Known, size: int) -> None:
+        whole = _ENTRY_BYTES + size + len(known.missing) * _ID_BYTES
+        if whole > self._max_bytes // 4:
             # It would drive out what many others need.
-            self._drop(address[:2])
+            self._drop(key)
         else:
-            self._keep(address[:2], (address, known, size), bytes)
+            self._keep(key, (address, known, size), whole)
 
 
 def _size_of_all(contents: Mapping[int, bytes]) -> int:

@@ -35,7 +35,7 @@ from samples import exactly
 from langgraph_pgstate.codec import frames, values
 from langgraph_pgstate.codec.batches import encode_writes, pack_writes, unpack_writes
 from langgraph_pgstate.codec.ids import new_segment_id
-from langgraph_pgstate.codec.lists import MERGE_AT, Fresh, Run, arrange
+from langgraph_pgstate.codec.lists import MERGE_AT, SEGMENT_BYTES, Fresh, Run, arrange
 from langgraph_pgstate.codec.messages import DIGEST_SIZE, SHAPES, extension
 from langgraph_pgstate.codec.metadata import join_metadata, split_metadata
 from langgraph_pgstate.codec.states import Elements, Inline, Manifest, Scalar, decode_state, encode_state
@@ -554,21 +554,21 @@ def test_time_is_spent_on_a_large_value_where_it_saves_most() -> None:
         assert abs(size - len(chosen.compress(content))) < 100 < abs(size - len(other.compress(content)))
 
 
-def test_a_value_like_the_one_before_is_not_looked_at_again() -> None:
-    """As long as as much is left of each. Guard: what turns out to be of another kind has the next one looked at."""
+def test_one_sample_tells_of_eight_values() -> None:
+    """Guard: without a bound what once held prose would be taken for prose for ever."""
     text, table = prose(200_000), records(200_000)
     # Where a sample would be taken it is not what it is.
     odd = text[:97_000] + table[:6_000] + text[103_000:]
     frame, look = frames.pack_large(text)
-    assert (frame, look) == (frames.pack(text), frames.Look(False, len(frame) / len(text)))
-    assert len(frames.pack_large(odd)[0]) < len(frames.pack_large(odd, look)[0])
-    like, next_look = frames.pack_large(odd, look)
-    assert frames.unpack(like, "here") == odd
-    # The same, not that of this one: else a slow change would never be noticed.
-    assert next_look is look
-    other, no_look = frames.pack_large(table, look)
-    assert (frames.unpack(other, "here"), no_look) == (table, None)
-    assert frames.pack_large(table, no_look)[1] == frames.Look(True, len(frames.pack(table)) / len(table))
+    assert frame == frames.pack(text)
+    taken_for_prose, sampled = frames.pack_large(odd, look)[0], frames.pack_large(odd)[0]
+    assert len(sampled) < len(taken_for_prose)
+    found = []
+    for _ in range(9):
+        frame, look = frames.pack_large(odd, look)
+        assert frames.unpack(frame, "here") == odd
+        found.append(frame)
+    assert found == [taken_for_prose] * 7 + [sampled] * 2
 
 
 def test_large_values_of_before_are_read() -> None:
@@ -647,6 +647,12 @@ def known_list(draw: st.DrawFn) -> tuple[tuple[Run, ...], bytes]:
     return runs, digests_of(marks)
 
 
+def pieces_of(runs: tuple[Run, ...], old: bytes | None, digests: bytes) -> list[Run | Fresh]:
+    """A list as `arrange` covers it, from its first element on."""
+    kept, rest = arrange(runs, old, digests)
+    return [*runs[:kept], *rest]
+
+
 def digests_of(marks: list[int]) -> bytes:
     return b"".join(mark.to_bytes(DIGEST_SIZE, "big") for mark in marks)
 
@@ -666,7 +672,7 @@ def test_an_arrangement_covers_the_list_exactly(
     digests = (old if marks is None else digests_of(marks)) + digests_of(appended)
     places = places_of(runs, old)
     at = 0
-    for piece in arrange(runs, old, digests):
+    for piece in pieces_of(runs, old, digests):
         assert piece.count > 0
         if isinstance(piece, Fresh):
             assert piece.start == at
@@ -680,14 +686,14 @@ def test_an_arrangement_covers_the_list_exactly(
 
 def test_nothing_known_means_everything_is_written() -> None:
     """A cold cache costs bytes, not truth."""
-    assert arrange((Run(1, 0, 3),), None, digests_of([1, 2, 3])) == [Fresh(0, 3)]
-    assert arrange((), b"", b"") == []
+    assert arrange((Run(1, 0, 3),), None, digests_of([1, 2, 3])) == (0, [Fresh(0, 3)])
+    assert arrange((), b"", b"") == (0, [])
 
 
 def test_an_unchanged_list_writes_nothing() -> None:
     """Also when some of its elements are equal."""
     runs = (Run(1, 0, 3, 30), Run(2, 5, 2, 20))
-    assert arrange(runs, digests_of([1, 1, 2, 1, 1]), digests_of([1, 1, 2, 1, 1])) == [*runs]
+    assert arrange(runs, digests_of([1, 1, 2, 1, 1]), digests_of([1, 1, 2, 1, 1])) == (2, [])
 
 
 def grow(steps: int, size: int, at_once: int = 1) -> tuple[int, int, int]:
@@ -699,7 +705,7 @@ def grow(steps: int, size: int, at_once: int = 1) -> tuple[int, int, int]:
     for step in range(steps):
         longer = digests + digests_of([*range(step * at_once, (step + 1) * at_once)])
         new: list[Run] = []
-        for piece in arrange(runs, digests, longer):
+        for piece in pieces_of(runs, digests, longer):
             if isinstance(piece, Fresh):
                 written += piece.count
                 new.append(Run(next(ids), 0, piece.count, piece.count * size))
@@ -728,10 +734,25 @@ def test_a_merge_waits_for_enough_small_runs() -> None:
     """One run fewer than the threshold stays as it is."""
     runs = tuple(Run(number, 0, 1, 10) for number in range(MERGE_AT - 2))
     old = digests_of([*range(MERGE_AT - 2)])
-    assert arrange(runs, old, old + digests_of([99])) == [*runs, Fresh(MERGE_AT - 2, MERGE_AT - 1)]
+    assert arrange(runs, old, old + digests_of([99])) == (len(runs), [Fresh(MERGE_AT - 2, MERGE_AT - 1)])
     runs += (Run(50, 0, 1, 10),)
     old += digests_of([50])
-    assert arrange(runs, old, old + digests_of([99])) == [Fresh(0, MERGE_AT)]
+    assert arrange(runs, old, old + digests_of([99])) == (0, [Fresh(0, MERGE_AT)])
+    # What is many by itself is left alone, and leaves alone.
+    many = digests_of([*range(100, 100 + MERGE_AT)])
+    assert arrange(runs, old, old + many) == (len(runs), [Fresh(MERGE_AT - 1, 2 * MERGE_AT - 1)])
+    # An edit at the beginning makes of the first run a fresh element; with one more there are enough.
+    edited = digests_of([98]) + old[DIGEST_SIZE:]
+    assert arrange(runs, old, edited) == (0, [Fresh(0, 1), *runs[1:]])
+    assert arrange(runs, old, edited + digests_of([99])) == (0, [Fresh(0, MERGE_AT)])
+
+
+def test_a_merge_waits_for_enough_bytes() -> None:
+    """Few runs, each just small enough to be merged, are so when they are a segment's worth together."""
+    large, small = Run(1, 0, 3, SEGMENT_BYTES), [Run(number, 0, 1, SEGMENT_BYTES // 8 - 1) for number in range(2, 11)]
+    for count, expected in ((8, (9, [Fresh(11, 12)])), (9, (1, [Fresh(3, 13)]))):
+        old = digests_of([*range(3 + count)])
+        assert arrange((large, *small[:count]), old, old + digests_of([99])) == expected
 
 
 # Pending writes.
@@ -824,7 +845,9 @@ def plain(value: Any) -> Any:
 
 
 def test_segment_ids_are_positive_and_distinct() -> None:
-    """They fit `bigint`, and a process never makes one twice."""
-    ids = [new_segment_id() for _ in range(5000)]
-    assert len(set(ids)) == len(ids)
-    assert all(0 < id < 2**63 for id in ids)
+    """They fit `integer`, and none is one that is known to be taken."""
+    ids: set[int] = set()
+    for _ in range(5000):
+        ids.add(new_segment_id(ids))
+    assert len(ids) == 5000
+    assert all(0 <= id < 2**31 for id in ids)

@@ -208,6 +208,22 @@ def test_what_is_built_anew_is_what_tells_a_list_apart(saver: PGStateSaver) -> N
     assert marks == [Marks(b"a" * 16, (b"key",)), Marks(b"b" * 16, ()), Marks(b"a" * 16, ())]
 
 
+def test_a_list_that_repeats_what_it_had_is_read_elsewhere_as_it_is(saver: PGStateSaver) -> None:
+    """Its runs are whole segments, but not in the order of the segments, and one comes twice; or a segment's end."""
+    first, second = messages(0, 2)
+    config: Any = config_of()
+    for chat in (
+        [first],
+        [first, second],
+        [second, first, second],
+        [second, second],
+        messages(5, 8),
+        [*messages(6, 8), first],
+    ):
+        config = put_values(saver, config, {"messages": chat})
+        assert values_of(another(saver), config) == {"messages": chat}
+
+
 def test_what_is_kept_is_counted(saver: PGStateSaver) -> None:
     """However a head comes about, it says of each segment where it is, and its size is that of what is in memory."""
     config: Any = config_of()
@@ -224,6 +240,10 @@ def test_what_is_kept_is_counted(saver: PGStateSaver) -> None:
             {"messages": messages(0, 10), "document": large(3)},
         )
     ):
+        if step == 3:
+            # From here on it is known from reading.
+            heads.clear()
+            values_of(saver, config)
         if step == 5:
             heads.clear()
         config = put_values(saver, config, values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from enum import StrEnum
 from typing import Any
 
 import psycopg
@@ -14,7 +15,7 @@ from support import wait_until
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.db.ports import BlockingPort, SuspendingPort
-from langgraph_pgstate.db.statements import Statements
+from langgraph_pgstate.db.statements import Statements, array_literal
 from langgraph_pgstate.errors import ConflictError, DatabaseError
 from langgraph_pgstate.settings import RetryPolicy
 from langgraph_pgstate.sql import NamedQuery
@@ -265,3 +266,23 @@ async def test_more_than_a_socket_holds_is_sent_while_somebody_waits(
     assert not port.leave(insert(table), row(1, data=bytes(30_000_000)))
     assert await port.settle() is True
     assert connection.execute(f"SELECT length(data) FROM {table}".encode()).fetchone() == (30_000_000,)
+
+
+class _Key(StrEnum):
+    AGENT = "agent, or not"
+
+
+@pytest.mark.parametrize(
+    ("items", "kind"),
+    [
+        ([], "integer"),
+        ([1, -2, 2**31 - 1], "integer"),
+        ([True, False], "boolean"),
+        (["", "a,b", 'quote " and \\', "{}", "NULL", "ü"], "text"),
+        ([_Key.AGENT, "plain"], "text"),
+    ],
+)
+def test_a_list_is_the_array_it_says(items: list[Any], kind: str, connection: psycopg.Connection) -> None:
+    """Also where a string is of a class of its own, which Python writes otherwise."""
+    [found] = connection.execute(f"SELECT %s::{kind}[]".encode(), [array_literal(items)]).fetchone() or [None]
+    assert found == items

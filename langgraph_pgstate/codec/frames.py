@@ -51,23 +51,23 @@ _PROSE_HASH_LOG = 6
 # HTML and logs 0.48 of their size and less, prose no less than 0.51.
 _SAMPLE_SIZE = 4 * 1024
 _MAX_REPETITIVE = 0.5
-# A value of which as much is left as of the one that was looked at is of the same kind, and no sample need be taken of
-# the next, which is a fiftieth of a put of 200 KB.
-_SAME_SHARE: Final = 0.05
+# The values of a channel are of one kind, most of the time: a sample tells of so many. To take one is a fiftieth of a
+# put of 200 KB.
+_VALUES_PER_SAMPLE: Final = 8
 # What is soon gone is written as it is up to this size.
 _MAX_PASSING_RAW = 12 * 1024
 
 
 class Look(NamedTuple):
-    """What a sample of a large value looked like: the next one of its channel is likely to be similar.
+    """What a sample of a large value told: the next ones of its channel are likely to be similar.
 
     Attributes:
-        is_repetitive: Whether a sample halved.
-        share: Of the size, what compressing left.
+        is_repetitive: Whether it halved.
+        remaining: Of how many more values it is taken to tell.
     """
 
     is_repetitive: bool
-    share: float
+    remaining: int
 
 
 _MAGICLESS: Final = zstandard.FORMAT_ZSTD1_MAGICLESS
@@ -95,19 +95,15 @@ class _Contexts:
         self.decompress = _decompressor(_MAGICLESS)
         self.decompress_plain = _decompressor(zstandard.FORMAT_ZSTD1)
 
-    def compress_large(self, content: bytes, look: Look | None = None) -> tuple[bytes, Look | None]:
+    def compress_large(self, content: bytes, look: Look | None) -> tuple[bytes, Look]:
         """Content compressed by the table that is worth its time, and its look, as `pack_large` says."""
-        if look is None:
+        if look is None or not look.remaining:
             start = max(0, (len(content) - _SAMPLE_SIZE) // 2)
             sample = content[start : start + _SAMPLE_SIZE]
             is_repetitive = len(self._compress_repetitive(sample)) <= _MAX_REPETITIVE * len(sample)
-        else:
-            is_repetitive = look.is_repetitive
-        packed = (self._compress_repetitive if is_repetitive else self._compress_prose)(content)
-        share = len(packed) / len(content)
-        if look is None:
-            return packed, Look(is_repetitive, share)
-        return packed, look if abs(share - look.share) <= _SAME_SHARE else None
+            look = Look(is_repetitive, _VALUES_PER_SAMPLE)
+        packed = (self._compress_repetitive if look.is_repetitive else self._compress_prose)(content)
+        return packed, Look(look.is_repetitive, look.remaining - 1)
 
 
 def _compressor(dictionary: zstandard.ZstdCompressionDict | None, **parameters: int) -> Callable[[bytes], bytes]:
@@ -165,15 +161,15 @@ def pack(content: bytes) -> bytes:
     return pack_raw(content)
 
 
-def pack_large(content: bytes, look: Look | None = None) -> tuple[bytes, Look | None]:
+def pack_large(content: bytes, look: Look | None = None) -> tuple[bytes, Look]:
     """Content of many kilobytes as a frame, without the dictionary; and what it looks like.
 
     Args:
         content: The content.
-        look: What a value that is likely to be similar looked like.
+        look: What a value that is likely to be similar looked like; without it a sample is taken.
 
     Returns:
-        The frame, and the look for the next one: the same, or `None` if this one was another than expected.
+        The frame, and the look for the next one.
     """
     packed, look = _with_context("compress_large", content, look)
     return packed if len(packed) < len(content) else pack_raw(content), look

@@ -5,8 +5,9 @@ The decisions here are pure; fingerprints come in, runs go out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from langgraph_pgstate.codec.messages import DIGEST_SIZE
 
@@ -45,6 +46,7 @@ class Fresh:
 
     start: int
     stop: int
+    size: ClassVar[int] = 0
 
     @property
     def count(self) -> int:
@@ -55,7 +57,7 @@ class Fresh:
 Piece = Run | Fresh
 
 
-def arrange(old_runs: tuple[Run, ...], old_digests: bytes | None, digests: bytes) -> list[Piece]:
+def arrange(old_runs: Sequence[Run], old_digests: bytes | None, digests: bytes) -> tuple[int, list[Piece]]:
     """Cover a list by runs of an earlier one and fresh elements.
 
     Args:
@@ -64,24 +66,27 @@ def arrange(old_runs: tuple[Run, ...], old_digests: bytes | None, digests: bytes
         digests: The fingerprints of the list to store.
 
     Returns:
-        Pieces in order, which together are exactly the list.
+        How many of the old runs it begins with, and pieces for the rest, in order: together exactly the list.
     """
     count = len(digests) // DIGEST_SIZE
-    if old_digests is None or not old_digests:
-        return [Fresh(0, count)] if count else []
-    if digests.startswith(old_digests):
-        old_count = len(old_digests) // DIGEST_SIZE
-        pieces: list[Piece] = list(old_runs)
-        if count > old_count:
-            pieces.append(Fresh(old_count, count))
-    else:
+    if not old_digests:
+        return 0, [Fresh(0, count)] if count else []
+    if not digests.startswith(old_digests):
         pieces = _match(old_runs, old_digests, digests)
         if sum(isinstance(piece, Run) for piece in pieces) > max(_MAX_RUNS, count // _MAX_RUNS_SHARE):
-            return [Fresh(0, count)]
-    return _merge(pieces)
+            return 0, [Fresh(0, count)]
+        return 0, _merge(pieces)
+    old_count = len(old_digests) // DIGEST_SIZE
+    if count == old_count:
+        return len(old_runs), []
+    tail, size = _small_tail(old_runs)
+    if count - old_count < MERGE_AT and (tail + 1 >= MERGE_AT or size >= SEGMENT_BYTES):
+        kept = len(old_runs) - tail
+        return kept, [Fresh(sum(run.count for run in old_runs[:kept]), count)]
+    return len(old_runs), [Fresh(old_count, count)]
 
 
-def _match(old_runs: tuple[Run, ...], old_digests: bytes, digests: bytes) -> list[Piece]:
+def _match(old_runs: Sequence[Run], old_digests: bytes, digests: bytes) -> list[Piece]:
     """Find each element in the earlier list, preferring the one after the last that was found."""
     places: dict[bytes, int] = {}
     old = [old_digests[at : at + DIGEST_SIZE] for at in range(0, len(old_digests), DIGEST_SIZE)]
@@ -112,16 +117,22 @@ def _match(old_runs: tuple[Run, ...], old_digests: bytes, digests: bytes) -> lis
 
 def _merge(pieces: list[Piece]) -> list[Piece]:
     """Fuse the small pieces at the end into one to be written, once they are many or large together."""
-    tail = 0
-    size = 0
-    for piece in reversed(pieces):
-        piece_size = piece.size if isinstance(piece, Run) else 0
-        if piece.count >= MERGE_AT or piece_size >= _SMALL_BYTES:
-            break
-        tail += 1
-        size += piece_size
+    tail, size = _small_tail(pieces)
     if tail < MERGE_AT and size < SEGMENT_BYTES:
         return pieces
     stop = sum(piece.count for piece in pieces)
     start = stop - sum(piece.count for piece in pieces[-tail:])
     return [*pieces[:-tail], Fresh(start, stop)]
+
+
+def _small_tail(pieces: Sequence[Piece]) -> tuple[int, int]:
+    """How many small pieces are at the end, and their bytes together."""
+    tail = 0
+    total = 0
+    for piece in reversed(pieces):
+        size = piece.size
+        if size >= _SMALL_BYTES or piece.count >= MERGE_AT:
+            break
+        tail += 1
+        total += size
+    return tail, total

@@ -33,7 +33,12 @@ def split_metadata(metadata: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
                 if value.isascii() and "\0" not in value:
                     plain[key] = value
                     continue
-            elif kind is bool or value is None or (kind is int and _INT_MIN <= value <= _INT_MAX):
+            elif (
+                kind is bool
+                or value is None
+                or (kind is int and _INT_MIN <= value <= _INT_MAX)
+                or (kind is dict and not value)
+            ):
                 plain[key] = value
                 continue
         plain[_text(key)], is_exact = to_json(value)

@@ -57,7 +57,7 @@ class Slice:
         segment_id: The segment.
         offset: Where it begins in the segment's content, in bytes.
         length: Its bytes.
-        look: What it looked like to the compressor; `None` unless this process compressed it, by itself.
+        look: What it looked like to the compressor; `None` for small ones, and unless this process compressed it.
     """
 
     type: str
@@ -97,7 +97,7 @@ class Manifest:
     versions: Mapping[str, Any]
     entries: dict[str, Entry]
     revision: int = 0
-    _segment_ids: list[int] | None = field(default=None, compare=False, repr=False)
+    _segment_ids: list[int] | None = field(default=None, init=False, compare=False, repr=False)
 
     def entry(self, channel: str, version: Any) -> Entry | object | None:
         """The entry of a channel at a version, `NOTHING` if it is empty there, `None` if this checkpoint can't tell."""
@@ -107,7 +107,7 @@ class Manifest:
         return self.entries.get(channel, NOTHING)
 
     def learn_from(self, known: Manifest | None) -> None:
-        """Take over what an earlier look at the same row told: what tells blocks of a list apart, how a value looks."""
+        """Take over what this process knew of the same row: what tells blocks of a list apart, how a value looks."""
         if known is None or known.revision != self.revision:
             return
         for channel, before in known.entries.items():
@@ -116,7 +116,7 @@ class Manifest:
                 if entry.marks is None or before.marks is None or entry.marks.digests != before.marks.digests:
                     # What is built anew is not always what was stored, byte by byte: it is what comes back next.
                     continue
-            elif entry != before:
+            elif not isinstance(before, Slice) or entry != before:
                 continue
             self.entries[channel] = before
 
@@ -179,6 +179,7 @@ def encode_state(
         extra: Encoded values of unknown checkpoint keys.
         exact_metadata: Encoded values of metadata keys that JSON does not say exactly.
     """
+    position = {segment_id: index for index, segment_id in enumerate(segment_ids)}
     content = ormsgpack.packb(
         [
             FORMAT,
@@ -188,11 +189,11 @@ def encode_state(
             checkpoint["versions_seen"],
             checkpoint.get("updated_channels", _ABSENT),
             {
-                channel: entry.value if type(entry) is Scalar else _encode_entry(entry, segment_ids)
+                channel: entry.value if type(entry) is Scalar else _encode_entry(entry, segment_ids, position)
                 for channel, entry in manifest.entries.items()
             },
-            {key: [*value] for key, value in extra.items()},
-            {key: [*value] for key, value in exact_metadata.items()},
+            {key: [*value] for key, value in extra.items()} if extra else extra,
+            {key: [*value] for key, value in exact_metadata.items()} if exact_metadata else exact_metadata,
         ]
     )
     return frames.pack_raw(content) if _is_mostly_values(content, manifest) else frames.pack(content)
@@ -234,14 +235,13 @@ def decode_state(data: bytes, segment_ids: Sequence[int], where: str) -> State:
     return State(checkpoint, manifest, extra, exact_metadata)
 
 
-def _encode_entry(entry: Entry, segment_ids: list[int]) -> Any:
+def _encode_entry(entry: Entry, segment_ids: list[int], position: Mapping[int, int]) -> Any:
     match entry:
         case Elements(runs):
-            first = segment_ids.index(runs[0].segment_id) if runs else 0
+            first = position[runs[0].segment_id] if runs else 0
             ids = [*map(_SEGMENT_ID, runs)]
             if ids == segment_ids[first : first + len(ids)] and not any(map(_FIRST, runs)):
                 return [_WHOLE_SEGMENTS, first, *map(_COUNT, runs)]
-            position = {segment_id: index for index, segment_id in enumerate(segment_ids)}
             encoded = [_ELEMENTS]
             for run in runs:
                 encoded += (position[run.segment_id], run.first, run.count)
@@ -249,7 +249,7 @@ def _encode_entry(entry: Entry, segment_ids: list[int]) -> Any:
         case Inline(type_, data):
             return [_INLINE, type_, data]
         case Slice(type_, segment_id, offset, length):
-            return [_SLICE, type_, segment_ids.index(segment_id), offset, length]
+            return [_SLICE, type_, position[segment_id], offset, length]
         case Scalar(value):
             return value
 

@@ -214,24 +214,22 @@ class ValueCodec:
             elements: The list as it is now.
             before: Marks of an earlier list.
         """
-        parts = []
-        blocks: list[bytes] = []
-        start = 0
-        while start + BLOCK <= len(elements):
-            block = elements[start : start + BLOCK]
-            key = _block_key(block)
-            index = len(blocks)
-            if key is None or (index < len(before.blocks) and before.blocks[index] != key):
+        known = 0
+        for key in before.blocks:
+            if _block_key(elements[known * BLOCK : (known + 1) * BLOCK]) != key:
                 # From here on everything may be shifted: looking at each element once is cheaper.
                 break
-            if index < len(before.blocks):
-                parts.append(before.digests[start * DIGEST_SIZE : (start + BLOCK) * DIGEST_SIZE])
-            else:
-                parts.append(self.fingerprints(channel, block))
-            blocks.append(key)
-            start += BLOCK
-        parts.append(self.fingerprints(channel, elements[start:]))
-        return Marks(b"".join(parts), tuple(blocks))
+            known += 1
+        blocks = [*before.blocks[:known]]
+        if known == len(before.blocks):
+            for start in range(known * BLOCK, len(elements) - BLOCK + 1, BLOCK):
+                new_key = _block_key(elements[start : start + BLOCK])
+                if new_key is None:
+                    break
+                blocks.append(new_key)
+        seen = known * BLOCK
+        digests = before.digests[: seen * DIGEST_SIZE] + self.fingerprints(channel, elements[seen:])
+        return Marks(digests, tuple(blocks))
 
     def _encode(self, channel: str, element: Any) -> bytes:
         # A list of one differs from its element by one byte of header.

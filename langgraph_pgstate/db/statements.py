@@ -140,11 +140,14 @@ class Statements:
         pgconn = self._connection.pgconn
         text = query.text
         name = self._names.get(text)
-        if name is None and self._is_worth_preparing(text):
-            if len(self._names) >= _MAX_PREPARED:
-                return None
-            yield from self.prepare(text)
-        self._send(text, values, formats)
+        if name is not None:
+            pgconn.send_query_prepared(name, values, formats, _BINARY)
+        else:
+            if self._is_worth_preparing(text):
+                if len(self._names) >= _MAX_PREPARED:
+                    return None
+                yield from self.prepare(text)
+            self._send(text, values, formats)
         answer = (yield from generators.execute(pgconn))[-1]
         if answer.status in _DONE:
             return answer
@@ -342,11 +345,13 @@ def _name_of(text: bytes) -> bytes:
 
 def array_literal(items: list[Any]) -> str:
     """A one-dimensional array of integers or of strings as PostgreSQL's text."""
-    if items and type(items[0]) is str:
+    if items and type(items[0]) is int:
+        # As Python writes a list of them, which takes half of the time.
+        return "{" + str(items)[1:-1] + "}"
+    if items and isinstance(items[0], str):
         quoted = [item.replace("\\", "\\\\").replace('"', '\\"') for item in items]
         return '{"' + '","'.join(quoted) + '"}'
-    # As Python writes a list of numbers, which takes half of the time.
-    return "{" + str(items)[1:-1] + "}"
+    return "{" + ",".join(map(str, items)) + "}"
 
 
 def _encode(query: Query, parameters: Parameters) -> tuple[list[bytes | None], list[int]] | None:

@@ -106,10 +106,17 @@ def configurable_of(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
 def address_of(config: Mapping[str, Any]) -> Address:
     """The checkpoint a config names; an absent or empty `checkpoint_id` means the latest."""
     configurable = configurable_of(config)
-    checkpoint_id = configurable.get("checkpoint_id")
+    thread_id = configurable.get("thread_id")
+    checkpoint_ns = configurable.get("checkpoint_ns") or ""
+    checkpoint_id = configurable.get("checkpoint_id") or None
+    if type(thread_id) is type(checkpoint_ns) is type(checkpoint_id) is str and thread_id:
+        # Looked at together, for there is nothing to say of most.
+        text = thread_id + checkpoint_ns + checkpoint_id
+        if text.isascii() and "\0" not in text:
+            return Address(thread_id, checkpoint_ns, checkpoint_id)
     return Address(
-        thread_id_of(configurable.get("thread_id")),
-        identifier("checkpoint_ns", configurable.get("checkpoint_ns") or ""),
+        thread_id_of(thread_id),
+        identifier("checkpoint_ns", checkpoint_ns),
         identifier("checkpoint_id", checkpoint_id) if checkpoint_id else None,
     )
 

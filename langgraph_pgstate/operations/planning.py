@@ -31,6 +31,7 @@ _INLINE_BYTES: Final = 96
 _NEW_INLINE_BYTES: Final = 2 * 1024
 # Values below this share one segment per put; a larger one has its own, so that a prune can free it alone.
 _SHARED_BYTES: Final = 4 * 1024
+_NUMBERS: Final = frozenset({int, float, bool, type(None)})
 # Drawn ones are never negative: a row cannot have this one.
 _NO_REVISION: Final = -1
 
@@ -86,7 +87,8 @@ class PutPlan:
         checkpoint = request.checkpoint
         thread_id, checkpoint_ns, checkpoint_id = request.address
         segment_ids = self.manifest.segment_ids()
-        extra = {key: codec.dumps(key, checkpoint[key]) for key in unknown_keys(checkpoint)}
+        unknown = unknown_keys(checkpoint)
+        extra = {key: codec.dumps(key, checkpoint[key]) for key in unknown} if unknown else {}
         parameters = {
             "thread_id": thread_id,
             "checkpoint_ns": checkpoint_ns,
@@ -109,8 +111,8 @@ class PutPlan:
 
     def segment_parameters(self) -> dict[str, Any]:
         """Parameters that hand over any number of new segments, or none."""
-        frames = list(self.new_segments.values())
-        return {"new_ids": list(self.new_segments), **end_to_end(frames, "new_data", "new_starts", "new_lengths")}
+        data = list(self.new_segments.values())
+        return {"new_ids": list(self.new_segments), **end_to_end(data, "new_data", "new_starts", "new_lengths")}
 
     @property
     def base(self) -> tuple[str, int] | None:
@@ -229,7 +231,8 @@ class _SegmentWriter:
 
     def store(self, channel: str, value: Any, base: Entry | None) -> tuple[Entry, bool]:
         """The entry for a value to be written, and whether it refers to segments of the base."""
-        if self._codec.is_native and type(value) is list and _is_worth_splitting(value):
+        # A fingerprint takes 16 bytes; a list of numbers is smaller whole.
+        if self._codec.is_native and type(value) is list and value and type(value[0]) not in _NUMBERS:
             stored = self._store_list(channel, value, base if isinstance(base, Elements) else None)
             if stored is not None:
                 return stored
@@ -273,15 +276,15 @@ class _SegmentWriter:
         except TypeError:
             # An element that only the serializer's fallback can store: the whole value goes that way, or is refused.
             return None
-        known = base.marks.digests if base and base.marks else None
-        pieces = arrange(base.runs if base else (), known, marks.digests)
-        if not any(isinstance(piece, Run) for piece in pieces):
+        old_runs = base.runs if base else ()
+        kept, rest = arrange(old_runs, base.marks.digests if base and base.marks else None, marks.digests)
+        if not kept and not any(isinstance(piece, Run) for piece in rest):
             encoded = codec.encode_elements(channel, value)
             if len(encoded) < _INLINE_BYTES:
                 return Inline("msgpack", array_header(len(value)) + encoded), False
-        runs: list[Run] = []
-        inherits = False
-        for piece in pieces:
+        runs = [*old_runs[:kept]]
+        inherits = kept > 0
+        for piece in rest:
             if isinstance(piece, Fresh):
                 runs += self._store_elements(channel, value[piece.start : piece.stop])
             else:
@@ -315,11 +318,6 @@ class _SegmentWriter:
         self.segments[segment_id] = frames.pack(content) if frame is None else frame
         self.contents[segment_id] = content
         return segment_id
-
-
-def _is_worth_splitting(value: list[Any]) -> bool:
-    # A fingerprint takes 16 bytes; a list of numbers is smaller whole.
-    return bool(value) and type(value[0]) not in (int, float, bool, type(None))
 
 
 def _renumber(entry: Entry, ids: Mapping[int, int]) -> Entry:

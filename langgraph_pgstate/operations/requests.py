@@ -92,12 +92,13 @@ def request_put(
         ConfigurationError: If an id is missing or cannot be stored.
         SerializationError: If metadata cannot be stored.
     """
-    parent = address_of(config)
+    thread_id, checkpoint_ns, parent_id = parent = address_of(config)
     checkpoint_id = identifier("checkpoint id", checkpoint.get("id") or "")
     if not checkpoint_id:
         raise ConfigurationError("the checkpoint has no id")
-    address = Address(parent.thread_id, parent.checkpoint_ns, checkpoint_id)
-    check_key_size("thread_id, checkpoint_ns, checkpoint_id and the parent's", *address, parent.checkpoint_id)
+    check_key_size(
+        "thread_id, checkpoint_ns, checkpoint_id and the parent's", thread_id, checkpoint_ns, checkpoint_id, parent_id
+    )
     for channel in checkpoint["channel_versions"]:
         if not channel.isascii() or "\0" in channel:
             identifier("channel name", channel)
@@ -106,8 +107,8 @@ def request_put(
     kept = merged if _OF_THE_REQUEST.isdisjoint(merged) else _without(merged, _OF_THE_REQUEST)
     text, exact = split_metadata(kept)
     return PutRequest(
-        address=address,
-        parent=parent if parent.checkpoint_id else None,
+        address=Address(thread_id, checkpoint_ns, checkpoint_id),
+        parent=parent if parent_id else None,
         checkpoint=checkpoint,
         new_versions=new_versions,
         metadata=text,
