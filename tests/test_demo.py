@@ -62,6 +62,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_ended_at_any_time_it_can_be_run_again(directory: Path) -> None:
     moments = {signal.SIGINT: "An agent", signal.SIGTERM: "An agent", signal.SIGKILL: "A new process"}
     for number, moment in moments.items():

@@ -42,7 +42,7 @@ class Note:
     begun: list[tuple[str, str]] = field(default_factory=list)
     ended: list[tuple[str, str, float]] = field(default_factory=list)
     thread_ids: list[str] = field(default_factory=list)
-    ttl: float = 15.0
+    ttl: float = 0.0
 
     def __bool__(self) -> bool:
         return bool(self.runs or self.spans or self.events or self.forks or self.messages)
