@@ -133,9 +133,9 @@ class HeadCache(_Bounded[tuple[str, str], tuple[Address, Known, int]]):
             # There is nothing to fetch.
             self._drop(key)
             return
-        found = self._entries.get(key)
+        found = self._find(key)
         if found is not None:
-            (head, known, size), _ = found
+            head, known, size = found
             if base == (head.checkpoint_id, known.revision):
                 merged = {**known.contents, **contents}
                 if len(merged) + len(known.missing) == len(ids):

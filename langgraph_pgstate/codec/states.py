@@ -128,7 +128,11 @@ class Manifest:
         return entry.length if isinstance(entry, Slice) else 0
 
     def segment_ids(self) -> list[int]:
-        """Every segment the entries refer to, once, in order of first use. Asked for once the entries are complete."""
+        """Every segment the entries refer to, once, in order of first use.
+
+        Found at the first call, when the entries have to be complete; the list is the manifest's own and not to be
+        changed.
+        """
         if self._segment_ids is None:
             found: dict[int, None] = {}
             for entry in self.entries.values():

@@ -36,7 +36,7 @@ _TYPE_CODES = {cls: code for code, cls in enumerate(SHAPES)}
 # Before an array that holds nothing but plain messages; no value of msgpack begins so.
 PLAIN_MARK: Final = b"\xc1"
 
-# So many messages are told from others at once: half the cost of looking at each.
+# So many messages are told from others at once: two thirds of the cost of looking at each.
 BLOCK: Final = 64
 
 

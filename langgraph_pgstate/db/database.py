@@ -127,12 +127,13 @@ def _raise_if_refused(error: psycopg.Error) -> None:
         raise refused from error
 
 
-def _forked() -> ConfigurationError:
-    """What refuses connections that a fork left in two processes: each would read the other's answers."""
-    return ConfigurationError(
-        "this saver was made before a fork, and its connections belong to the parent process; make one saver in each "
-        "process, after the fork"
-    )
+def _check_process(process: int) -> None:
+    """Refuse connections that a fork left in two processes: each would read the other's answers."""
+    if os.getpid() != process:
+        raise ConfigurationError(
+            "this saver was made before a fork, and its connections belong to the parent process; make one saver in "
+            "each process, after the fork"
+        )
 
 
 class Database:
@@ -316,8 +317,7 @@ class Database:
         psycopg keeps autocommit on the client's side, so switching it costs nothing. Inside a caller's transaction
         nothing is switched: her commit decides.
         """
-        if os.getpid() != self._process:
-            raise _forked()
+        _check_process(self._process)
         if self._pool is not None:
             connection = self._pool.getconn()
         else:
@@ -510,8 +510,7 @@ class AsyncDatabase:
 
     async def _acquire(self) -> tuple[AsyncConnection, bool]:
         """Async twin of `Database._acquire`."""
-        if os.getpid() != self._process:
-            raise _forked()
+        _check_process(self._process)
         if self._pool is not None:
             connection = await self._pool.getconn()
         else:

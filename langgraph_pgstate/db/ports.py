@@ -62,7 +62,7 @@ class BlockingPort(_Leaving):
     @property
     def is_in_transaction(self) -> bool:
         """As `Port` says."""
-        return self.connection.pgconn.transaction_status in OPEN
+        return in_transaction(self.connection)
 
     async def fetch(self, query: Query, parameters: Parameters) -> Rows:
         """As `Port` says; without a cursor where nothing speaks against it."""
@@ -181,7 +181,7 @@ class SuspendingPort(_Leaving):
     @property
     def is_in_transaction(self) -> bool:
         """As `Port` says."""
-        return self.connection.pgconn.transaction_status in OPEN
+        return in_transaction(self.connection)
 
     async def fetch(self, query: Query, parameters: Parameters) -> Rows:
         """As `Port` says; without a cursor where nothing speaks against it."""

@@ -140,14 +140,11 @@ class Statements:
         pgconn = self._connection.pgconn
         text = query.text
         name = self._names.get(text)
-        if name is not None:
-            pgconn.send_query_prepared(name, values, formats, _BINARY)
-        else:
-            if self._is_worth_preparing(text):
-                if len(self._names) >= _MAX_PREPARED:
-                    return None
-                yield from self.prepare(text)
-            self._send(text, values, formats)
+        if name is None and self._is_worth_preparing(text):
+            if len(self._names) >= _MAX_PREPARED:
+                return None
+            yield from self.prepare(text)
+        self._send(text, values, formats)
         answer = (yield from generators.execute(pgconn))[-1]
         if answer.status in _DONE:
             return answer
