@@ -9,37 +9,114 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any, Final, Generic, TypeVar
+from typing import Final
 
 from langgraph_pgstate.codec.states import Elements, Inline, Manifest
 from langgraph_pgstate.operations.addresses import Address
 from langgraph_pgstate.operations.reading import Known
 
-K = TypeVar("K", bound=tuple[Any, ...])
-V = TypeVar("V")
-
-_DEFAULT_BYTES: Final = 64 * 1024 * 1024
+_DEFAULT_BYTES: Final = 128 * 1024 * 1024
+# Of a namespace so many checkpoints are known: whoever goes on from an older one reads that first.
+_CHECKPOINTS: Final = 16
+_NAMESPACE_BYTES: Final = 800
 _ENTRY_BYTES: Final = 400
-_RUN_BYTES: Final = 100
+# With its place among the manifest's segments.
+_RUN_BYTES: Final = 200
 _BLOCK_BYTES: Final = 130
 _CONTENT_BYTES: Final = 250
-_ID_BYTES: Final = 40
 
 
-class _Bounded(Generic[K, V]):
-    """The values that were used last, bounded by their size. Safe to share between threads.
+@dataclass(slots=True)
+class _Namespace:
+    """What is known of one namespace of a thread.
 
-    A key begins with the id of its thread. The lock is held for dictionary operations only, never while the database
-    works.
+    Attributes:
+        manifests: Manifests of some checkpoints and their sizes, by id, in the order in which they were noted.
+        head: Id of the checkpoint that was noted last.
+        known: What its segments hold; `None` if that is too much.
+        contents_bytes: Size of those contents.
+        bytes: Size of everything.
+    """
+
+    manifests: dict[str | None, tuple[Manifest, int]] = field(default_factory=dict)
+    head: str | None = None
+    known: Known | None = None
+    contents_bytes: int = 0
+    bytes: int = _NAMESPACE_BYTES
+
+
+class Cache:
+    """What is known of the namespaces that were noted last, bounded by its size. Safe to share between threads.
+
+    Of some checkpoints it is known where their values are, and of the one that was written or read last what its
+    segments hold, too. A segment never changes, but its id says nothing by itself: contents belong to a checkpoint at a
+    revision, and go on to the next one with the segments that it inherits.
+
+    The lock is held for dictionary operations only, never while the database works.
     """
 
     def __init__(self, max_bytes: int = _DEFAULT_BYTES) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
-        self._by_thread: defaultdict[str, set[K]] = defaultdict(set)
+        self._namespaces: OrderedDict[tuple[str, str], _Namespace] = OrderedDict()
+        self._by_thread: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
         self._lock = Lock()
+
+    def manifest(self, address: Address) -> Manifest | None:
+        """Where a checkpoint's values are, if that is still known."""
+        namespace = self._namespaces.get(address[:2])
+        found = namespace and namespace.manifests.get(address.checkpoint_id)
+        return found[0] if found else None
+
+    def known(self, address: Address) -> Known | None:
+        """What a checkpoint's segments hold; of the one that is expected to be the latest if the address names none."""
+        with self._lock:
+            namespace = self._namespaces.get(address[:2])
+            if namespace is None or address.checkpoint_id not in (None, namespace.head):
+                return None
+            return namespace.known
+
+    def note_put(
+        self, address: Address, manifest: Manifest, contents: Mapping[int, bytes], bases: Mapping[str, int]
+    ) -> None:
+        """A checkpoint was stored. Call it only for what is committed.
+
+        Args:
+            address: The checkpoint.
+            manifest: Where its values are.
+            contents: Contents of the segments that were written with it, by id.
+            bases: Revisions of the checkpoints whose segments it inherits, by id.
+        """
+        ids = manifest.positions()
+        contents_bytes = _size_of_all(contents)
+        missing: list[int] = []
+        with self._lock:
+            namespace = self._open(address)
+            before = namespace.known
+            if before is not None and bases == {namespace.head: before.revision}:
+                contents = {**before.contents, **contents}
+                missing = before.missing
+                contents_bytes += namespace.contents_bytes
+            if len(contents) + len(missing) != len(ids):
+                # Not everything is inherited that the head referred to, or more than that.
+                contents = {id: contents[id] for id in ids if id in contents}
+                missing = [id for id in ids if id not in contents]
+                contents_bytes = _size_of_all(contents)
+            self._keep(namespace, address, manifest, Known(manifest.revision, contents, missing), contents_bytes)
+
+    def note_read(self, address: Address, manifest: Manifest, contents: Mapping[int, bytes]) -> None:
+        """A checkpoint was read.
+
+        Args:
+            address: The checkpoint.
+            manifest: Where its values are.
+            contents: Contents of its segments, all of them, by id.
+        """
+        with self._lock:
+            known = Known(manifest.revision, contents, [])
+            self._keep(self._open(address), address, manifest, known, _size_of_all(contents))
 
     def discard_thread(self, thread_id: str) -> None:
         """Forget a thread."""
@@ -50,116 +127,51 @@ class _Bounded(Generic[K, V]):
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
-            self._entries.clear()
+            self._namespaces.clear()
             self._by_thread.clear()
             self._bytes = 0
 
-    def _find(self, key: K) -> V | None:
-        with self._lock:
-            found = self._entries.get(key)
-            if found is None:
-                return None
-            self._entries.move_to_end(key)
-            return found[0]
+    def _open(self, address: Address) -> _Namespace:
+        key = address[:2]
+        namespace = self._namespaces.get(key)
+        if namespace is None:
+            namespace = self._namespaces[key] = _Namespace()
+            self._by_thread[key[0]].add(key)
+            self._bytes += namespace.bytes
+        else:
+            self._namespaces.move_to_end(key)
+        return namespace
 
-    def _keep(self, key: K, value: V, size: int) -> None:
-        with self._lock:
-            before = self._entries.pop(key, None)
-            if before is None:
-                self._by_thread[key[0]].add(key)
-            else:
-                self._bytes -= before[1]
-            self._entries[key] = (value, size)
-            self._bytes += size
-            while self._bytes > self._max_bytes:
-                self._discard(next(iter(self._entries)))
+    def _keep(
+        self, namespace: _Namespace, address: Address, manifest: Manifest, known: Known, contents_bytes: int
+    ) -> None:
+        manifests = namespace.manifests
+        size = _size_of(manifest)
+        is_too_much = contents_bytes > self._max_bytes // 4
+        if is_too_much:
+            # It would drive out what many others need.
+            contents_bytes = 0
+        checkpoint_id = address.checkpoint_id
+        grown = size + contents_bytes - namespace.contents_bytes
+        if checkpoint_id in manifests:
+            grown -= manifests.pop(checkpoint_id)[1]
+        elif len(manifests) == _CHECKPOINTS:
+            grown -= manifests.pop(next(iter(manifests)))[1]
+        manifests[checkpoint_id] = (manifest, size)
+        namespace.head = checkpoint_id
+        namespace.known = None if is_too_much else known
+        namespace.contents_bytes = contents_bytes
+        namespace.bytes += grown
+        self._bytes += grown
+        while self._bytes > self._max_bytes:
+            self._discard(next(iter(self._namespaces)))
 
-    def _drop(self, key: K) -> None:
-        with self._lock:
-            self._discard(key)
-
-    def _discard(self, key: K) -> None:
-        found = self._entries.pop(key, None)
-        if found is None:
-            return
-        self._bytes -= found[1]
+    def _discard(self, key: tuple[str, str]) -> None:
+        self._bytes -= self._namespaces.pop(key).bytes
         siblings = self._by_thread[key[0]]
         siblings.discard(key)
         if not siblings:
             del self._by_thread[key[0]]
-
-
-class ManifestCache(_Bounded[Address, Manifest]):
-    """The most recently used manifests, by checkpoint."""
-
-    def get(self, address: Address) -> Manifest | None:
-        """The manifest of a checkpoint, if it is still known."""
-        return self._find(address)
-
-    def put(self, address: Address, manifest: Manifest) -> None:
-        """Remember a manifest. Call it only for what is committed."""
-        self._keep(address, manifest, _size_of(manifest))
-
-
-class HeadCache(_Bounded[tuple[str, str], tuple[Address, Known, int]]):
-    """What the segments hold of the checkpoint that each namespace was last seen at, and how many bytes that is.
-
-    A segment never changes, but its id says nothing by itself: contents belong to a checkpoint at a revision, and go on
-    to the next one with the segments that it inherits.
-    """
-
-    def get(self, address: Address) -> Known | None:
-        """What is known of a checkpoint; of the one that is expected to be the latest if the address names none."""
-        found = self._find(address[:2])
-        if found is None:
-            return None
-        head, known, _ = found
-        return known if address.checkpoint_id in (None, head.checkpoint_id) else None
-
-    def advance(
-        self, address: Address, manifest: Manifest, contents: Mapping[int, bytes], base: tuple[str, int] | None
-    ) -> None:
-        """A checkpoint was stored. Call it only for what is committed.
-
-        Args:
-            address: The checkpoint.
-            manifest: Where its values are.
-            contents: Contents of the segments that were written with it, by id.
-            base: Id of the checkpoint whose segments it inherits, and its revision then; `None` if it inherits none.
-        """
-        ids = manifest.segment_ids()
-        key = address[:2]
-        if not ids:
-            # There is nothing to fetch.
-            self._drop(key)
-            return
-        found = self._find(key)
-        if found is not None:
-            head, known, size = found
-            if base == (head.checkpoint_id, known.revision):
-                merged = {**known.contents, **contents}
-                if len(merged) + len(known.missing) == len(ids):
-                    # Everything it referred to is inherited, as nearly always.
-                    self._put(
-                        key, address, Known(manifest.revision, merged, known.missing), size + _size_of_all(contents)
-                    )
-                    return
-                contents = merged
-        mine = {id: contents[id] for id in ids if id in contents}
-        missing = [id for id in ids if id not in mine]
-        self._put(key, address, Known(manifest.revision, mine, missing), _size_of_all(mine))
-
-    def note(self, address: Address, revision: int, contents: Mapping[int, bytes]) -> None:
-        """All segments of a checkpoint were read."""
-        self._put(address[:2], address, Known(revision, contents, []), _size_of_all(contents))
-
-    def _put(self, key: tuple[str, str], address: Address, known: Known, size: int) -> None:
-        whole = _ENTRY_BYTES + size + len(known.missing) * _ID_BYTES
-        if whole > self._max_bytes // 4:
-            # It would drive out what many others need.
-            self._drop(key)
-        else:
-            self._keep(key, (address, known, size), whole)
 
 
 def _size_of_all(contents: Mapping[int, bytes]) -> int:

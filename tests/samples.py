@@ -89,7 +89,6 @@ def values_of(saver: BaseCheckpointSaver[str], config: RunnableConfig) -> dict[s
 def forget(saver: PGStateSaver) -> None:
     """Empty a saver's cache, as a restart of its process does."""
     saver._knowledge.cache.clear()
-    saver._knowledge.heads.clear()
 
 
 def exactly(value: Any) -> Any:

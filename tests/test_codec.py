@@ -610,7 +610,7 @@ def test_a_state_that_is_mostly_small_values_is_not_compressed(entries: dict[str
     versions = dict.fromkeys(entries, f"{1:032}.{0:016}")
     checkpoint = {"v": 4, "ts": "2026-01-02", "channel_versions": versions, "versions_seen": {}}
     ids = list(range(90))
-    data = encode_state(checkpoint, Manifest(versions, dict(entries)), ids, {}, {})
+    data = encode_state(checkpoint, Manifest(versions, dict(entries)), {}, {})
     assert (data[0] != frames.RAW) == is_compressed
     found = decode_state(data, ids, "here")
     assert (found.checkpoint, found.manifest.entries) == (checkpoint, entries)

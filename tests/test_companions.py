@@ -145,7 +145,7 @@ async def test_a_put_that_is_refused_itself_takes_its_companion_along_when_it_is
 ) -> None:
     """Two processes agreed on a segment's id: nothing was left out, so the companion hears of it."""
     ids = iter([7, 7, 8, 9])
-    monkeypatch.setattr(planning, "new_segment_id", lambda taken=(): next(ids))
+    monkeypatch.setattr(planning, "new_segment_id", lambda *_: next(ids))
     async with open_saver(colour, dsn, schema, companion=diary, pool=1) as saver:
         for thread_step in (0, 1):
             checkpoint = put_arguments(config_of("t"), thread_step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 import random
 import threading
@@ -21,6 +22,7 @@ from typing_extensions import TypedDict
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import DatabaseError
 from langgraph_pgstate.operations import planning
+from langgraph_pgstate.operations.addresses import address_of
 from langgraph_pgstate.operations.messages import MessageKeeper
 
 
@@ -241,12 +243,9 @@ def test_a_list_planned_against_the_wrong_parent_is_refused_by_the_database(
     """
     start = put_values(saver, config_of(), {"messages": messages(0, 20)})
     other = put_values(saver, config_of(), {"messages": messages(0, 30)})
-    wrong = next(
-        manifest
-        for address, (manifest, _) in saver._knowledge.cache._entries.items()
-        if address.checkpoint_id == id_of(other)
-    )
-    monkeypatch.setattr(saver._knowledge.cache, "get", lambda address: wrong)
+    wrong = saver._knowledge.cache.manifest(address_of(other))
+    assert wrong is not None
+    monkeypatch.setattr(saver._knowledge.cache, "manifest", lambda address: wrong)
     child = put_values(saver, start, {"messages": messages(0, 31)})
     monkeypatch.undo()
     saver.delete_for_runs(["nobody"])
@@ -305,12 +304,12 @@ def test_a_refused_put_is_not_remembered(saver: PGStateSaver, schema: str, conne
     Guard: `_note_put` runs after the operation, not before.
     """
     start = put_values(saver, config_of(), {"messages": messages(0, 20)})
-    caches = saver._knowledge.cache, saver._knowledge.heads
-    known = [dict(cache._entries) for cache in caches]
+    cache = saver._knowledge.cache
+    known = copy.deepcopy(cache._namespaces)
     connection.execute(f'ALTER TABLE "{schema}".checkpoints ADD CONSTRAINT no_more CHECK (step < 5)')
     with pytest.raises(DatabaseError):
         put_values(saver, start, {"messages": messages(0, 21)}, step=9)
-    assert [dict(cache._entries) for cache in caches] == known
+    assert cache._namespaces == known
 
 
 # Hazard 4: garbage collection.
@@ -609,7 +608,7 @@ def test_a_segment_id_that_is_taken_is_replaced_by_another(
     Guard: segments are inserted without `ON CONFLICT`, and a plan sent before gets new ids.
     """
     ids = iter([7, 7, 8, 9])
-    monkeypatch.setattr(planning, "new_segment_id", lambda taken=(): next(ids))
+    monkeypatch.setattr(planning, "new_segment_id", lambda *_: next(ids))
     first = put_values(saver, config_of(), {"messages": messages(0, 20)})
     second = put_values(saver, config_of(), {"messages": messages(100, 120)})
     assert values_of(saver, first)["messages"] == messages(0, 20)

@@ -11,7 +11,7 @@ from samples import checkpoint_of, config_of, forget, id_of, messages, put_value
 from support import COLOURS
 
 from langgraph_pgstate import PGStateSaver, cache
-from langgraph_pgstate.cache import HeadCache
+from langgraph_pgstate.cache import Cache
 from langgraph_pgstate.codec import frames
 from langgraph_pgstate.codec.lists import Run
 from langgraph_pgstate.codec.states import Elements, Manifest, Slice
@@ -24,6 +24,15 @@ from langgraph_pgstate.operations.addresses import Address, address_of
 def another(saver: PGStateSaver) -> PGStateSaver:
     """Another process."""
     return PGStateSaver(saver._database, schema=saver.schema)  # type: ignore[arg-type]
+
+
+def forget_contents(saver: PGStateSaver) -> None:
+    """Leave a saver with the manifests only, as where contents are too many to be kept."""
+    cache = saver._knowledge.cache
+    for namespace in cache._namespaces.values():
+        namespace.bytes -= namespace.contents_bytes
+        cache._bytes -= namespace.contents_bytes
+        namespace.known, namespace.contents_bytes = None, 0
 
 
 def large(seed: int) -> dict[str, Any]:
@@ -83,9 +92,9 @@ def test_what_was_written_is_not_fetched_and_goes_on_to_the_next_checkpoint(
 def test_what_is_missing_is_fetched(saver: PGStateSaver) -> None:
     """A saver that remembers where the parent's values are, but not what they are."""
     first = put_values(saver, config_of(), VALUES)
-    saver._knowledge.heads.clear()
+    forget_contents(saver)
     second = put_values(saver, first, {"messages": messages(0, 121), "document": large(2)})
-    known = saver._knowledge.heads.get(Address("t", "", None))
+    known = saver._knowledge.cache.known(Address("t", "", None))
     assert known is not None
     assert known.missing
     assert known.contents
@@ -108,7 +117,7 @@ def test_a_checkpoint_that_was_written_again_elsewhere_is_read_anew(
     Guard: what is kept belongs to the row's revision, and both the query and the reader compare that.
     """
     ids = iter([7, 8, 9, 7, 8, 9, 17, 18, 19])
-    monkeypatch.setattr(planning, "new_segment_id", lambda taken=(): next(ids))
+    monkeypatch.setattr(planning, "new_segment_id", lambda *_: next(ids))
     mine, theirs = {"document": large(1)}, {"document": large(2)}
     if how == "rolled back before":
         with psycopg.connect(dsn) as own:
@@ -135,7 +144,7 @@ def test_what_is_inherited_from_one_that_was_written_again_elsewhere_is_read_ane
 ) -> None:
     """Guard: contents go on only from the revision that the put's base has."""
     ids = iter([7, 7, 8, 9])
-    monkeypatch.setattr(planning, "new_segment_id", lambda taken=(): next(ids))
+    monkeypatch.setattr(planning, "new_segment_id", lambda *_: next(ids))
     config = put_values(saver, config_of(), {"document": large(1)})
     other = another(saver)
     other.delete_thread("t")
@@ -160,8 +169,8 @@ def test_threads_that_are_deleted_are_forgotten(saver: PGStateSaver) -> None:
     put_values(saver, config_of(), VALUES)
     put_values(saver, config_of("t", "agent"), VALUES)
     saver.delete_thread("t")
-    heads = saver._knowledge.heads
-    assert (heads._bytes, dict(heads._entries), dict(heads._by_thread)) == (0, {}, {})
+    known = saver._knowledge.cache
+    assert (known._bytes, dict(known._namespaces), dict(known._by_thread)) == (0, {}, {})
     assert saver.get_tuple(config_of()) is None
 
 
@@ -171,10 +180,10 @@ def test_what_is_fetched_again_does_not_make_forgotten_what_was_learned(
     """A run begins with reading what the one before has written: its put needs to know what tells blocks apart."""
     chat = messages(0, 150)
     config = put_values(saver, config_of(), {"messages": chat, "document": large(1), "text": bytes(range(256)) * 300})
-    written = saver._knowledge.cache.get(address_of(config))
+    written = saver._knowledge.cache.manifest(address_of(config))
     for _ in range(2):
         assert values_of(saver, config_of())["messages"] == chat
-        known = saver._knowledge.cache.get(address_of(config))
+        known = saver._knowledge.cache.manifest(address_of(config))
         assert known is not written
         for found in (written, known):
             assert found is not None
@@ -188,7 +197,7 @@ def test_what_is_fetched_again_does_not_make_forgotten_what_was_learned(
     # Of a row that was written again nothing is known.
     put_values(another(saver), config_of(), {"messages": chat, "text": b"changed" * 20_000}, id=id_of(config))
     assert values_of(saver, config)["text"] == b"changed" * 20_000
-    known = saver._knowledge.cache.get(address_of(config))
+    known = saver._knowledge.cache.manifest(address_of(config))
     assert known is not None
     assert known.entries["messages"].marks.blocks == ()  # type: ignore[union-attr]
     assert known.entries["text"].look is None  # type: ignore[union-attr]
@@ -227,7 +236,6 @@ def test_a_list_that_repeats_what_it_had_is_read_elsewhere_as_it_is(saver: PGSta
 def test_what_is_kept_is_counted(saver: PGStateSaver) -> None:
     """However a head comes about, it says of each segment where it is, and its size is that of what is in memory."""
     config: Any = config_of()
-    heads = saver._knowledge.heads
     for step, values in enumerate(
         (
             {"messages": messages(0, 90), "document": large(1)},
@@ -242,39 +250,60 @@ def test_what_is_kept_is_counted(saver: PGStateSaver) -> None:
     ):
         if step == 3:
             # From here on it is known from reading.
-            heads.clear()
+            forget(saver)
             values_of(saver, config)
         if step == 5:
-            heads.clear()
+            forget_contents(saver)
         config = put_values(saver, config, values)
-        [((_, known, size), whole)] = heads._entries.values()
-        manifest = saver._knowledge.cache.get(address_of(config))
+        [namespace] = saver._knowledge.cache._namespaces.values()
+        manifest, known = saver._knowledge.cache.manifest(address_of(config)), namespace.known
         assert manifest is not None
+        assert known is not None
         assert sorted([*known.contents, *known.missing]) == sorted(manifest.segment_ids())
         assert bool(known.missing) == (step >= 5)
-        assert size == sum(len(content) + cache._CONTENT_BYTES for content in known.contents.values())
-        assert heads._bytes == whole == size + cache._ENTRY_BYTES + cache._ID_BYTES * len(known.missing)
+        contents = sum(len(content) + cache._CONTENT_BYTES for content in known.contents.values())
+        assert contents == namespace.contents_bytes
+        manifests = sum(size for _, size in namespace.manifests.values())
+        assert len(namespace.manifests) == (step + 1 if step < 3 else step - 1)
+        assert saver._knowledge.cache._bytes == namespace.bytes == cache._NAMESPACE_BYTES + manifests + contents
+
+
+def test_of_a_namespace_the_last_checkpoints_are_known(saver: PGStateSaver) -> None:
+    """One that was noted again counts as new; what is put on a forgotten one is found out from the database."""
+    configs: Any = [config_of()]
+    for count in range(cache._CHECKPOINTS + 3):
+        configs.append(put_values(saver, configs[-1], {"messages": messages(0, 30 + count)}))
+        if count == cache._CHECKPOINTS:
+            assert values_of(saver, configs[3])["messages"] == messages(0, 32)
+    known = saver._knowledge.cache
+    [namespace] = known._namespaces.values()
+    expected = [configs[3], *configs[5:]]
+    assert sorted(namespace.manifests) == sorted(map(id_of, expected))  # type: ignore[type-var]
+    assert known._bytes == namespace.bytes
+    for old in (configs[1], configs[3]):
+        child = put_values(saver, old, {"messages": [*messages(0, 30), *messages(500, 502)]})
+        assert values_of(another(saver), child)["messages"] == [*messages(0, 30), *messages(500, 502)]
 
 
 def test_no_more_is_kept_than_is_allowed() -> None:
     """What was used longest ago goes first; what alone would take a quarter of all is not kept."""
-    heads = HeadCache(max_bytes=100_000)
+    known = Cache(max_bytes=100_000)
 
     def store(thread: int, size: int) -> None:
         manifest = Manifest({}, {"c": Slice("bytes", 5, 0, size)}, revision=thread)
-        heads.advance(Address(f"t{thread}", "", "c"), manifest, {5: bytes(size)}, None)
+        known.note_put(Address(f"t{thread}", "", "c"), manifest, {5: bytes(size)}, {})
 
     def kept() -> list[int]:
-        return [thread for thread in range(30) if heads.get(Address(f"t{thread}", "", "c"))]
+        return [thread for thread in range(30) if known.known(Address(f"t{thread}", "", "c"))]
 
     for thread in range(20):
         store(thread, 10_000)
-        assert heads._bytes <= 100_000
-    assert kept() == list(range(11, 20))
+        assert known._bytes <= 100_000
+    assert kept() == list(range(12, 20))
     store(25, 30_000)
-    assert kept() == list(range(11, 20))
+    assert kept() == list(range(12, 20))
     store(15, 30_000)
-    assert kept() == [11, 12, 13, 14, 16, 17, 18, 19]
-    for thread in kept():
-        heads.discard_thread(f"t{thread}")
-    assert heads._bytes == 0
+    assert kept() == [12, 13, 14, 16, 17, 18, 19]
+    for thread in [*kept(), 15, 25]:
+        known.discard_thread(f"t{thread}")
+    assert known._bytes == 0

@@ -84,7 +84,6 @@ async def run_and_lose(bench: Bench, graph: Any, connection: psycopg.Connection)
             [before.config["configurable"]["checkpoint_id"]],
         )
     bench.saver._knowledge.cache.discard_thread("t")
-    bench.saver._knowledge.heads.discard_thread("t")
     leave_behind(connection, bench.saver.schema)
 
 

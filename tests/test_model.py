@@ -114,12 +114,10 @@ def key_of(item: CheckpointTuple) -> Key:
 def forget(face: Any) -> None:
     """Empty a saver's cache."""
     knowledge = face.saver._knowledge
-    for thread_id in {address.thread_id for address in knowledge.cache._entries}:
+    for thread_id in {thread_id for thread_id, _ in knowledge.cache._namespaces}:
         knowledge.cache.discard_thread(thread_id)
-        knowledge.heads.discard_thread(thread_id)
-    assert not knowledge.cache._entries
+    assert not knowledge.cache._namespaces
     assert knowledge.cache._bytes == 0
-    knowledge.heads.clear()
 
 
 @dataclass
@@ -682,8 +680,8 @@ def test_so_they_do_where_processes_give_their_segments_the_same_ids(
     """
     numbers = random.Random(1)
 
-    def one_of_few(taken: Any = ()) -> int:
-        return numbers.choice([id for id in range(60) if id not in taken])
+    def one_of_few(*taken: Any) -> int:
+        return numbers.choice([id for id in range(60) if not any(id in ids for ids in taken)])
 
     monkeypatch.setattr(planning, "new_segment_id", one_of_few)
     monkeypatch.setattr(checkpoints, "_PUT_ATTEMPTS", 200)

@@ -151,7 +151,7 @@ async def test_inside_a_callers_transaction_her_end_decides(
     colour: type, failing: str, dsn: str, table: str, connection: psycopg.Connection
 ) -> None:
     async with database_on(colour, "caller's connection", dsn) as database:
-        own = database._single
+        own = database._single.connection
         await maybe(own.execute(f"INSERT INTO {table} VALUES (100)"))
         await run(database, together, [add(table, 1), add(table, 2)])
         assert own.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS

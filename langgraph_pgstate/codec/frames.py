@@ -134,19 +134,16 @@ def _dictionary() -> bytes:
 
 
 # Contexts are not safe to share and cost half a millisecond to make. They are handed around instead of kept per thread,
-# because LangGraph runs each invocation's puts in new threads.
+# because LangGraph runs each invocation's puts in new threads. Who fails with some may lose them.
 _idle: list[_Contexts] = []
 
 
-def _with_context(method: str, *args: Any) -> Any:
+def _take() -> _Contexts:
+    """Contexts to work with; to be put back into `_idle`."""
     try:
-        contexts = _idle.pop()
+        return _idle.pop()
     except IndexError:
-        contexts = _Contexts()
-    try:
-        return getattr(contexts, method)(*args)
-    finally:
-        _idle.append(contexts)
+        return _Contexts()
 
 
 def pack(content: bytes) -> bytes:
@@ -155,7 +152,9 @@ def pack(content: bytes) -> bytes:
     if size > MAX_WITH_DICTIONARY:
         return pack_large(content)[0]
     if size >= _MIN_COMPRESSED:
-        packed: bytes = _with_context("compress_small" if size <= _MAX_SMALL else "compress_medium", content)
+        contexts = _take()
+        packed = (contexts.compress_small if size <= _MAX_SMALL else contexts.compress_medium)(content)
+        _idle.append(contexts)
         if len(packed) < size:
             return b"\x02" + packed
     return pack_raw(content)
@@ -171,7 +170,9 @@ def pack_large(content: bytes, look: Look | None = None) -> tuple[bytes, Look]:
     Returns:
         The frame, and the look for the next one.
     """
-    packed, look = _with_context("compress_large", content, look)
+    contexts = _take()
+    packed, look = contexts.compress_large(content, look)
+    _idle.append(contexts)
     return packed if len(packed) < len(content) else pack_raw(content), look
 
 
@@ -208,16 +209,19 @@ def unpack(frame: bytes, where: str) -> bytes:
         if xxhash.xxh32_digest(content) != frame[1:5]:
             raise CorruptStateError(where, "its checksum does not match")
         return content
+    contexts = _take()
     try:
         if kind == ZSTD_DICTIONARY_1:
-            content = _with_context("decompress_dictionary", frame[1:], MAX_WITH_DICTIONARY)
+            content = contexts.decompress_dictionary(frame[1:], MAX_WITH_DICTIONARY)
         elif kind == ZSTD_PLAIN:
-            content = _with_context("decompress_plain", frame)
+            content = contexts.decompress_plain(frame)
         elif kind == ZSTD:
-            content = _with_context("decompress", memoryview(frame)[1:])
+            content = contexts.decompress(memoryview(frame)[1:])
         else:
             raise CorruptStateError(where, f"frame kind {kind} is unknown to this version of langgraph_pgstate")
     except (zstandard.ZstdError, MemoryError) as error:
         # A size that was altered may be one that nobody has room for.
         raise CorruptStateError(where, f"its frame does not decompress ({error})") from error
+    finally:
+        _idle.append(contexts)
     return content

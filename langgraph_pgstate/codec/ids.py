@@ -21,11 +21,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_generator.seed)
 
 
-def new_segment_id(taken: Collection[int] = ()) -> int:
+def new_segment_id(taken: Collection[int] = (), also_taken: Collection[int] = ()) -> int:
     """A positive 31-bit id that is not among those known to be taken."""
-    while (segment_id := _generator.getrandbits(_SEGMENT_BITS)) in taken:
-        pass
-    return segment_id
+    while True:
+        segment_id = _generator.getrandbits(_SEGMENT_BITS)
+        if segment_id not in taken and segment_id not in also_taken:
+            return segment_id
 
 
 def new_revision() -> int:

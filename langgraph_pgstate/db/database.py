@@ -85,7 +85,9 @@ def _options_aside(pool: ConnectionPool[Any] | AsyncConnectionPool[Any] | None, 
     return {**given, "autocommit": True, "connect_timeout": _ASIDE_TIMEOUT}
 
 
-def _delay_after(error: Exception, attempt: int, policy: RetryPolicy, schema: str, *, repairable: bool) -> float:
+def _delay_after(
+    error: Exception, attempt: int, policy: RetryPolicy, schema: str, lent: Connection | AsyncConnection | None
+) -> float:
     """Seconds to wait before the next try, after try number `attempt` failed.
 
     Args:
@@ -93,14 +95,16 @@ def _delay_after(error: Exception, attempt: int, policy: RetryPolicy, schema: st
         attempt: Number of the try that failed, from 1.
         policy: How often and how patiently.
         schema: For the translated error.
-        repairable: Whether a lost connection can be replaced: not when it belongs to the caller.
+        lent: The caller's connection, if there is no other. In her transaction a second try would not stand alone, and
+            a lost connection is hers to replace.
 
     Raises:
         PGStateError: The translated error, when the operation is not to be tried again.
     """
     again = attempt < policy.attempts and is_retryable(error)
-    if again and isinstance(error, psycopg.Error) and is_connection_loss(error):
-        again = repairable
+    if again and lent is not None:
+        is_lost = isinstance(error, psycopg.Error) and is_connection_loss(error)
+        again = not (is_lost or in_transaction(lent))
     if not again:
         raise translate(error, schema) from error
     return policy.delay(attempt, random.random())
@@ -127,13 +131,12 @@ def _raise_if_refused(error: psycopg.Error) -> None:
         raise refused from error
 
 
-def _check_process(process: int) -> None:
-    """Refuse connections that a fork left in two processes: each would read the other's answers."""
-    if os.getpid() != process:
-        raise ConfigurationError(
-            "this saver was made before a fork, and its connections belong to the parent process; make one saver in "
-            "each process, after the fork"
-        )
+def _forked() -> ConfigurationError:
+    """What refuses connections that a fork left in two processes: each would read the other's answers."""
+    return ConfigurationError(
+        "this saver was made before a fork, and its connections belong to the parent process; make one saver in each "
+        "process, after the fork"
+    )
 
 
 class Database:
@@ -155,8 +158,7 @@ class Database:
                 f"a psycopg Connection or ConnectionPool is needed, not {type(source).__name__}"
                 " (AsyncPGStateSaver takes the asynchronous ones)"
             )
-        self._single = source if isinstance(source, psycopg.Connection) else None
-        self._ports: dict[str, Any] = {}
+        self._single = BlockingPort(source) if isinstance(source, psycopg.Connection) else None
         self._lock = threading.Lock()
         self._process = os.getpid()
 
@@ -188,7 +190,7 @@ class Database:
             finally:
                 database._connect = None
                 if database._single is not None:
-                    database._single.close()
+                    database._single.connection.close()
             return
         # A pool tries in the background until its timeout, and keeps the reason to itself.
         try:
@@ -232,7 +234,19 @@ class Database:
         Raises:
             PGStateError: The driver's error, translated.
         """
-        return self._run(True, operation, args, kwargs)
+        attempt = 0
+        while True:
+            try:
+                port, switched = self._acquire()
+                try:
+                    return run_blocking(operation(port, *args, **kwargs))
+                finally:
+                    self._release(port.connection, switched)
+            except _DRIVER_ERRORS as error:
+                attempt += 1
+                delay = _delay_after(error, attempt, self._retry, self.schema, self._lent())
+            time.sleep(delay)
+            self._discard_dead()
 
     def run_once(
         self,
@@ -242,7 +256,14 @@ class Database:
         **kwargs: P.kwargs,
     ) -> T:
         """Run an operation that must not be repeated."""
-        return self._run(False, operation, args, kwargs)
+        try:
+            port, switched = self._acquire()
+            try:
+                return run_blocking(operation(port, *args, **kwargs))
+            finally:
+                self._release(port.connection, switched)
+        except _DRIVER_ERRORS as error:
+            raise translate(error, self.schema) from error
 
     @contextmanager
     def lend(self) -> Iterator[tuple[Connection, Port]]:
@@ -255,15 +276,15 @@ class Database:
             PGStateError: If no connection could be had, or the commit failed; translated.
         """
         try:
-            connection, switched = self._acquire()
+            port, switched = self._acquire()
         except _DRIVER_ERRORS as error:
             raise translate(error, self.schema) from error
         try:
             raised = False
             try:
-                with connection.transaction():
+                with port.connection.transaction():
                     try:
-                        yield connection, self._port(connection)
+                        yield port.connection, port
                     except BaseException:
                         raised = True
                         raise
@@ -272,7 +293,7 @@ class Database:
                     raise
                 raise translate(error, self.schema) from error
         finally:
-            self._release(connection, switched)
+            self._release(port.connection, switched)
 
     def connect_aside(self) -> Aside | None:
         """A connection beside the pool's, made as the pool makes its own; `None` if there is no pool of some.
@@ -289,48 +310,31 @@ class Database:
             raise translate(error, self.schema) from error
         return Aside(BlockingPort(connection), connection, time.monotonic() + self._pool.max_lifetime)
 
-    def _run(
-        self, idempotent: bool, operation: Callable[..., Awaitable[T]], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> T:
-        attempt = 0
-        # In a caller's transaction a second try would not stand alone, and a lost connection is hers to replace.
-        lent = self._single if self._connect is None else None
-        once = not idempotent or (lent is not None and in_transaction(lent))
-        while True:
-            try:
-                connection, switched = self._acquire()
-                try:
-                    return run_blocking(operation(self._port(connection), *args, **kwargs))
-                finally:
-                    self._release(connection, switched)
-            except _DRIVER_ERRORS as error:
-                if once:
-                    raise translate(error, self.schema) from error
-                attempt += 1
-                delay = _delay_after(error, attempt, self._retry, self.schema, repairable=lent is None)
-            time.sleep(delay)
-            self._discard_dead()
-
-    def _acquire(self) -> tuple[Connection, bool]:
+    def _acquire(self) -> tuple[BlockingPort, bool]:
         """A connection on which one statement is one transaction and one round trip, and whether it was switched to be.
 
         psycopg keeps autocommit on the client's side, so switching it costs nothing. Inside a caller's transaction
         nothing is switched: her commit decides.
         """
-        _check_process(self._process)
+        if os.getpid() != self._process:
+            raise _forked()
         if self._pool is not None:
-            connection = self._pool.getconn()
+            port = port_of(self._pool.getconn(), BlockingPort)
         else:
             self._lock.acquire()
             try:
-                connection = self._own_connection()
+                if self._single is None or (self._connect is not None and self._single.connection.closed):
+                    assert self._connect is not None
+                    self._single = BlockingPort(self._connect())
             except BaseException:
                 self._lock.release()
                 raise
+            port = self._single
+        connection = port.connection
         switched = not connection.autocommit and is_idle(connection)
         if switched:
             connection.autocommit = True
-        return connection, switched
+        return port, switched
 
     def _release(self, connection: Connection, switched: bool) -> None:
         try:
@@ -342,14 +346,8 @@ class Database:
             else:
                 self._lock.release()
 
-    def _port(self, connection: Connection) -> BlockingPort:
-        return port_of(connection, BlockingPort, self._ports if self._pool is None else connection.__dict__)
-
-    def _own_connection(self) -> Connection:
-        if self._single is None or (self._connect is not None and self._single.closed):
-            assert self._connect is not None
-            self._single = self._connect()
-        return self._single
+    def _lent(self) -> Connection | None:
+        return self._single.connection if self._single is not None and self._connect is None else None
 
     def _discard_dead(self) -> None:
         # After an outage every idle connection of the pool is dead; without this each retry would meet another one.
@@ -376,8 +374,7 @@ class AsyncDatabase:
                 f"a psycopg AsyncConnection or AsyncConnectionPool is needed, not {type(source).__name__}"
                 " (PGStateSaver takes the blocking ones)"
             )
-        self._single = source if isinstance(source, psycopg.AsyncConnection) else None
-        self._ports: dict[str, Any] = {}
+        self._single = SuspendingPort(source) if isinstance(source, psycopg.AsyncConnection) else None
         self._lock = asyncio.Lock()
         self._process = os.getpid()
 
@@ -404,7 +401,7 @@ class AsyncDatabase:
             finally:
                 database._connect = None
                 if database._single is not None:
-                    await database._single.close()
+                    await database._single.connection.close()
             return
         try:
             await (await psycopg.AsyncConnection.connect(dsn, **options, **_patience(settings))).close()
@@ -441,7 +438,19 @@ class AsyncDatabase:
         **kwargs: P.kwargs,
     ) -> T:
         """Async twin of `Database.run`."""
-        return await self._run(True, operation, args, kwargs)
+        attempt = 0
+        while True:
+            try:
+                port, switched = await self._acquire()
+                try:
+                    return await operation(port, *args, **kwargs)
+                finally:
+                    await self._release(port.connection, switched)
+            except _DRIVER_ERRORS as error:
+                attempt += 1
+                delay = _delay_after(error, attempt, self._retry, self.schema, self._lent())
+            await asyncio.sleep(delay)
+            await self._discard_dead()
 
     async def run_once(
         self,
@@ -451,21 +460,28 @@ class AsyncDatabase:
         **kwargs: P.kwargs,
     ) -> T:
         """Async twin of `Database.run_once`."""
-        return await self._run(False, operation, args, kwargs)
+        try:
+            port, switched = await self._acquire()
+            try:
+                return await operation(port, *args, **kwargs)
+            finally:
+                await self._release(port.connection, switched)
+        except _DRIVER_ERRORS as error:
+            raise translate(error, self.schema) from error
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[tuple[AsyncConnection, Port]]:
         """Async twin of `Database.lend`."""
         try:
-            connection, switched = await self._acquire()
+            port, switched = await self._acquire()
         except _DRIVER_ERRORS as error:
             raise translate(error, self.schema) from error
         try:
             raised = False
             try:
-                async with connection.transaction():
+                async with port.connection.transaction():
                     try:
-                        yield connection, self._port(connection)
+                        yield port.connection, port
                     except BaseException:
                         raised = True
                         raise
@@ -474,7 +490,7 @@ class AsyncDatabase:
                     raise
                 raise translate(error, self.schema) from error
         finally:
-            await self._release(connection, switched)
+            await self._release(port.connection, switched)
 
     async def connect_aside(self) -> Aside | None:
         """Async twin of `Database.connect_aside`."""
@@ -487,43 +503,27 @@ class AsyncDatabase:
             raise translate(error, self.schema) from error
         return Aside(SuspendingPort(connection), connection, time.monotonic() + self._pool.max_lifetime)
 
-    async def _run(
-        self, idempotent: bool, operation: Callable[..., Awaitable[T]], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> T:
-        attempt = 0
-        lent = self._single if self._connect is None else None
-        once = not idempotent or (lent is not None and in_transaction(lent))
-        while True:
-            try:
-                connection, switched = await self._acquire()
-                try:
-                    return await operation(self._port(connection), *args, **kwargs)
-                finally:
-                    await self._release(connection, switched)
-            except _DRIVER_ERRORS as error:
-                if once:
-                    raise translate(error, self.schema) from error
-                attempt += 1
-                delay = _delay_after(error, attempt, self._retry, self.schema, repairable=lent is None)
-            await asyncio.sleep(delay)
-            await self._discard_dead()
-
-    async def _acquire(self) -> tuple[AsyncConnection, bool]:
+    async def _acquire(self) -> tuple[SuspendingPort, bool]:
         """Async twin of `Database._acquire`."""
-        _check_process(self._process)
+        if os.getpid() != self._process:
+            raise _forked()
         if self._pool is not None:
-            connection = await self._pool.getconn()
+            port = port_of(await self._pool.getconn(), SuspendingPort)
         else:
             await self._lock.acquire()
             try:
-                connection = await self._own_connection()
+                if self._single is None or (self._connect is not None and self._single.connection.closed):
+                    assert self._connect is not None
+                    self._single = SuspendingPort(await self._connect())
             except BaseException:
                 self._lock.release()
                 raise
+            port = self._single
+        connection = port.connection
         switched = not connection.autocommit and is_idle(connection)
         if switched:
             await connection.set_autocommit(True)
-        return connection, switched
+        return port, switched
 
     async def _release(self, connection: AsyncConnection, switched: bool) -> None:
         try:
@@ -535,14 +535,8 @@ class AsyncDatabase:
             else:
                 self._lock.release()
 
-    def _port(self, connection: AsyncConnection) -> SuspendingPort:
-        return port_of(connection, SuspendingPort, self._ports if self._pool is None else connection.__dict__)
-
-    async def _own_connection(self) -> AsyncConnection:
-        if self._single is None or (self._connect is not None and self._single.closed):
-            assert self._connect is not None
-            self._single = await self._connect()
-        return self._single
+    def _lent(self) -> AsyncConnection | None:
+        return self._single.connection if self._single is not None and self._connect is None else None
 
     async def _discard_dead(self) -> None:
         if self._pool is not None and not self._pool.closed:

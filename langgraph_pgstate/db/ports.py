@@ -66,11 +66,10 @@ class BlockingPort(_Leaving):
 
     async def fetch(self, query: Query, parameters: Parameters) -> Rows:
         """As `Port` says; without a cursor where nothing speaks against it."""
-        if self._statements.is_direct:
-            with self.connection.lock:
-                answer = self.connection.wait(self._statements.answer(query, parameters))
-            if answer is not None:
-                return self._statements.rows(answer)
+        with self.connection.lock:
+            answer = self.connection.wait(self._statements.answer(query, parameters))
+        if answer is not None:
+            return self._statements.rows(answer)
         cursor = self._execute(query, parameters)
         rows = cursor.fetchall()
         _free_result(cursor)
@@ -78,11 +77,10 @@ class BlockingPort(_Leaving):
 
     async def execute(self, query: Query, parameters: Parameters) -> int:
         """As `Port` says; without a cursor where nothing speaks against it."""
-        if self._statements.is_direct:
-            with self.connection.lock:
-                answer = self.connection.wait(self._statements.answer(query, parameters))
-            if answer is not None:
-                return answer.command_tuples or 0
+        with self.connection.lock:
+            answer = self.connection.wait(self._statements.answer(query, parameters))
+        if answer is not None:
+            return answer.command_tuples or 0
         return self._execute(query, parameters).rowcount
 
     def _execute(self, query: Query, parameters: Parameters) -> psycopg.RawCursor[Any]:
@@ -96,11 +94,10 @@ class BlockingPort(_Leaving):
     async def execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[int]:
         """As `Port` says; a pipeline, without cursors where nothing speaks against it."""
         connection = self.connection
-        if self._statements.is_direct:
-            with connection.lock:
-                touched = connection.wait(self._statements.execute_together(statements, _BEGIN, _COMMIT))
-            if touched is not None:
-                return touched
+        with connection.lock:
+            touched = connection.wait(self._statements.execute_together(statements, _BEGIN, _COMMIT))
+        if touched is not None:
+            return touched
         # Only an explicit BEGIN makes a pipeline one transaction on every server. Inside of one a savepoint, at two
         # round trips more, keeps an error from ending what is the caller's.
         begins = not in_transaction(connection)
@@ -185,11 +182,10 @@ class SuspendingPort(_Leaving):
 
     async def fetch(self, query: Query, parameters: Parameters) -> Rows:
         """As `Port` says; without a cursor where nothing speaks against it."""
-        if self._statements.is_direct:
-            async with self.connection.lock:
-                answer = await self.connection.wait(self._statements.answer(query, parameters))
-            if answer is not None:
-                return self._statements.rows(answer)
+        async with self.connection.lock:
+            answer = await self.connection.wait(self._statements.answer(query, parameters))
+        if answer is not None:
+            return self._statements.rows(answer)
         cursor = await self._execute(query, parameters)
         rows = await cursor.fetchall()
         _free_result(cursor)
@@ -197,11 +193,10 @@ class SuspendingPort(_Leaving):
 
     async def execute(self, query: Query, parameters: Parameters) -> int:
         """As `Port` says; without a cursor where nothing speaks against it."""
-        if self._statements.is_direct:
-            async with self.connection.lock:
-                answer = await self.connection.wait(self._statements.answer(query, parameters))
-            if answer is not None:
-                return answer.command_tuples or 0
+        async with self.connection.lock:
+            answer = await self.connection.wait(self._statements.answer(query, parameters))
+        if answer is not None:
+            return answer.command_tuples or 0
         return (await self._execute(query, parameters)).rowcount
 
     async def _execute(self, query: Query, parameters: Parameters) -> psycopg.AsyncRawCursor[Any]:
@@ -215,11 +210,10 @@ class SuspendingPort(_Leaving):
     async def execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[int]:
         """As `Port` says; a pipeline, without cursors where nothing speaks against it."""
         connection = self.connection
-        if self._statements.is_direct:
-            async with connection.lock:
-                touched = await connection.wait(self._statements.execute_together(statements, _BEGIN, _COMMIT))
-            if touched is not None:
-                return touched
+        async with connection.lock:
+            touched = await connection.wait(self._statements.execute_together(statements, _BEGIN, _COMMIT))
+        if touched is not None:
+            return touched
         begins = not in_transaction(connection)
         frame = psycopg.AsyncRawCursor(connection)
         cursors = []
@@ -284,19 +278,16 @@ class SuspendingPort(_Leaving):
             yield
 
 
-def port_of(connection: Any, kind: type[T], home: dict[str, Any]) -> T:
-    """The port of a connection; kept, because a cursor that meets its query again is half as expensive.
+def port_of(connection: Any, kind: type[T]) -> T:
+    """The port of a pool's connection; kept, because a cursor that meets its query again is half as expensive.
 
-    Args:
-        connection: The connection.
-        kind: Class of the port.
-        home: Where it is kept. A pool's connection keeps it itself: whoever has it has it alone. Savers that
-            are given one connection must not share cursors: each waits for its own calls only.
+    The connection keeps it itself: whoever has it has it alone. A connection that several savers are given is another
+    matter: each waits for its own calls only, and has a port of its own.
     """
-    port = home.get(_PORT)
-    if port is None or port.connection is not connection:
-        port = home[_PORT] = kind(connection)  # type: ignore[call-arg]
-    found: T = port
+    home = connection.__dict__
+    if _PORT not in home:
+        home[_PORT] = kind(connection)  # type: ignore[call-arg]
+    found: T = home[_PORT]
     return found
 
 

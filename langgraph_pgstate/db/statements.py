@@ -62,8 +62,7 @@ class Statements:
         """Whether a statement sent now is a transaction of its own, in an encoding that is known."""
         pgconn = self._connection.pgconn
         return (
-            self._connection.autocommit
-            and pgconn.transaction_status == IDLE
+            pgconn.transaction_status == IDLE
             and pgconn.pipeline_status == _NO_PIPELINE
             and pgconn.parameter_status(b"client_encoding") == b"UTF8"
         )
@@ -94,6 +93,8 @@ class Statements:
         Raises:
             psycopg.Error: What the server says of the first that failed. Nothing was done.
         """
+        if not self.is_direct:
+            return None
         pipeline = _Pipeline(self._connection.pgconn)
         pipeline.add(begin, None)
         preparing: dict[bytes, bytes] = {}
@@ -133,18 +134,16 @@ class Statements:
         Raises:
             psycopg.Error: What the server says.
         """
-        arguments = _encode(query, parameters)
+        arguments = _encode(query, parameters) if self.is_direct else None
         if arguments is None:
             return None
-        values, formats = arguments
         pgconn = self._connection.pgconn
         text = query.text
-        name = self._names.get(text)
-        if name is None and self._is_worth_preparing(text):
+        if text not in self._names and self._is_worth_preparing(text):
             if len(self._names) >= _MAX_PREPARED:
                 return None
             yield from self.prepare(text)
-        self._send(text, values, formats)
+        self._send(text, *arguments)
         answer = (yield from generators.execute(pgconn))[-1]
         if answer.status in _DONE:
             return answer

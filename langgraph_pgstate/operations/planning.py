@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from langgraph_pgstate.codec import frames
-from langgraph_pgstate.codec.ids import new_revision, new_segment_id
+from langgraph_pgstate.codec.ids import new_segment_id
 from langgraph_pgstate.codec.lists import SEGMENT_BYTES, Fresh, Run, arrange
 from langgraph_pgstate.codec.states import (
+    NOTHING,
     Elements,
     Entry,
     Inline,
@@ -44,9 +45,10 @@ class PutPlan:
         request: The put.
         manifest: Where the values will be.
         new_segments: Frames to write, by id.
-        contents: What is in them, by id.
         bases: Revisions of the checkpoints that values are inherited from, by id; they must still be there, unchanged.
         parent: The parent's manifest, if it was known.
+        contents: What is in the new segments, by id.
+        missing: Channels whose values are inherited, but were found nowhere.
         is_complete: Whether everything inherited was found; if not, nothing is planned and the database must be asked.
         tried: Whether the plan was sent already; its ids may then be taken.
         note: What companions want noted with the checkpoint; begun anew each time it is sent.
@@ -58,17 +60,17 @@ class PutPlan:
     bases: dict[str, int]
     parent: Manifest | None = None
     contents: dict[int, bytes] = field(default_factory=dict)
+    missing: Sequence[str] = ()
     is_complete: bool = True
     tried: bool = False
     note: Note | None = None
 
     def with_new_ids(self) -> PutPlan:
         """The same plan with other ids for its new segments."""
-        taken = set(self.manifest.segment_ids())
-        ids = {}
+        taken = self.manifest.positions()
+        ids: dict[int, int] = {}
         for old in self.new_segments:
-            ids[old] = new_segment_id(taken)
-            taken.add(ids[old])
+            ids[old] = new_segment_id(taken, ids.values())
         entries = {channel: _renumber(entry, ids) for channel, entry in self.manifest.entries.items()}
         return replace(
             self,
@@ -77,16 +79,12 @@ class PutPlan:
             contents={ids[old]: content for old, content in self.contents.items()},
         )
 
-    def draw_revision(self) -> None:
-        """Draw the row's revision; for each time the plan is sent."""
-        self.manifest.revision = new_revision()
-
     def parameters(self, codec: ValueCodec, touch_thread: bool) -> dict[str, Any]:
         """Parameters of the variant of `put_checkpoint` that stores the plan."""
         request = self.request
         checkpoint = request.checkpoint
         thread_id, checkpoint_ns, checkpoint_id = request.address
-        segment_ids = self.manifest.segment_ids()
+        manifest = self.manifest
         unknown = unknown_keys(checkpoint)
         extra = {key: codec.dumps(key, checkpoint[key]) for key in unknown} if unknown else {}
         parameters = {
@@ -94,10 +92,10 @@ class PutPlan:
             "checkpoint_ns": checkpoint_ns,
             "checkpoint_id": checkpoint_id,
             "parent_checkpoint_id": request.parent.checkpoint_id if request.parent else None,
-            "revision": self.manifest.revision,
-            "segment_ids": segment_ids,
+            "revision": manifest.revision,
+            "segment_ids": manifest.segment_ids(),
             "metadata": request.metadata,
-            "state": encode_state(checkpoint, self.manifest, segment_ids, extra, request.exact_metadata),
+            "state": encode_state(checkpoint, manifest, extra, request.exact_metadata),
             "state_version": request.states.version,
             **(request.columns if touch_thread else request.columns_without_owner),
         }
@@ -113,11 +111,6 @@ class PutPlan:
         """Parameters that hand over any number of new segments, or none."""
         data = list(self.new_segments.values())
         return {"new_ids": list(self.new_segments), **end_to_end(data, "new_data", "new_starts", "new_lengths")}
-
-    @property
-    def base(self) -> tuple[str, int] | None:
-        """Id and revision of the one checkpoint that segments are inherited from."""
-        return next(iter(self.bases.items())) if len(self.bases) == 1 else None
 
 
 def plan_put(
@@ -141,24 +134,33 @@ def plan_put(
     values = request.checkpoint["channel_values"]
     # The plan's manifest outlives the put; the caller's dict may change.
     versions = dict(request.checkpoint["channel_versions"])
-    inherited, missing = find_inherited(codec, request, parent, others)
-    if others is None and (missing or (request.parent is not None and parent is None)):
-        return PutPlan(request, Manifest(versions, {}), {}, {}, parent, is_complete=False)
-    parent_id = request.parent.checkpoint_id if request.parent else None
     entries: dict[str, Entry] = {}
     bases: dict[str, int] = {}
-    writer = _SegmentWriter(codec, [*([parent] if parent else ()), *(others or {}).values()])
-    for channel in versions:
-        if channel in inherited:
-            entry, home, revision = inherited[channel]
-            if isinstance(entry, Scalar | Inline | Slice | Elements):
-                entries[channel] = writer.settle(channel, entry) if isinstance(entry, Inline) else entry
-                _rest_on(bases, home, revision)
-        elif channel in values:
-            value = values[channel]
-            if codec.is_inline(value):
-                entries[channel] = Scalar(value)
+    missing: list[str] = []
+    parent_id = request.parent.checkpoint_id if request.parent else None
+    if others is None and parent_id and parent is None:
+        return PutPlan(request, Manifest(versions, {}), {}, {}, is_complete=False)
+    homes = [(parent_id, parent)] if parent_id and parent else []
+    if others:
+        homes += others.items()
+    writer = _SegmentWriter(codec, parent.positions() if parent else ())
+    for channel, version in versions.items():
+        value = values.get(channel, NOTHING)
+        if type(value) is not list and codec.is_inline(value):
+            entries[channel] = Scalar(value)
+            continue
+        if channel not in request.new_versions:
+            found = _find(channel, version, homes)
+            if found is not None:
+                entry, home, revision = found
+                if isinstance(entry, Entry):
+                    entries[channel] = writer.settle(channel, entry) if type(entry) is Inline else entry
+                    _rest_on(bases, home, revision)
                 continue
+            if others is None:
+                return PutPlan(request, Manifest(versions, {}), {}, {}, parent, is_complete=False)
+            missing.append(channel)
+        if value is not NOTHING:
             base = parent.entries.get(channel) if parent is not None else None
             entries[channel], builds_on_base = writer.store(channel, value, base)
             if builds_on_base and parent is not None and parent_id:
@@ -168,7 +170,7 @@ def plan_put(
         if channel not in versions and codec.is_inline(value):
             entries[identifier("channel name", channel)] = Scalar(value)
     writer.finish(entries)
-    return PutPlan(request, Manifest(versions, entries), writer.segments, bases, parent, writer.contents)
+    return PutPlan(request, Manifest(versions, entries), writer.segments, bases, parent, writer.contents, missing)
 
 
 def _rest_on(bases: dict[str, int], checkpoint_id: str, revision: int) -> None:
@@ -177,39 +179,13 @@ def _rest_on(bases: dict[str, int], checkpoint_id: str, revision: int) -> None:
         bases[checkpoint_id] = _NO_REVISION
 
 
-def find_inherited(
-    codec: ValueCodec, request: PutRequest, parent: Manifest | None, others: Mapping[str, Manifest] | None
-) -> tuple[dict[str, tuple[Entry | object, str, int]], list[str]]:
-    """Where the values are that a put does not bring.
-
-    Returns:
-        By channel, the entry with id and revision of the checkpoint that has it; and the channels found nowhere.
-    """
-    values = request.checkpoint["channel_values"]
-    parent_id = request.parent.checkpoint_id if request.parent else None
-    found = {}
-    missing = []
-    for channel, version in request.checkpoint["channel_versions"].items():
-        if channel in request.new_versions or (channel in values and codec.is_inline(values[channel])):
-            continue
-        entry, home, revision = _find(channel, version, parent_id, parent, others)
-        if entry is None:
-            missing.append(channel)
-        else:
-            found[channel] = (entry, home, revision)
-    return found, missing
-
-
-def _find(
-    channel: str, version: Any, parent_id: str | None, parent: Manifest | None, others: Mapping[str, Manifest] | None
-) -> tuple[Entry | object | None, str, int]:
+def _find(channel: str, version: Any, homes: Sequence[tuple[str, Manifest]]) -> tuple[Entry | object, str, int] | None:
     """A channel's entry at a version, with id and revision of the checkpoint that has it."""
-    if parent is not None and parent_id and (entry := parent.entry(channel, version)) is not None:
-        return entry, parent_id, parent.revision
-    for home, manifest in (others or {}).items():
-        if (entry := manifest.entry(channel, version)) is not None:
+    for home, manifest in homes:
+        entry = manifest.entry(channel, version)
+        if entry is not None:
             return entry, home, manifest.revision
-    return None, "", 0
+    return None
 
 
 class _SegmentWriter:
@@ -217,13 +193,12 @@ class _SegmentWriter:
 
     Args:
         codec: Encodes values.
-        bases: Manifests of which the put may inherit: its new segments have other ids than theirs.
+        taken: Ids of segments that the put is likely to inherit: its new ones have others.
     """
 
-    def __init__(self, codec: ValueCodec, bases: Sequence[Manifest]) -> None:
+    def __init__(self, codec: ValueCodec, taken: Collection[int]) -> None:
         self._codec = codec
-        self._bases = bases
-        self._taken: set[int] | None = None
+        self._taken = taken
         self.segments: dict[int, bytes] = {}
         self.contents: dict[int, bytes] = {}
         self._shared: list[tuple[str, str, bytes]] = []
@@ -294,27 +269,26 @@ class _SegmentWriter:
 
     def _store_elements(self, channel: str, elements: Sequence[Any]) -> list[Run]:
         runs = []
-        start = 0
-        pending: list[bytes] = []
+        parts: list[bytes] = []
         size = 0
         are_plain = True
-        for index, element in enumerate(elements):
+        for element in elements:
+            if size >= SEGMENT_BYTES:
+                runs.append(self._add_elements(parts, size, are_plain))
+                parts, size, are_plain = [], 0, True
             encoded, is_plain = self._codec.encode_element(channel, element)
-            pending.append(encoded)
+            parts.append(encoded)
             size += len(encoded)
             are_plain = are_plain and is_plain
-            if size >= SEGMENT_BYTES or index == len(elements) - 1:
-                count = index + 1 - start
-                content = b"".join([PLAIN_MARK if are_plain else b"", array_header(count), *pending])
-                runs.append(Run(self._add(content), 0, count, size))
-                start, pending, size, are_plain = index + 1, [], 0, True
+        runs.append(self._add_elements(parts, size, are_plain))
         return runs
 
+    def _add_elements(self, parts: Sequence[bytes], size: int, are_plain: bool) -> Run:
+        content = b"".join([PLAIN_MARK if are_plain else b"", array_header(len(parts)), *parts])
+        return Run(self._add(content), 0, len(parts), size)
+
     def _add(self, content: bytes, frame: bytes | None = None) -> int:
-        if self._taken is None:
-            self._taken = set().union(*[base.segment_ids() for base in self._bases])
-        segment_id = new_segment_id(self._taken)
-        self._taken.add(segment_id)
+        segment_id = new_segment_id(self._taken, self.segments)
         self.segments[segment_id] = frames.pack(content) if frame is None else frame
         self.contents[segment_id] = content
         return segment_id

@@ -74,7 +74,13 @@ class PutRequest:
     def columns_without_owner(self) -> dict[str, Any]:
         """The same for less, where the thread's row is left alone."""
         if self._columns is None:
-            self._columns = _columns(self.labels)
+            labels = self.labels
+            step = labels.get("step")
+            self._columns = {
+                "run_id": _text_or_none(labels.get("run_id")),
+                "source": _text_or_none(labels.get("source")),
+                "step": step if type(step) is int and abs(step) <= _INT4_MAX else None,
+            }
         return self._columns
 
 
@@ -135,15 +141,6 @@ def run_id_of(config: Mapping[str, Any]) -> str | None:
         if found is not None:
             return _text_or_none(str(found))
     return None
-
-
-def _columns(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    step = metadata.get("step")
-    return {
-        "run_id": _text_or_none(metadata.get("run_id")),
-        "source": _text_or_none(metadata.get("source")),
-        "step": step if type(step) is int and abs(step) <= _INT4_MAX else None,
-    }
 
 
 def _owner(request: PutRequest) -> dict[str, str | None]:

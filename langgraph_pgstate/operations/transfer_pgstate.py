@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from langgraph_pgstate.codec.batches import Write, pack_writes
+from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.codec.metadata import join_metadata, split_metadata
 from langgraph_pgstate.codec.opaque import Encoded, OpaqueCodec, digest, join_elements, plain_value
 from langgraph_pgstate.codec.states import Elements, Entry, Inline, Manifest, Scalar, Slice, State, decode_state
@@ -214,7 +215,7 @@ class PGStateStore:
         # Nobody is going to read it from this process's memory.
         plan.contents.clear()
         created_at = _time(record.head.get("ts"))
-        plan.draw_revision()
+        plan.manifest.revision = new_revision()
         sent = plan.parameters(self._codec, touch_thread=True)
         row = {name: sent[name] for name in ("checkpoint_id", "parent_checkpoint_id", "run_id", "source", "step")}
         row["created_at"] = created_at.isoformat() if created_at else None

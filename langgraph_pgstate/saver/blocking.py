@@ -257,7 +257,7 @@ class PGStateSaver(CommonSaver):
     def _get_tuple(self, address: Address) -> CheckpointTuple | None:
         try:
             found = self._run(
-                checkpoints.get_tuple, self._queries, self._codec, address, self._knowledge.heads.get(address)
+                checkpoints.get_tuple, self._queries, self._codec, address, self._knowledge.cache.known(address)
             )
             return None if found is None else self._load(found)
         except CorruptStateError as error:

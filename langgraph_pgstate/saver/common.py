@@ -22,7 +22,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from langgraph_pgstate.cache import HeadCache, ManifestCache, Touches
+from langgraph_pgstate.cache import Cache, Touches
 from langgraph_pgstate.codec.states import Manifest
 from langgraph_pgstate.codec.values import ValueCodec, encodes_as_utf8
 from langgraph_pgstate.errors import ConfigurationError
@@ -57,8 +57,7 @@ _MANY_ELEMENTS = 200
 class Knowledge:
     """What the clones of one saver share: what it remembers, and whether the schema was looked at."""
 
-    cache: ManifestCache = field(default_factory=ManifestCache)
-    heads: HeadCache = field(default_factory=HeadCache)
+    cache: Cache = field(default_factory=Cache)
     touches: Touches = field(default_factory=lambda: Touches(_TOUCH_SECONDS))
     schema_checked: bool = False
 
@@ -137,16 +136,15 @@ class CommonSaver(BaseCheckpointSaver[str]):
         request = request_put(self._codec, config, checkpoint, metadata, new_versions, self._thread_keys)
         request.states = self._states
         if self._companion is not None and request.address.checkpoint_ns and (root := root_of(request, metadata)):
-            request.root = self._knowledge.cache.get(root)
-        return request, self._knowledge.cache.get(request.parent) if request.parent else None
+            request.root = self._knowledge.cache.manifest(root)
+        return request, self._knowledge.cache.manifest(request.parent) if request.parent else None
 
     def _is_touch_due(self, address: Address, plan: PutPlan) -> bool:
         return plan.request.parent is None or self._knowledge.touches.is_due(address.thread_id, time.monotonic())
 
     def _note_put(self, plan: PutPlan, touched: bool) -> RunnableConfig:
         address = plan.request.address
-        self._knowledge.cache.put(address, plan.manifest)
-        self._knowledge.heads.advance(address, plan.manifest, plan.contents, plan.base)
+        self._knowledge.cache.note_put(address, plan.manifest, plan.contents, plan.bases)
         if touched:
             self._knowledge.touches.note(address.thread_id, time.monotonic())
         if self._companion is not None and not plan.request.is_unaccompanied:
@@ -159,9 +157,8 @@ class CommonSaver(BaseCheckpointSaver[str]):
         loaded, manifest = load_tuple(self._codec, *found)
         row = found[0]
         if self._states.is_current(row.state_version):
-            manifest.learn_from(self._knowledge.cache.get(row.address))
-            self._knowledge.cache.put(row.address, manifest)
-            self._knowledge.heads.note(row.address, row.revision, found[1].contents)
+            manifest.learn_from(self._knowledge.cache.manifest(row.address))
+            self._knowledge.cache.note_read(row.address, manifest, found[1].contents)
             return loaded
         # What of it is not as it is stored must not be inherited: the put that follows asks the database.
         return self._states.upcast(loaded, row.state_version)
@@ -177,7 +174,6 @@ class CommonSaver(BaseCheckpointSaver[str]):
     def _forget(self, *thread_ids: str) -> None:
         for thread_id in thread_ids:
             self._knowledge.cache.discard_thread(thread_id)
-            self._knowledge.heads.discard_thread(thread_id)
             self._knowledge.touches.forget(thread_id)
             if self._companion is not None:
                 forget_thread(self._companion, thread_id)

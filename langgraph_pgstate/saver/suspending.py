@@ -224,7 +224,7 @@ class AsyncPGStateSaver(CommonSaver):
     async def _get_tuple(self, address: Address) -> CheckpointTuple | None:
         try:
             found = await self._run(
-                checkpoints.get_tuple, self._queries, self._codec, address, self._knowledge.heads.get(address)
+                checkpoints.get_tuple, self._queries, self._codec, address, self._knowledge.cache.known(address)
             )
             if found is None:
                 return None
