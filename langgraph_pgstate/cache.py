@@ -17,7 +17,6 @@ from langgraph_pgstate.codec.states import Elements, Inline, Manifest
 from langgraph_pgstate.operations.addresses import Address
 from langgraph_pgstate.operations.reading import Known
 
-_DEFAULT_BYTES: Final = 128 * 1024 * 1024
 # Of a namespace so many checkpoints are known: whoever goes on from an older one reads that first.
 _CHECKPOINTS: Final = 16
 _NAMESPACE_BYTES: Final = 800
@@ -57,7 +56,7 @@ class Cache:
     The lock is held for dictionary operations only, never while the database works.
     """
 
-    def __init__(self, max_bytes: int = _DEFAULT_BYTES) -> None:
+    def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._namespaces: OrderedDict[tuple[str, str], _Namespace] = OrderedDict()

@@ -39,6 +39,7 @@ from langgraph_pgstate.recorder import AsyncRecorder, Recorder
 from langgraph_pgstate.runs import AsyncRuns, Runs
 from langgraph_pgstate.saver import AsyncPGStateSaver, Guard, PGStateSaver
 from langgraph_pgstate.settings import (
+    DEFAULT_CACHE_BYTES,
     DEFAULT_EMBEDDED_PATH,
     DEFAULT_LEASE_TTL,
     DEFAULT_SCHEMA,
@@ -171,6 +172,8 @@ class PGState(_State):
         wait_timeout: Seconds that it waits.
         tombstones_for: How long late writes to a deleted thread are refused: a day with a guard, not at all without
             one, if left out.
+        cache_bytes: How much of what was written and read last is kept in memory, so that it need not be fetched again:
+            128 MB if left out, 0 for nothing, which costs each put a round trip more.
         thread_ttl: How long new threads are kept after they were touched last, if not told otherwise by
             `threads.set_ttl` or `threads.expire`; for ever if left out. `maintain` deletes them then.
 
@@ -217,6 +220,7 @@ class PGState(_State):
         on_busy: str = "raise",
         wait_timeout: float = DEFAULT_WAIT_TIMEOUT,
         tombstones_for: timedelta | None = None,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
         thread_ttl: timedelta | None = None,
     ) -> None:
         self._queries = queries(check_schema_name(schema))
@@ -242,6 +246,7 @@ class PGState(_State):
             on_busy=on_busy,
             wait_timeout=wait_timeout,
             tombstones_for=tombstones_for,
+            cache_bytes=cache_bytes,
         )
 
     @classmethod
@@ -268,6 +273,7 @@ class PGState(_State):
         on_busy: str = "raise",
         wait_timeout: float = DEFAULT_WAIT_TIMEOUT,
         tombstones_for: timedelta | None = None,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
         thread_ttl: timedelta | None = None,
     ) -> Iterator[Self]:
         """Connect; write what still waits and disconnect at the end of the `with` block.
@@ -292,6 +298,7 @@ class PGState(_State):
             on_busy: What a run does when another holds the lease: `raise` or `wait`.
             wait_timeout: Seconds that it waits.
             tombstones_for: How long late writes to a deleted thread are refused.
+            cache_bytes: How much is kept in memory of what was written and read last.
             thread_ttl: How long new threads are kept after they were touched last.
 
         Raises:
@@ -317,6 +324,7 @@ class PGState(_State):
                 on_busy=on_busy,
                 wait_timeout=wait_timeout,
                 tombstones_for=tombstones_for,
+                cache_bytes=cache_bytes,
                 thread_ttl=thread_ttl,
             )
             try:
@@ -441,6 +449,7 @@ class AsyncPGState(_State):
         on_busy: str = "raise",
         wait_timeout: float = DEFAULT_WAIT_TIMEOUT,
         tombstones_for: timedelta | None = None,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
         thread_ttl: timedelta | None = None,
     ) -> None:
         self._queries = queries(check_schema_name(schema))
@@ -468,6 +477,7 @@ class AsyncPGState(_State):
             on_busy=on_busy,
             wait_timeout=wait_timeout,
             tombstones_for=tombstones_for,
+            cache_bytes=cache_bytes,
         )
 
     @classmethod
@@ -494,6 +504,7 @@ class AsyncPGState(_State):
         on_busy: str = "raise",
         wait_timeout: float = DEFAULT_WAIT_TIMEOUT,
         tombstones_for: timedelta | None = None,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
         thread_ttl: timedelta | None = None,
     ) -> AsyncIterator[Self]:
         """Async twin of `PGState.open`."""
@@ -518,6 +529,7 @@ class AsyncPGState(_State):
                 on_busy=on_busy,
                 wait_timeout=wait_timeout,
                 tombstones_for=tombstones_for,
+                cache_bytes=cache_bytes,
                 thread_ttl=thread_ttl,
             )
             try:

@@ -8,15 +8,15 @@ from typing import Any
 import psycopg
 import pytest
 from samples import checkpoint_of, config_of, forget, id_of, messages, put_values, values_of
-from support import COLOURS
+from support import COLOURS, open_saver
 
-from langgraph_pgstate import PGStateSaver, cache
+from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver, cache
 from langgraph_pgstate.cache import Cache
 from langgraph_pgstate.codec import frames
 from langgraph_pgstate.codec.lists import Run
 from langgraph_pgstate.codec.states import Elements, Manifest, Slice
 from langgraph_pgstate.codec.values import Marks
-from langgraph_pgstate.errors import CorruptStateError
+from langgraph_pgstate.errors import ConfigurationError, CorruptStateError
 from langgraph_pgstate.operations import planning
 from langgraph_pgstate.operations.addresses import Address, address_of
 
@@ -307,3 +307,31 @@ def test_no_more_is_kept_than_is_allowed() -> None:
     for thread in [*kept(), 15, 25]:
         known.discard_thread(f"t{thread}")
     assert known._bytes == 0
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 30_000])
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_a_saver_may_be_told_to_keep_little_or_nothing(
+    colour: type, cache_bytes: int, dsn: str, schema: str
+) -> None:
+    """What it does not know it asks for."""
+    async with open_saver(colour, dsn, schema, cache_bytes=cache_bytes) as modest:
+        config: Any = config_of()
+        for count in (90, 91, 120):
+            values = {"messages": messages(0, count), "document": large(count)}
+            config = await asyncio.to_thread(put_values, modest, config, values)
+            assert await asyncio.to_thread(values_of, modest, config) == values
+            assert modest._knowledge.cache._bytes <= cache_bytes
+
+
+async def test_the_whole_state_may_be_told_so_too(dsn: str, schema: str) -> None:
+    with PGState.open(dsn, schema=schema, cache_bytes=7) as state:
+        assert state.saver._knowledge.cache._max_bytes == 7
+    async with AsyncPGState.open(dsn, schema=schema, cache_bytes=8) as suspending:
+        assert suspending.saver._knowledge.cache._max_bytes == 8
+
+
+@pytest.mark.parametrize("cache_bytes", [-1, 1.5, True, None, "1 GB"])
+def test_what_is_no_number_of_bytes_is_refused(cache_bytes: Any, connection: psycopg.Connection) -> None:
+    with pytest.raises(ConfigurationError, match="cache_bytes"):
+        PGStateSaver(connection, cache_bytes=cache_bytes)

@@ -51,6 +51,7 @@ from langgraph_pgstate.operations.writes import put_writes, request_writes
 from langgraph_pgstate.origins import Origin
 from langgraph_pgstate.saver.common import CommonSaver, Guard, run_ids_of
 from langgraph_pgstate.settings import (
+    DEFAULT_CACHE_BYTES,
     DEFAULT_EMBEDDED_PATH,
     DEFAULT_LEASE_TTL,
     DEFAULT_SCHEMA,
@@ -99,6 +100,8 @@ class PGStateSaver(CommonSaver):
         wait_timeout: Seconds that it waits.
         tombstones_for: How long late writes to a deleted thread are refused, and its id not used again unless it is
             revived: a day with a guard, not at all without one, if left out.
+        cache_bytes: How much of what was written and read last is kept in memory, so that it need not be fetched again:
+            128 MB if left out, 0 for nothing, which costs each put a round trip more.
 
     Raises:
         ConfigurationError: If `connection` is of another kind, or `schema` is no plain identifier.
@@ -131,10 +134,11 @@ class PGStateSaver(CommonSaver):
         on_busy: str = "raise",
         wait_timeout: float = DEFAULT_WAIT_TIMEOUT,
         tombstones_for: timedelta | None = None,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> None:
         states = StateVersions(state_version, upcasters)
         settings = GuardSettings.of(guard, lease_ttl, on_busy, wait_timeout, tombstones_for)
-        self._prepare(schema, serde, companion, thread_keys, states, on_corrupt, settings)
+        self._prepare(schema, serde, companion, thread_keys, states, on_corrupt, settings, cache_bytes)
         self._database = (
             connection if isinstance(connection, Database) else Database(connection, schema=schema, retry=retry)
         )
@@ -161,6 +165,7 @@ class PGStateSaver(CommonSaver):
         on_busy: str = "raise",
         wait_timeout: float = DEFAULT_WAIT_TIMEOUT,
         tombstones_for: timedelta | None = None,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> Iterator[Self]:
         """Connect, and disconnect at the end of the `with` block.
 
@@ -182,6 +187,7 @@ class PGStateSaver(CommonSaver):
             on_busy: What a run does when another holds the lease: `raise` or `wait`.
             wait_timeout: Seconds that it waits.
             tombstones_for: How long late writes to a deleted thread are refused.
+            cache_bytes: How much is kept in memory of what was written and read last.
 
         Raises:
             UnavailableError: If the server does not answer.
@@ -203,6 +209,7 @@ class PGStateSaver(CommonSaver):
                 on_busy=on_busy,
                 wait_timeout=wait_timeout,
                 tombstones_for=tombstones_for,
+                cache_bytes=cache_bytes,
             )
             try:
                 yield saver

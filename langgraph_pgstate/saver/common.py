@@ -57,7 +57,7 @@ _MANY_ELEMENTS = 200
 class Knowledge:
     """What the clones of one saver share: what it remembers, and whether the schema was looked at."""
 
-    cache: Cache = field(default_factory=Cache)
+    cache: Cache
     touches: Touches = field(default_factory=lambda: Touches(_TOUCH_SECONDS))
     schema_checked: bool = False
 
@@ -84,13 +84,16 @@ class CommonSaver(BaseCheckpointSaver[str]):
         states: StateVersions,
         on_corrupt: str,
         guards: GuardSettings,
+        cache_bytes: int,
     ) -> None:
         if on_corrupt not in ("raise", "previous"):
             raise ConfigurationError(f'on_corrupt is "raise" or "previous", not {on_corrupt!r}')
+        if type(cache_bytes) is not int or cache_bytes < 0:
+            raise ConfigurationError(f"cache_bytes is a number of bytes, 0 or more, not {cache_bytes!r}")
         self._codec = ValueCodec(serde)
         super().__init__(serde=self._codec.serde)
         self._queries = queries(check_schema_name(schema))
-        self._knowledge = Knowledge()
+        self._knowledge = Knowledge(Cache(cache_bytes))
         self._companion = companion
         self._thread_keys = thread_keys or ThreadKeys()
         self._states = states

@@ -51,6 +51,7 @@ from langgraph_pgstate.operations.writes import put_writes, request_writes
 from langgraph_pgstate.origins import Origin
 from langgraph_pgstate.saver.common import HEAVY_BYTES, CommonSaver, Guard, is_heavy, is_large, run_ids_of
 from langgraph_pgstate.settings import (
+    DEFAULT_CACHE_BYTES,
     DEFAULT_EMBEDDED_PATH,
     DEFAULT_LEASE_TTL,
     DEFAULT_SCHEMA,
@@ -96,6 +97,8 @@ class AsyncPGStateSaver(CommonSaver):
         wait_timeout: Seconds that it waits.
         tombstones_for: How long late writes to a deleted thread are refused, and its id not used again unless it is
             revived: a day with a guard, not at all without one, if left out.
+        cache_bytes: How much of what was written and read last is kept in memory, so that it need not be fetched again:
+            128 MB if left out, 0 for nothing, which costs each put a round trip more.
 
     Raises:
         ConfigurationError: If `connection` is of another kind, or `schema` is no plain identifier.
@@ -123,10 +126,11 @@ class AsyncPGStateSaver(CommonSaver):
         on_busy: str = "raise",
         wait_timeout: float = DEFAULT_WAIT_TIMEOUT,
         tombstones_for: timedelta | None = None,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> None:
         states = StateVersions(state_version, upcasters)
         settings = GuardSettings.of(guard, lease_ttl, on_busy, wait_timeout, tombstones_for)
-        self._prepare(schema, serde, companion, thread_keys, states, on_corrupt, settings)
+        self._prepare(schema, serde, companion, thread_keys, states, on_corrupt, settings, cache_bytes)
         self._database = (
             connection
             if isinstance(connection, AsyncDatabase)
@@ -159,6 +163,7 @@ class AsyncPGStateSaver(CommonSaver):
         on_busy: str = "raise",
         wait_timeout: float = DEFAULT_WAIT_TIMEOUT,
         tombstones_for: timedelta | None = None,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> AsyncIterator[Self]:
         """Async twin of `PGStateSaver.from_conn_string`."""
         check_schema_name(schema)
@@ -179,6 +184,7 @@ class AsyncPGStateSaver(CommonSaver):
                 on_busy=on_busy,
                 wait_timeout=wait_timeout,
                 tombstones_for=tombstones_for,
+                cache_bytes=cache_bytes,
             )
             try:
                 yield saver
