@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final
 
-from langgraph_pgstate.codec.states import Elements, Inline, Manifest
+from langgraph_pgstate.codec.states import Elements, Inline, Manifest, Scalar
 from langgraph_pgstate.operations.addresses import Address
 from langgraph_pgstate.operations.reading import Known
 
-# Of a namespace so many checkpoints are known: whoever goes on from an older one reads that first.
+# Of a namespace so many checkpoints are known: whoever goes on from an older one has read it, or asks for it.
 _CHECKPOINTS: Final = 16
 _NAMESPACE_BYTES: Final = 800
 _ENTRY_BYTES: Final = 400
@@ -32,7 +32,8 @@ class _Namespace:
     """What is known of one namespace of a thread.
 
     Attributes:
-        manifests: Manifests of some checkpoints and their sizes, by id, in the order in which they were noted.
+        manifests: Manifests of some checkpoints and their sizes, by id; those that were noted last, or a child of which
+            was, come last.
         head: Id of the checkpoint that was noted last.
         known: What its segments hold; `None` if that is too much.
         contents_bytes: Size of those contents.
@@ -98,6 +99,10 @@ class Cache:
                 contents = {**before.contents, **contents}
                 missing = before.missing
                 contents_bytes += namespace.contents_bytes
+            for base in bases:
+                if base in namespace.manifests:
+                    # The next ones may fork from it, too.
+                    namespace.manifests[base] = namespace.manifests.pop(base)
             if len(contents) + len(missing) != len(ids):
                 # Not everything is inherited that the head referred to, or more than that.
                 contents = {id: contents[id] for id in ids if id in contents}
@@ -151,17 +156,18 @@ class Cache:
             # It would drive out what many others need.
             contents_bytes = 0
         checkpoint_id = address.checkpoint_id
-        grown = size + contents_bytes - namespace.contents_bytes
+        before = namespace.bytes
+        namespace.bytes += size + contents_bytes - namespace.contents_bytes
         if checkpoint_id in manifests:
-            grown -= manifests.pop(checkpoint_id)[1]
-        elif len(manifests) == _CHECKPOINTS:
-            grown -= manifests.pop(next(iter(manifests)))[1]
+            namespace.bytes -= manifests.pop(checkpoint_id)[1]
         manifests[checkpoint_id] = (manifest, size)
+        # One namespace must not drive out all others; nor itself, as long as there is room for its head.
+        while len(manifests) > _CHECKPOINTS or (namespace.bytes > self._max_bytes // 2 and len(manifests) > 1):
+            namespace.bytes -= manifests.pop(next(iter(manifests)))[1]
         namespace.head = checkpoint_id
         namespace.known = None if is_too_much else known
         namespace.contents_bytes = contents_bytes
-        namespace.bytes += grown
-        self._bytes += grown
+        self._bytes += namespace.bytes - before
         while self._bytes > self._max_bytes:
             self._discard(next(iter(self._namespaces)))
 
@@ -178,7 +184,7 @@ def _size_of_all(contents: Mapping[int, bytes]) -> int:
 
 
 def _size_of(manifest: Manifest) -> int:
-    size = _ENTRY_BYTES + len(manifest.entries) * _RUN_BYTES
+    size = _ENTRY_BYTES + (len(manifest.entries) + len(manifest.versions)) * _RUN_BYTES
     for entry in manifest.entries.values():
         if type(entry) is Elements:
             size += len(entry.runs) * _RUN_BYTES
@@ -186,6 +192,8 @@ def _size_of(manifest: Manifest) -> int:
                 size += len(entry.marks.digests) + len(entry.marks.blocks) * _BLOCK_BYTES
         elif type(entry) is Inline:
             size += len(entry.data)
+        elif type(entry) is Scalar and type(entry.value) is str:
+            size += len(entry.value)
     return size
 
 

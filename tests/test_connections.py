@@ -956,3 +956,103 @@ async def open_and_close(colour: type, dsn: str, pool: bool) -> None:
             return
     async with AsyncPGStateSaver.from_conn_string(dsn, pool=pool):
         return
+
+
+async def on_lent(colour: type, dsn: str, operation: Any, *, begins: bool = False) -> None:
+    """Run an operation on a connection of the caller's, in a transaction of hers or outside of one."""
+    retry = RetryPolicy(attempts=5, base_delay=0.001)
+    if colour is PGStateSaver:
+        with psycopg.connect(dsn, autocommit=True) as own:
+            if begins:
+                own.execute("BEGIN")
+            await asyncio.to_thread(Database(own, schema="pgstate", retry=retry).run, operation)
+        return
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as own:
+        if begins:
+            await own.execute("BEGIN")
+        await AsyncDatabase(own, schema="pgstate", retry=retry).run(operation)
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_what_began_in_a_callers_transaction_is_not_repeated_outside_of_it(colour: type, dsn: str) -> None:
+    """Even if that is over when it fails.
+
+    Guard: whether there is one is looked at before, not after.
+    """
+    tries = []
+
+    async def operation(port: Port) -> None:
+        tries.append(port.is_in_transaction)
+        done = port.connection.execute("ROLLBACK")
+        if colour is not PGStateSaver:
+            await done
+        raise psycopg.errors.SerializationFailure("lost a race")
+
+    with pytest.raises(ConflictError):
+        await on_lent(colour, dsn, operation, begins=True)
+    assert tries == [True]
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_on_a_callers_connection_a_lost_race_is_repeated_but_not_a_lost_connection(
+    colour: type, dsn: str
+) -> None:
+    """A connection that is lost is hers to replace."""
+    tries = []
+
+    async def operation(port: Port) -> None:
+        tries.append(port)
+        if len(tries) < 3:
+            raise psycopg.errors.SerializationFailure("lost a race")
+        raise psycopg.OperationalError("the connection is lost")
+
+    with pytest.raises(UnavailableError):
+        await on_lent(colour, dsn, operation)
+    assert len(tries) == 3
+
+
+async def test_who_is_cancelled_before_it_has_a_connection_leaves_it_to_others(dsn: str) -> None:
+    """A caller who uses her own connection at the time may keep one waiting."""
+
+    async def operation(port: Port) -> bool:
+        return port.is_in_transaction
+
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=False) as own:
+        database = AsyncDatabase(own, schema="pgstate")
+        async with own.lock:
+            waiting = asyncio.create_task(database.run(operation))
+            await asyncio.sleep(0.05)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        assert await asyncio.wait_for(database.run(operation), GUARD_SECONDS) is False
+        assert not own.autocommit
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_a_connection_that_could_not_be_made_is_made_by_the_next_call(colour: type, dsn: str) -> None:
+    """Guard: what waits for it lets go when making it fails."""
+    made: list[Any] = []
+
+    async def operation(port: Port) -> bool:
+        return port.is_in_transaction
+
+    def connect() -> Any:
+        made.append(None)
+        if len(made) == 1:
+            raise psycopg.OperationalError("refused")
+        return (psycopg.Connection if colour is PGStateSaver else psycopg.AsyncConnection).connect(dsn, autocommit=True)
+
+    kind: Any = Database if colour is PGStateSaver else AsyncDatabase
+    database = kind(connect, schema="pgstate", retry=RetryPolicy(attempts=1))
+    for expected in (None, False):
+        call = asyncio.to_thread(database.run, operation) if kind is Database else database.run(operation)
+        if expected is None:
+            with pytest.raises(UnavailableError):
+                await asyncio.wait_for(call, GUARD_SECONDS)
+            assert not database._lock.locked()
+        else:
+            assert await asyncio.wait_for(call, GUARD_SECONDS) is expected
+    closed = database._single.connection.close()
+    if kind is not Database:
+        await closed

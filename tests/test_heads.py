@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import psycopg
@@ -14,10 +15,11 @@ from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver, cache
 from langgraph_pgstate.cache import Cache
 from langgraph_pgstate.codec import frames
 from langgraph_pgstate.codec.lists import Run
-from langgraph_pgstate.codec.states import Elements, Manifest, Slice
+from langgraph_pgstate.codec.states import Elements, Manifest, Scalar, Slice
 from langgraph_pgstate.codec.values import Marks
+from langgraph_pgstate.db.ports import BlockingPort
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError
-from langgraph_pgstate.operations import planning
+from langgraph_pgstate.operations import checkpoints, planning
 from langgraph_pgstate.operations.addresses import Address, address_of
 
 
@@ -286,7 +288,7 @@ def test_of_a_namespace_the_last_checkpoints_are_known(saver: PGStateSaver) -> N
 
 
 def test_no_more_is_kept_than_is_allowed() -> None:
-    """What was used longest ago goes first; what alone would take a quarter of all is not kept."""
+    """What was noted longest ago goes first; what alone would take a quarter of all is not kept."""
     known = Cache(max_bytes=100_000)
 
     def store(thread: int, size: int) -> None:
@@ -304,7 +306,10 @@ def test_no_more_is_kept_than_is_allowed() -> None:
     assert kept() == list(range(12, 20))
     store(15, 30_000)
     assert kept() == [12, 13, 14, 16, 17, 18, 19]
-    for thread in [*kept(), 15, 25]:
+    store(12, 9_999)
+    store(26, 20_000)
+    assert kept() == [12, 14, 16, 17, 18, 19, 26]
+    for thread in [*range(30)]:
         known.discard_thread(f"t{thread}")
     assert known._bytes == 0
 
@@ -335,3 +340,87 @@ async def test_the_whole_state_may_be_told_so_too(dsn: str, schema: str) -> None
 def test_what_is_no_number_of_bytes_is_refused(cache_bytes: Any, connection: psycopg.Connection) -> None:
     with pytest.raises(ConfigurationError, match="cache_bytes"):
         PGStateSaver(connection, cache_bytes=cache_bytes)
+
+
+def test_one_namespace_does_not_drive_out_all_others() -> None:
+    """Its older manifests go before its newest, and before those of others."""
+    known = Cache(max_bytes=1 << 20)
+    others = [Address(f"t{number}", "", "c") for number in range(50)]
+    for other in others:
+        known.note_put(other, Manifest({}, {"c": Slice("bytes", 5, 0, 9)}, revision=1), {5: bytes(9)}, {})
+    for step in range(30):
+        address = Address("large", "", f"c{step}")
+        marks = Marks(bytes(100_000), ())
+        manifest = Manifest({}, {"list": Elements((Run(5, 0, 6_250),), marks), "text": Scalar("x" * 20_000)}, step)
+        known.note_put(address, manifest, {}, {f"c{step - 1}": step - 1})
+        assert known.manifest(address) is manifest
+        assert known._bytes == sum(namespace.bytes for namespace in known._namespaces.values()) < 1 << 20
+    assert all(map(known.manifest, others))
+    assert len(known._namespaces["large", ""].manifests) == 4
+
+
+def test_who_is_forked_from_again_and_again_stays_known(saver: PGStateSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = put_values(saver, config_of(), {"messages": messages(0, 50)})
+    asked = []
+    plan = checkpoints._plan_from_database
+    monkeypatch.setattr(checkpoints, "_plan_from_database", lambda *args: asked.append(args) or plan(*args))
+    forks = [
+        put_values(saver, root, {"messages": [*messages(0, 50), *messages(100 + number, 102)]})
+        for number in range(cache._CHECKPOINTS * 2)
+    ]
+    assert not asked
+    assert values_of(saver, forks[0])["messages"] == [*messages(0, 50), *messages(100, 102)]
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_copy_takes_its_siblings_values_where_they_are(
+    is_known: bool, saver: PGStateSaver, connection: psycopg.Connection, schema: str
+) -> None:
+    """Nothing of them is encoded again: not even what could not be."""
+    root = put_values(saver, config_of(), {"count": [1, 2]})
+    versions = {"document": f"{2:032}.0", "messages": f"{2:032}.0"}
+    metadata: Any = {"source": "fork", "step": 1, "parents": {}}
+    saver.put(root, checkpoint_of(VALUES, versions), metadata, versions)
+    writer = saver if is_known else another(saver)
+    count = f'SELECT count(*) FROM "{schema}".segments'
+    before = connection.execute(count).fetchone()
+    unlike = {"document": {**VALUES["document"], "lock": threading.Lock()}, "messages": VALUES["messages"]}
+    copied = writer.put(root, checkpoint_of(unlike, versions), metadata, {})
+    assert connection.execute(count).fetchone() == before
+    assert values_of(another(saver), copied) == VALUES
+
+
+def test_a_saver_that_knows_nothing_writes_only_what_is_new(
+    saver: PGStateSaver, connection: psycopg.Connection, schema: str
+) -> None:
+    config = put_values(saver, config_of(), {"messages": messages(0, 200)})
+    size = f'SELECT sum(octet_length(data)) FROM "{schema}".segments'
+    before = connection.execute(size).fetchone()
+    put_values(another(saver), config, {"messages": messages(0, 201)})
+    after = connection.execute(size).fetchone()
+    assert before is not None
+    assert after is not None
+    assert after[0] - before[0] < before[0] / 4
+
+
+def test_what_is_sent_again_is_another_revision(
+    saver: PGStateSaver, monkeypatch: pytest.MonkeyPatch, dsn: str, schema: str
+) -> None:
+    """The first time may have been committed and read: what was sent the second time has segments of its own."""
+    config = put_values(saver, config_of(), VALUES)
+    reader = another(saver)
+    execute, sent = BlockingPort.execute, []
+
+    async def lose_the_answer(port: BlockingPort, query: Any, parameters: Any) -> int:
+        touched = await execute(port, query, parameters)
+        if "put_checkpoint" in query.name:
+            sent.append(parameters["checkpoint_id"])
+            if len(sent) == 1:
+                values_of(reader, config_of())
+                raise psycopg.OperationalError("the answer is lost")
+        return touched
+
+    monkeypatch.setattr(BlockingPort, "execute", lose_the_answer)
+    put_values(saver, config, {"messages": messages(0, 140), "document": large(2)})
+    assert len(sent) >= 2
+    assert values_of(reader, config_of()) == {"messages": messages(0, 140), "document": large(2)}

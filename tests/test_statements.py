@@ -132,7 +132,9 @@ async def test_users_of_one_connection_share_what_it_has_prepared(colour: str, d
     assert await run(colour, ours, insert(table), row(3), row(4)) == [1, 1]
 
 
-async def test_inside_of_a_transaction_a_cursor_does_it(colour: str, dsn: str, table: str) -> None:
+async def test_inside_of_a_transaction_a_cursor_does_it(
+    colour: str, dsn: str, table: str, connection: psycopg.Connection
+) -> None:
     """A statement of ours that fails there would end what is the caller's."""
     ours = await connect(colour, dsn, 0)
     assert Statements(ours).is_direct
@@ -152,6 +154,7 @@ async def test_inside_of_a_transaction_a_cursor_does_it(colour: str, dsn: str, t
         await ours.execute("SET client_encoding TO latin1")
     assert not Statements(ours).is_direct
     assert await run(colour, ours, insert(table), row(2)) == [1]
+    assert connection.execute(f"SELECT DISTINCT word FROM {table}").fetchall() == [("wörd",)]
 
 
 async def test_a_connection_does_not_collect_statements_for_ever(

@@ -26,7 +26,6 @@ from langgraph_pgstate.db.ports import (
     BlockingPort,
     Connection,
     SuspendingPort,
-    in_transaction,
     is_idle,
     port_of,
 )
@@ -86,7 +85,7 @@ def _options_aside(pool: ConnectionPool[Any] | AsyncConnectionPool[Any] | None, 
 
 
 def _delay_after(
-    error: Exception, attempt: int, policy: RetryPolicy, schema: str, lent: Connection | AsyncConnection | None
+    error: Exception, attempt: int, policy: RetryPolicy, schema: str, *, is_lent: bool, in_transaction: bool
 ) -> float:
     """Seconds to wait before the next try, after try number `attempt` failed.
 
@@ -95,16 +94,15 @@ def _delay_after(
         attempt: Number of the try that failed, from 1.
         policy: How often and how patiently.
         schema: For the translated error.
-        lent: The caller's connection, if there is no other. In her transaction a second try would not stand alone, and
-            a lost connection is hers to replace.
+        is_lent: Whether the connection is the caller's: a lost one is hers to replace.
+        in_transaction: Whether the try was in a transaction of hers, where a second one would not stand alone.
 
     Raises:
         PGStateError: The translated error, when the operation is not to be tried again.
     """
-    again = attempt < policy.attempts and is_retryable(error)
-    if again and lent is not None:
-        is_lost = isinstance(error, psycopg.Error) and is_connection_loss(error)
-        again = not (is_lost or in_transaction(lent))
+    again = attempt < policy.attempts and is_retryable(error) and not in_transaction
+    if again and is_lent:
+        again = not (isinstance(error, psycopg.Error) and is_connection_loss(error))
     if not again:
         raise translate(error, schema) from error
     return policy.delay(attempt, random.random())
@@ -235,16 +233,20 @@ class Database:
             PGStateError: The driver's error, translated.
         """
         attempt = 0
+        is_lent, in_transaction = self.is_lent, False
         while True:
             try:
                 port, switched = self._acquire()
+                in_transaction = is_lent and port.is_in_transaction
                 try:
                     return run_blocking(operation(port, *args, **kwargs))
                 finally:
                     self._release(port.connection, switched)
             except _DRIVER_ERRORS as error:
                 attempt += 1
-                delay = _delay_after(error, attempt, self._retry, self.schema, self._lent())
+                delay = _delay_after(
+                    error, attempt, self._retry, self.schema, is_lent=is_lent, in_transaction=in_transaction
+                )
             time.sleep(delay)
             self._discard_dead()
 
@@ -346,9 +348,6 @@ class Database:
             else:
                 self._lock.release()
 
-    def _lent(self) -> Connection | None:
-        return self._single.connection if self._single is not None and self._connect is None else None
-
     def _discard_dead(self) -> None:
         # After an outage every idle connection of the pool is dead; without this each retry would meet another one.
         if self._pool is not None and not self._pool.closed:
@@ -439,16 +438,20 @@ class AsyncDatabase:
     ) -> T:
         """Async twin of `Database.run`."""
         attempt = 0
+        is_lent, in_transaction = self.is_lent, False
         while True:
             try:
                 port, switched = await self._acquire()
+                in_transaction = is_lent and port.is_in_transaction
                 try:
                     return await operation(port, *args, **kwargs)
                 finally:
                     await self._release(port.connection, switched)
             except _DRIVER_ERRORS as error:
                 attempt += 1
-                delay = _delay_after(error, attempt, self._retry, self.schema, self._lent())
+                delay = _delay_after(
+                    error, attempt, self._retry, self.schema, is_lent=is_lent, in_transaction=in_transaction
+                )
             await asyncio.sleep(delay)
             await self._discard_dead()
 
@@ -522,7 +525,12 @@ class AsyncDatabase:
         connection = port.connection
         switched = not connection.autocommit and is_idle(connection)
         if switched:
-            await connection.set_autocommit(True)
+            try:
+                # Waits where the caller uses her connection, too, and may be cancelled there.
+                await connection.set_autocommit(True)
+            except BaseException:
+                await self._release(connection, switched=False)
+                raise
         return port, switched
 
     async def _release(self, connection: AsyncConnection, switched: bool) -> None:
@@ -534,9 +542,6 @@ class AsyncDatabase:
                 await self._pool.putconn(connection)
             else:
                 self._lock.release()
-
-    def _lent(self) -> AsyncConnection | None:
-        return self._single.connection if self._single is not None and self._connect is None else None
 
     async def _discard_dead(self) -> None:
         if self._pool is not None and not self._pool.closed:

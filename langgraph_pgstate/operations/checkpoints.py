@@ -23,7 +23,7 @@ from langgraph_pgstate.operations.addresses import Address
 from langgraph_pgstate.operations.companions import Companion, Statement, is_refusal
 from langgraph_pgstate.operations.guards import Guard, is_guard
 from langgraph_pgstate.operations.notes import Note
-from langgraph_pgstate.operations.planning import PutPlan, plan_put
+from langgraph_pgstate.operations.planning import PutPlan, find_missing, plan_put
 from langgraph_pgstate.operations.reading import (
     CheckpointRow,
     Known,
@@ -247,8 +247,7 @@ async def _plan_from_database(
     # Values of another state version are not to be had as they are.
     scanned = {**key, "state_version": request.states.current}
     others: dict[str, Manifest] = {}
-    plan = plan_put(codec, request, parent, others)
-    missing = plan.missing
+    missing = find_missing(codec, request, parent)
     cursor = TOP
     while missing:
         # A copy of a checkpoint inherits from its sibling; no parent leads there.
@@ -265,7 +264,7 @@ async def _plan_from_database(
                 missing = still_missing
         if len(rows) < _SCAN_PAGE:
             break
-    return plan_put(codec, request, parent, others) if others else plan
+    return plan_put(codec, request, parent, others)
 
 
 def _plan_from_older(

@@ -48,7 +48,6 @@ class PutPlan:
         bases: Revisions of the checkpoints that values are inherited from, by id; they must still be there, unchanged.
         parent: The parent's manifest, if it was known.
         contents: What is in the new segments, by id.
-        missing: Channels whose values are inherited, but were found nowhere.
         is_complete: Whether everything inherited was found; if not, nothing is planned and the database must be asked.
         tried: Whether the plan was sent already; its ids may then be taken.
         note: What companions want noted with the checkpoint; begun anew each time it is sent.
@@ -60,7 +59,6 @@ class PutPlan:
     bases: dict[str, int]
     parent: Manifest | None = None
     contents: dict[int, bytes] = field(default_factory=dict)
-    missing: Sequence[str] = ()
     is_complete: bool = True
     tried: bool = False
     note: Note | None = None
@@ -136,7 +134,6 @@ def plan_put(
     versions = dict(request.checkpoint["channel_versions"])
     entries: dict[str, Entry] = {}
     bases: dict[str, int] = {}
-    missing: list[str] = []
     parent_id = request.parent.checkpoint_id if request.parent else None
     if others is None and parent_id and parent is None:
         return PutPlan(request, Manifest(versions, {}), {}, {}, is_complete=False)
@@ -159,7 +156,6 @@ def plan_put(
                 continue
             if others is None:
                 return PutPlan(request, Manifest(versions, {}), {}, {}, parent, is_complete=False)
-            missing.append(channel)
         if value is not NOTHING:
             base = parent.entries.get(channel) if parent is not None else None
             entries[channel], builds_on_base = writer.store(channel, value, base)
@@ -170,7 +166,19 @@ def plan_put(
         if channel not in versions and codec.is_inline(value):
             entries[identifier("channel name", channel)] = Scalar(value)
     writer.finish(entries)
-    return PutPlan(request, Manifest(versions, entries), writer.segments, bases, parent, writer.contents, missing)
+    return PutPlan(request, Manifest(versions, entries), writer.segments, bases, parent, writer.contents)
+
+
+def find_missing(codec: ValueCodec, request: PutRequest, parent: Manifest | None) -> list[str]:
+    """Channels whose values a put inherits, but not from its parent."""
+    values = request.checkpoint["channel_values"]
+    return [
+        channel
+        for channel, version in request.checkpoint["channel_versions"].items()
+        if channel not in request.new_versions
+        and not codec.is_inline(values.get(channel, NOTHING))
+        and (parent is None or parent.entry(channel, version) is None)
+    ]
 
 
 def _rest_on(bases: dict[str, int], checkpoint_id: str, revision: int) -> None:
