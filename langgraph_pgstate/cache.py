@@ -66,6 +66,7 @@ class Cache:
 
     def manifest(self, address: Address) -> Manifest | None:
         """Where a checkpoint's values are, if that is still known."""
+        # Without the lock: one that another thread is just moving is missed, which costs a query.
         namespace = self._namespaces.get(address[:2])
         found = namespace and namespace.manifests.get(address.checkpoint_id)
         return found[0] if found else None
