@@ -374,7 +374,11 @@ def test_who_is_forked_from_again_and_again_stays_known(saver: PGStateSaver, mon
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_copy_takes_its_siblings_values_where_they_are(
-    is_known: bool, saver: PGStateSaver, connection: psycopg.Connection, schema: str
+    is_known: bool,
+    saver: PGStateSaver,
+    connection: psycopg.Connection,
+    schema: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nothing of them is encoded again: not even what could not be."""
     root = put_values(saver, config_of(), {"count": [1, 2]})
@@ -388,6 +392,16 @@ def test_a_copy_takes_its_siblings_values_where_they_are(
     copied = writer.put(root, checkpoint_of(unlike, versions), metadata, {})
     assert connection.execute(count).fetchone() == before
     assert values_of(another(saver), copied) == VALUES
+    # Nor is what is new, before it is known where the rest is.
+    encoded = []
+    store = planning._SegmentWriter.store
+    monkeypatch.setattr(
+        planning._SegmentWriter, "store", lambda self, *args: encoded.append(args[0]) or store(self, *args)
+    )
+    new = {"count": f"{3:032}.0"}
+    added = writer.put(root, checkpoint_of({"count": [3, 4], **VALUES}, {**new, **versions}), metadata, new)
+    assert encoded == ["count"]
+    assert values_of(another(saver), added) == {"count": [3, 4], **VALUES}
 
 
 def test_a_saver_that_knows_nothing_writes_only_what_is_new(

@@ -35,6 +35,7 @@ _SHARED_BYTES: Final = 4 * 1024
 _NUMBERS: Final = frozenset({int, float, bool, type(None)})
 # Drawn ones are never negative: a row cannot have this one.
 _NO_REVISION: Final = -1
+_TO_STORE: Final = Scalar(None)
 
 
 @dataclass(slots=True)
@@ -134,6 +135,7 @@ def plan_put(
     versions = dict(request.checkpoint["channel_versions"])
     entries: dict[str, Entry] = {}
     bases: dict[str, int] = {}
+    brought: list[str] = []
     parent_id = request.parent.checkpoint_id if request.parent else None
     if others is None and parent_id and parent is None:
         return PutPlan(request, Manifest(versions, {}), {}, {}, is_complete=False)
@@ -157,10 +159,14 @@ def plan_put(
             if others is None:
                 return PutPlan(request, Manifest(versions, {}), {}, {}, parent, is_complete=False)
         if value is not NOTHING:
-            base = parent.entries.get(channel) if parent is not None else None
-            entries[channel], builds_on_base = writer.store(channel, value, base)
-            if builds_on_base and parent is not None and parent_id:
-                _rest_on(bases, parent_id, parent.revision)
+            # Stored below, in this place: nothing is encoded for a plan that turns out to be incomplete.
+            entries[channel] = _TO_STORE
+            brought.append(channel)
+    for channel in brought:
+        base = parent.entries.get(channel) if parent is not None else None
+        entries[channel], builds_on_base = writer.store(channel, values[channel], base)
+        if builds_on_base and parent is not None and parent_id:
+            _rest_on(bases, parent_id, parent.revision)
     for channel, value in values.items():
         # A scalar without a version is kept, as LangGraph's own PostgreSQL saver keeps it.
         if channel not in versions and codec.is_inline(value):
