@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import waiting
+from psycopg.pq import PipelineStatus
 from psycopg.rows import tuple_row
 
 from langgraph_pgstate.db.statements import IDLE, OPEN, Statements, array_literal, within
@@ -81,7 +82,10 @@ class BlockingPort(_Leaving):
             answer = self.connection.wait(self._statements.answer(query, parameters))
         if answer is not None:
             return answer.command_tuples or 0
-        return self._execute(query, parameters).rowcount
+        # In a pipeline of the caller's the answer comes when it is synchronized; the end of an inner one does that.
+        with self.connection.pipeline() if is_in_pipeline(self.connection) else nullcontext():
+            cursor = self._execute(query, parameters)
+        return cursor.rowcount
 
     def _execute(self, query: Query, parameters: Parameters) -> psycopg.RawCursor[Any]:
         text = query.text
@@ -197,7 +201,9 @@ class SuspendingPort(_Leaving):
             answer = await self.connection.wait(self._statements.answer(query, parameters))
         if answer is not None:
             return answer.command_tuples or 0
-        return (await self._execute(query, parameters)).rowcount
+        async with self.connection.pipeline() if is_in_pipeline(self.connection) else nullcontext():
+            cursor = await self._execute(query, parameters)
+        return cursor.rowcount
 
     async def _execute(self, query: Query, parameters: Parameters) -> psycopg.AsyncRawCursor[Any]:
         text = query.text
@@ -325,3 +331,8 @@ def is_idle(connection: Connection | AsyncConnection) -> bool:
 def in_transaction(connection: Connection | AsyncConnection) -> bool:
     """Whether a transaction is open on a connection, or has failed."""
     return connection.pgconn.transaction_status in OPEN
+
+
+def is_in_pipeline(connection: Connection | AsyncConnection) -> bool:
+    """Return whether the caller has put a connection into pipeline mode."""
+    return connection.pgconn.pipeline_status != PipelineStatus.OFF
