@@ -12,6 +12,7 @@
     ├── NotFoundError (LookupError)          what was named does not exist
     ├── StaleVersionError                    somebody else has changed the thread in the meantime
     ├── StaleHeadError                       another run has advanced the branch; this one's checkpoint is refused
+    ├── CheckpointOrderError                 a checkpoint's id does not sort after its parent's; it would be lost
     ├── LeaseError
     │   ├── LeaseHeldError                   somebody else holds the thread's lease
     │   └── LeaseLostError                   the lease expired or was taken over; nothing more can be written with it
@@ -195,6 +196,29 @@ class StaleHeadError(PGStateError):
         self.checkpoint_ns = checkpoint_ns
         self.checkpoint_id = checkpoint_id
         self.winner_id = winner_id
+
+
+class CheckpointOrderError(PGStateError):
+    """A checkpoint's id does not sort after its parent's: the thread would go on without it. Nothing was written.
+
+    Attributes:
+        thread_id: The thread.
+        checkpoint_ns: The namespace.
+        checkpoint_id: The checkpoint.
+        parent_id: Its parent.
+    """
+
+    def __init__(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str, parent_id: str) -> None:
+        where = f"thread {thread_id!r}" + (f" namespace {checkpoint_ns!r}" if checkpoint_ns else "")
+        super().__init__(
+            f"checkpoint {checkpoint_id} of {where} does not sort after its parent {parent_id}. A thread goes on from "
+            "its greatest id, so what this one holds is not found there. Either its id was drawn before the parent was "
+            "read, by a process whose clock is behind, or one of the two ids is not LangGraph's. Run again"
+        )
+        self.thread_id = thread_id
+        self.checkpoint_ns = checkpoint_ns
+        self.checkpoint_id = checkpoint_id
+        self.parent_id = parent_id
 
 
 class LeaseError(PGStateError):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from langgraph_pgstate.errors import StaleHeadError
+from langgraph_pgstate.errors import CheckpointOrderError, StaleHeadError
 from langgraph_pgstate.holding import Held
 from langgraph_pgstate.operations.addresses import Address
 from langgraph_pgstate.operations.guards import Guard, is_explicit_fork, names_past
@@ -29,7 +29,7 @@ class Guarding:
     def __init__(self, settings: GuardSettings) -> None:
         self.settings = settings
         self._advances: OrderedDict[Address, tuple[str, Any]] = OrderedDict()
-        self._refused: OrderedDict[Address, StaleHeadError] = OrderedDict()
+        self._refused: OrderedDict[Address, StaleHeadError | CheckpointOrderError] = OrderedDict()
         self._lock = threading.Lock()
 
     def before_put(self, request: PutRequest, config: Mapping[str, Any], held: Held | None) -> Guard:
@@ -51,11 +51,16 @@ class Guarding:
 
         Raises:
             StaleHeadError: If the checkpoint they belong to was refused.
+            CheckpointOrderError: If the checkpoint they belong to was refused for its id.
         """
         head = self._guards_head(held) and not names_past(config)
         with self._lock:
-            refused = self._refused.get(address) if head else None
-        if refused is not None:
+            refused = self._refused.get(address)
+        if isinstance(refused, CheckpointOrderError):
+            raise CheckpointOrderError(
+                refused.thread_id, refused.checkpoint_ns, refused.checkpoint_id, refused.parent_id
+            ) from refused
+        if refused is not None and head:
             raise StaleHeadError(
                 refused.thread_id, refused.checkpoint_ns, refused.checkpoint_id, refused.winner_id
             ) from refused
@@ -74,7 +79,7 @@ class Guarding:
             child_id, run = self._advances.get(address, (None, None))
         return child_id if run is not None and run is run_of(config) else None
 
-    def note_refused(self, address: Address, error: StaleHeadError) -> None:
+    def note_refused(self, address: Address, error: StaleHeadError | CheckpointOrderError) -> None:
         """A checkpoint was refused: what its tasks still write is refused, too."""
         self._remember(self._refused, address, error)
 

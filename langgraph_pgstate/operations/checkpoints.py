@@ -19,6 +19,7 @@ from langgraph_pgstate.errors import (
     StaleHeadError,
     UnsafeTypeError,
 )
+from langgraph_pgstate.langgraph_compat import advance_ids_past
 from langgraph_pgstate.operations.addresses import Address
 from langgraph_pgstate.operations.companions import Companion, Statement, is_refusal
 from langgraph_pgstate.operations.guards import Guard, is_guard
@@ -336,12 +337,16 @@ async def get_tuple(
             segments.append((n, data))
         elif kind == 2:
             writes.append(WritesRow(a, b, n, data))
+        elif kind == 3:
+            # A fork of an older checkpoint has to become the newest.
+            advance_ids_past(a)
         else:
             head = CheckpointRow(
                 Address(address.thread_id, address.checkpoint_ns, a), b, c, data, ids, n, state_version
             )
     if head is None:
         return None
+    advance_ids_past(str(head.address.checkpoint_id))
     sends: list[Any] = []
     if head.parent_id and _is_old(head):
         found = await read_pending_sends(port, queries, codec, [head])

@@ -11,6 +11,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph_pgstate.codec.states import Manifest, decode_state
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.port import Port
+from langgraph_pgstate.langgraph_compat import advance_ids_past
 from langgraph_pgstate.operations.addresses import Address
 from langgraph_pgstate.operations.checkpoints import TOP, get_tuple, read_segments, read_writes
 from langgraph_pgstate.operations.reading import flatten_writes, load_tuple, load_value
@@ -42,6 +43,7 @@ async def get_delta_channel_history(
         if not newest:
             return {channel: {"writes": []} for channel in channels}
         address = address._replace(checkpoint_id=newest[0][0])
+    advance_ids_past(str(address.checkpoint_id))
     chain: list[str] = []
     depth: dict[str, int] = {}
     seeds: dict[str, tuple[str, Any, int | None]] = {}

@@ -14,6 +14,7 @@ from langgraph_pgstate.codec.metadata import filter_json
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError
+from langgraph_pgstate.langgraph_compat import advance_ids_past
 from langgraph_pgstate.operations.addresses import Address, before_id, configurable_of, identifier, thread_id_of
 from langgraph_pgstate.operations.checkpoints import TOP, read_pending_sends, read_segments, read_writes
 from langgraph_pgstate.operations.reading import CheckpointRow, Segments, WritesRow, load_bare_tuple, load_tuple
@@ -156,13 +157,23 @@ class Page:
 
 
 async def list_page(port: Port, queries: Queries, codec: ValueCodec, listing: Listing) -> Page:
-    """Read one page of a listing: one round trip, and two more for each thread on it unless only metadata is read."""
+    """Read one page of a listing: one round trip, and two more for each thread on it unless only metadata is read.
+
+    One more for the first page of what came before some checkpoint of a namespace.
+    """
+    parameters = listing.parameters
+    if parameters["before_id"] is not None and "checkpoint_ns" in parameters and listing.cursor[0] == TOP:
+        # LangGraph replays a subgraph from what it finds so; what it makes of it has to become the newest.
+        for row in await port.fetch(queries.get_newest, parameters):
+            advance_ids_past(row[0])
     page_size = _PAGE if listing.limit is None else min(_PAGE, listing.limit)
     cursor_id, cursor_thread, cursor_ns = listing.cursor
     query: NamedQuery = getattr(queries, listing.query)
     cursor = {"cursor_id": cursor_id, "cursor_thread": cursor_thread, "cursor_ns": cursor_ns}
     for _ in range(_READ_ATTEMPTS):
         found = await port.fetch(query, {**listing.parameters, **cursor, "page_size": page_size})
+        for row in found:
+            advance_ids_past(row[2])
         page = Page(
             [
                 CheckpointRow(Address(thread_id, namespace, id), parent_id, metadata, state, segment_ids, 0, version)

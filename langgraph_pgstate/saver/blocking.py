@@ -334,6 +334,7 @@ class PGStateSaver(CommonSaver):
             ConfigurationError: If an id is missing or too long. Nothing was written.
             SerializationError: If a value cannot be stored. Nothing was written.
             StaleHeadError: If `guard="head"` refuses it: its parent is no longer the head. Nothing was written.
+            CheckpointOrderError: If its id does not sort after its parent's, under a guard. Nothing was written.
             LeaseLostError: If `guard="lease"` refuses it: the lease was taken over. Nothing was written.
             ThreadDeletedError: If the thread was deleted, under a guard. Nothing was written.
         """

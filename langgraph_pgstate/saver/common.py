@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import random
 import time
 from collections.abc import (
@@ -25,8 +26,9 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph_pgstate.cache import Cache, Touches
 from langgraph_pgstate.codec.states import Manifest
 from langgraph_pgstate.codec.values import ValueCodec, encodes_as_utf8
-from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.errors import CheckpointOrderError, ConfigurationError
 from langgraph_pgstate.guarding import Guarding
+from langgraph_pgstate.langgraph_compat import advance_ids_past
 from langgraph_pgstate.operations import guards
 from langgraph_pgstate.operations.addresses import Address
 from langgraph_pgstate.operations.companions import Companion, forget_thread
@@ -51,6 +53,8 @@ _TOUCH_SECONDS = 5.0
 # Encoding or decoding more than this takes milliseconds: the asynchronous saver does it off the event loop.
 HEAVY_BYTES = 256 * 1024
 _MANY_ELEMENTS = 200
+
+_logger = logging.getLogger("langgraph_pgstate")
 
 
 @dataclass(slots=True)
@@ -135,12 +139,31 @@ class CommonSaver(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> tuple[PutRequest, Manifest | None]:
-        """A checked put, and its parent's manifest if it is known."""
+        """A checked put, and its parent's manifest if it is known.
+
+        Raises:
+            CheckpointOrderError: Under a guard, if its id does not sort after its parent's.
+        """
         request = request_put(self._codec, config, checkpoint, metadata, new_versions, self._thread_keys)
+        if request.parent is not None:
+            self._check_order(request.address, str(request.parent.checkpoint_id))
         request.states = self._states
         if self._companion is not None and request.address.checkpoint_ns and (root := root_of(request, metadata)):
             request.root = self._knowledge.cache.manifest(root)
         return request, self._knowledge.cache.manifest(request.parent) if request.parent else None
+
+    def _check_order(self, address: Address, parent_id: str) -> None:
+        """Refuse a checkpoint that a thread would go on without, or log it where nothing is refused."""
+        advance_ids_past(parent_id)
+        checkpoint_id = str(address.checkpoint_id)
+        if checkpoint_id > parent_id:
+            return
+        error = CheckpointOrderError(address.thread_id, address.checkpoint_ns, checkpoint_id, parent_id)
+        if self._guarding is None or not (self._guards.head or self._guards.lease):
+            _logger.warning("%s", error)
+            return
+        self._guarding.note_refused(address, error)
+        raise error
 
     def _is_touch_due(self, address: Address, plan: PutPlan) -> bool:
         return plan.request.parent is None or self._knowledge.touches.is_due(address.thread_id, time.monotonic())

@@ -68,7 +68,7 @@ WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_i
 FOR KEY SHARE;
 
 -- name: get_checkpoint
--- Reads one checkpoint by id: its row, then its segments, then its pending writes. Of the revision that the caller knows only the segments it misses.
+-- Reads one checkpoint by id: its row, then its segments, then its pending writes, then the id of its namespace's newest. Of the revision that the caller knows only the segments it misses.
 WITH head AS MATERIALIZED (
     SELECT checkpoint_id, parent_checkpoint_id, metadata, state, segment_ids, revision, state_version
     FROM /*schema*/checkpoints
@@ -90,7 +90,14 @@ UNION ALL
     WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns
         AND w.checkpoint_id = (SELECT checkpoint_id FROM head)
     ORDER BY w.created_at, w.idx
-);
+)
+UNION ALL
+SELECT 3, newest.checkpoint_id, NULL, NULL, NULL, NULL, NULL, NULL
+FROM (
+    SELECT c.checkpoint_id FROM /*schema*/checkpoints c
+    WHERE c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns
+    ORDER BY c.checkpoint_id DESC LIMIT 1
+) AS newest;
 
 -- name: get_latest_checkpoint
 -- Reads the newest checkpoint of a namespace: its row, then its segments, then its pending writes. Of the revision that the caller knows only the segments it misses.
@@ -117,6 +124,12 @@ UNION ALL
         AND w.checkpoint_id = (SELECT checkpoint_id FROM head)
     ORDER BY w.created_at, w.idx
 );
+
+-- name: get_newest
+-- The id of a namespace's newest checkpoint.
+SELECT checkpoint_id FROM /*schema*/checkpoints
+WHERE thread_id = :thread_id::text AND checkpoint_ns = :checkpoint_ns::text
+ORDER BY checkpoint_id DESC LIMIT 1;
 
 -- name: list_in_namespace
 -- A page of one namespace's checkpoints, newest first, below a cursor; the state is read only when it is asked for.

@@ -1,0 +1,75 @@
+"""The private names of LangGraph that this package touches; nothing else may touch one.
+
+Tried with langgraph-checkpoint 4.3.2.
+
+LangGraph draws a checkpoint's id from the process's clock (UUIDv6: a time, then noise), and a thread goes on from its
+greatest id. The generator never draws the same time twice: it keeps the last one in `_last_v6_timestamp`. A process
+whose clock is behind would draw ids that sort before the parent's; so that time is moved to the id's whenever one is
+read.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from typing import Any, Final
+
+from langgraph.checkpoint.base import id as _ids
+
+_LAST: Final = "_last_v6_timestamp"
+_UUID6: Final = re.compile("([0-9a-f]{8})-([0-9a-f]{4})-6([0-9a-f]{3})-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+# In 100 ns since 1582, as the ids count: half of what their 60 bits hold, in the year 3409. The generator cannot count
+# over the end of the range from there, and no process's clock shows such a time.
+_END: Final = 1 << 59
+_EPOCH: Final = 0x01B21DD213814000
+_SECOND: Final = 10_000_000
+# Clocks that are kept by NTP differ by less.
+_NOTABLE: Final = 5 * _SECOND
+
+_generator: Final[dict[str, Any]] = vars(_ids)
+_lock: Final = threading.Lock()
+# The greatest id that was read, and its time.
+_greatest: tuple[str, int] = ("", 0)
+_was_told = False
+
+_logger = logging.getLogger("langgraph_pgstate")
+
+
+def advance_ids_past(checkpoint_id: str) -> None:
+    """Make the checkpoint ids that this process draws from now on sort after one that was read.
+
+    The generator is the process's, so its other threads' ids move along; they keep their order. An id that is no
+    UUIDv6, or of a time after the year 3409, moves nothing: what is put on it does not sort after it.
+
+    Safe to call from many threads. `uuid6` reads, compares and stores the last time without calling anything between,
+    where CPython with its GIL runs no other thread.
+    """
+    global _greatest  # noqa: PLW0603
+    greatest_id, timestamp = _greatest
+    if checkpoint_id > greatest_id:
+        found = _UUID6.fullmatch(checkpoint_id)
+        if found is None:
+            return
+        timestamp = int(found[1] + found[2] + found[3], 16)
+        if timestamp >= _END:
+            return
+        _greatest = checkpoint_id, timestamp
+    if (_generator.get(_LAST) or 0) < timestamp:
+        _advance(timestamp)
+
+
+def _advance(timestamp: int) -> None:
+    global _was_told  # noqa: PLW0603
+    with _lock:
+        if (_generator.get(_LAST) or 0) < timestamp:
+            _generator[_LAST] = timestamp
+    ahead = timestamp - (time.time_ns() // 100 + _EPOCH)
+    if ahead > _NOTABLE and not _was_told:
+        _was_told = True
+        _logger.warning(
+            "a checkpoint was made by a clock that is %d s ahead of this process's: one of the two is wrong. "
+            "The ids of this process's checkpoints go on from there",
+            ahead // _SECOND,
+        )
