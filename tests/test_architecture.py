@@ -334,7 +334,7 @@ NAMED = {
 CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "checkpoints.put": lambda bench: (bench.codec, bench.plan(), True),
     "checkpoints.get_tuple": lambda bench: (bench.codec, bench.address),
-    "checkpoints.read_segments": lambda bench: ("t", [1, 2]),
+    "checkpoints.read_values": lambda bench: ("t", "", ["c1"], [1, 2]),
     "checkpoints.read_writes": lambda bench: ("t", "", ["c1"]),
     "checkpoints.read_pending_sends": lambda bench: (bench.codec, []),
     "listing.list_page": lambda bench: (bench.codec, bench.listing()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from langgraph.checkpoint.serde.types import TASKS
 
@@ -349,8 +349,11 @@ async def get_tuple(
     advance_ids_past(str(head.address.checkpoint_id))
     sends: list[Any] = []
     if head.parent_id and _is_old(head):
-        found = await read_pending_sends(port, queries, codec, [head])
-        sends = found.get(str(head.address.checkpoint_id), [])
+        id = str(head.address.checkpoint_id)
+        sends = (await read_pending_sends(port, queries, codec, [head])).get(id, [])
+        if not (await read_values(port, queries, address.thread_id, address.checkpoint_ns, [id])).there:
+            # Pruned in between, and its parent's writes with it.
+            return await get_tuple(port, queries, codec, address)
     contents = known.contents if known is not None and known.revision == head.revision else None
     return head, Segments(segments, contents), writes, sends
 
@@ -386,12 +389,45 @@ async def read_pending_sends(
     return sends
 
 
-async def read_segments(port: Port, queries: Queries, thread_id: str, ids: Sequence[int]) -> Segments:
-    """Some segments of a thread, as far as they are there. One round trip, none if none are asked for."""
-    if not ids:
-        return Segments(())
-    rows = await port.fetch(queries.get_segments, {"thread_id": thread_id, "segment_ids": list(ids)})
-    return Segments((id, data) for id, data in rows)
+class Values(NamedTuple):
+    """What some checkpoints of a namespace refer to, and what was written after them.
+
+    Attributes:
+        there: Those of the checkpoints that were there when the rest was read. Of one that was not, some may be missing.
+        segments: The segments.
+        writes: Pending writes by checkpoint.
+    """
+
+    there: set[str]
+    segments: Segments
+    writes: dict[str, list[WritesRow]]
+
+
+async def read_values(
+    port: Port,
+    queries: Queries,
+    thread_id: str,
+    namespace: str,
+    checkpoint_ids: Sequence[str],
+    segment_ids: Sequence[int] = (),
+) -> Values:
+    """Read some segments and the pending writes of some checkpoints. One round trip, one snapshot.
+
+    A prune may have come since the checkpoints' rows were read: then they are not `there`.
+    """
+    key = {"thread_id": thread_id, "checkpoint_ns": namespace}
+    listed = {"checkpoint_ids": list(checkpoint_ids), "segment_ids": list(segment_ids)}
+    there: set[str] = set()
+    segments = []
+    writes: dict[str, list[WritesRow]] = defaultdict(list)
+    for kind, a, b, c, n, data in await port.fetch(queries.get_values, {**key, **listed}):
+        if kind == 0:
+            there.add(a)
+        elif kind == 1:
+            segments.append((n, data))
+        else:
+            writes[a].append(WritesRow(b, c, n, data))
+    return Values(there, Segments(segments), writes)
 
 
 async def read_writes(

@@ -11,14 +11,16 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph_pgstate.codec.states import Manifest, decode_state
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.port import Port
+from langgraph_pgstate.errors import ConflictError, NotFoundError
 from langgraph_pgstate.langgraph_compat import advance_ids_past
 from langgraph_pgstate.operations.addresses import Address
-from langgraph_pgstate.operations.checkpoints import TOP, get_tuple, read_segments, read_writes
+from langgraph_pgstate.operations.checkpoints import get_tuple, read_values
 from langgraph_pgstate.operations.reading import flatten_writes, load_tuple, load_value
 from langgraph_pgstate.operations.versions import UNVERSIONED, StateVersions
 from langgraph_pgstate.sql import Queries
 
 _LINEAGE_PAGE: Final = 256
+_ATTEMPTS: Final = 4
 
 
 async def get_delta_channel_history(
@@ -34,16 +36,43 @@ async def get_delta_channel_history(
     A value stored before the channel became a DeltaChannel, by an older version of the state, is upcast; snapshots and
     writes are as they were written.
 
-    Round trips: one for each 256 ancestors, one for their writes, one for the stored values, and one for each that is
+    All of it is of one moment: where a prune came between the statements, they are made again.
+
+    Round trips: one for each 256 ancestors, one for their writes and the stored values, and one for each value that is
     to be upcast.
+
+    Raises:
+        NotFoundError: If the checkpoint is not there, as when a prune has taken it since the caller has read it.
+        ConflictError: If its ancestors keep being deleted.
     """
-    key = {"thread_id": address.thread_id, "checkpoint_ns": address.checkpoint_ns}
-    if address.checkpoint_id is None:
-        newest = await port.fetch(queries.scan_states, {**key, "cursor_id": TOP, "page_size": 1, "state_version": None})
-        if not newest:
-            return {channel: {"writes": []} for channel in channels}
-        address = address._replace(checkpoint_id=newest[0][0])
-    advance_ids_past(str(address.checkpoint_id))
+    for _ in range(_ATTEMPTS):
+        target = address
+        if target.checkpoint_id is None:
+            key = {"thread_id": address.thread_id, "checkpoint_ns": address.checkpoint_ns}
+            newest = await port.fetch(queries.get_newest, key)
+            if not newest:
+                return {channel: {"writes": []} for channel in channels}
+            target = address._replace(checkpoint_id=newest[0][0])
+        advance_ids_past(str(target.checkpoint_id))
+        history = await _read_history(port, queries, codec, target, channels, states)
+        if history is not None:
+            return history
+        if address.checkpoint_id is not None and not await _is_there(port, queries, address):
+            raise NotFoundError(f"{address} is not there: it was pruned or deleted since it was read, or never stored")
+    raise ConflictError(f"{address} could not be read: the checkpoints it rests on keep being deleted")
+
+
+async def _is_there(port: Port, queries: Queries, address: Address) -> bool:
+    found = await read_values(port, queries, address.thread_id, address.checkpoint_ns, [str(address.checkpoint_id)])
+    return bool(found.there)
+
+
+async def _read_history(
+    port: Port, queries: Queries, codec: ValueCodec, address: Address, channels: Sequence[str], states: StateVersions
+) -> dict[str, DeltaChannelHistory] | None:
+    """The history of a checkpoint's channels; `None` if a checkpoint that was read is gone by now."""
+    thread_id, namespace, _ = address
+    key = {"thread_id": thread_id, "checkpoint_ns": namespace}
     chain: list[str] = []
     depth: dict[str, int] = {}
     seeds: dict[str, tuple[str, Any, int | None]] = {}
@@ -66,9 +95,13 @@ async def get_delta_channel_history(
                     seeds[channel] = (checkpoint_id, manifest.entries[channel], state_version)
         if not rows:
             break
-    writes = await read_writes(port, queries, address.thread_id, address.checkpoint_ns, chain) if chain else {}
+    if is_target:
+        return None
     wanted = {id for _, entry, _ in seeds.values() for id in Manifest({}, {"": entry}).segment_ids()}
-    segments = await read_segments(port, queries, address.thread_id, sorted(wanted))
+    ids = [str(address.checkpoint_id), *chain]
+    there, segments, writes = await read_values(port, queries, thread_id, namespace, ids, sorted(wanted))
+    if not there.issuperset(ids):
+        return None
     collected: dict[str, list[tuple[str, str, Any]]] = {channel: [] for channel in channels}
     for index in range(len(chain) - 1, -1, -1):
         where = str(address._replace(checkpoint_id=chain[index]))
@@ -85,7 +118,7 @@ async def get_delta_channel_history(
             if type(seed) is not _DeltaSnapshot and not states.is_current(state_version):
                 found = await get_tuple(port, queries, codec, source)
                 if found is None:
-                    continue
+                    return None
                 values = states.upcast(load_tuple(codec, *found)[0], state_version).checkpoint["channel_values"]
                 if channel not in values:
                     continue

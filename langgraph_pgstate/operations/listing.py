@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError
 from langgraph_pgstate.langgraph_compat import advance_ids_past
 from langgraph_pgstate.operations.addresses import Address, before_id, configurable_of, identifier, thread_id_of
-from langgraph_pgstate.operations.checkpoints import TOP, read_pending_sends, read_segments, read_writes
+from langgraph_pgstate.operations.checkpoints import TOP, read_pending_sends, read_values
 from langgraph_pgstate.operations.reading import CheckpointRow, Segments, WritesRow, load_bare_tuple, load_tuple
 from langgraph_pgstate.operations.versions import UNVERSIONED, StateVersions
 from langgraph_pgstate.sql import NamedQuery, Queries
@@ -112,7 +112,7 @@ class Page:
         rows: The checkpoints.
         created_at: Their times.
         following: The listing of what comes after; `None` when this was all.
-        segments: Segments by thread; `None` when only metadata was read.
+        segments: Segments by thread and namespace; `None` when only metadata was read.
         writes: Pending writes by thread, namespace and checkpoint.
         sends: Pending sends of old formats, by checkpoint.
     """
@@ -120,7 +120,7 @@ class Page:
     rows: list[CheckpointRow]
     created_at: list[Any]
     following: Listing | None
-    segments: dict[str, Segments] | None = None
+    segments: dict[tuple[str, str], Segments] | None = None
     writes: dict[tuple[str, str], dict[str, list[WritesRow]]] = field(default_factory=dict)
     sends: dict[str, list[Any]] = field(default_factory=dict)
 
@@ -128,6 +128,11 @@ class Page:
     def size(self) -> int:
         """Stored bytes of its segments."""
         return sum(segments.size for segments in (self.segments or {}).values())
+
+    def leave_out(self, gone: Collection[Address]) -> None:
+        """Leave out some of the checkpoints."""
+        kept = [(row, at) for row, at in zip(self.rows, self.created_at, strict=True) if row.address not in gone]
+        self.rows, self.created_at = [row for row, _ in kept], [at for _, at in kept]
 
     def load(
         self, codec: ValueCodec, states: StateVersions = UNVERSIONED, *, without_damaged: bool = False
@@ -146,7 +151,7 @@ class Page:
             thread_id, namespace, id = row.address
             writes = self.writes[thread_id, namespace].get(str(id), [])
             try:
-                item, _ = load_tuple(codec, row, self.segments[thread_id], writes, self.sends.get(str(id)))
+                item, _ = load_tuple(codec, row, self.segments[thread_id, namespace], writes, self.sends.get(str(id)))
             except CorruptStateError as error:
                 if not without_damaged:
                     raise
@@ -157,9 +162,10 @@ class Page:
 
 
 async def list_page(port: Port, queries: Queries, codec: ValueCodec, listing: Listing) -> Page:
-    """Read one page of a listing: one round trip, and two more for each thread on it unless only metadata is read.
+    """Read one page of a listing. A checkpoint that was pruned or deleted meanwhile is not on it.
 
-    One more for the first page of what came before some checkpoint of a namespace.
+    Round trips: one, and one for each namespace on the page unless only metadata is read; one more for the first page
+    of what came before some checkpoint of a namespace.
     """
     parameters = listing.parameters
     if parameters["before_id"] is not None and "checkpoint_ns" in parameters and listing.cursor[0] == TOP:
@@ -182,8 +188,12 @@ async def list_page(port: Port, queries: Queries, codec: ValueCodec, listing: Li
             [row[5] for row in found],
             _following(listing, found, page_size),
         )
-        if not listing.with_state or await _read_values(port, queries, codec, page):
-            break
+        if not listing.with_state:
+            return page
+        gone = await _read_values(port, queries, codec, page)
+        if not gone:
+            return page
+    page.leave_out(gone)
     return page
 
 
@@ -195,17 +205,19 @@ def _following(listing: Listing, found: Rows, page_size: int) -> Listing | None:
     return replace(listing, limit=remaining, cursor=(checkpoint_id, thread_id, namespace))
 
 
-async def _read_values(port: Port, queries: Queries, codec: ValueCodec, page: Page) -> bool:
-    """Read what the rows of a page refer to; false if some of it is gone, as when a prune came between."""
-    by_thread: dict[str, set[int]] = defaultdict(set)
-    by_namespace: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for row in page.rows:
-        by_thread[row.address.thread_id].update(row.segment_ids)
-        by_namespace[row.address.thread_id, row.address.checkpoint_ns].append(str(row.address.checkpoint_id))
-    page.segments = {
-        thread_id: await read_segments(port, queries, thread_id, sorted(ids)) for thread_id, ids in by_thread.items()
-    }
-    for (thread_id, namespace), ids in by_namespace.items():
-        page.writes[thread_id, namespace] = await read_writes(port, queries, thread_id, namespace, ids)
+async def _read_values(port: Port, queries: Queries, codec: ValueCodec, page: Page) -> set[Address]:
+    """Read what the rows of a page refer to; those that are gone by now, as when a prune came between."""
+    # First: where the checkpoints are still there afterwards, their parents' writes were, too.
     page.sends = await read_pending_sends(port, queries, codec, page.rows)
-    return all(page.segments[thread_id].has(ids) for thread_id, ids in by_thread.items())
+    page.segments = {}
+    gone: set[Address] = set()
+    by_namespace: dict[tuple[str, str], list[CheckpointRow]] = defaultdict(list)
+    for row in page.rows:
+        by_namespace[row.address[:2]].append(row)
+    for (thread_id, namespace), rows in by_namespace.items():
+        ids = [str(row.address.checkpoint_id) for row in rows]
+        segment_ids = sorted({id for row in rows for id in row.segment_ids})
+        found = await read_values(port, queries, thread_id, namespace, ids, segment_ids)
+        page.segments[thread_id, namespace], page.writes[thread_id, namespace] = found.segments, found.writes
+        gone.update(row.address for row in rows if row.address.checkpoint_id not in found.there)
+    return gone

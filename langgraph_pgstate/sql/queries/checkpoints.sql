@@ -125,6 +125,25 @@ UNION ALL
     ORDER BY w.created_at, w.idx
 );
 
+-- name: get_values
+-- Which of some checkpoints of a namespace are there, some segments of their thread, and the checkpoints' pending writes. All of one moment: of a checkpoint that is there, none of it is gone.
+SELECT 0 AS kind, c.checkpoint_id AS a, NULL AS b, NULL AS c, NULL::integer AS n, NULL::bytea AS data
+FROM /*schema*/checkpoints c
+WHERE c.thread_id = :thread_id::text AND c.checkpoint_ns = :checkpoint_ns::text
+    AND c.checkpoint_id = ANY(:checkpoint_ids::text[])
+UNION ALL
+SELECT 1, NULL, NULL, NULL, s.segment_id, s.data
+FROM /*schema*/segments s
+WHERE s.thread_id = :thread_id AND s.segment_id = ANY(:segment_ids::integer[])
+UNION ALL
+(
+    SELECT 2, w.checkpoint_id, w.task_id, w.task_path, w.idx, w.data
+    FROM /*schema*/writes w
+    WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns
+        AND w.checkpoint_id = ANY(:checkpoint_ids)
+    ORDER BY w.created_at, w.idx
+);
+
 -- name: get_newest
 -- The id of a namespace's newest checkpoint.
 SELECT checkpoint_id FROM /*schema*/checkpoints
