@@ -21,6 +21,7 @@
     ├── StateVersionError                    a checkpoint of a version of the state that this program does not know
     ├── UpcastError                          an upcaster failed on a checkpoint
     ├── CorruptStateError                    stored bytes are damaged or a reference leads nowhere
+    ├── UnreadableFormatError                stored bytes are whole, but of a format that this installation cannot read
     ├── ToolError
     │   ├── ToolOutcomeUnknownError          nobody knows whether a tool took effect; somebody has to decide
     │   ├── ToolFailedError                  it failed before, and is not to be run again
@@ -373,6 +374,19 @@ class CorruptStateError(PGStateError):
     def __init__(self, where: str, why: str) -> None:
         self.where, self.why = where, why
         super().__init__(f"{where} is damaged: {why}. `pgstate check` names everything that is broken.")
+
+
+class UnreadableFormatError(PGStateError):
+    """Stored bytes are of a format that this installation cannot read. They are not damaged, and nothing was changed.
+
+    Attributes:
+        where: The checkpoint, segment or write.
+        why: Which package, in which version, or which serializer it takes.
+    """
+
+    def __init__(self, where: str, why: str) -> None:
+        self.where, self.why = where, why
+        super().__init__(f"{where} cannot be read here: {why}")
 
 
 class _MayBeFinal:

@@ -385,6 +385,7 @@ class Question:
         response_schema: JSON Schema of the answer, if the graph gave one.
         task_id: The task that waits.
         run_id: The run that asked, if it is known.
+        error: Why the question cannot be read; its id is empty then, and its value `None`.
     """
 
     interrupt_id: str
@@ -393,6 +394,7 @@ class Question:
     response_schema: Any
     task_id: str
     run_id: str | None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

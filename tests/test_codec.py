@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -40,7 +41,7 @@ from langgraph_pgstate.codec.messages import DIGEST_SIZE, SHAPES, extension
 from langgraph_pgstate.codec.metadata import join_metadata, split_metadata
 from langgraph_pgstate.codec.states import Elements, Inline, Manifest, Scalar, decode_state, encode_state
 from langgraph_pgstate.codec.values import PLAIN_MARK, ValueCodec, array_header, encodes_as_utf8, split_array
-from langgraph_pgstate.errors import CorruptStateError, SerializationError
+from langgraph_pgstate.errors import CorruptStateError, SerializationError, UnreadableFormatError
 
 SLOW = JsonPlusSerializer(allowed_msgpack_modules=True)
 CODEC = ValueCodec(SLOW)
@@ -589,8 +590,53 @@ def test_every_damaged_byte_is_noticed(content: bytes) -> None:
         for _ in range(2):
             damaged = bytearray(frame)
             damaged[place] ^= dice.randrange(1, 256)
-            with pytest.raises(CorruptStateError):
+            # A first byte may become one that a later version writes.
+            is_later = place == 0 and 3 <= damaged[0] < 32
+            with pytest.raises(UnreadableFormatError if is_later else CorruptStateError):
                 frames.unpack(bytes(damaged), "here")
+
+
+def test_every_declared_zstandard_reads_every_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guard: zstandard 0.23 decompresses no frame without a magic number in one call."""
+    every = [frames._WHOLE[kind] for kind in (frames.ZSTD, frames.ZSTD_DICTIONARY_1, frames.ZSTD_PLAIN)]
+    every += [frames.pack(content) for content in contents()]
+    content = [frames.unpack(frame, "here") for frame in every]
+    assert content == [frames._WHOLE_CONTENT] * 3 + [*contents()]
+    found = zstandard.ZstdDecompressor
+
+    def older(**options: Any) -> Any:
+        assert options.get("format", zstandard.FORMAT_ZSTD1) == zstandard.FORMAT_ZSTD1
+        return found(**options)
+
+    monkeypatch.setattr(zstandard, "ZstdDecompressor", older)
+    monkeypatch.setattr(frames, "_idle", [])
+    assert [frames.unpack(frame, "here") for frame in every] == content
+
+
+@pytest.mark.parametrize("content", [b"lorem ipsum " * 30, b"lorem ipsum " * 9000], ids=len)
+def test_a_zstandard_that_cannot_decompress_is_not_damage(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = frames.pack(content)
+    older = SimpleNamespace(decompress=lambda *_: zstandard.ZstdDecompressor().decompress(b"nonsense"))
+    with monkeypatch.context() as patch:
+        contexts = frames._Contexts()
+        contexts.decompress = contexts.decompress_dictionary = older.decompress
+        patch.setattr(frames, "_idle", [])
+        patch.setattr(frames, "_take", lambda: contexts)
+        with pytest.raises(UnreadableFormatError, match=r"here .* zstandard .* install 0\.23"):
+            frames.unpack(frame, "here")
+    assert frames.unpack(frame, "here") == content
+
+
+def test_what_a_later_version_wrote_is_not_damage() -> None:
+    """Guard: `on_corrupt="previous"` must not go back behind it."""
+    with pytest.raises(UnreadableFormatError, match="frame kind 3 takes a newer version of langgraph_pgstate"):
+        frames.unpack(b"\x03whatever", "here")
+    fields = [1, 4, "now", {"a": "1"}, {}, False, {"a": [9, "new"]}, {}, {}]
+    for changed, why in ((fields, "an entry of kind 9"), ([2, *fields[1:]], "format 2")):
+        with pytest.raises(UnreadableFormatError, match=why):
+            decode_state(frames.pack(ormsgpack.packb(changed)), [], "here")
+    with pytest.raises(UnreadableFormatError, match=r"another serializer.*msgpack\+aes"):
+        CODEC.loads("msgpack+aes", b"secret", "here")
 
 
 @pytest.mark.parametrize(

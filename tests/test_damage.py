@@ -14,7 +14,8 @@ from samples import config_of, forget, id_of, message, messages, put_values
 from test_versions import START_ONE, One, T
 
 from langgraph_pgstate import AsyncPGStateSaver, PGState, PGStateSaver
-from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, UnsafeTypeError
+from langgraph_pgstate.admin import Admin
+from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, UnreadableFormatError, UnsafeTypeError
 
 
 @pytest.fixture
@@ -136,6 +137,24 @@ def test_only_damage_is_passed_by(saver: PGStateSaver, chain: list[Any]) -> None
     with pytest.raises(UnsafeTypeError):
         passing(saver).get_tuple(T)
     assert passing(saver).get_tuple(config_of("unknown")) is None
+
+
+@pytest.mark.parametrize("table", ["checkpoints", "segments", "writes"])
+def test_what_a_newer_version_wrote_is_not_passed_by(
+    saver: PGStateSaver, chain: list[Any], connection: Any, schema: str, table: str
+) -> None:
+    """Guard: an older program would go back behind checkpoints that are whole, and go on from there."""
+    column = "state" if table == "checkpoints" else "data"
+    connection.execute(f'UPDATE "{schema}".{table} SET {column} = set_byte({column}, 0, 3)')
+    forget(saver)
+    for reading in (saver, passing(saver)):
+        with pytest.raises(UnreadableFormatError, match="newer version of langgraph_pgstate"):
+            reading.get_tuple(T)
+        with pytest.raises(UnreadableFormatError):
+            list(reading.list(T))
+    report = Admin(saver._database).check("t")
+    assert report.problems
+    assert all("newer version of langgraph_pgstate" in problem.why for problem in report.problems)
 
 
 def test_a_thread_goes_on_from_the_good_ancestor(saver: PGStateSaver, connection: Any, schema: str) -> None:

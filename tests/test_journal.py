@@ -34,6 +34,7 @@ from typer.testing import CliRunner
 from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver
 from langgraph_pgstate.cli.app import app
 from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.errors import UnreadableFormatError
 from langgraph_pgstate.operations import journal
 from langgraph_pgstate.operations.messages import MessageKeeper
 from langgraph_pgstate.settings import RecorderSettings
@@ -331,6 +332,19 @@ def test_an_entry_that_is_damaged_keeps_no_other_back(
     connection.execute(f"INSERT INTO {state.schema}.journal (thread_id, entry_id, data) VALUES ('t', '0', '\\x02ff')")
     state.flush()
     assert "is left out" in caplog.text
+    assert len(rows(connection, state.schema, "messages")) == STEPS + 1
+
+
+def test_an_entry_of_a_newer_version_stays_for_it(state: PGState, connection: Connection) -> None:
+    """Guard: an older program would take it out and lose what it says."""
+    state.record(chat().compile(checkpointer=state.saver)).invoke(question(), config_of("t"))
+    connection.execute(f"INSERT INTO {state.schema}.journal (thread_id, entry_id, data) VALUES ('t', '0', '\\x03ff')")
+    database = state._database
+    with pytest.raises(UnreadableFormatError, match="journal entry of thread 't'"):
+        database.run(journal.write, queries(state.schema), ["t"])
+    assert "0" in [row["entry_id"] for row in rows(connection, state.schema, "journal")]
+    connection.execute(f"DELETE FROM {state.schema}.journal WHERE entry_id = '0'")
+    state.flush()
     assert len(rows(connection, state.schema, "messages")) == STEPS + 1
 
 

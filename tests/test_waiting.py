@@ -395,6 +395,27 @@ def test_what_could_not_be_read_again_is_no_answer(state: PGState) -> None:
     assert len(state.threads.questions("t")) == 1
 
 
+@pytest.mark.parametrize("byte", [3, 200], ids=["newer", "damaged"])
+def test_a_thread_whose_question_cannot_be_read_is_not_left_out(state: PGState, connection: Any, byte: int) -> None:
+    """It is listed with the reason, and does not hide the others."""
+    for thread_id in ("bad", "good"):
+        asking(state.saver, "go on?").invoke({"said": []}, config_of(thread_id))
+    connection.execute(
+        f"UPDATE {state.schema}.writes SET data = set_byte(data, 0, %s) WHERE thread_id = 'bad' AND idx = -3", [byte]
+    )
+    good, bad = state.threads.waiting().items
+    assert (good.thread_id, bad.thread_id) == ("good", "bad")
+    assert good.questions[0].error is None
+    (question,) = bad.questions
+    assert (question.interrupt_id, question.value) == ("", None)
+    assert question.error is not None
+    assert "thread 'bad'" in question.error
+    assert state.threads.questions("bad") == (question,)
+    with pytest.raises(NotFoundError, match="cannot be read"):
+        state.threads.answer("bad", "yes")
+    state.threads.answer("good", "yes")
+
+
 def test_unknown_threads(state: PGState) -> None:
     assert state.threads.questions("unknown") == ()
     assert state.threads.answers("unknown") == ()

@@ -44,7 +44,7 @@ def waiting(
         lines: list[tuple[Any, str, Any]] = (
             [(one.answered_at, one.interrupt_id, one.value) for one in thread.answers]
             if answered
-            else [(one.asked_at, one.interrupt_id, one.value) for one in thread.questions]
+            else [(one.asked_at, one.interrupt_id, one.error or one.value) for one in thread.questions]
         )
         for at, interrupt_id, value in lines:
             moment = at.astimezone().strftime("%Y-%m-%d %H:%M")

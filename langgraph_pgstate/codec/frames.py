@@ -7,7 +7,7 @@
     plain    nothing: a zstd frame with its magic number, whose first byte this is, and its own checksum
 
 A large value is a plain frame, so that no byte need be put before what the compressor returned. Frames of the second
-kind are read only.
+kind are read only. zstandard 0.23 decompresses no frame without its magic number in one call: it is put in front.
 
 Dictionary 1 holds the boilerplate of LangChain messages and of checkpoints (field names, module names, provider
 keys), so that a single small message compresses as if it stood among others. It is frozen: what was written with it
@@ -19,17 +19,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from importlib import resources
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import xxhash
 import zstandard
 
-from langgraph_pgstate.errors import CorruptStateError
+from langgraph_pgstate.errors import CorruptStateError, UnreadableFormatError
 
 RAW: Final = 0
 ZSTD: Final = 1
 ZSTD_DICTIONARY_1: Final = 2
 ZSTD_PLAIN: Final = 0x28
+# Kinds that later versions of this package may write.
+_LATER: Final = range(3, 0x20)
 
 # Below this a frame's own overhead is more than what compression saves.
 _MIN_COMPRESSED = 40
@@ -71,6 +73,17 @@ class Look(NamedTuple):
 
 
 _MAGICLESS: Final = zstandard.FORMAT_ZSTD1_MAGICLESS
+_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+
+# Frames that are known to be whole, one of each kind, and their content.
+_WHOLE_CONTENT: Final = b"langchain_core.messages.human " * 4
+_CORE = bytes.fromhex("24782d0100f06c616e67636861696e5f636f72652e6d657373616765732e68756d616e2001005e989413688a980f")
+_WHOLE: Final = {
+    ZSTD: bytes([ZSTD]) + _CORE,
+    ZSTD_DICTIONARY_1: bytes([ZSTD_DICTIONARY_1])
+    + bytes.fromhex("24789d00003068756d616e2003000f4a02c60458a8400104688a980f"),
+    ZSTD_PLAIN: _MAGIC + _CORE,
+}
 
 
 class _Contexts:
@@ -83,7 +96,6 @@ class _Contexts:
         "compress_small",
         "decompress",
         "decompress_dictionary",
-        "decompress_plain",
     )
 
     def __init__(self) -> None:
@@ -91,9 +103,8 @@ class _Contexts:
         self.compress_medium = _compressor(_dictionary_for_one())
         self._compress_repetitive = _compressor(None, hash_log=_LARGE_HASH_LOG)
         self._compress_prose = _compressor(None, hash_log=_PROSE_HASH_LOG)
-        self.decompress_dictionary = _decompressor(_MAGICLESS, dict_data=_dictionary_for_one())
-        self.decompress = _decompressor(_MAGICLESS)
-        self.decompress_plain = _decompressor(zstandard.FORMAT_ZSTD1)
+        self.decompress_dictionary = zstandard.ZstdDecompressor(dict_data=_dictionary_for_one()).decompress
+        self.decompress = zstandard.ZstdDecompressor().decompress
 
     def compress_large(self, content: bytes, look: Look | None) -> tuple[bytes, Look]:
         """Content compressed by the table that is worth its time, and its look, as `pack_large` says."""
@@ -117,10 +128,6 @@ def _compressor(dictionary: zstandard.ZstdCompressionDict | None, **parameters: 
     if dictionary is not None:
         dictionary.precompute_compress(compression_params=chosen)
     return zstandard.ZstdCompressor(dict_data=dictionary, compression_params=chosen).compress
-
-
-def _decompressor(format: int, **parameters: Any) -> Callable[..., bytes]:
-    return zstandard.ZstdDecompressor(format=format, **parameters).decompress
 
 
 def _dictionary_for_one() -> zstandard.ZstdCompressionDict:
@@ -200,7 +207,8 @@ def unpack(frame: bytes, where: str) -> bytes:
         where: What the frame is, for the error.
 
     Raises:
-        CorruptStateError: If the frame is cut off, altered or of a kind this version does not know.
+        CorruptStateError: If the frame is cut off or altered.
+        UnreadableFormatError: If a newer version of this package wrote it, or the installed zstandard cannot read it.
     """
     kind = frame[0] if frame else -1
     content: bytes
@@ -212,16 +220,30 @@ def unpack(frame: bytes, where: str) -> bytes:
     contexts = _take()
     try:
         if kind == ZSTD_DICTIONARY_1:
-            content = contexts.decompress_dictionary(frame[1:], MAX_WITH_DICTIONARY)
+            content = contexts.decompress_dictionary(_MAGIC + frame[1:], MAX_WITH_DICTIONARY)
         elif kind == ZSTD_PLAIN:
-            content = contexts.decompress_plain(frame)
+            content = contexts.decompress(frame)
         elif kind == ZSTD:
-            content = contexts.decompress(memoryview(frame)[1:])
+            content = contexts.decompress(_MAGIC + memoryview(frame)[1:])
+        elif kind in _LATER:
+            raise UnreadableFormatError(where, f"frame kind {kind} takes a newer version of langgraph_pgstate")
         else:
-            raise CorruptStateError(where, f"frame kind {kind} is unknown to this version of langgraph_pgstate")
+            raise CorruptStateError(where, f"frame kind {kind} is unknown")
     except (zstandard.ZstdError, MemoryError) as error:
-        # A size that was altered may be one that nobody has room for.
+        if frame is not _WHOLE[kind] and not _can_decompress(kind):
+            raise UnreadableFormatError(
+                where, f"zstandard {zstandard.__version__} does not decompress it ({error}): install 0.23 or newer"
+            ) from error
+        # A size that was altered may be more than there is memory.
         raise CorruptStateError(where, f"its frame does not decompress ({error})") from error
     finally:
         _idle.append(contexts)
     return content
+
+
+def _can_decompress(kind: int) -> bool:
+    """Return whether a frame that is known to be whole can be read: if not, the library is to blame for others, too."""
+    try:
+        return unpack(_WHOLE[kind], "") == _WHOLE_CONTENT
+    except CorruptStateError:
+        return False

@@ -22,7 +22,7 @@ import ormsgpack
 from langgraph_pgstate.codec import frames
 from langgraph_pgstate.codec.lists import Run
 from langgraph_pgstate.codec.values import Marks
-from langgraph_pgstate.errors import CorruptStateError
+from langgraph_pgstate.errors import CorruptStateError, UnreadableFormatError
 
 FORMAT: Final = 1
 _ABSENT: Final = False
@@ -223,17 +223,18 @@ def decode_state(data: bytes, segment_ids: Sequence[int], where: str) -> State:
     """The state that `encode_state` was given.
 
     Raises:
-        CorruptStateError: If the bytes are damaged, or written by a newer version of this package.
+        CorruptStateError: If the bytes are damaged.
+        UnreadableFormatError: If a newer version of this package wrote them.
     """
     try:
         fields = ormsgpack.unpackb(frames.unpack(data, where))
         if fields[0] != FORMAT:
-            raise CorruptStateError(where, f"its format {fields[0]} is newer than this langgraph_pgstate knows")
+            raise UnreadableFormatError(where, f"format {fields[0]} takes a newer version of langgraph_pgstate")
         _, v, ts, versions, seen, updated, entries, extra, exact_metadata = fields
         checkpoint = {"v": v, "ts": ts, "channel_versions": versions, "versions_seen": seen}
         if updated is not _ABSENT:
             checkpoint["updated_channels"] = updated
-        manifest = Manifest(versions, {name: _decode_entry(entry, segment_ids) for name, entry in entries.items()})
+        manifest = Manifest(versions, {name: _decode_entry(one, segment_ids, where) for name, one in entries.items()})
     except (ormsgpack.MsgpackDecodeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise CorruptStateError(where, f"its state does not decode ({error})") from error
     return State(checkpoint, manifest, extra, exact_metadata)
@@ -250,7 +251,7 @@ def _encode_runs(runs: Sequence[Run], positions: Mapping[int, int]) -> list[int]
     return encoded
 
 
-def _decode_entry(entry: Any, segment_ids: Sequence[int]) -> Entry:
+def _decode_entry(entry: Any, segment_ids: Sequence[int], where: str) -> Entry:
     if type(entry) is not list:
         return Scalar(entry)
     kind = entry[0]
@@ -265,4 +266,5 @@ def _decode_entry(entry: Any, segment_ids: Sequence[int]) -> Entry:
     if kind == _WHOLE_SEGMENTS:
         first = entry[1]
         return Elements(tuple(Run(segment_ids[first + at], 0, count) for at, count in enumerate(entry[2:])))
-    raise ValueError(f"entry kind {kind} is unknown")
+    # The frame's checksum was right.
+    raise UnreadableFormatError(where, f"an entry of kind {kind} takes a newer version of langgraph_pgstate")

@@ -22,7 +22,13 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from langgraph_pgstate.codec.messages import DIGEST_SIZE, PACK_OPTIONS, SHAPES, UNPACK_OPTIONS, decoding_hook
 from langgraph_pgstate.codec.widening import WideningSerializer
-from langgraph_pgstate.errors import CorruptStateError, PGStateError, SerializationError, UnsafeTypeError
+from langgraph_pgstate.errors import (
+    CorruptStateError,
+    PGStateError,
+    SerializationError,
+    UnreadableFormatError,
+    UnsafeTypeError,
+)
 
 # Types of our own, for what msgpack cannot say. The serializer's types never contain a slash.
 TYPE_STR: Final = "pgstate/str"
@@ -138,6 +144,7 @@ class ValueCodec:
         Raises:
             UnsafeTypeError: If it holds a type that may not be built, and the serializer is the strict default.
             CorruptStateError: If the bytes are not what the type says.
+            UnreadableFormatError: If the serializer does not know the type.
         """
         if type_ == TYPE_STR:
             return data.decode("utf-8", "surrogatepass")
@@ -264,7 +271,9 @@ class _Reading:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         refused, _refusals.names = _refusals.names, self._outer
-        if isinstance(error, ormsgpack.MsgpackDecodeError | NotImplementedError):
+        if isinstance(error, NotImplementedError):
+            raise UnreadableFormatError(self._where, f"it was stored by another serializer ({error})") from error
+        if isinstance(error, ormsgpack.MsgpackDecodeError):
             raise CorruptStateError(self._where, f"its bytes do not decode ({error})") from error
         if error is None and refused:
             raise UnsafeTypeError(self._where, sorted(set(refused)))

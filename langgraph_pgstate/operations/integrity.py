@@ -13,7 +13,7 @@ from langgraph_pgstate.codec.batches import unpack_writes
 from langgraph_pgstate.codec.states import Elements, Entry, Inline, Slice, State, decode_state
 from langgraph_pgstate.codec.values import ValueCodec, split_array
 from langgraph_pgstate.db.port import Port
-from langgraph_pgstate.errors import CorruptStateError
+from langgraph_pgstate.errors import CorruptStateError, UnreadableFormatError
 from langgraph_pgstate.operations.addresses import Address
 from langgraph_pgstate.sql import Queries, snapshot
 from langgraph_pgstate.types import CheckReport, Problem
@@ -197,7 +197,7 @@ class _Check:
         segment = self.segments[segment_id]
         try:
             content = frames.unpack(frame, f"segment {segment_id}")
-        except CorruptStateError as error:
+        except (CorruptStateError, UnreadableFormatError) as error:
             segment.why = error.why
             return
         segment.why = None
@@ -284,4 +284,6 @@ def _reason(decode: Callable[[], Any]) -> str | None:
 
 
 def _why(error: Exception) -> str:
-    return error.why if isinstance(error, CorruptStateError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, CorruptStateError | UnreadableFormatError):
+        return error.why
+    return f"{type(error).__name__}: {error}"

@@ -16,6 +16,7 @@ from typing import Any, Final
 import orjson
 
 from langgraph_pgstate.db.port import Port
+from langgraph_pgstate.errors import UnreadableFormatError
 from langgraph_pgstate.operations.companions import Statement, is_refusal
 from langgraph_pgstate.operations.maintenance import choose_dead, find_running, settle_runs
 from langgraph_pgstate.operations.notes import ADDED, COMPARED, WRITTEN, Note
@@ -144,6 +145,9 @@ def _unpack(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[tuple[str, str], No
     for thread_id, entry_id, data in rows:
         try:
             note = Note.unpack(thread_id, data)
+        except UnreadableFormatError:
+            # It stays, for a process that can read it.
+            raise
         except Exception as error:
             _log.error("entry %s in the journal of thread %r is left out: %s", entry_id, thread_id, error)
             note = Note(thread_ids=[thread_id])

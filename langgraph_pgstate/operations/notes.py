@@ -8,6 +8,7 @@ from typing import Final
 import ormsgpack
 
 from langgraph_pgstate.codec import frames
+from langgraph_pgstate.errors import UnreadableFormatError
 
 ADDED: Final = "added"
 ADDED_IN_SUBGRAPH: Final = "added_in_subgraph"
@@ -79,10 +80,13 @@ class Note:
 
         Raises:
             CorruptStateError: If it is damaged.
+            UnreadableFormatError: If a newer version of this package wrote it.
         """
-        _, runs, spans, events, forks, messages, begun, ended, ttl = ormsgpack.unpackb(
-            frames.unpack(data, f"a journal entry of thread {thread_id!r}")
-        )
+        where = f"a journal entry of thread {thread_id!r}"
+        format, *rest = ormsgpack.unpackb(frames.unpack(data, where))
+        if format != _FORMAT:
+            raise UnreadableFormatError(where, f"format {format} takes a newer version of langgraph_pgstate")
+        runs, spans, events, forks, messages, begun, ended, ttl = rest
         begun, ended = [(*pair,) for pair in begun], [(*each,) for each in ended]
         return cls(runs, spans, events, forks, messages, begun, ended, [thread_id], ttl)
 

@@ -221,7 +221,7 @@ async def _read_places(
 def _questions(
     codec: ValueCodec, place: _Place, task_id: str, run_id: str | None, asked_at: datetime, data: bytes
 ) -> list[Question]:
-    """The questions in a task's row; one that cannot be read does not hide the others."""
+    """Return the questions in a task's row; one that cannot be read says why, and does not hide the others."""
     where = f"a question of task {task_id!r} at checkpoint {place[1]!r} of thread {place[0]!r}"
     questions = []
     try:
@@ -233,6 +233,7 @@ def _questions(
                     questions.append(Question(one.id, one.value, asked_at, schema, task_id, run_id))
     except PGStateError as error:
         _logger.error("%s cannot be read: %s", where, error)
+        questions.append(Question("", None, asked_at, None, task_id, run_id, str(error)))
     return questions
 
 
@@ -299,12 +300,15 @@ def _chosen(waiting: _Waiting | None, thread_id: str, request: AnswerRequest) ->
     else:
         # A try that was repeated after its connection was lost finds its own answer there.
         own = [one for one in waiting.questions if waiting.answer_ids.get(one.interrupt_id) == request.answer_id]
-        candidates = own or waiting.open_questions or waiting.questions
+        readable = [one for one in waiting.open_questions if one.error is None]
+        candidates = own or readable or waiting.open_questions or waiting.questions
         if len(candidates) > 1 and waiting.open_questions:
             raise ConfigurationError(
                 f"thread {thread_id!r} waits for several answers, say which this is by interrupt_id: {_listed(waiting)}"
             )
     question = candidates[0]
+    if question.error is not None:
+        raise NotFoundError(f"what thread {thread_id!r} waits for cannot be read: {question.error}")
     given = waiting.answer(question.interrupt_id)
     if given is not None and waiting.answer_ids[question.interrupt_id] != request.answer_id:
         raise AlreadyAnsweredError(thread_id, question.interrupt_id, given.answered_by, given.answered_at)
@@ -312,7 +316,8 @@ def _chosen(waiting: _Waiting | None, thread_id: str, request: AnswerRequest) ->
 
 
 def _listed(waiting: _Waiting) -> str:
-    return "; ".join(f"{one.interrupt_id} {str(one.value)[:_SHOWN]!r}" for one in waiting.open_questions) or "none"
+    known = (one for one in waiting.open_questions if one.error is None)
+    return "; ".join(f"{one.interrupt_id} {str(one.value)[:_SHOWN]!r}" for one in known) or "none"
 
 
 def command_for(answer: Answer) -> Command[Any]:
