@@ -32,8 +32,8 @@ class Messages:
     ) -> tuple[Message, ...]:
         """What was said on a branch, as it stands at its end, in the channel's order. Two round trips.
 
-        Edits replace and removals remove what they are about. Messages that are older than the oldest checkpoint a
-        prune has left are there, too. With `last` or `max_tokens` the system messages that open the conversation
+        They are those the state has there. Messages that are older than the oldest checkpoint a prune has left are
+        there, too. With `last` or `max_tokens` the system messages that open the conversation
         come first, then what is nearest to its end; that may begin with a tool's answer whose question is cut off.
 
         Args:

@@ -308,7 +308,7 @@ class CompensationReport:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One row of `messages`: a chat message where it first appeared, its edit, or its removal.
+    """One row of `messages`: a chat message where it was added to its channel, its edit, or its removal.
 
     Attributes:
         thread_id: The thread.

@@ -102,6 +102,9 @@ def catalog(connection: psycopg.Connection, schema: str) -> dict[str, list[tuple
             SELECT indexrelid::regclass::text, indisprimary, indisunique, pg_get_indexdef(indexrelid)
             FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
             WHERE c.relnamespace = %s::regnamespace ORDER BY 1""",
+        "views": """
+            SELECT relname, pg_get_viewdef(oid) FROM pg_class
+            WHERE relnamespace = %s::regnamespace AND relkind = 'v' ORDER BY 1""",
         "routines": "SELECT proname, prosrc FROM pg_proc WHERE pronamespace = %s::regnamespace ORDER BY 1",
         "triggers": """
             SELECT t.tgname, pg_get_triggerdef(t.oid) FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid

@@ -95,15 +95,15 @@ class ListChange:
         channel: The channel.
         value: The list as it is now.
         fresh: Places of the elements that the parent's list does not have.
-        has_losses: Whether the parent's list has elements that this one does not.
-        is_known: Whether that is certain; if not, every element counts as fresh.
+        is_appended: Whether they come after all that the parent's list has, which is as it was.
+        is_known: Whether the difference is certain; if not, every element counts as fresh.
         fingerprints: The elements' fingerprints end to end, if they are known.
     """
 
     channel: str
     value: list[Any]
     fresh: Sequence[int]
-    has_losses: bool
+    is_appended: bool
     is_known: bool
     fingerprints: bytes | None = None
 
@@ -121,24 +121,26 @@ def list_changes(plan: PutPlan, *, all_channels: bool = False) -> Iterator[ListC
     parent = plan.parent
     for channel, version in plan.manifest.versions.items():
         value = values.get(channel)
+        is_old = not all_channels and parent is not None and parent.versions.get(channel) == version
         if type(value) is not list:
             if type(value) is _DeltaSnapshot and type(value.value) is list:
                 yield ListChange(channel, value.value, range(len(value.value)), False, False)
+            elif parent is not None and type(parent.entries.get(channel)) is Elements and not is_old:
+                # Emptied, or something else than a list now.
+                yield ListChange(channel, [], (), False, True)
+            continue
+        if is_old:
             continue
         new = _digests(plan.manifest.entries.get(channel))
         if new is not None and len(new) != len(value) * DIGEST_SIZE:
             new = None
         old = _digests(parent.entries.get(channel) if parent is not None else None)
-        if not all_channels and parent is not None and parent.versions.get(channel) == version:
-            continue
         if all_channels or old is None or new is None:
             yield ListChange(channel, value, range(len(value)), False, False, new)
         elif new.startswith(old):
-            fresh = range(len(old) // DIGEST_SIZE, len(value))
-            yield ListChange(channel, value, fresh, False, True, new)
+            yield ListChange(channel, value, range(len(old) // DIGEST_SIZE, len(value)), True, True, new)
         else:
-            fresh_places, has_losses = _compare(split_digests(old), split_digests(new))
-            yield ListChange(channel, value, fresh_places, has_losses, True, new)
+            yield ListChange(channel, value, _fresh(split_digests(old), split_digests(new)), False, True, new)
 
 
 def split_digests(digests: bytes) -> list[bytes]:
@@ -153,8 +155,8 @@ def _digests(entry: Entry | None) -> bytes | None:
     return b"" if entry is None or (isinstance(entry, Inline) and entry.data == _EMPTY_LIST) else None
 
 
-def _compare(old: Sequence[bytes], new: Sequence[bytes]) -> tuple[list[int], bool]:
-    """Places of new elements, and whether old ones are missing; equal elements are told apart by number only."""
+def _fresh(old: Sequence[bytes], new: Sequence[bytes]) -> list[int]:
+    """Return the places of new elements; equal elements are told apart by number only."""
     left = Counter(old)
     fresh = []
     for place, digest in enumerate(new):
@@ -162,4 +164,4 @@ def _compare(old: Sequence[bytes], new: Sequence[bytes]) -> tuple[list[int], boo
             left[digest] -= 1
         else:
             fresh.append(place)
-    return fresh, any(left.values())
+    return fresh

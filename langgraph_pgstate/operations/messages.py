@@ -1,7 +1,8 @@
 """Chat messages as rows of their own: each once, where it first appeared, and what was edited or removed later.
 
-The saver knows by fingerprint which elements of a list are new; these are noted in the journal with the checkpoint.
-Only where elements vanished, or where this process does not know what was recorded before it, is the branch looked at.
+The saver knows by fingerprint which elements of a list are new; those at its end are noted in the journal with the
+checkpoint. Where something else happened to a list, or where this process does not know what was recorded before it,
+the ids of all its messages are noted in their order, and compared with the branch.
 Of a DeltaChannel, which most checkpoints hold no value of, it is noted that the superstep wrote to it: what it wrote is
 in the tables already, under the checkpoint's parent, whoever wrote it (`operations/written.py`).
 """
@@ -9,7 +10,7 @@ in the tables already, under the checkpoint's parent, whoever wrote it (`operati
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -37,6 +38,9 @@ _DEAF_REDUCER: Final = getattr(reducers, "_messages_delta_reducer", object())
 _ID_BYTES: Final = 256
 _FAMILIAR_LIMIT: Final = 50_000
 
+# A message's place in its list, itself, and its id in the record.
+_Named = tuple[int, BaseMessage, str]
+
 
 class MessageKeeper:
     """A companion that stores the messages of each put. Safe to share between threads.
@@ -48,6 +52,8 @@ class MessageKeeper:
 
     def __init__(self) -> None:
         self._familiar: set[tuple[str, str]] = set()
+        # Channels in which several messages at once had one id.
+        self._doubled: set[tuple[str, str, str]] = set()
         self._deaf: set[str] = set()
 
     def learn(self, graph: Any) -> None:
@@ -68,9 +74,14 @@ class MessageKeeper:
         for change in list_changes(plan, all_channels=whole):
             if not _is_of_messages(change):
                 continue
-            rows = _rows(change, _recorded_by_root(plan, change))
-            certain = change.is_known and not change.has_losses
-            if certain and not rows:
+            named, given = self._identify(request, change)
+            skipped = _recorded_by_root(plan, change)
+            rows = [
+                {"message_id": id, "position": place, **message_row(message)}
+                for place, message, id in given
+                if place not in skipped
+            ]
+            if change.is_appended and not rows:
                 continue
             fitting_ids(request.address.thread_id, rows)
             found: dict[str, Any] = {
@@ -80,9 +91,9 @@ class MessageKeeper:
                 "messages": rows,
             }
             kind = ADDED_IN_SUBGRAPH if request.address.checkpoint_ns else ADDED
-            if not certain:
+            if not change.is_appended:
                 kind = COMPARED
-                present = [{"message_id": id} for _, _, id in _identified(change, range(len(change.value)))]
+                present = [{"message_id": id} for _, _, id in named]
                 found["present_ids"] = fitting_ids(request.address.thread_id, present)
             changes.append((kind, orjson.dumps(found)))
         if counters := request.labels.get(_COUNTERS):
@@ -95,12 +106,24 @@ class MessageKeeper:
         """From now on, differences are enough."""
         address = plan.request.address
         if len(self._familiar) >= _FAMILIAR_LIMIT:
-            self._familiar = set()
+            self._familiar, self._doubled = set(), set()
         self._familiar.add((address.thread_id, address.checkpoint_ns))
 
     def forget_thread(self, thread_id: str) -> None:
         """The next put looks at the branch again."""
         self._familiar = {key for key in self._familiar if key[0] != thread_id}
+
+    def _identify(self, request: PutRequest, change: ListChange) -> tuple[Sequence[_Named], Sequence[_Named]]:
+        """Return the messages of a list, or the appended ones alone, and those whose rows have to be sent along."""
+        key = (request.address.thread_id, request.address.checkpoint_ns, change.channel)
+        named = _identified(change, change.fresh if change.is_appended else range(len(change.value)))
+        if any(id != message.id and type(message.id) is str and message.id for _, message, id in named):
+            # If one of several with one id goes, another takes its place: what is known of that id proves nothing.
+            self._doubled.add(key)
+        if change.is_appended or not change.is_known or key in self._doubled:
+            return named, named
+        fresh = set(change.fresh)
+        return named, [one for one in named if one[0] in fresh]
 
     def _written(self, request: PutRequest, counters: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
         """The DeltaChannels that the superstep wrote to, unless they took a snapshot."""
@@ -173,47 +196,43 @@ def _is_of_messages(change: ListChange) -> bool:
         return False
     if not change.value:
         # Whatever it held is gone; if that were no messages, none are found.
-        return change.has_losses or not change.is_known
+        return not change.is_appended
     return any(is_message(element) for element in change.value)
 
 
-def _rows(change: ListChange, skipped: set[int]) -> list[dict[str, Any]]:
-    """The fresh messages as rows, one for each id: of two with one id the later stands."""
-    rows: dict[str, dict[str, Any]] = {}
-    for place, message, id in _identified(change, change.fresh):
-        if place not in skipped:
-            rows[id] = {"message_id": id, "position": place, **message_row(message)}
-    return list(rows.values())
+def _identified(change: ListChange, places: Sequence[int]) -> list[_Named]:
+    """Return the messages at some places of a list, or at its end, with an id each that no other in the list has.
+
+    It is the message's own, or what its content says; of several that share one, the later ones have a number behind.
+    """
+    found = [(place, message) for place in places if is_message(message := change.value[place])]
+    ids = [message.id if type(message.id) is str and message.id else None for _, message in found]
+    distinct = {*ids}
+    others = () if len(places) == len(change.value) else change.value[: places[0]] if places else ()
+    is_clear = None not in distinct and len(distinct) == len(ids)
+    if is_clear and distinct.isdisjoint([getattr(element, "id", None) for element in others]):
+        return [(place, message, id) for (place, message), id in zip(found, ids, strict=True) if id is not None]
+    ordinals = _ordinals(change)
+    return [
+        (place, message, (id or content_id(message)) + (f"-{ordinals[place]}" if ordinals[place] > 1 else ""))
+        for (place, message), id in zip(found, ids, strict=True)
+    ]
 
 
-def _identified(change: ListChange, places: Iterable[int]) -> Iterator[tuple[int, BaseMessage, str]]:
-    """Messages at some places of a list with an id each: its own, or what its content says and how often before."""
-    ordinals: dict[int, int] | None = None
-    for place in places:
-        message = change.value[place]
-        if not is_message(message):
-            continue
-        if type(message.id) is str and message.id:
-            yield place, message, message.id
-            continue
-        if ordinals is None:
-            ordinals = _ordinals(change)
-        suffix = f"-{ordinals[place]}" if ordinals[place] > 1 else ""
-        yield place, message, content_id(message) + suffix
-
-
-def _ordinals(change: ListChange) -> dict[int, int]:
-    """By place, the how-manieth of its equals an element is."""
+def _ordinals(change: ListChange) -> list[int]:
+    """By place, the how-manieth of its id, or of its equals if it has none, an element is."""
     marks: Sequence[Any] = (
         split_digests(change.fingerprints)
         if change.fingerprints is not None
         else [content_id(element) if is_message(element) else None for element in change.value]
     )
     seen: Counter[Any] = Counter()
-    ordinals = {}
-    for place, mark in enumerate(marks):
-        seen[mark] += 1
-        ordinals[place] = seen[mark]
+    ordinals = []
+    for element, mark in zip(change.value, marks, strict=True):
+        id = getattr(element, "id", None)
+        key = ("id", id) if type(id) is str and id else mark
+        seen[key] += 1
+        ordinals.append(seen[key])
     return ordinals
 
 

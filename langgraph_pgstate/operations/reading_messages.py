@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, NamedTuple
 
 from langgraph_pgstate.db.port import Port
@@ -20,16 +19,16 @@ _CHANNEL = "messages"
 
 
 class Change(NamedTuple):
-    """What one checkpoint did to one message, without its text."""
+    """The last change of a message on a branch, without its text; `depth` is how many checkpoints ago it was."""
 
     message_id: str
     checkpoint_id: str
     change: str
-    position: int
     role: str | None
     size: int
     output_tokens: int | None
     channel: str
+    depth: int
 
     @property
     def tokens(self) -> int:
@@ -81,7 +80,8 @@ async def get_conversation(port: Port, queries: Queries, question: ConversationQ
     if not rows and question.checkpoint_id is not None and not (await port.fetch(queries.has_checkpoint, key))[0][0]:
         raise NotFoundError(f"there is no checkpoint {question.checkpoint_id!r} of thread {question.thread_id!r}")
     changes = of_one_channel([Change(*row) for row in rows])
-    chosen = window(replay(changes), question.last, question.max_tokens)
+    present = [change for change in changes if change.change != "removed"]
+    chosen = window(present, question.last, question.max_tokens)
     if not chosen:
         return ()
     found = await port.fetch(
@@ -101,31 +101,9 @@ def of_one_channel(changes: Sequence[Change]) -> Sequence[Change]:
     channels = {change.channel for change in changes}
     if len(channels) <= 1:
         return changes
-    channel = _CHANNEL if _CHANNEL in channels else changes[-1].channel
+    newest = min(changes, key=lambda change: change.depth)
+    channel = _CHANNEL if _CHANNEL in channels else newest.channel
     return [change for change in changes if change.channel == channel]
-
-
-def replay(changes: Sequence[Change]) -> list[Change]:
-    """What is left of a channel after some changes, in its order; each message as it was last added or edited.
-
-    Args:
-        changes: In the order of the branch, and by position within a checkpoint.
-    """
-    present: list[Change] = []
-    known: set[str] = set()
-    for _, group in groupby(changes, key=lambda change: change.checkpoint_id):
-        step = list(group)
-        # A step removes and edits before it adds, so that a position is a place among what is there by then.
-        if touched := {change.message_id: change for change in step if change.message_id in known}:
-            gone = {name for name, change in touched.items() if change.change != "edited"}
-            present = [touched.get(item.message_id, item) for item in present if item.message_id not in gone]
-            known -= gone
-        for change in step:
-            # An edit of what was never added comes from a channel whose beginning is not in the record.
-            if change.change != "removed" and change.message_id not in known:
-                present.insert(min(change.position, len(present)), change)
-                known.add(change.message_id)
-    return present
 
 
 def window(messages: Sequence[Change], last: int | None, max_tokens: int | None) -> list[Change]:

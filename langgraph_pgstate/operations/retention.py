@@ -20,6 +20,7 @@ from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError
 from langgraph_pgstate.operations import journal
 from langgraph_pgstate.operations.addresses import thread_id_of
+from langgraph_pgstate.operations.conversations import release_messages
 from langgraph_pgstate.operations.reading import is_old_format, states_to_manifests
 from langgraph_pgstate.operations.threads import delete_thread
 from langgraph_pgstate.sql import Queries
@@ -93,7 +94,7 @@ async def prune_thread(port: Port, queries: Queries, request: PruneRequest, thre
     A thread of which something is damaged that decides what stays is left as it is: the result and the log name it.
     """
     if not request.dry_run:
-        # A message stays although the checkpoint goes that had it first.
+        # Most of what waits is moved before, while nobody has to wait for it.
         await journal.write(port, queries, [thread_id])
     try:
         return await _prune_thread(port, queries, request, thread_id)
@@ -123,6 +124,8 @@ async def _prune_thread(port: Port, queries: Queries, request: PruneRequest, thr
         if not going:
             return PruneResult(dry_run=request.dry_run)
         result = PruneResult(threads=1, dry_run=request.dry_run)
+        if not request.dry_run:
+            await release_messages(port, queries, thread_id, [row.id for row in going if not row.namespace])
         for namespace, rows in _by_namespace(going).items():
             query = queries.count_checkpoints if request.dry_run else queries.delete_checkpoints
             checkpoints, writes, size = (
@@ -169,9 +172,12 @@ async def _prune_record(
     kept: set[tuple[str, str]],
     result: PruneResult,
 ) -> None:
-    """Remove the messages that belonged to pruned branches only, and note the prune among the thread's events."""
-    passed = _ancestors(outline, kept)
-    lost = [row for row in outline if (row.namespace, row.id) not in passed]
+    """Remove the messages of pruned checkpoints, and note the prune among the thread's events.
+
+    What was said in a subgraph alone stays as long as a branch that went through it.
+    """
+    stays = kept | {key for key in _ancestors(outline, kept) if key[0]}
+    lost = [row for row in outline if (row.namespace, row.id) not in stays]
     for namespace, rows in _by_namespace(lost).items():
         ids = [row.id for row in rows]
         key = {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_ids": ids}

@@ -9,6 +9,7 @@ from datetime import timedelta
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations import journal
+from langgraph_pgstate.operations.conversations import release_messages
 from langgraph_pgstate.operations.guards import leave_tombstone, refuse_deleted
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import PruneResult
@@ -58,6 +59,8 @@ async def delete_for_runs(port: Port, queries: Queries, run_ids: Sequence[str]) 
     for thread_id in threads:
         async with port.transaction():
             key = {"thread_id": thread_id, "run_ids": list(run_ids)}
+            going = [row[0] for row in await port.fetch(queries.find_run_checkpoints, key)]
+            await release_messages(port, queries, thread_id, going)
             # First: somebody may just be moving an entry into the record, and is waited for here.
             await port.execute(queries.delete_entries, key)
             await port.execute(queries.delete_runs, key)

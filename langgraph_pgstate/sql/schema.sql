@@ -283,8 +283,11 @@ CREATE INDEX tool_executions_started_at_idx ON /*schema*/tool_executions (starte
 CREATE INDEX tool_executions_tool_idx ON /*schema*/tool_executions (tool, started_at);
 CREATE INDEX tool_executions_status_idx ON /*schema*/tool_executions (status, started_at) WHERE status <> 'success';
 
--- Every chat message once, where it first appeared; an edit or a removal is a row of its own (`change`: added, edited,
+-- Every chat message, where it first appeared; an edit or a removal is a row of its own (`change`: added, edited,
 -- removed). `position` is its place in the channel at that checkpoint; one that stands in two channels has a row in each.
+-- A branch's messages are the rows of its checkpoints, in the order in which they were added last: a message that comes
+-- between others is added with all that follow it. When a prune takes a checkpoint's parent away, the checkpoint gets a
+-- row of each message that its branch has by then, and of each removed one, with what it said.
 CREATE TABLE /*schema*/messages (
     thread_id text COLLATE "C" NOT NULL,
     message_id text COLLATE "C" NOT NULL,
@@ -440,40 +443,31 @@ FROM /*schema*/checkpoints c
 WHERE c.checkpoint_ns = '';
 
 -- What is said on the branch that ends at each thread's newest checkpoint: edits replace, removals remove. `number` is
--- the order in which messages came; one that was put between others later on comes last here.
+-- the order of the channel.
 CREATE VIEW /*schema*/conversations AS
 SELECT t.thread_id, t.tenant_id, t.user_id, m.number, m.channel, m.message_id, m.role, m.agent, m.content, m.tool_calls,
     m.tool_call_id, m.created_at, m.run_id
 FROM /*schema*/threads t CROSS JOIN LATERAL (
     WITH RECURSIVE lineage AS (
         (
-            SELECT h.checkpoint_id, h.parent_checkpoint_id FROM /*schema*/checkpoints h
+            SELECT h.checkpoint_id, h.parent_checkpoint_id, 0 AS depth FROM /*schema*/checkpoints h
             WHERE h.thread_id = t.thread_id AND h.checkpoint_ns = ''
             ORDER BY h.checkpoint_id DESC LIMIT 1
         )
         UNION ALL
-        SELECT c.checkpoint_id, c.parent_checkpoint_id
+        SELECT c.checkpoint_id, c.parent_checkpoint_id, l.depth + 1
         FROM lineage l JOIN /*schema*/checkpoints c
             ON c.thread_id = t.thread_id AND c.checkpoint_ns = '' AND c.checkpoint_id = l.parent_checkpoint_id
     ), changes AS (
         SELECT e.*,
-            first_value(e.checkpoint_id) OVER whole AS since, first_value(e.position) OVER whole AS place,
-            row_number() OVER (PARTITION BY e.channel, e.message_id ORDER BY e.checkpoint_id DESC) AS age
-        FROM /*schema*/messages e
-        WHERE e.thread_id = t.thread_id AND e.checkpoint_ns = '' AND (
-            e.checkpoint_id IN (SELECT l.checkpoint_id FROM lineage l)
-            OR e.checkpoint_id <= (
-                SELECT min(l.parent_checkpoint_id) FROM lineage l
-                HAVING bool_and(l.parent_checkpoint_id IS NOT NULL)
-            ) AND NOT EXISTS (
-                SELECT 1 FROM /*schema*/checkpoints c
-                WHERE c.thread_id = t.thread_id AND c.checkpoint_ns = '' AND c.checkpoint_id = e.checkpoint_id
-            )
-        )
-        WINDOW whole AS (PARTITION BY e.channel, e.message_id ORDER BY e.checkpoint_id)
+            first_value(l.depth) OVER additions AS since, first_value(e.position) OVER additions AS place,
+            row_number() OVER (PARTITION BY e.channel, e.message_id ORDER BY l.depth) AS age
+        FROM lineage l JOIN /*schema*/messages e
+            ON e.thread_id = t.thread_id AND e.checkpoint_ns = '' AND e.checkpoint_id = l.checkpoint_id
+        WINDOW additions AS (PARTITION BY e.channel, e.message_id ORDER BY e.change <> 'added', l.depth)
     )
-    SELECT row_number() OVER (ORDER BY n.since, n.place) AS number, n.channel, n.message_id, n.role, n.agent, n.content,
-        n.tool_calls, n.tool_call_id, n.created_at, n.run_id
+    SELECT row_number() OVER (ORDER BY n.since DESC, n.place, n.message_id) AS number, n.channel, n.message_id, n.role,
+        n.agent, n.content, n.tool_calls, n.tool_call_id, n.created_at, n.run_id
     FROM changes n
     WHERE n.age = 1 AND n.change <> 'removed'
 ) AS m;

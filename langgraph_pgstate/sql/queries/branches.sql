@@ -164,13 +164,8 @@ WITH RECURSIVE lineage AS (
     SELECT :target_id, g.message_id, g.checkpoint_id, g.checkpoint_ns, g.channel, g.position, g.change, g.created_at,
         g.run_id, g.role, g.agent, g.content, g.tool_calls, g.tool_call_id, g.input_tokens, g.output_tokens
     FROM /*schema*/messages g
-    WHERE g.thread_id = :source_id AND (
-        (g.checkpoint_ns, g.checkpoint_id) IN (SELECT m.checkpoint_ns, m.checkpoint_id FROM members m)
-        OR g.checkpoint_ns = '' AND g.checkpoint_id <= (SELECT p.newest FROM pruned p) AND NOT EXISTS (
-            SELECT 1 FROM /*schema*/checkpoints c
-            WHERE c.thread_id = :source_id AND c.checkpoint_ns = '' AND c.checkpoint_id = g.checkpoint_id
-        )
-    )
+    WHERE g.thread_id = :source_id
+        AND (g.checkpoint_ns, g.checkpoint_id) IN (SELECT m.checkpoint_ns, m.checkpoint_id FROM members m)
     ON CONFLICT (thread_id, message_id, checkpoint_id, channel) DO NOTHING
 ), copied_executions AS (
     INSERT INTO /*schema*/tool_executions (

@@ -306,6 +306,17 @@ SELECT thread_id FROM /*schema*/runs WHERE run_id = ANY(:run_ids::text[])
 UNION
 SELECT thread_id FROM /*schema*/journal WHERE run_id = ANY(:run_ids::text[]) AND is_alone;
 
+-- name: find_run_checkpoints
+-- The checkpoints of the root namespace that some runs made.
+SELECT checkpoint_id FROM /*schema*/checkpoints
+WHERE thread_id = :thread_id AND checkpoint_ns = '' AND run_id = ANY(:run_ids::text[]);
+
+-- name: lock_checkpoints
+-- Locks checkpoints of the root namespace until the transaction ends: no put builds on them any more, and what was built on them is there.
+SELECT 1 FROM /*schema*/checkpoints
+WHERE thread_id = :thread_id AND checkpoint_ns = '' AND checkpoint_id = ANY(:checkpoint_ids::text[])
+ORDER BY checkpoint_id FOR UPDATE;
+
 -- name: delete_runs
 -- Removes some runs from a thread: their checkpoints with all that was first in them, the writes on those, their own writes elsewhere in it, and what was recorded of them; but not what their tools did to the world.
 WITH gone AS (
@@ -316,8 +327,11 @@ WITH gone AS (
     WHERE a.thread_id = :thread_id AND (a.checkpoint_ns, a.checkpoint_id) IN (SELECT * FROM gone)
 ), gone_messages AS (
     DELETE FROM /*schema*/messages m
-    WHERE m.thread_id = :thread_id
-        AND (m.run_id = ANY(:run_ids::text[]) OR (m.checkpoint_ns, m.checkpoint_id) IN (SELECT * FROM gone))
+    WHERE m.thread_id = :thread_id AND (
+        (m.checkpoint_ns, m.checkpoint_id) IN (SELECT * FROM gone)
+        -- A later run's checkpoint may still have what this run said.
+        OR m.run_id = ANY(:run_ids::text[]) AND m.checkpoint_ns <> ''
+    )
 ), gone_projection AS (
     DELETE FROM /*schema*/projections p
     WHERE p.thread_id = :thread_id AND p.checkpoint_id IN (SELECT checkpoint_id FROM gone)

@@ -5,10 +5,10 @@ VALUES (:thread_id::text, :entry_id::text, :run_id::text, true, :entry::bytea)
 ON CONFLICT (thread_id, entry_id) DO NOTHING;
 
 -- name: read_entries
--- A page of what some threads have in the journal, in its order.
+-- A page of what some threads have in the journal, in the order of the database's clock: those of processes may differ.
 SELECT thread_id, entry_id, data FROM /*schema*/journal
 WHERE thread_id = ANY(:thread_ids::text[])
-ORDER BY thread_id, entry_id
+ORDER BY thread_id, created_at, entry_id
 LIMIT :page_size;
 
 -- name: take_entries

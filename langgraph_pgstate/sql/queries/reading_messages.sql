@@ -1,5 +1,5 @@
 -- name: get_message_outline
--- What the messages of the root namespace, or of one of its channels, were on the branch that ends at a checkpoint, or at the newest: additions, edits and removals, oldest first, without their text. What is as old as the parent of the branch's root, and its checkpoint pruned, counts.
+-- The messages of the root namespace, or of one of its channels, on the branch that ends at a checkpoint, or at the newest: the last change of each, in the channel's order, without their text; and how many checkpoints ago it was.
 WITH RECURSIVE lineage AS (
     SELECT c.checkpoint_id, c.parent_checkpoint_id, 0 AS depth FROM /*schema*/checkpoints c
     WHERE c.thread_id = :thread_id::text AND c.checkpoint_ns = ''
@@ -12,22 +12,19 @@ WITH RECURSIVE lineage AS (
     SELECT c.checkpoint_id, c.parent_checkpoint_id, l.depth + 1
     FROM lineage l JOIN /*schema*/checkpoints c
         ON c.thread_id = :thread_id AND c.checkpoint_ns = '' AND c.checkpoint_id = l.parent_checkpoint_id
-), root AS (
-    SELECT l.parent_checkpoint_id FROM lineage l WHERE l.depth = (SELECT max(depth) FROM lineage)
+), changes AS (
+    SELECT m.message_id, m.checkpoint_id, m.change, m.role, m.output_tokens, m.channel, l.depth,
+        coalesce(octet_length(m.content), 0) + coalesce(octet_length(m.tool_calls::text), 0) AS size,
+        row_number() OVER (PARTITION BY m.channel, m.message_id ORDER BY l.depth) AS age,
+        first_value(l.depth) OVER additions AS since, first_value(m.position) OVER additions AS place
+    FROM lineage l JOIN /*schema*/messages m
+        ON m.thread_id = :thread_id AND m.checkpoint_ns = '' AND m.checkpoint_id = l.checkpoint_id
+    WHERE :channel::text IS NULL OR m.channel = :channel
+    WINDOW additions AS (PARTITION BY m.channel, m.message_id ORDER BY m.change <> 'added', l.depth)
 )
-SELECT m.message_id, m.checkpoint_id, m.change, m.position, m.role,
-    coalesce(octet_length(m.content), 0) + coalesce(octet_length(m.tool_calls::text), 0), m.output_tokens,
-    m.channel
-FROM /*schema*/messages m LEFT JOIN lineage l ON l.checkpoint_id = m.checkpoint_id
-WHERE m.thread_id = :thread_id AND m.checkpoint_ns = '' AND (:channel::text IS NULL OR m.channel = :channel)
-    AND (
-        l.checkpoint_id IS NOT NULL
-        OR m.checkpoint_id <= (SELECT r.parent_checkpoint_id FROM root r) AND NOT EXISTS (
-            SELECT 1 FROM /*schema*/checkpoints c
-            WHERE c.thread_id = :thread_id AND c.checkpoint_ns = '' AND c.checkpoint_id = m.checkpoint_id
-        )
-    )
-ORDER BY l.depth DESC NULLS FIRST, m.checkpoint_id, m.position, m.message_id;
+SELECT n.message_id, n.checkpoint_id, n.change, n.role, n.size, n.output_tokens, n.channel, n.depth
+FROM changes n WHERE n.age = 1
+ORDER BY n.since DESC, n.place, n.message_id;
 
 -- name: get_messages
 -- Some messages of a channel of a thread, each as it stood at one checkpoint, in the order asked for.
@@ -57,7 +54,7 @@ WITH found AS (
             ELSE extract(epoch FROM m.created_at)::double precision
         END AS score
     FROM /*schema*/messages m
-    WHERE m.content IS NOT NULL AND m.change <> 'removed'
+    WHERE m.content IS NOT NULL
 --+of_thread         AND m.thread_id = :thread_id::text
         AND to_tsvector('simple', left(m.content, 100000)) @@ websearch_to_tsquery('simple', :query)
         AND NOT EXISTS (
@@ -65,11 +62,12 @@ WITH found AS (
             WHERE e.thread_id = m.thread_id AND e.message_id = m.message_id AND e.channel = m.channel
                 AND e.checkpoint_id > m.checkpoint_id AND e.change = 'edited'
         )
-        -- One that says the same in several channels is found in one of them.
+        -- One that says the same in several channels, or on several branches, is found in one of them.
         AND NOT EXISTS (
             SELECT 1 FROM /*schema*/messages d
             WHERE d.thread_id = m.thread_id AND d.message_id = m.message_id AND d.content = m.content
-                AND (d.channel <> 'messages', d.channel) < (m.channel <> 'messages', m.channel)
+                AND (d.channel <> 'messages', d.channel, d.checkpoint_id)
+                    < (m.channel <> 'messages', m.channel, m.checkpoint_id)
                 AND NOT EXISTS (
                     SELECT 1 FROM /*schema*/messages e
                     WHERE e.thread_id = m.thread_id AND e.message_id = m.message_id AND e.channel = d.channel
