@@ -1056,3 +1056,31 @@ async def test_a_connection_that_could_not_be_made_is_made_by_the_next_call(colo
     closed = database._single.connection.close()
     if kind is not Database:
         await closed
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_a_connection_in_a_pipeline_of_the_callers_serves_as_any_other(
+    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    """LangGraph's own saver takes such a connection, with its pipeline."""
+
+    async def use(saver: Any) -> None:
+        configs = await put_chain(saver, "t", 3)
+        await saver.aput_writes(configs[2], [("messages", "x")], "task")
+        found = await saver.aget_tuple(config_of("t"))
+        assert (found.config, found.pending_writes) == (configs[2], [("task", "messages", "x")])
+        assert len([item async for item in saver.alist(config_of("t"))]) == 3
+        # Of a checkpoint that is there already; and of one whose parent was taken away.
+        await saver.aput(*put_arguments(configs[1], 2))
+        await saver.aprune(["t"])
+        assert (await saver.aput(*put_arguments(configs[0], 1)))["configurable"]["thread_id"] == "t"
+        await saver.adelete_thread("t")
+        assert await saver.aget_tuple(config_of("t")) is None
+
+    if colour is PGStateSaver:
+        with psycopg.connect(dsn, autocommit=True) as ours, ours.pipeline():
+            await use(PGStateSaver(ours, schema=schema))
+    else:
+        async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as ours, ours.pipeline():
+            await use(AsyncPGStateSaver(ours, schema=schema))
+    assert connection.execute(f"SELECT count(*) FROM {schema}.checkpoints").fetchone() == (0,)
