@@ -172,11 +172,32 @@ def test_prune_names_damaged_threads_and_does_the_rest(
 def test_prune_needs_a_rule_and_asks_before_it_deletes_everything(run: Run, conversation: PGStateSaver) -> None:
     assert "say what may go" in words(run("prune", code=1))
     assert "is no age" in words(run("prune", "--older-than", "soon", code=1))
-    assert "unknown prune strategy" in words(run("prune", "--strategy", "some", "--yes", code=1))
     run("prune", "--strategy", "delete", input="n\n", code=1)
     assert "threads: 2" in words(run("status"))
     run("prune", "--strategy", "delete", "--yes")
     assert "threads: 0" in words(run("status"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "why"),
+    [
+        (["prune", "--strategy", "delte"], 2, "'delte' is not one of"),
+        (["prune", "--strategy", "delete", "--keep-last", "2"], 1, "keep_last goes with"),
+        (["prune", "--strategy", "delete", "--older-than", "soon"], 1, "is no age"),
+        (["--schema", "no name", "prune", "--strategy", "delete"], 1, "must be a lower-case"),
+        (["--schema", "nobodys", "prune", "--strategy", "delete"], 1, "setup"),
+        (["--dsn", "host=/nowhere", "prune", "--strategy", "delete"], 1, "/nowhere"),
+        (["migrate", "--to", "-1"], 2, "than or equal to 0"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_asked(
+    arguments: list[str], code: int, why: str, run: Run, conversation: PGStateSaver
+) -> None:
+    """Whoever answers `y` must not find that something else was meant; and nothing goes."""
+    shown = words(run(*arguments, code=code, input="y\n"))
+    assert why in " ".join(shown.replace("│", "").split())
+    assert "[y/N]" not in shown
+    assert "threads: 2" in words(run("status"))
 
 
 def test_tree_shows_forks(run: Run, conversation: PGStateSaver) -> None:
@@ -240,6 +261,14 @@ def test_a_missing_schema_is_one_line(run: Run, arguments: tuple[str, ...]) -> N
     assert shown.startswith("error:")
     assert "pgstate --schema" in shown
     assert "setup" in shown
+
+
+def test_an_import_from_where_langgraph_has_no_tables_says_so(run: Run, dsn: str) -> None:
+    """Not that tables of ours should be made there."""
+    shown = words(run("import-langgraph", "--from", dsn, code=1))
+    assert "no LangGraph tables (checkpoints, checkpoint_blobs, checkpoint_writes) in schema 'public'" in shown
+    assert "--from-schema" in shown
+    assert "setup" not in shown
 
 
 def test_an_unreachable_server_is_one_line() -> None:

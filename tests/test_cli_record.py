@@ -86,7 +86,7 @@ def test_threads_are_listed(run: Run) -> None:
     assert "the first 1 thread; there are more" in some
     assert "trip-to-oslo" in run("threads", "--status", "error", "--agent", "travel")
     assert run("threads", "--user", "nobody") == "no threads\n"
-    assert "unknown thread status" in run("threads", "--status", "asleep", code=1)
+    assert "'asleep' is not one of idle, busy" in run("threads", "--status", "asleep", code=2)
 
 
 def test_runs_are_listed(run: Run) -> None:
@@ -94,7 +94,7 @@ def test_runs_are_listed(run: Run) -> None:
     assert "success" in lines(shown, "trip-to-prague")[0]
     assert "8.8 s 4 5,521 0.0203" in lines(shown, "trip-to-prague")[0]
     assert "250 ms 2 0 builtins.ValueError: no room [at all]" in lines(shown, "trip-to-oslo")[0]
-    assert "invoices 5e6f1c11 office crashed" in lines(shown, "invoices")[0]
+    assert "5e6f1c11 office crashed" in lines(shown, "invoices")[0]
     failed = run("runs", "--failed")
     assert "trip-to-prague" not in failed
     assert len(lines(failed, f"{datetime.now().year}-")) == 2
@@ -102,6 +102,7 @@ def test_runs_are_listed(run: Run) -> None:
     assert len(lines(run("runs", "--thread", "trip-to-oslo", "--status", "error"), f"{datetime.now().year}-")) == 1
     assert run("runs", "--since", "1s") == "no runs\n"
     assert "is no age" in run("runs", "--since", "soon", code=1)
+    assert "'late' is not one of pending, running" in run("runs", "--status", "late", code=2)
     assert "--failed goes without" in run("runs", "--failed", "--status", "error", code=2)
 
 
@@ -183,7 +184,7 @@ def test_cost_is_summed_up(run: Run) -> None:
     assert f"{datetime.now(UTC):%Y-}" in by_day
     assert "eve" in by_day
     assert "no model was called" in run("cost", "--since", "1s")
-    assert "cannot be summed up by 'colour'" in run("cost", "--by", "colour", code=1)
+    assert "'colour' is not one of" in run("cost", "--by", "agent,colour", code=2)
 
 
 def test_prices_are_set_and_listed(run: Run) -> None:

@@ -8,19 +8,26 @@ from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.markup import escape
-from rich.table import Table
 from typer.core import TyperGroup
 
 from langgraph_pgstate import __version__
 from langgraph_pgstate.admin import Admin
 from langgraph_pgstate.cli import branches, evolve, record
-from langgraph_pgstate.cli.output import bytes_in_words, console, count, fail, progress_bar
+from langgraph_pgstate.cli.output import (
+    bytes_in_words,
+    console,
+    count,
+    fail,
+    new_table,
+    one_of,
+    print_table,
+    progress_bar,
+)
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, PGStateError
-from langgraph_pgstate.operations.retention import KEEP_LATEST, STRATEGIES
+from langgraph_pgstate.operations.retention import KEEP_LATEST, STRATEGIES, request_prune
 from langgraph_pgstate.operations.schema import setup_script
 from langgraph_pgstate.operations.sizes import get_server_version, list_table_sizes
 from langgraph_pgstate.saver import PGStateSaver
@@ -123,7 +130,9 @@ def setup(
 @app.command()
 def migrate(
     ctx: typer.Context,
-    to: Annotated[int | None, typer.Option(metavar="N", show_default=False, help="Version; else the newest.")] = None,
+    to: Annotated[
+        int | None, typer.Option(min=0, metavar="N", show_default=False, help="Version; else the newest.")
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask before going down.")] = False,
 ) -> None:
     """Move the schema up, or down to an older version."""
@@ -155,17 +164,14 @@ def status(ctx: typer.Context) -> None:
         return
     threads = next((f"{'' if item.exact else 'about '}{item.rows:,}" for item in tables if item.name == "threads"), "0")
     console.print(f"threads: [bold]{threads}[/]")
-    shown = Table(box=box.SIMPLE_HEAD)
-    shown.add_column("table")
-    for column in ("rows", "bytes", "of these indexes"):
-        shown.add_column(column, justify="right")
+    shown = new_table("table", right=("rows", "bytes", "of these indexes"))
     for item in tables:
         rows = f"{'' if item.exact else '~'}{item.rows:,}"
         shown.add_row(item.name, rows, bytes_in_words(item.bytes), bytes_in_words(item.index_bytes))
     shown.add_section()
     total, indexes = sum(item.bytes for item in tables), sum(item.index_bytes for item in tables)
     shown.add_row("all", "", bytes_in_words(total), bytes_in_words(indexes), style="bold")
-    console.print(shown)
+    print_table(shown)
 
 
 @app.command()
@@ -203,7 +209,12 @@ def prune(
     ] = None,
     strategy: Annotated[
         str | None,
-        typer.Option(metavar="NAME", show_default=False, help=f"{', '.join(STRATEGIES)}; {KEEP_LATEST} if not given."),
+        typer.Option(
+            metavar="NAME",
+            show_default=False,
+            help=f"{', '.join(STRATEGIES)}; {KEEP_LATEST} if not given.",
+            callback=one_of(*STRATEGIES),
+        ),
     ] = None,
     thread: ThreadsOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
@@ -213,17 +224,16 @@ def prune(
     if keep_last is None and older_than is None and strategy is None:
         raise ConfigurationError("say what may go: --keep-last N, --older-than AGE or --strategy NAME")
     limit: timedelta | None = age(older_than) if older_than else None
+    rule = strategy or KEEP_LATEST
+    # Whatever is wrong is said before anything is asked.
+    request_prune(thread, rule, keep_last or 1, limit, dry_run)
     target: Target = ctx.obj
-    if (strategy or KEEP_LATEST) != KEEP_LATEST and not (thread or limit or dry_run or yes):
-        typer.confirm(f"Delete every thread in schema {target.schema}?", abort=True)
     with target.open() as dsn, PGStateSaver.from_conn_string(dsn, schema=target.schema, pool=False) as saver:
-        result = saver.prune(
-            thread or None,
-            strategy=strategy or KEEP_LATEST,
-            keep_last=keep_last or 1,
-            older_than=limit,
-            dry_run=dry_run,
-        )
+        if rule != KEEP_LATEST and not (thread or limit or dry_run or yes):
+            # A server that does not answer, or has no tables, is told of before, too.
+            next(saver.list(None, limit=1, metadata_only=True), None)
+            typer.confirm(f"Delete every thread in schema {target.schema}?", abort=True)
+        result = saver.prune(thread or None, strategy=rule, keep_last=keep_last or 1, older_than=limit, dry_run=dry_run)
     console.print(
         f"{'would remove' if result.dry_run else 'removed'} {bytes_in_words(result.bytes)} "
         f"of {count(result.threads, 'thread')}: {count(result.checkpoints, 'checkpoint')}, "

@@ -14,8 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from langgraph_pgstate.admin import Admin
-from langgraph_pgstate.cli.output import console, count, progress_bar, shorten
-from langgraph_pgstate.cli.record import AgentOption, LimitOption, TenantOption, UserOption, new_table, parts_of, show
+from langgraph_pgstate.cli.output import console, count, new_table, print_table, progress_bar, shorten
+from langgraph_pgstate.cli.record import AgentOption, LimitOption, TenantOption, UserOption, parts_of, show
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
@@ -48,9 +48,12 @@ def waiting(
         )
         for at, interrupt_id, value in lines:
             moment = at.astimezone().strftime("%Y-%m-%d %H:%M")
-            table.add_row(*first, moment, escape(interrupt_id), escape(shorten(_said(value), 80)))
+            # `answer` takes how an id begins; a program that reads the list takes the whole.
+            shown = interrupt_id[:8] if console.is_terminal else interrupt_id
+            table.add_row(*first, moment, escape(shown), escape(shorten(_said(value), 80)))
             first = [""] * 3
-    show(table, len(page.items), "waiting thread", page.next)
+    spare = ("user", "agent", "since")
+    show(table, len(page.items), "waiting thread", page.next, spare=spare, prose=("question", "answer"))
 
 
 def answer(
@@ -140,7 +143,7 @@ def _print_upcast(report: UpcastReport, version: int) -> None:
         table: Table = new_table("channel", *changes)
         for channel in sorted(set().union(*changes.values())):
             table.add_row(escape(channel), *(f"{counter[channel] or '':}" for counter in changes.values()))
-        console.print(table)
+        print_table(table)
     if report.problems:
         console.print(f"[bold red]{count(len(report.problems), 'checkpoint')} could not be brought up:[/]")
         for problem in report.problems:

@@ -9,21 +9,20 @@ from decimal import Decimal
 from typing import Annotated, Any, Final
 
 import typer
-from rich import box
-from rich.console import Console
 from rich.markup import escape
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from langgraph_pgstate.cli.output import bytes_in_words, console, count, shorten
+from langgraph_pgstate.cli.output import bytes_in_words, console, count, new_table, one_of, print_table, shorten
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, PGStateError
 from langgraph_pgstate.holders import is_known_dead
 from langgraph_pgstate.operations import journal
 from langgraph_pgstate.operations import schema as schemas
+from langgraph_pgstate.operations.reading_runs import STATUSES as RUN_STATUSES
+from langgraph_pgstate.operations.reading_threads import STATUSES as THREAD_STATUSES
 from langgraph_pgstate.operations.statistics import USAGE_KEYS
 from langgraph_pgstate.prices import Prices
 from langgraph_pgstate.recorder import Recorder
@@ -46,14 +45,25 @@ _COLOURS: Final = {
     "unknown": "yellow",
 }
 _KIND_COLOURS: Final = {"graph": "bold", "node": "bold", "llm": "magenta", "tool": "blue", "retriever": "blue"}
-_WIDEST: Final = 1000
 _SINCE_HELP: Final = "Only what began so long ago at most, like 12h or 30d."
+
+
+def _keys(by: str) -> list[str]:
+    return [key.strip() for key in by.split(",") if key.strip()]
+
+
+def _check_keys(by: str) -> str:
+    for key in _keys(by):
+        one_of(*USAGE_KEYS)(key)
+    return by
+
 
 LimitOption = Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="At most so many.")]
 UserOption = Annotated[str | None, typer.Option(metavar="ID", help="Only this user's.")]
 TenantOption = Annotated[str | None, typer.Option(metavar="ID", help="Only this tenant's.")]
 AgentOption = Annotated[str | None, typer.Option(metavar="NAME", help="Only this agent's.")]
-StatusOption = Annotated[str | None, typer.Option(metavar="NAME", help="Only those of this status.")]
+
+_OF_STATUS: Final = "Only those of this status:"
 
 
 def threads(
@@ -61,7 +71,12 @@ def threads(
     user: UserOption = None,
     tenant: TenantOption = None,
     agent: AgentOption = None,
-    status: StatusOption = None,
+    status: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help=f"{_OF_STATUS} {', '.join(THREAD_STATUSES)}.", callback=one_of(*THREAD_STATUSES)
+        ),
+    ] = None,
     limit: LimitOption = 20,
 ) -> None:
     """List threads, those that were active last first."""
@@ -75,14 +90,18 @@ def threads(
         ]
         cells = [thread.thread_id, shorten(thread.title or "", 40), *owner]
         table.add_row(*map(escape, cells), _status(thread.status), *times)
-    show(table, len(page.items), "thread", page.next)
+    spare = ("created", "tenant", "expires", "user", "agent", "title")
+    show(table, len(page.items), "thread", page.next, spare=spare, prose=("title",))
 
 
 def runs(
     ctx: typer.Context,
     thread: Annotated[str | None, typer.Option(metavar="ID", help="Only this thread's.")] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Only those that failed, or whose process died.")] = False,
-    status: StatusOption = None,
+    status: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help=f"{_OF_STATUS} {', '.join(RUN_STATUSES)}.", callback=one_of(*RUN_STATUSES)),
+    ] = None,
     since: Annotated[str | None, typer.Option(metavar="AGE", help=_SINCE_HELP)] = None,
     user: UserOption = None,
     agent: AgentOption = None,
@@ -103,9 +122,12 @@ def runs(
     for run in page.items:
         tokens = f"{run.input_tokens + run.output_tokens:,}"
         figures = [_duration(run.duration), f"{run.steps:,}", tokens, _money(run.cost)]
-        names = map(escape, [run.thread_id, run.run_id[-8:], run.agent or ""])
+        # `trace` takes how an id ends; a program that reads the list takes the whole.
+        run_id = run.run_id[-8:] if console.is_terminal else run.run_id
+        names = map(escape, [run.thread_id, run_id, run.agent or ""])
         table.add_row(*names, _status(_ending(run)), _time(run.started_at), *figures, escape(shorten(_error(run), 80)))
-    show(table, len(page.items), "run", page.next)
+    spare = ("steps", "tokens", "agent", "cost", "took")
+    show(table, len(page.items), "run", page.next, spare=spare, prose=("error",))
 
 
 def trace(
@@ -149,19 +171,22 @@ def tools(
         console.print(f"no tool was called in the last {escape(since)}")
     for title, found in (("calls", calls), ("actions in the ledger", executions)):
         if found:
-            _print(_statistics(title, found))
+            print_table(_statistics(title, found), spare=("p50", "last", "mean", "error rate", "running"))
 
 
 def cost(
     ctx: typer.Context,
     by: Annotated[
-        str, typer.Option(metavar="KEYS", help=f"One or several of {', '.join(USAGE_KEYS)}, with commas.")
+        str,
+        typer.Option(
+            metavar="KEYS", help=f"One or several of {', '.join(USAGE_KEYS)}, with commas.", callback=_check_keys
+        ),
     ] = "agent,model",
     since: Annotated[str, typer.Option(metavar="AGE", help=_SINCE_HELP)] = "30d",
     limit: LimitOption = 50,
 ) -> None:
     """Sum up model calls, tokens and money, the most expensive first."""
-    keys = [key.strip() for key in by.split(",") if key.strip()]
+    keys = _keys(by)
     with parts_of(ctx.obj) as parts:
         part = Runs(*parts)
         rows = part.usage(keys, since=age(since), limit=limit)
@@ -180,7 +205,7 @@ def cost(
         unpriced = f"{item.unpriced:,}" if item.unpriced else ""
         style = "bold" if item is totals[0] else None
         table.add_row(*map(escape, names), *figures, _money(item.cost), unpriced, style=style)
-    _print(table)
+    print_table(table, spare=("reasoning", "cached", "without price"))
     if totals[0].unpriced:
         console.print("[yellow]calls of models that `prices` did not know when they were made cost nothing here[/]")
 
@@ -198,7 +223,7 @@ def prices(
         amounts = (item.input, item.output, item.cache_read, item.reasoning)
         figures = ["" if amount is None else f"{amount:,f}" for amount in amounts]
         table.add_row(*map(escape, (item.model, item.provider or "any", since)), *figures)
-    show(table, len(found), "price", None)
+    show(table, len(found), "price", None, spare=("reasoning", "cache read"))
 
 
 def price(
@@ -339,28 +364,20 @@ def _find_run(part: Runs, thread_id: str, run_id: str | None) -> Run:
     return matching[0]
 
 
-def new_table(*columns: str, right: Sequence[str] = ()) -> Table:
-    """A table as every command prints it; numbers stand to the right."""
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in columns:
-        table.add_column(column, no_wrap=True)
-    for column in right:
-        table.add_column(column, justify="right", no_wrap=True)
-    return table
-
-
-def _print(table: Table) -> None:
-    """Whole, also where it is wider than the terminal: an id that is cut off cannot be copied."""
-    width = Measurement.get(console, console.options.update(width=_WIDEST), table).maximum
-    (console if width <= console.width else Console(highlight=False, width=width)).print(table)
-
-
-def show(table: Table, rows: int, noun: str, following: str | None) -> None:
-    """Print a page of things, and whether there are more."""
+def show(
+    table: Table,
+    rows: int,
+    noun: str,
+    following: str | None,
+    *,
+    spare: Sequence[str] = (),
+    prose: Sequence[str] = (),
+) -> None:
+    """Print a page of things as `print_table` does, and whether there are more."""
     if not rows:
         console.print(f"no {noun}s")
         return
-    _print(table)
+    print_table(table, spare=spare, prose=prose)
     if following:
         console.print(f"[dim]the first {count(rows, noun)}; there are more (--limit)[/]")
 

@@ -1,0 +1,137 @@
+"""What every command prints, on a terminal of 80 columns and in a pipe, with ids as long as people have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from support_record import Record
+from test_waiting import asking
+from typer.testing import CliRunner
+
+from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate.cli import output
+from langgraph_pgstate.cli.app import app
+
+WIDTH = 80
+THREAD, WAITING, RUN, USER, AGENT = (str(UUID(int=2**127 + number)) for number in range(5))
+LABELS: dict[str, Any] = {"agent": AGENT, "tenant_id": f"tenant-{USER}", "user_id": USER}
+ERROR = {"status": "error", "error_type": "builtins.ValueError", "error_message": "no room at all " * 20}
+TOKENS = {"input_tokens": 123_456_789, "output_tokens": 23_456_789, "cache_read_tokens": 98_765_432}
+RUN_TOKENS = {name: TOKENS[name] for name in ("input_tokens", "output_tokens")}
+MODEL = "some-provider/some-model-of-a-long-name-2026-03-01"
+
+# Each command as it is run here. `demo` draws to the width that it finds, in a process of its own.
+COMMANDS: dict[str, list[str]] = {
+    "setup": [],
+    "migrate": [],
+    "status": [],
+    "check": ["--deep"],
+    "tree": [WAITING],
+    "diff": [WAITING, f"{WAITING}@first"],
+    "label": [WAITING, "the place to come back to, whatever else may happen to it then"],
+    "threads": [],
+    "runs": [],
+    "trace": [THREAD],
+    "tools": ["--since", "5000d"],
+    "cost": ["--by", "agent,model,tenant,user,day", "--since", "5000d"],
+    "price": [MODEL, "--input", "3.123456", "--output", "15.123456", "--reasoning", "99.5", "--cache-read", "0.3125"],
+    "prices": [],
+    "maintain": [],
+    "expire": [WAITING, "--ttl", "30d"],
+    "sweep": ["--dry-run"],
+    "waiting": [],
+    "answer": [WAITING, '"yes"'],
+    "upcast": ["--to", "2", "--upcasters", "the_app:upcasters", "--dry-run"],
+    "fork": [f"{WAITING}@first"],
+    "prune": ["--keep-last", "2", "--dry-run"],
+    "export-langgraph": ["--to", "DSN", "--to-schema", "SCHEMA_theirs"],
+    "import-langgraph": ["--from", "DSN", "--from-schema", "SCHEMA_theirs"],
+}
+
+
+@pytest.fixture
+def schema_of_all(
+    dsn: str, saver: PGStateSaver, connection: psycopg.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Any:
+    """A schema in which every command finds something to print, all of it wide."""
+    record = Record(connection, saver.schema)
+    title = "A journey through all the towns of the north that have a name"
+    record.thread(THREAD, 20, title=title, expires_at="2036-01-01", **LABELS)
+    record.run(RUN, 0, 123.4, thread_id=THREAD, steps=1234, cost="1234.56", **RUN_TOKENS, **ERROR, **LABELS)
+    inside = {"thread_id": THREAD, "run_id": RUN}
+    record.span("1", "graph", 0, 100, name="a-graph-of-a-long-name", **ERROR, **inside)
+    for provider in ("anthropic", "another-provider-of-a-long-name"):
+        model = {
+            "model": MODEL,
+            "provider": provider,
+            "reasoning_tokens": 12_345_678,
+            "cost": "1234.56",
+            "agent": AGENT,
+        }
+        record.span(provider, "llm", 1, 50, name="ChatModel", parent_span_id="1", **TOKENS, **model, **inside)
+    for number in range(2):
+        tool = f"a_tool_of_a_long_name_that_tells_all_it_does_{number}"
+        record.span(tool, "tool", 60, 1, name=tool, parent_span_id="1", **ERROR, **inside)
+        for each in range(12):
+            record.execution(
+                f"call-{number}-{each}", 60, None if each % 2 else 0.04, tool=tool, thread_id=THREAD, status="unknown"
+            )
+    graph = asking(saver, "may the journey go on through all the towns of the north? " * 3)
+    config: Any = {"configurable": {"thread_id": WAITING, **LABELS}}
+    graph.invoke({"said": ["something that somebody said " * 10]}, config)
+    first = list(saver.list({"configurable": {"thread_id": WAITING}}))[-1]
+    record.add("labels", thread_id=WAITING, checkpoint_ns="", checkpoint_id=first.checkpoint["id"], label="first")
+    (tmp_path / "the_app.py").write_text("upcasters = {2: lambda values: {**values, 'a_channel_' + 'x' * 90: 1}}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("PGSTATE_DSN", raising=False)
+    yield saver.schema
+    connection.execute(f'DROP SCHEMA IF EXISTS "{saver.schema}_theirs" CASCADE')
+
+
+def printed(dsn: str, schema: str) -> dict[str, str]:
+    """What each command prints."""
+    shown = {}
+    for name, arguments in COMMANDS.items():
+        given = [each.replace("DSN", dsn).replace("SCHEMA", schema) for each in arguments]
+        result = CliRunner().invoke(app, ["--dsn", dsn, "--schema", schema, name, *given])
+        assert result.exit_code == 0, result.output + repr(result.exception)
+        shown[name] = result.stdout
+        assert shown[name].strip()
+    return shown
+
+
+def test_every_command_is_looked_at() -> None:
+    names = {one.name or one.callback.__name__ for one in app.registered_commands if one.callback}
+    assert names == COMMANDS.keys() | {"demo"}
+
+
+def test_nothing_is_wider_than_the_terminal(dsn: str, schema_of_all: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output.console, "_width", WIDTH)
+    monkeypatch.setattr(output.console, "_force_terminal", True)
+    for name, shown in printed(dsn, schema_of_all).items():
+        wide = [line for line in shown.splitlines() if len(line.rstrip()) > WIDTH]
+        assert (name, wide) == (name, [])
+        if name in ("threads", "waiting"):
+            assert WAITING in shown
+
+
+def test_a_pipe_gets_all_of_it(dsn: str, schema_of_all: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output.console, "_width", WIDTH)
+    shown = printed(dsn, schema_of_all)
+    for name, words in {
+        "threads": [THREAD, WAITING, *LABELS.values()],
+        "runs": [THREAD, RUN, AGENT],
+        "cost": [MODEL, *LABELS.values()],
+        "prices": [MODEL, "99.5"],
+        "tools": ["a_tool_of_a_long_name_that_tells_all_it_does_0", "p95"],
+        "waiting": [WAITING, *(value for key, value in LABELS.items() if key != "tenant_id")],
+        "upcast": ["a_channel_" + "x" * 90],
+    }.items():
+        for word in words:
+            assert word in shown[name]
+    assert "left out" not in "".join(shown.values())
