@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest $(if $(PGSTATE_TEST_DSN),,-n 3 --dist worksteal)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo studio test test-all test-versions check lint bench bench-quick clean
+.PHONY: help demo studio test test-all test-versions chaos check lint bench bench-quick clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,10 @@ test-all: $(STAMP) ## Run the tests, the slow ones included
 test-versions: $(STAMP) ## Run the tests on PostgreSQL 16, and on Debian's 15 where it is installed
 	@PGSTATE_TEST_VERSION=16 $(PYTEST) -m 'not slow and not once'
 	@if test -d /usr/lib/postgresql/15; then PGSTATE_TEST_VERSION=15 $(PYTEST) -m 'not slow and not once'; fi
+
+chaos: $(STAMP) ## Inject faults for an hour and verify everything: SEED=7 FAULTS=5000 MINUTES=60 WITHOUT=clock,disk KEEP=directory
+	@PYTHONPATH=tests:. $(BIN)/python -m chaos --seed $(or $(SEED),1) --faults $(or $(FAULTS),5000) \
+		--minutes $(or $(MINUTES),60) --without '$(WITHOUT)' $(if $(KEEP),--keep $(KEEP))
 
 lint: $(STAMP) ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff check .

