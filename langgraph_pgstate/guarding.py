@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from langgraph_pgstate.errors import CheckpointOrderError, StaleHeadError
 from langgraph_pgstate.holding import Held
@@ -15,6 +15,9 @@ from langgraph_pgstate.operations.guards import Guard, is_explicit_fork, names_p
 from langgraph_pgstate.operations.requests import PutRequest
 from langgraph_pgstate.origins import run_of
 from langgraph_pgstate.settings import GuardSettings
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 _MOST_REMEMBERED: Final = 4096
 
@@ -28,7 +31,8 @@ class Guarding:
 
     def __init__(self, settings: GuardSettings) -> None:
         self.settings = settings
-        self._advances: OrderedDict[Address, tuple[str, Any]] = OrderedDict()
+        # By run, which is kept so that no other object gets its id: several may try to advance one checkpoint.
+        self._advances: OrderedDict[tuple[Address, int], tuple[str, Any]] = OrderedDict()
         self._refused: OrderedDict[Address, StaleHeadError | CheckpointOrderError] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -41,9 +45,11 @@ class Guarding:
             held: The lease it is made under.
         """
         head = self._guards_head(held) and not is_explicit_fork(config, request.labels.get("source"))
-        if head and request.parent is not None:
+        run = run_of(config)
+        if head and request.parent is not None and run is not None:
             # Before it is sent: what its run's tasks have still to write may come at the same time.
-            self._remember(self._advances, request.parent, (str(request.address.checkpoint_id), run_of(config)))
+            advance = (str(request.address.checkpoint_id), run)
+            self._remember(self._advances, (request.parent, id(run)), advance)
         return self._guard(head, held)
 
     def before_writes(self, address: Address, config: Mapping[str, Any], held: Held | None) -> Guard:
@@ -76,8 +82,8 @@ class Guarding:
 
     def _own_child(self, address: Address, config: Mapping[str, Any]) -> str | None:
         with self._lock:
-            child_id, run = self._advances.get(address, (None, None))
-        return child_id if run is not None and run is run_of(config) else None
+            child_id, _ = self._advances.get((address, id(run_of(config))), (None, None))
+        return child_id
 
     def note_refused(self, address: Address, error: StaleHeadError | CheckpointOrderError) -> None:
         """A checkpoint was refused: what its tasks still write is refused, too."""
@@ -94,9 +100,9 @@ class Guarding:
         lease = held.lease
         return Guard(head, self.settings.keeps_tombstones, lease.fencing_token, lease.holder_id, renew_for, own_child)
 
-    def _remember(self, memory: OrderedDict[Address, Any], address: Address, what: Any) -> None:
+    def _remember(self, memory: OrderedDict[K, V], key: K, what: V) -> None:
         with self._lock:
-            memory[address] = what
-            memory.move_to_end(address)
+            memory[key] = what
+            memory.move_to_end(key)
             while len(memory) > _MOST_REMEMBERED:
                 memory.popitem(last=False)

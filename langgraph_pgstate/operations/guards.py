@@ -96,6 +96,7 @@ class Guard:
                 "holds_thread": self.thread,
                 "fencing_token": self.fencing_token,
                 "held_id": held_id,
+                "own_id": address.checkpoint_id,
             }
             found.append((queries.hold_for_write, parameters))
         if self.renew_for is not None:

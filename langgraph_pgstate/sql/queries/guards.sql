@@ -19,7 +19,11 @@ SELECT ('pgstate-guard:' || reason)::integer FROM (
     SELECT CASE
         WHEN :holds_thread AND NOT EXISTS (SELECT 1 FROM thread) THEN 'thread:'
         WHEN :fencing_token IS NOT NULL AND NOT EXISTS (SELECT 1 FROM lease) THEN 'lease:'
-        WHEN :held_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM parent) THEN 'head:'
+        -- A checkpoint that is stored already, and sent again, does not miss a parent that was pruned since.
+        WHEN :held_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM parent) AND NOT EXISTS (
+            SELECT 1 FROM /*schema*/checkpoints
+            WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :own_id::text
+        ) THEN 'head:'
     END AS reason
 ) AS found
 WHERE reason IS NOT NULL;
