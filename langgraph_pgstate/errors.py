@@ -47,9 +47,17 @@ class PGStateError(Exception):
 
     Attributes:
         retryable: Whether the same call may succeed when it is repeated.
+        is_final: Whether it stops the run even where a `ToolNode` hands errors to the model: a model that tried again
+            would do so as a new action, under a new tool-call id.
     """
 
     retryable: bool = False
+    is_final: bool = False
+
+    @property
+    def _langgraph_invalid_resume(self) -> bool:
+        # What LangGraph goes by to let an error past every `handle_tool_errors`; sibling tasks run to their end.
+        return self.is_final
 
 
 class ConfigurationError(PGStateError, ValueError):
@@ -389,36 +397,19 @@ class UnreadableFormatError(PGStateError):
         super().__init__(f"{where} cannot be read here: {why}")
 
 
-class _MayBeFinal:
-    """An error that a model may have to be kept from.
-
-    Attributes:
-        is_final: Whether it stops the run even where a `ToolNode` hands errors to the model.
-    """
-
-    is_final = False
-
-    @property
-    def _langgraph_invalid_resume(self) -> bool:
-        # What LangGraph goes by to let an error past every `handle_tool_errors`; sibling tasks run to their end.
-        return self.is_final
-
-
-class ToolSetupError(_MayBeFinal, ConfigurationError):
+class ToolSetupError(ConfigurationError):
     """A tool, its ledger and its graph do not fit together. It stops the run: no model can do anything about it."""
 
     is_final = True
 
 
-class ToolError(_MayBeFinal, PGStateError):
+class ToolError(PGStateError):
     """Something about a recorded tool execution.
 
     Attributes:
         tool: The tool.
         thread_id: The thread.
         idempotency_key: The action.
-        is_final: Whether it stops the run even where a `ToolNode` hands errors to the model: a model that tried again
-            would do so as a new action, under a new tool-call id.
     """
 
     def __init__(self, tool: str, thread_id: str, idempotency_key: str, why: str) -> None:

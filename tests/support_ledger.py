@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import selectors
+import socket
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
+import psycopg
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import BaseTool
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 
-from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
+from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver, PoolSettings, RetryPolicy
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger, ToolSettings
 
@@ -139,3 +143,113 @@ def tool_of(bench: Bench, name: str, function: Callable[..., Any]) -> Any:
 
     schema = create_schema_from_function(name, function)
     return StructuredTool.from_function(coroutine=suspending, name=name, description=name, args_schema=schema)
+
+
+class Line:
+    """A TCP proxy before the server whose connections break when they are told to.
+
+    Attributes:
+        dsn: Where it listens.
+        is_down: While true every connection is closed, and no new one is made.
+        fault: Called with what a client sends; answers `lose` to forward it and break the connection instead of
+            answering, `cut` to break it at once, or `None`. May be called from several threads.
+    """
+
+    def __init__(self, dsn: str, application: str = "ledger") -> None:
+        info = psycopg.conninfo.conninfo_to_dict(dsn)
+        host, port = str(info.get("host", "")), str(info.get("port", 5432))
+        self._target: Any = f"{host}/.s.PGSQL.{port}" if host.startswith("/") else (host or "127.0.0.1", int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._is_down = False
+        self.fault: Callable[[bytes], str | None] = lambda data: None
+        changed = {"host": "127.0.0.1", "port": self._listener.getsockname()[1], "sslmode": "disable"}
+        self.dsn = psycopg.conninfo.make_conninfo(dsn, **changed, gssencmode="disable", application_name=application)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def is_down(self) -> bool:
+        return self._is_down
+
+    @is_down.setter
+    def is_down(self, value: bool) -> None:
+        with self._lock:
+            self._is_down = value
+            for each in self._open if value else ():
+                with suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Take no more connections, and break those there are."""
+        self.is_down = True
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                threading.Thread(target=self._forward, args=(client,), daemon=True).start()
+
+    def _forward(self, client: socket.socket) -> None:
+        family = socket.AF_UNIX if isinstance(self._target, str) else socket.AF_INET
+        with client, socket.socket(family) as server, suppress(OSError):
+            with self._lock:
+                if self._is_down:
+                    return
+                self._open |= {client}
+            try:
+                server.connect(self._target)
+                self._copy(client, server)
+            finally:
+                with self._lock:
+                    self._open.discard(client)
+
+    def _copy(self, client: socket.socket, server: socket.socket) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(client, selectors.EVENT_READ)
+            selector.register(server, selectors.EVENT_READ)
+            is_losing = False
+            while True:
+                for key, _ in selector.select():
+                    is_client = key.fileobj is client
+                    data = key.fileobj.recv(65536)  # type: ignore[union-attr]
+                    if not data or (is_losing and not is_client):
+                        return
+                    fault = self.fault(data) if is_client else None
+                    if fault == "cut":
+                        return
+                    is_losing = is_losing or fault == "lose"
+                    (server if is_client else client).sendall(data)
+
+
+@asynccontextmanager
+async def open_on_line(
+    colour: type, dsn: str, schema: str, retry: RetryPolicy | None = None, **options: Any
+) -> AsyncIterator[tuple[Bench, Line]]:
+    """A bench whose ledger, but not its saver, is connected through a line that may break."""
+    line = Line(dsn)
+    settings = {"retry": retry or RetryPolicy(attempts=2), "pool": PoolSettings(timeout=0.5, max_size=20)}
+    options.setdefault("settings", ToolSettings(ttl_seconds=2.0, wait_seconds=30.0))
+    try:
+        if colour is ToolLedger:
+            with (
+                PGStateSaver.from_conn_string(dsn, schema=schema) as saver,
+                PGStateSaver.from_conn_string(line.dsn, schema=schema, **settings) as other,
+            ):
+                ledger = ToolLedger(other._database, queries(schema), **options)
+                yield Bench(saver, ledger), line
+                line.is_down = False
+                ledger.close()
+        else:
+            async with (
+                AsyncPGStateSaver.from_conn_string(dsn, schema=schema) as asaver,
+                AsyncPGStateSaver.from_conn_string(line.dsn, schema=schema, **settings) as aother,
+            ):
+                aledger = AsyncToolLedger(aother._database, queries(schema), **options)
+                yield Bench(asaver, aledger), line
+                line.is_down = False
+                await aledger.close()
+    finally:
+        line.close()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import psycopg
 from psycopg import errors as pg
 from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
@@ -56,6 +59,38 @@ def translate(error: Exception, schema: str) -> PGStateError:
     if isinstance(error, pg.ProgramLimitExceeded):
         return ConfigurationError(f"a value exceeds a limit of PostgreSQL: {message}")
     return DatabaseError(message, code)
+
+
+def rolled_back(connection: Any, error: BaseException | None, schema: str) -> DatabaseError | None:
+    """Return the error to raise if a transaction came to nothing through no fault of its statements, else `None`.
+
+    Args:
+        connection: The connection that the transaction was on.
+        error: What was raised in the transaction, with what caused it; `None` if nothing was.
+        schema: The schema the ledger works in.
+    """
+    lost: DatabaseError | None = None
+    for cause in _causes(error):
+        found = translate(cause, schema) if isinstance(cause, psycopg.Error) else None
+        if isinstance(found, ConflictError) and is_rollback(found):
+            return found
+        lost = lost or (found if isinstance(found, UnavailableError) else None)
+    if not connection.closed:
+        return None
+    return lost or UnavailableError("the connection to PostgreSQL was lost")
+
+
+def is_rollback(error: DatabaseError) -> bool:
+    """Whether the server rolled a transaction back so that it is tried again: a serialization failure, a deadlock."""
+    return error.sqlstate in ("40001", "40P01")
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 def refusal(error: Exception) -> ConfigurationError | None:

@@ -139,7 +139,11 @@ async def begin(
             # Removed in the meantime, together with its thread.
             await refuse_deleted(port, queries, intent.thread_id)
             continue
-        return (recorded.execution.attempt, None) if recorded.intent_id == intent.intent_id else (0, recorded)
+        if recorded.intent_id != intent.intent_id:
+            return 0, recorded
+        # Its confirmation was lost, and its time may have passed meanwhile.
+        if await renew(port, queries, intent.thread_id, {intent.intent_id: intent.idempotency_key}, ttl_seconds):
+            return recorded.execution.attempt, None
 
 
 async def is_reached(port: Port, queries: Queries, intent: Intent) -> bool:
@@ -207,7 +211,10 @@ async def take_over(
     if rows:
         return int(rows[0][0])
     now = await get(port, queries, intent.thread_id, intent.idempotency_key)
-    return now.execution.attempt if now and now.intent_id == intent.intent_id else 0
+    if now is None or now.intent_id != intent.intent_id:
+        return 0
+    intents = {intent.intent_id: intent.idempotency_key}
+    return now.execution.attempt if await renew(port, queries, intent.thread_id, intents, ttl_seconds) else 0
 
 
 async def settle(
@@ -229,10 +236,17 @@ async def settle(
     return now is not None and now.intent_id == intent_id
 
 
-async def mark_unknown(port: Port, queries: Queries, seen: Recorded, *, is_gone: bool) -> None:
-    """Note that whoever ran an action is gone. One statement; its late outcome, if one comes, still counts."""
+async def mark_unknown(port: Port, queries: Queries, seen: Recorded, *, is_gone: bool) -> bool:
+    """Note that whoever ran an action is gone. One statement; its late outcome, if one comes, still counts.
+
+    Returns:
+        Whether it is unknown; false if it ended, was renewed or was taken over since it was read.
+    """
+    if seen.execution.status != "running":
+        return True
     key = {"thread_id": seen.execution.thread_id, "idempotency_key": seen.execution.idempotency_key}
-    await port.fetch(queries.mark_tool_execution_unknown, {**key, "seen_intent_id": seen.intent_id, "is_gone": is_gone})
+    parameters = {**key, "seen_intent_id": seen.intent_id, "is_gone": is_gone}
+    return bool(await port.fetch(queries.mark_tool_execution_unknown, parameters))
 
 
 async def finish(port: Port, queries: Queries, intent: Intent, outcome: Outcome) -> bool:
@@ -249,6 +263,22 @@ async def finish(port: Port, queries: Queries, intent: Intent, outcome: Outcome)
     return bool(await port.fetch(queries.finish_tool_execution, {**key, **_outcome(outcome)}))
 
 
+async def is_committed(port: Port, queries: Queries, intent: Intent, seconds: float) -> bool:
+    """Tell whether the transaction that holds an attempt's outcome was committed; if not, the action may run again.
+
+    Waits for that transaction's end: the server may still be committing it. Safe to repeat.
+
+    Raises:
+        DatabaseError: If it has not ended after `seconds`.
+    """
+    key = {"thread_id": intent.thread_id, "idempotency_key": intent.idempotency_key}
+    async with port.transaction():
+        await limit_transaction(port, queries, seconds)
+        await port.fetch(queries.release_tool_execution, {**key, "intent_id": intent.intent_id})
+    recorded = await get(port, queries, **key)
+    return recorded is not None and recorded.intent_id == intent.intent_id and recorded.execution.status == "success"
+
+
 async def limit_transaction(port: Port, queries: Queries, seconds: float) -> None:
     """Have the server end a transaction by itself that hangs in a statement, or between two, for so long.
 
@@ -257,9 +287,13 @@ async def limit_transaction(port: Port, queries: Queries, seconds: float) -> Non
     await port.fetch(queries.limit_transaction, {"milliseconds": min(seconds * 1000, _LONGEST_LIMIT)})
 
 
-async def renew(port: Port, queries: Queries, thread_id: str, intents: Mapping[str, str], ttl_seconds: float) -> None:
-    """Keep attempts of one thread alive: `intents` maps their ids to their keys. One statement."""
-    await port.execute(
+async def renew(port: Port, queries: Queries, thread_id: str, intents: Mapping[str, str], ttl_seconds: float) -> int:
+    """Keep attempts of one thread alive: `intents` maps their ids to their keys. One statement.
+
+    Returns:
+        How many of them are still running.
+    """
+    return await port.execute(
         queries.renew_tool_executions,
         {
             "thread_id": thread_id,

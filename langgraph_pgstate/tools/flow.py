@@ -8,18 +8,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from langgraph.errors import GraphBubbleUp, ParentCommand
 
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.port import run_blocking
+from langgraph_pgstate.db.port import Port, run_blocking
+from langgraph_pgstate.db.translate import is_rollback, rolled_back, translate
 from langgraph_pgstate.errors import (
     ConfigurationError,
+    ConflictError,
     DatabaseError,
     NotFoundError,
     PGStateError,
+    SchemaError,
     ToolBusyError,
+    ToolError,
     ToolFailedError,
     ToolOutcomeUnknownError,
     ToolOvertakenError,
@@ -31,8 +35,9 @@ from langgraph_pgstate.holders import holder_id, is_known_dead
 from langgraph_pgstate.operations import tool_executions
 from langgraph_pgstate.operations.tool_executions import Intent, Outcome, Recorded
 from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.tools.attempts import drop_outcome, is_under_way, keep_outcome, kept_outcome, under_way
 from langgraph_pgstate.tools.calls import Execution, _current, new_intent_id
-from langgraph_pgstate.tools.hands import Hands, Overdue, is_under_way
+from langgraph_pgstate.tools.hands import Hands, Overdue
 from langgraph_pgstate.tools.policy import Happened, ToolPolicy, ToolSettings
 from langgraph_pgstate.tools.questions import (
     DECISIONS,
@@ -58,8 +63,12 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 _LONGEST_CATCH_UP = 2.0
 # How much longer than this process the server waits: it only has to act where this process cannot.
 _SERVERS_GRACE = 1.0
+# How long the server may take to end a transaction whose COMMIT was not confirmed.
+_COMMIT_SECONDS = 5.0
 
 T = TypeVar("T")
+P = ParamSpec("P")
+E = TypeVar("E", bound=PGStateError)
 
 _log = logging.getLogger(__name__)
 
@@ -86,10 +95,16 @@ class Job:
 
 
 class _Raised(Exception):
-    """Carries what a tool raised out of a transaction, which is rolled back on the way."""
+    """Carries what a tool raised out of a transaction, which is rolled back on the way.
 
-    def __init__(self, error: BaseException) -> None:
+    Attributes:
+        error: What it raised.
+        is_rolled_back: Whether the database rolled it back, so that it is no failure of the tool.
+    """
+
+    def __init__(self, error: BaseException, *, is_rolled_back: bool = False) -> None:
         self.error = error
+        self.is_rolled_back = is_rolled_back
 
 
 class _Refused(Exception):
@@ -127,8 +142,21 @@ class Flow:
                 f"{job.intent.tool} is transactional and has a timeout: its connection is closed when that is over, "
                 "and must not be your only one; give a pool or a DSN"
             )
+        return await self.hands.cancelled_once(self._perform(job))
+
+    async def _perform(self, job: Job) -> Any:
         if job.is_ahead:
-            await self._catch_up(job.intent)
+            await self._before(job.intent, self._catch_up(job.intent))
+        while True:
+            with under_way(job.intent.intent_id):
+                job, answer = await self._decide(job)
+            if answer is not None:
+                return self._present(job, answer.result)
+            # It failed, and is to be run again.
+            job = replace(job, intent=replace(job.intent, intent_id=new_intent_id()))
+
+    async def _decide(self, job: Job) -> tuple[Job, Happened | None]:
+        """Run a tool, or find out what the same action answered; without an answer it is to be run again."""
         waited, pause = 0.0, _FIRST_PAUSE
         while True:
             attempt, recorded = await self._begin(job.intent)
@@ -145,32 +173,73 @@ class Flow:
                     continue
                 if recorded.execution.status == "success":
                     skip_answers(_answers_of(recorded, job.intent))
-                    result = restore(self._codec, recorded)
-                    return self._present(job, result if isinstance(result, ParentAnswer) else job.as_answer(result))
+                    result = self._restore(recorded)
+                    return job, Happened(result if isinstance(result, ParentAnswer) else job.as_answer(result))
+                if await self._write_kept(job.intent, recorded):
+                    continue
                 job = replace(job, origin_thread_id=recorded.origin_thread_id)
                 attempt, answer = await self._resume(job, recorded)
                 if answer is not None:
-                    return self._present(job, answer.result)
+                    return job, answer
                 if not attempt:
                     continue
-            answer = await self._attempt(job, attempt)
-            if answer is not None:
-                return self._present(job, answer.result)
-            # It failed, and is to be run again.
-            job = replace(job, intent=replace(job.intent, intent_id=new_intent_id()))
+            return job, await self._attempt(job, attempt)
+
+    async def _run(
+        self, operation: Callable[Concatenate[Port, Queries, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run an operation on the ledger's own database. If that fails, no model can do anything about it."""
+        try:
+            return await self.hands.run(operation, self._queries, *args, **kwargs)
+        except PGStateError as error:
+            error.is_final = True
+            raise
 
     async def _begin(self, intent: Intent) -> tuple[int, Recorded | None]:
-        begun = self.hands.run(tool_executions.begin, self._queries, intent, holder_id(), self._settings.ttl_seconds)
-        return await self._unless_cancelled(intent, begun)
+        begun = self._run(tool_executions.begin, intent, holder_id(), self._settings.ttl_seconds)
+        return await self._before(intent, self._unless_stopped(intent, begun))
 
-    async def _unless_cancelled(self, intent: Intent, writing: Awaitable[T]) -> T:
+    async def _before(self, intent: Intent, preparing: Awaitable[T]) -> T:
+        """Do what comes before a tool is run, and say so if that fails."""
         try:
-            return await writing
+            return await preparing
+        except (DatabaseError, SchemaError) as error:
+            _say(
+                error, f"this attempt at {intent.tool} ({intent.idempotency_key!r}) was not begun, nothing has happened"
+            )
+            raise
+
+    async def _unless_stopped(self, intent: Intent, writing: Awaitable[T]) -> T:
+        """Write an intent. If that fails or is cancelled, nothing is begun, although the intent may be stored."""
+        try:
+            written = await writing
+            self.hands.raise_if_cancelled()
+            return written
+        except DatabaseError:
+            keep_outcome(intent.intent_id, Outcome("pending"))
+            raise
         except Exception:
             raise
         except BaseException:
-            # Cancelled while it was being written down: nothing was begun.
             await self._quietly(intent, Outcome("pending"))
+            raise
+
+    async def _write_kept(self, intent: Intent, recorded: Recorded) -> bool:
+        """Write what this process knows of an attempt and could not write before; whether there was something."""
+        outcome = kept_outcome(recorded.intent_id)
+        if recorded.intent_id is None or outcome is None:
+            return False
+        if recorded.execution.status in ("running", "unknown"):
+            await self._write(replace(intent, intent_id=recorded.intent_id), outcome)
+        drop_outcome(recorded.intent_id)
+        return True
+
+    def _restore(self, recorded: Recorded) -> Any:
+        """Return what a recorded execution answered. If that cannot be read, a model must not try once more."""
+        try:
+            return restore(self._codec, recorded)
+        except PGStateError as error:
+            error.is_final = True
             raise
 
     async def _catch_up(self, intent: Intent) -> None:
@@ -182,7 +251,7 @@ class Flow:
         if names in self._unsaved:
             return
         waited, pause = 0.0, _FIRST_PAUSE / 40
-        while not await self.hands.run(tool_executions.is_reached, self._queries, intent):
+        while not await self._run(tool_executions.is_reached, intent):
             if waited >= _LONGEST_CATCH_UP:
                 # A subgraph without a checkpointer, or a checkpointer with another database.
                 self._unsaved.add(names)
@@ -206,7 +275,7 @@ class Flow:
         """
         if decision not in DECISIONS:
             raise ConfigurationError(f"decision {decision!r}: it is one of {', '.join(DECISIONS)}")
-        recorded = await self.hands.run(tool_executions.get, self._queries, thread_id, key)
+        recorded = await self._run(tool_executions.get, thread_id, key)
         if recorded is None:
             raise NotFoundError(f"thread {thread_id!r} has no tool execution {key!r}")
         status = recorded.execution.status
@@ -234,11 +303,12 @@ class Flow:
                 return await self._take_over(job, recorded), None
             skip_answers(_answers_of(recorded, job.intent))
             if recorded.result is not None:
-                return 0, Happened(restore(self._codec, recorded))
+                return 0, Happened(self._restore(recorded))
             raise self._error(ToolFailedError, job.intent, execution.error_type, execution.error_message)
         if _may_repeat(policy):
             return await self._take_over(job, recorded), None
-        await self.hands.run(tool_executions.mark_unknown, self._queries, recorded, is_gone=_is_gone(recorded))
+        if not await self._run(tool_executions.mark_unknown, recorded, is_gone=_is_known_gone(recorded)):
+            return 0, None
         recorded = replace(recorded, execution=_marked(recorded.execution))
         if policy.on_unknown == "check":
             return await self._check(job, recorded)
@@ -277,9 +347,7 @@ class Flow:
         execution = recorded.execution
         used, open_ids = 0, [f"{execution.idempotency_key}#{execution.attempt}"]
         if job.intent.task_id:
-            used, found = await self.hands.run(
-                tool_executions.task_questions, self._queries, execution.thread_id, job.intent.task_id
-            )
+            used, found = await self._run(tool_executions.task_questions, execution.thread_id, job.intent.task_id)
             # What was begun by another task, before a fork, does not stand among this task's own.
             open_ids = sorted({*found, *open_ids})
         try:
@@ -311,28 +379,24 @@ class Flow:
         return Outcome("error", error_type="decision", error_message="somebody decided that it failed")
 
     async def _take_over(self, job: Job, recorded: Recorded, answers: int | None = None) -> int:
-        return await self._unless_cancelled(
+        taken = self._run(
+            tool_executions.take_over,
             job.intent,
-            self.hands.run(
-                tool_executions.take_over,
-                self._queries,
-                job.intent,
-                recorded,
-                holder_id(),
-                self._settings.ttl_seconds,
-                is_gone=_is_gone(recorded),
-                answers=_answers_of(recorded, job.intent) if answers is None else answers,
-            ),
+            recorded,
+            holder_id(),
+            self._settings.ttl_seconds,
+            is_gone=_is_known_gone(recorded),
+            answers=_answers_of(recorded, job.intent) if answers is None else answers,
         )
+        return await self._before(job.intent, self._unless_stopped(job.intent, taken))
 
     async def _settle(self, recorded: Recorded, outcome: Outcome, answers: int) -> bool:
-        return await self.hands.run(
+        return await self._run(
             tool_executions.settle,
-            self._queries,
             recorded,
             outcome,
             new_intent_id(),
-            is_gone=_is_gone(recorded),
+            is_gone=_is_known_gone(recorded),
             answers=answers,
         )
 
@@ -350,26 +414,27 @@ class Flow:
                 return await self._attempt_alive(job, attempt, execution)
 
     async def _attempt_alive(self, job: Job, attempt: int, execution: Execution) -> Happened | None:
-        intent = job.intent
+        raised: _Raised | None = None
+        result: Any = None
         try:
             if job.policy.transactional:
                 result = await self._act_in_transaction(job, execution)
             else:
                 result = await self._act(job, execution)
-                await self._finish(intent, self._answered(intent, result))
+                await self._finish(job.intent, self._answered(job.intent, result))
         except _Refused as refused:
             result = refused.answer
-            await self._finish(intent, self._answered(intent, result))
-        except _Raised as raised:
-            await self._note_raised(job, raised.error)
-            if not self._may_retry(job, attempt, raised.error):
-                raise raised.error from None
-            await self.hands.sleep(job.policy.retry.seconds(attempt))
-            return None
-        if is_error(result) and self._may_retry(job, attempt, None):
-            await self.hands.sleep(job.policy.retry.seconds(attempt))
-            return None
-        return Happened(result)
+            await self._finish(job.intent, self._answered(job.intent, result))
+        except _Raised as carried:
+            raised = carried
+        if raised is not None:
+            await self._note_raised(job, raised)
+            if not self._may_retry(job, attempt, raised):
+                raise raised.error
+        elif not is_error(result) or not self._may_retry(job, attempt, None):
+            return Happened(result)
+        await self.hands.sleep(job.policy.retry.seconds(attempt))
+        return None
 
     async def _act(self, job: Job, execution: Execution) -> Any:
         intent, seconds, connection = job.intent, job.policy.timeout, execution.connection
@@ -396,68 +461,124 @@ class Flow:
 
     async def _act_in_transaction(self, job: Job, execution: Execution) -> Any:
         """Run a tool in a transaction that also writes its outcome: both, or neither."""
-        intent, seconds = job.intent, job.policy.timeout
-        has_begun = False
+        intent = job.intent
+        has_begun = has_ended = False
+        result: Any = None
         try:
             async with self.hands.lend() as (connection, port):
-                if seconds is not None:
-                    await tool_executions.limit_transaction(port, self._queries, seconds + _SERVERS_GRACE)
+                if job.policy.timeout is not None:
+                    await tool_executions.limit_transaction(port, self._queries, job.policy.timeout + _SERVERS_GRACE)
                 has_begun = True
-                result = await self._act(job, replace(execution, connection=connection))
-                if is_error(result):
-                    raise _Refused(result)
-                outcome = self._answered(intent, result)
-                try:
-                    is_mine = await tool_executions.finish(port, self._queries, intent, outcome)
-                except Exception as error:
-                    # The tool left a transaction in which nothing can be written, and nothing of it is.
-                    raise _Raised(error) from error
-                if not is_mine:
-                    raise self._error(
-                        ToolOvertakenError,
-                        intent,
-                        "was taken over by another process; what it wrote here is rolled back",
-                    )
-        except Exception as error:
-            if not has_begun:
-                # There was no connection for it.
-                await self._quietly(intent, Outcome("pending"))
-            elif isinstance(error, DatabaseError) and not isinstance(error, UnavailableError):
-                raise _Raised(error) from error
-            # Whether a COMMIT whose answer was lost took place is what the row says.
+                result = await self._act_and_record(job, replace(execution, connection=connection), port)
+                has_ended = True
+        except (_Raised, _Refused, ToolError):
             raise
+        except Exception as error:
+            trouble: PGStateError = (
+                error if isinstance(error, PGStateError) else _caused(translate(error, self._queries.schema), error)
+            )
+        else:
+            return result
+        if not has_begun:
+            # There was no connection for it, or none that worked.
+            await self._quietly(intent, Outcome("pending"))
+            trouble.is_final = True
+            _say(trouble, f"this attempt at {intent.tool} was not begun, nothing has happened")
+            raise trouble
+        if isinstance(trouble, UnavailableError):
+            if has_ended and await self._is_committed(intent):
+                return result
+        elif not (isinstance(trouble, ConflictError) and is_rollback(trouble)):
+            raise _Raised(trouble)
+        raise _Raised(undone(trouble, intent.tool), is_rolled_back=True)
+
+    async def _is_committed(self, intent: Intent) -> bool:
+        """Tell whether a transaction whose COMMIT was not confirmed was committed; the row of its outcome says so."""
+        try:
+            return await self._run(tool_executions.is_committed, intent, _COMMIT_SECONDS)
+        except (DatabaseError, SchemaError) as error:
+            _say(error, f"whether {intent.tool} was committed is found out when it comes up again")
+            raise
+
+    async def _act_and_record(self, job: Job, execution: Execution, port: Port) -> Any:
+        """Run a tool inside of its transaction, and write its outcome there."""
+        intent, connection, schema = job.intent, execution.connection, self._queries.schema
+        try:
+            result = await self._act(job, execution)
+        except _Raised as raised:
+            error = raised.error
+            passes = isinstance(error, GraphBubbleUp | ToolTimeoutError) or not isinstance(error, Exception)
+            if passes or (trouble := rolled_back(connection, error, schema)) is None:
+                raise
+            if isinstance(error, DatabaseError) and error.is_final:
+                raise _Raised(error, is_rolled_back=True) from error
+            raise _Raised(_caused(undone(trouble, intent.tool), error), is_rolled_back=True) from error
+        if is_error(result):
+            if (trouble := rolled_back(connection, None, schema)) is not None:
+                raise _Raised(undone(trouble, intent.tool), is_rolled_back=True)
+            raise _Refused(result)
+        outcome = self._answered(intent, result)
+        try:
+            is_mine = await tool_executions.finish(port, self._queries, intent, outcome)
+        except Exception as error:
+            if (trouble := rolled_back(connection, error, schema)) is not None:
+                raise _Raised(_caused(undone(trouble, intent.tool), error), is_rolled_back=True) from error
+            # The tool left a transaction in which nothing can be written, and nothing of it is.
+            raise _Raised(error) from error
+        if not is_mine:
+            why = "was taken over by another process; what it wrote here is rolled back"
+            raise self._error(ToolOvertakenError, intent, why)
         return result
 
     def _answered(self, intent: Intent, result: Any) -> Outcome:
-        return replace(success(self._codec, self._settings, intent.tool, result), answers=answers_used())
+        try:
+            return replace(success(self._codec, self._settings, intent.tool, result), answers=answers_used())
+        except Exception as error:
+            why = f", for its answer could not be made ready to be recorded ({error})"
+            raise self._error(ToolOutcomeUnknownError, intent, why) from error
 
     async def _finish(self, intent: Intent, outcome: Outcome) -> None:
-        if await self.hands.to_the_end(self.hands.run(tool_executions.finish, self._queries, intent, outcome)):
-            return
-        if await self.hands.run(tool_executions.get, self._queries, intent.thread_id, intent.idempotency_key) is None:
-            _log.warning("the thread %r was deleted while %s ran", intent.thread_id, intent.tool)
-            return
+        try:
+            if await self.hands.to_the_end(self._write(intent, outcome)):
+                return
+            if await self._run(tool_executions.get, intent.thread_id, intent.idempotency_key) is None:
+                _log.warning("the thread %r was deleted while %s ran", intent.thread_id, intent.tool)
+                return
+        except (DatabaseError, SchemaError) as error:
+            _say(error, f"{intent.tool} ({intent.idempotency_key!r}) has run, but its outcome could not be recorded")
+            raise
         raise self._error(
             ToolOvertakenError, intent, "was taken over by another process while it ran here; its outcome here is lost"
         )
 
-    async def _note_raised(self, job: Job, error: BaseException) -> None:
+    async def _write(self, intent: Intent, outcome: Outcome) -> bool:
+        """Write an outcome, or keep it for the next call of the action in this process; false if it was taken over."""
+        try:
+            return await self._run(tool_executions.finish, intent, outcome)
+        except BaseException:
+            keep_outcome(intent.intent_id, outcome)
+            raise
+
+    async def _note_raised(self, job: Job, raised: _Raised) -> None:
         """Record how a tool ended that raised; what was raised goes on, whatever comes of that."""
-        if isinstance(error, GraphBubbleUp):
+        error = raised.error
+        is_stopped = isinstance(error, PGStateError) and error.is_final and not isinstance(error, ToolSetupError)
+        if raised.is_rolled_back or (isinstance(error, GraphBubbleUp) and not is_stopped):
             # It wants something from a person or another graph first, and begins anew after that.
             outcome = Outcome("pending")
         elif isinstance(error, ToolTimeoutError):
             outcome = failure("timeout", error, self._settings)
-        elif isinstance(error, Exception):
+        elif isinstance(error, Exception) and not is_stopped:
             outcome = replace(failure("error", error, self._settings), answers=answers_used())
         else:
-            # Cancelled or interrupted in the middle: nobody knows how far it came. A rolled back one came nowhere.
+            # Stopped in the middle, by a cancellation or by an action in it that is in doubt: nobody knows how far it
+            # came. A rolled back one came nowhere.
             outcome = failure("pending" if job.policy.transactional else "unknown", error, self._settings)
         await self._quietly(job.intent, outcome)
 
     async def _quietly(self, intent: Intent, outcome: Outcome) -> None:
         try:
-            await self.hands.to_the_end(self.hands.run(tool_executions.finish, self._queries, intent, outcome))
+            await self.hands.to_the_end(self._write(intent, outcome))
         except PGStateError as trouble:
             _log.warning("the outcome of %s could not be recorded: %s", intent.tool, trouble)
 
@@ -471,17 +592,22 @@ class Flow:
             return
         try:
             # Only blocking hands leave a tool to itself.
-            run_blocking(self.hands.run(tool_executions.finish, self._queries, intent, outcome))
+            run_blocking(self._write(intent, outcome))
         except PGStateError as trouble:
             _log.warning("the late outcome of %s could not be recorded: %s", intent.tool, trouble)
 
     @staticmethod
-    def _may_retry(job: Job, attempt: int, error: BaseException | None) -> bool:
+    def _may_retry(job: Job, attempt: int, raised: _Raised | None) -> bool:
         """Whether an attempt that failed may be followed by another at once; one of unknown outcome may not."""
-        if error is not None and (not isinstance(error, Exception) or isinstance(error, GraphBubbleUp)):
-            return False
-        if isinstance(error, ToolTimeoutError) and not _may_repeat(job.policy):
-            return False
+        error = None if raised is None else raised.error
+        if raised is not None and not raised.is_rolled_back:
+            if not isinstance(error, Exception) or isinstance(error, GraphBubbleUp):
+                return False
+            if isinstance(error, ToolTimeoutError):
+                if not _may_repeat(job.policy):
+                    return False
+            elif isinstance(error, PGStateError) and error.is_final:
+                return False
         return job.policy.on_error == "retry" and attempt < job.policy.retry.attempts
 
     def _present(self, job: Job, result: Any) -> Any:
@@ -505,12 +631,35 @@ def _may_repeat(policy: ToolPolicy) -> bool:
 
 def _is_gone(recorded: Recorded) -> bool:
     """Whether nobody runs an action any more: known at once of processes of this machine, in time of others."""
+    return _is_known_gone(recorded) or (recorded.execution.holder_id != holder_id() and recorded.is_expired)
+
+
+def _is_known_gone(recorded: Recorded) -> bool:
+    """Whether nobody runs an action any more, whatever its time says; that the database has to look at itself."""
     execution = recorded.execution
     if execution.status != "running":
         return True
     if execution.holder_id == holder_id():
         return not is_under_way(recorded.intent_id)
-    return recorded.is_expired or (execution.holder_id is not None and is_known_dead(execution.holder_id))
+    return execution.holder_id is not None and is_known_dead(execution.holder_id)
+
+
+def undone(error: DatabaseError, tool: str) -> DatabaseError:
+    """Return an error that says that a transactional tool was rolled back, and stops its run."""
+    error.is_final = True
+    _say(error, f"{tool} was rolled back, nothing has happened, and it may be run again")
+    return error
+
+
+def _say(error: PGStateError, what: str) -> None:
+    """Begin an error's message with what became of a tool."""
+    error.args = (f"{what}: {error}", *error.args[1:])
+
+
+def _caused(error: E, cause: BaseException) -> E:
+    """Return an error with its cause, which it was made for elsewhere than where it is raised."""
+    error.__cause__ = cause
+    return error
 
 
 def _answers_of(recorded: Recorded, intent: Intent) -> int:

@@ -74,7 +74,15 @@ class Hands(Protocol):
         ...
 
     async def to_the_end(self, awaitable: Awaitable[T]) -> T:
-        """Wait for something even if the caller is cancelled meanwhile."""
+        """Wait for something even if the caller is cancelled meanwhile, however often."""
+        ...
+
+    async def cancelled_once(self, awaitable: Awaitable[T]) -> T:
+        """Wait for something that is cancelled with the caller, but only once, and wait until it has ended."""
+        ...
+
+    def raise_if_cancelled(self) -> None:
+        """Raise if the caller was cancelled and what it awaited has swallowed that."""
         ...
 
     def alive(self, thread_id: str, key: str, intent_id: str) -> AbstractAsyncContextManager[None]:
@@ -84,15 +92,6 @@ class Hands(Protocol):
     def lend(self) -> AbstractAsyncContextManager[tuple[Any, Port]]:
         """A connection inside of a transaction."""
         ...
-
-
-# Attempts under way in this process, in any of its ledgers.
-_under_way: set[str] = set()
-
-
-def is_under_way(intent_id: str | None) -> bool:
-    """Whether an attempt is being made in this very process."""
-    return intent_id in _under_way
 
 
 class _Pulse:
@@ -108,12 +107,10 @@ class _Pulse:
         """Count an attempt in."""
         with self._lock:
             self._attempts.setdefault(thread_id, {})[intent_id] = key
-            _under_way.add(intent_id)
         try:
             yield
         finally:
             with self._lock:
-                _under_way.discard(intent_id)
                 of_thread = self._attempts[thread_id]
                 del of_thread[intent_id]
                 if not of_thread:
@@ -208,6 +205,13 @@ class BlockingHands:
     async def to_the_end(self, awaitable: Awaitable[T]) -> T:
         """Nothing cancels a blocking call."""
         return await awaitable
+
+    async def cancelled_once(self, awaitable: Awaitable[T]) -> T:
+        """Nothing cancels a blocking call."""
+        return await awaitable
+
+    def raise_if_cancelled(self) -> None:
+        """Nothing cancels a blocking call."""
 
     @asynccontextmanager
     async def alive(self, thread_id: str, key: str, intent_id: str) -> AsyncIterator[None]:
@@ -322,13 +326,22 @@ class SuspendingHands:
             await arevoke(connection)
 
     async def to_the_end(self, awaitable: Awaitable[T]) -> T:
-        """Wait for something even if the caller is cancelled meanwhile."""
-        task = asyncio.ensure_future(awaitable)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            await asyncio.wait({task})
-            raise
+        """Wait for something even if the caller is cancelled meanwhile, however often."""
+        return await _join(asyncio.ensure_future(awaitable), cancels=False)
+
+    async def cancelled_once(self, awaitable: Awaitable[T]) -> T:
+        """Wait for something that is cancelled with the caller, but only once, and wait until it has ended.
+
+        anyio cancels a task again in every turn of the event loop until it ends. psycopg then gives connections up in
+        the middle of a statement, which the server may still commit.
+        """
+        return await _join(asyncio.ensure_future(awaitable), cancels=True)
+
+    def raise_if_cancelled(self) -> None:
+        """Raise if the caller was cancelled and what it awaited has swallowed that."""
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError
 
     @asynccontextmanager
     async def alive(self, thread_id: str, key: str, intent_id: str) -> AsyncIterator[None]:
@@ -379,8 +392,8 @@ class OffloadingHands(SuspendingHands):
     async def run(
         self, operation: Callable[Concatenate[Port, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run an operation on the database, in a worker thread."""
-        return await asyncio.to_thread(self._blocking._database.run, operation, *args, **kwargs)
+        """Run an operation on the database, in a worker thread, which is waited for: it cannot be cancelled."""
+        return await self.to_the_end(asyncio.to_thread(self._blocking._database.run, operation, *args, **kwargs))
 
     @asynccontextmanager
     async def alive(self, thread_id: str, key: str, intent_id: str) -> AsyncIterator[None]:
@@ -393,3 +406,21 @@ class OffloadingHands(SuspendingHands):
         raise ToolSetupError(
             "a transactional tool in a graph that runs on an event loop needs an asynchronous ledger (AsyncPGState)"
         )
+
+
+async def _join(task: asyncio.Future[T], *, cancels: bool) -> T:
+    """Wait until a task has ended, and raise the caller's cancellation only then."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            if cancels and cancelled is None:
+                task.cancel()
+            cancelled = error
+    if cancelled is None:
+        return task.result()
+    if not task.cancelled():
+        # Retrieve the exception so that asyncio does not log it.
+        task.exception()
+    raise cancelled

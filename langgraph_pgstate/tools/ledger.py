@@ -14,19 +14,21 @@ from datetime import datetime
 from typing import Any, TypeVar, cast, overload
 
 from langchain_core.tools import BaseTool
+from langgraph.errors import GraphBubbleUp
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.port import run_blocking
-from langgraph_pgstate.errors import ConfigurationError, NotFoundError, ToolSetupError
+from langgraph_pgstate.db.translate import rolled_back
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError, PGStateError, ToolSetupError
 from langgraph_pgstate.operations import tool_executions
 from langgraph_pgstate.operations.addresses import thread_id_of
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.tools.budget import Budget
 from langgraph_pgstate.tools.calls import RunOf, _current, intent_of_function, intent_of_request, may_be_ahead
 from langgraph_pgstate.tools.compensation import Compensator, compensate_all
-from langgraph_pgstate.tools.flow import Flow, Job
+from langgraph_pgstate.tools.flow import Flow, Job, undone
 from langgraph_pgstate.tools.hands import BlockingHands, Hands, OffloadingHands, SuspendingHands
 from langgraph_pgstate.tools.middleware import middleware_of
 from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
@@ -119,15 +121,36 @@ class _Ledger:
                 )
             return function(*args, connection=execution.connection, **kwargs)
 
+        def raise_if_undone(error: Exception) -> None:
+            # Here, for a ToolNode may make a message for the model of what it gets.
+            execution = _current.get()
+            if execution is not None and not isinstance(error, GraphBubbleUp | PGStateError):
+                trouble = rolled_back(execution.connection, error, self._queries.schema)
+                if trouble is not None:
+                    raise undone(trouble, name) from error
+
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
             async def suspending(*args: Any, **kwargs: Any) -> Any:
-                return await connected(*args, **kwargs)
+                try:
+                    return await connected(*args, **kwargs)
+                except Exception as error:
+                    raise_if_undone(error)
+                    raise
 
             wrapper: Any = suspending
         else:
-            wrapper = functools.wraps(function)(connected)
+
+            @functools.wraps(function)
+            def blocking(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    return connected(*args, **kwargs)
+                except Exception as error:
+                    raise_if_undone(error)
+                    raise
+
+            wrapper = blocking
         wrapper.__signature__ = signature.replace(parameters=rest)
         # functools leaves a mark by which typing would find the connection again.
         wrapper.__annotations__ = {key: kind for key, kind in function.__annotations__.items() if key != "connection"}

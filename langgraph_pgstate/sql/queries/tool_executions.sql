@@ -92,6 +92,11 @@ UPDATE /*schema*/tool_executions SET
 WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key AND intent_id = :intent_id
 RETURNING attempt;
 
+-- name: release_tool_execution
+-- Lets an action begin anew whose attempt has no outcome; waits for the transaction that may be writing one.
+UPDATE /*schema*/tool_executions SET status = 'pending', ended_at = now()
+WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key AND intent_id = :intent_id AND status = 'running';
+
 -- name: limit_transaction
 -- Has the server end a transaction that hangs in a statement or between two; a shorter limit that is set already stays.
 SELECT set_config(s.name, ceil(least(
