@@ -104,16 +104,6 @@ def test_the_newest_checkpoints_stay(keep_last: int, saver: PGStateSaver, tables
     assert tables.count("checkpoints") == len(kept)
 
 
-def test_a_kept_checkpoint_still_names_its_parent(saver: PGStateSaver) -> None:
-    """The parent's id stays, although the parent went: nothing of a kept checkpoint changes."""
-    configs = grow(saver, 3)
-    saver.prune(["t"])
-    found = saver.get_tuple(configs[2])
-    assert found is not None
-    assert found.parent_config == configs[1]
-    assert saver.get_tuple(configs[1]) is None
-
-
 def test_a_thread_goes_on_after_a_prune(saver: PGStateSaver) -> None:
     """The next put builds on what stayed."""
     configs = grow(saver, 10)

@@ -44,6 +44,8 @@ TOP: Final = "\U0010ffff"
 _SCAN_PAGE: Final = 200
 _PUT_ATTEMPTS: Final = 4
 _UNIQUE_VIOLATION: Final = "23505"
+# The kind of row by which `get_checkpoint` answers a checkpoint whose parent is gone.
+_CUT: Final = 3
 _NOTHING_KNOWN: Final[dict[str, Any]] = {"known_revision": None, "missing_ids": []}
 
 _logger = logging.getLogger("langgraph_pgstate")
@@ -337,12 +339,12 @@ async def get_tuple(
             segments.append((n, data))
         elif kind == 2:
             writes.append(WritesRow(a, b, n, data))
-        elif kind == 3:
+        elif kind == 4:
             # A fork of an older checkpoint has to become the newest.
             advance_ids_past(a)
         else:
             head = CheckpointRow(
-                Address(address.thread_id, address.checkpoint_ns, a), b, c, data, ids, n, state_version
+                Address(address.thread_id, address.checkpoint_ns, a), b, c, data, ids, n, state_version, kind == _CUT
             )
     if head is None:
         return None

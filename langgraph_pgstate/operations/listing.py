@@ -20,7 +20,7 @@ from langgraph_pgstate.operations.checkpoints import TOP, read_pending_sends, re
 from langgraph_pgstate.operations.reading import CheckpointRow, Segments, WritesRow, load_bare_tuple, load_tuple
 from langgraph_pgstate.operations.versions import UNVERSIONED, StateVersions
 from langgraph_pgstate.sql import NamedQuery, Queries
-from langgraph_pgstate.types import Rows
+from langgraph_pgstate.types import Row, Rows
 
 # `list_everywhere` says this number, too.
 _PAGE: Final = 50
@@ -181,10 +181,7 @@ async def list_page(port: Port, queries: Queries, codec: ValueCodec, listing: Li
         for row in found:
             advance_ids_past(row[2])
         page = Page(
-            [
-                CheckpointRow(Address(thread_id, namespace, id), parent_id, metadata, state, segment_ids, 0, version)
-                for thread_id, namespace, id, parent_id, metadata, _, state, segment_ids, version in found
-            ],
+            [_checkpoint_row(row) for row in found],
             [row[5] for row in found],
             _following(listing, found, page_size),
         )
@@ -195,6 +192,13 @@ async def list_page(port: Port, queries: Queries, codec: ValueCodec, listing: Li
             return page
     page.leave_out(gone)
     return page
+
+
+def _checkpoint_row(row: Row) -> CheckpointRow:
+    thread_id, namespace, id, parent_id, metadata, _, state, segment_ids, state_version, present_parent_id = row
+    is_cut = parent_id != present_parent_id
+    address = Address(thread_id, namespace, id)
+    return CheckpointRow(address, parent_id, metadata, state, segment_ids, 0, state_version, is_cut)
 
 
 def _following(listing: Listing, found: Rows, page_size: int) -> Listing | None:

@@ -35,6 +35,7 @@ class CheckpointRow:
         segment_ids: What the state's positions refer to.
         revision: Drawn when the row was written; 0 if it was not read.
         state_version: Version of the user's state it was written with.
+        is_cut: Whether its parent was named but is not there, as after a prune.
     """
 
     address: Address
@@ -44,6 +45,7 @@ class CheckpointRow:
     segment_ids: Sequence[int]
     revision: int = 0
     state_version: int | None = None
+    is_cut: bool = False
     _decoded: State | None = None
 
     def decode(self) -> State:
@@ -190,9 +192,9 @@ def load_bare_tuple(codec: ValueCodec, row: CheckpointRow, created_at: Any) -> C
 
 
 def parent_config(row: CheckpointRow) -> dict[str, Any] | None:
-    """The parent's config, as LangGraph passes it around."""
+    """Return the parent's config, `None` if there is no parent or no longer."""
     thread_id, namespace, _ = row.address
-    return Address(thread_id, namespace, row.parent_id).config if row.parent_id else None
+    return Address(thread_id, namespace, row.parent_id).config if row.parent_id and not row.is_cut else None
 
 
 def load_value(codec: ValueCodec, entry: Entry, segments: Segments, where: str) -> tuple[Any, Entry]:

@@ -68,13 +68,19 @@ WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_i
 FOR KEY SHARE;
 
 -- name: get_checkpoint
--- Reads one checkpoint by id: its row, then its segments, then its pending writes, then the id of its namespace's newest. Of the revision that the caller knows only the segments it misses.
+-- Reads one checkpoint by id: its row (of kind 3 if its parent is gone), then its segments, then its pending writes, then the id of its namespace's newest. Of the revision that the caller knows only the segments it misses.
 WITH head AS MATERIALIZED (
     SELECT checkpoint_id, parent_checkpoint_id, metadata, state, segment_ids, revision, state_version
     FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id
 )
-SELECT 0 AS kind, checkpoint_id AS a, parent_checkpoint_id AS b, metadata::text AS c, revision AS n, state AS data,
+SELECT
+    CASE WHEN parent_checkpoint_id IS NULL OR EXISTS (
+        SELECT 1 FROM /*schema*/checkpoints p
+        WHERE p.thread_id = :thread_id AND p.checkpoint_ns = :checkpoint_ns
+            AND p.checkpoint_id = head.parent_checkpoint_id
+    ) THEN 0 ELSE 3 END AS kind,
+    checkpoint_id AS a, parent_checkpoint_id AS b, metadata::text AS c, revision AS n, state AS data,
     segment_ids AS ids, state_version
 FROM head
 UNION ALL
@@ -92,7 +98,7 @@ UNION ALL
     ORDER BY w.created_at, w.idx
 )
 UNION ALL
-SELECT 3, newest.checkpoint_id, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT 4, newest.checkpoint_id, NULL, NULL, NULL, NULL, NULL, NULL
 FROM (
     SELECT c.checkpoint_id FROM /*schema*/checkpoints c
     WHERE c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns
@@ -100,14 +106,20 @@ FROM (
 ) AS newest;
 
 -- name: get_latest_checkpoint
--- Reads the newest checkpoint of a namespace: its row, then its segments, then its pending writes. Of the revision that the caller knows only the segments it misses.
+-- Reads the newest checkpoint of a namespace: its row (of kind 3 if its parent is gone), then its segments, then its pending writes. Of the revision that the caller knows only the segments it misses.
 WITH head AS MATERIALIZED (
     SELECT checkpoint_id, parent_checkpoint_id, metadata, state, segment_ids, revision, state_version
     FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns
     ORDER BY checkpoint_id DESC LIMIT 1
 )
-SELECT 0 AS kind, checkpoint_id AS a, parent_checkpoint_id AS b, metadata::text AS c, revision AS n, state AS data,
+SELECT
+    CASE WHEN parent_checkpoint_id IS NULL OR EXISTS (
+        SELECT 1 FROM /*schema*/checkpoints p
+        WHERE p.thread_id = :thread_id AND p.checkpoint_ns = :checkpoint_ns
+            AND p.checkpoint_id = head.parent_checkpoint_id
+    ) THEN 0 ELSE 3 END AS kind,
+    checkpoint_id AS a, parent_checkpoint_id AS b, metadata::text AS c, revision AS n, state AS data,
     segment_ids AS ids, state_version
 FROM head
 UNION ALL
@@ -153,8 +165,13 @@ ORDER BY checkpoint_id DESC LIMIT 1;
 -- name: list_in_namespace
 -- A page of one namespace's checkpoints, newest first, below a cursor; the state is read only when it is asked for.
 SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata::text, created_at,
-    CASE WHEN :with_state::boolean THEN state END, segment_ids, state_version
-FROM /*schema*/checkpoints
+    CASE WHEN :with_state::boolean THEN state END, segment_ids, state_version,
+    (
+        SELECT p.checkpoint_id FROM /*schema*/checkpoints p
+        WHERE p.thread_id = c.thread_id AND p.checkpoint_ns = c.checkpoint_ns
+            AND p.checkpoint_id = c.parent_checkpoint_id
+    ) AS present_parent_id
+FROM /*schema*/checkpoints c
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns
     AND checkpoint_id < :cursor_id::text
     AND (:before_id::text IS NULL OR checkpoint_id < :before_id)
@@ -169,8 +186,13 @@ LIMIT :page_size;
 -- name: list_in_thread
 -- A page of one thread's checkpoints over all its namespaces, newest first, below a cursor.
 SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata::text, created_at,
-    CASE WHEN :with_state::boolean THEN state END, segment_ids, state_version
-FROM /*schema*/checkpoints
+    CASE WHEN :with_state::boolean THEN state END, segment_ids, state_version,
+    (
+        SELECT p.checkpoint_id FROM /*schema*/checkpoints p
+        WHERE p.thread_id = :thread_id AND p.checkpoint_ns = c.checkpoint_ns
+            AND p.checkpoint_id = c.parent_checkpoint_id
+    ) AS present_parent_id
+FROM /*schema*/checkpoints c
 WHERE thread_id = :thread_id
     AND (checkpoint_id, checkpoint_ns) < (:cursor_id::text, :cursor_ns::text)
     AND (:before_id::text IS NULL OR checkpoint_id < :before_id)
@@ -186,8 +208,13 @@ LIMIT :page_size;
 -- A page of at most 50 of all threads' checkpoints, newest first, below a cursor. The collation picks the index made for it: the same order, under another name. The inner limit lets the planner walk it; copies of a thread share ids, hence the ties.
 SELECT * FROM (
     SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata::text, created_at,
-        CASE WHEN :with_state::boolean THEN state END, segment_ids, state_version
-    FROM /*schema*/checkpoints
+        CASE WHEN :with_state::boolean THEN state END, segment_ids, state_version,
+        (
+            SELECT p.checkpoint_id FROM /*schema*/checkpoints p
+            WHERE p.thread_id = c.thread_id AND p.checkpoint_ns = c.checkpoint_ns
+                AND p.checkpoint_id = c.parent_checkpoint_id
+        ) AS present_parent_id
+    FROM /*schema*/checkpoints c
     WHERE checkpoint_id COLLATE "POSIX" <= :cursor_id::text
         AND (checkpoint_id, thread_id, checkpoint_ns) < (:cursor_id, :cursor_thread::text, :cursor_ns::text)
         AND (:before_id::text IS NULL OR checkpoint_id < :before_id)
@@ -204,8 +231,13 @@ LIMIT :page_size;
 -- name: list_of_run
 -- Every checkpoint of one run over all threads, newest first, below a cursor; for when nothing but the run is known.
 SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata::text, created_at,
-    CASE WHEN :with_state::boolean THEN state END, segment_ids, state_version
-FROM /*schema*/checkpoints
+    CASE WHEN :with_state::boolean THEN state END, segment_ids, state_version,
+    (
+        SELECT p.checkpoint_id FROM /*schema*/checkpoints p
+        WHERE p.thread_id = c.thread_id AND p.checkpoint_ns = c.checkpoint_ns
+            AND p.checkpoint_id = c.parent_checkpoint_id
+    ) AS present_parent_id
+FROM /*schema*/checkpoints c
 WHERE run_id = :run_id
     AND (checkpoint_id, thread_id, checkpoint_ns) < (:cursor_id::text, :cursor_thread::text, :cursor_ns::text)
     AND (:before_id::text IS NULL OR checkpoint_id < :before_id)
