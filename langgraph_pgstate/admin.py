@@ -19,7 +19,7 @@ from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, DatabaseError, PGStateError
 from langgraph_pgstate.operations import integrity, transfer, transfer_langgraph, upcasting
 from langgraph_pgstate.operations import schema as schemas
-from langgraph_pgstate.operations.addresses import thread_id_of
+from langgraph_pgstate.operations.addresses import thread_id_of, thread_ids_of
 from langgraph_pgstate.operations.transfer_langgraph import LangGraphStore
 from langgraph_pgstate.operations.transfer_pgstate import PGStateStore
 from langgraph_pgstate.operations.versions import StateVersions, Upcaster
@@ -196,7 +196,7 @@ class Admin:
         codec = ValueCodec(self._serde)
         self._database.run(schemas.check_version, self._queries)
         report = UpcastReport(dry_run=dry_run)
-        given = None if thread_ids is None else [*dict.fromkeys(map(thread_id_of, thread_ids))]
+        given = None if thread_ids is None else thread_ids_of(thread_ids)
         total = len(given) if given is not None else self._database.run(integrity.count_threads, self._queries)
         threads = given if given is not None else self._threads(self._database, integrity.next_threads, self._queries)
         for id in threads:
@@ -232,7 +232,8 @@ class Admin:
             progress: Called after each thread.
 
         Raises:
-            SchemaMissingError: If `setup` was never run here, or `source_schema` has no such tables.
+            SchemaMissingError: If `setup` was never run here.
+            SourceMissingError: If `source_schema` has no such tables.
             ConfigurationError: If the source's tables are those of the shallow saver.
             UnavailableError: If one of the servers does not answer. What was copied stays.
         """
@@ -255,7 +256,7 @@ class Admin:
                 total = source.run(transfer_langgraph.count_threads, theirs)
                 threads: Iterable[str] = self._threads(source, transfer_langgraph.next_threads, theirs, None)
             else:
-                threads = dict.fromkeys(map(thread_id_of, thread_ids))
+                threads = thread_ids_of(thread_ids)
                 total = len(threads)
             return self._transfer(source, self._database, copy, threads, total, progress)
 
@@ -305,7 +306,7 @@ class Admin:
                 total = self._database.run(integrity.count_threads, self._queries)
                 threads: Iterable[str] = self._threads(self._database, integrity.next_threads, self._queries)
             else:
-                threads = dict.fromkeys(map(thread_id_of, thread_ids))
+                threads = thread_ids_of(thread_ids)
                 total = len(threads)
             return self._transfer(self._database, target, copy, threads, total, progress)
 

@@ -2,11 +2,17 @@
 
     PGStateError
     ├── ConfigurationError (ValueError)      an argument or a setting is wrong; nothing was written
+    │   ├── ArgumentTypeError (TypeError)    an argument is of the wrong type
+    │   ├── MissingKeyError (KeyError)       a config or a checkpoint lacks a key that the call needs
+    │   ├── BlockingCallError (asyncio.InvalidStateError)
+    │   │                                    a blocking call that would wait for its own event loop
     │   └── ToolSetupError                   a tool, its ledger and its graph do not fit together
-    ├── SerializationError (TypeError)       a value cannot be stored; nothing was written
+    ├── SerializationError (TypeError, ValueError)
+    │                                        a value cannot be stored; nothing was written
     ├── UnsafeTypeError                      the database names a type that is not allowed to be built
     ├── SchemaError
     │   ├── SchemaMissingError               `setup()` was never run in this schema
+    │   │   └── SourceMissingError           a schema to import from has none of LangGraph's own tables
     │   ├── SchemaOutdatedError              the schema is older or newer than this package
     │   └── MigrationConflictError           an applied migration differs from the one shipped
     ├── NotFoundError (LookupError)          what was named does not exist
@@ -33,12 +39,14 @@
         ├── UnavailableError                 no connection could be had or kept
         └── ConflictError                    the database gave up on a transaction that ran into another
 
+In parentheses stands the builtin class that each one is as well: the one that LangGraph's own savers raise there.
 `retryable` says whether the same call may succeed when it is made again. An absent checkpoint is
 not an error: LangGraph expects `None`.
 """
 
 from __future__ import annotations
 
+from asyncio import InvalidStateError
 from datetime import datetime
 
 
@@ -64,7 +72,22 @@ class ConfigurationError(PGStateError, ValueError):
     """An argument or a setting is wrong. Nothing was written."""
 
 
-class SerializationError(PGStateError, TypeError):
+class ArgumentTypeError(ConfigurationError, TypeError):
+    """An argument of the wrong type, such as one string for a list of ids. Nothing was written."""
+
+
+class MissingKeyError(ConfigurationError, KeyError):
+    """A config or a checkpoint without a key that the call needs. Nothing was written."""
+
+    # A KeyError prints its message as a key, in quotes.
+    __str__ = Exception.__str__
+
+
+class BlockingCallError(ConfigurationError, InvalidStateError):
+    """A blocking call on an asynchronous saver that would wait for its own event loop, or for one that has stopped."""
+
+
+class SerializationError(PGStateError, TypeError, ValueError):
     """A value cannot be stored. Nothing was written.
 
     Attributes:
@@ -119,6 +142,18 @@ class SchemaMissingError(SchemaError):
         super().__init__(
             f"the tables of langgraph_pgstate are not in schema {schema!r}: "
             f"run `pgstate --schema {schema} setup` once, or call saver.setup()."
+        )
+
+
+class SourceMissingError(SchemaMissingError):
+    """A schema to import from has none of the tables of LangGraph's own PostgreSQL saver. Nothing was imported."""
+
+    def __init__(self, schema: str) -> None:
+        super().__init__(schema)
+        self.args = (
+            f"there are no LangGraph tables (checkpoints, checkpoint_blobs, checkpoint_writes) in schema {schema!r} of "
+            "the database to import from: name the old application's database, and the schema of its tables with "
+            "--from-schema or source_schema=...",
         )
 
 

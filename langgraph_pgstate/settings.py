@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, Self
 
-from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 
 DEFAULT_SCHEMA = "pgstate"
 DEFAULT_EMBEDDED_PATH = ".pgstate"
@@ -130,7 +130,7 @@ class ThreadKeys:
         for name in ("tenant", "user", "agent"):
             keys = getattr(self, name)
             if isinstance(keys, str) or not all(isinstance(key, str) for key in keys):
-                raise ConfigurationError(f"ThreadKeys.{name} is a sequence of metadata keys, not {keys!r}")
+                raise ArgumentTypeError(f"ThreadKeys.{name} is a sequence of metadata keys, not {keys!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +285,7 @@ class GuardSettings:
             ConfigurationError: If one is not usable.
         """
         if guard is not None and not isinstance(guard, str | list | tuple | set | frozenset):
-            raise ConfigurationError(f'guard is "head", "lease" or both in a tuple, not {guard!r}')
+            raise ArgumentTypeError(f'guard is "head", "lease" or both in a tuple, not {guard!r}')
         names = () if guard is None else (guard,) if isinstance(guard, str) else tuple(guard)
         if unknown := [name for name in names if name not in ("head", "lease")]:
             raise ConfigurationError(f'guard is "head", "lease" or both in a tuple, not {unknown[0]!r}')

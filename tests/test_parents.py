@@ -12,7 +12,7 @@ from official import chat_graph, official_saver, talk
 from support import COLOURS, config_of, loop_graph, open_saver, put_arguments, put_chain
 from support_record import ask
 
-from langgraph_pgstate import AsyncPGState, AsyncPGStateSaver, PGState, PGStateSaver
+from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver
 
 
 @pytest.fixture(params=COLOURS)
@@ -47,9 +47,7 @@ async def parents(saver: Any, configs: list[Any]) -> dict[str, list[str | None]]
         found.setdefault("by id", []).append(await saver.aget_tuple(config))
     found["by id"] = [item for item in found["by id"] if item is not None]
     found["latest"] = [*found["by id"][:-1], await saver.aget_tuple(config_of("t"))]
-    return {
-        name: [item.parent_config and id_of(item.parent_config) for item in items] for name, items in found.items()
-    }
+    return {name: [item.parent_config and id_of(item.parent_config) for item in items] for name, items in found.items()}
 
 
 async def put_run(saver: Any, length: int) -> list[Any]:

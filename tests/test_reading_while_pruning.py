@@ -56,8 +56,7 @@ def grown(saver: PGStateSaver) -> dict[str, dict[str, Any]]:
     for turn in range(TURNS):
         graph.invoke({"items": [f"turn {turn}"], "text": []}, THREAD)
     return {
-        state.config["configurable"]["checkpoint_id"]: dict(state.values)
-        for state in graph.get_state_history(THREAD)
+        state.config["configurable"]["checkpoint_id"]: dict(state.values) for state in graph.get_state_history(THREAD)
     }
 
 

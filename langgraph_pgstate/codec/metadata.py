@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from langgraph_pgstate.codec.values import encodes_as_utf8
-from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.errors import ArgumentTypeError
 
 _INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
 # What lies deeper is not searched for; JSON's readers and writers have limits of their own not far above.
@@ -63,10 +63,10 @@ def filter_json(filter: Mapping[str, Any]) -> str:
     plain = {}
     for key, value in filter.items():
         if type(key) is not str:
-            raise ConfigurationError(f"filter keys are metadata keys, strings; {key!r} is {type(key).__name__}")
+            raise ArgumentTypeError(f"filter keys are metadata keys, strings; {key!r} is {type(key).__name__}")
         plain[key], is_exact = to_json(value)
         if not is_exact and not (type(value) is float and math.isfinite(value)):
-            raise ConfigurationError(
+            raise ArgumentTypeError(
                 f"filter[{key!r}] is {type(value).__name__}: metadata can be searched for str, int, finite float, "
                 "bool, None, and lists and dicts of them"
             )

@@ -30,7 +30,7 @@ from langgraph_pgstate.db.ports import (
     port_of,
 )
 from langgraph_pgstate.db.translate import is_connection_loss, is_retryable, refusal, translate
-from langgraph_pgstate.errors import ConfigurationError, UnavailableError
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, UnavailableError
 from langgraph_pgstate.settings import PoolSettings, RetryPolicy
 
 T = TypeVar("T")
@@ -152,7 +152,7 @@ class Database:
         self._pool = source if isinstance(source, ConnectionPool) else None
         self._connect = None if isinstance(source, ConnectionPool | psycopg.Connection) else source
         if self._pool is None and not isinstance(source, psycopg.Connection) and not callable(source):
-            raise ConfigurationError(
+            raise ArgumentTypeError(
                 f"a psycopg Connection or ConnectionPool is needed, not {type(source).__name__}"
                 " (AsyncPGStateSaver takes the asynchronous ones)"
             )
@@ -369,7 +369,7 @@ class AsyncDatabase:
         self._pool = source if isinstance(source, AsyncConnectionPool) else None
         self._connect = None if isinstance(source, AsyncConnectionPool | psycopg.AsyncConnection) else source
         if self._pool is None and not isinstance(source, psycopg.AsyncConnection) and not callable(source):
-            raise ConfigurationError(
+            raise ArgumentTypeError(
                 f"a psycopg AsyncConnection or AsyncConnectionPool is needed, not {type(source).__name__}"
                 " (PGStateSaver takes the blocking ones)"
             )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from langgraph.checkpoint.base import get_checkpoint_id
 
 from langgraph_pgstate.codec.values import encodes_as_utf8
-from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, MissingKeyError
 from langgraph_pgstate.settings import MAX_KEY_BYTES
+
+T = TypeVar("T")
 
 
 class Address(NamedTuple):
@@ -41,16 +43,36 @@ def thread_id_of(value: Any) -> str:
     """
     if type(value) is not str:
         if value is None:
-            raise ConfigurationError(
+            raise MissingKeyError(
                 'the config names no thread: pass {"configurable": {"thread_id": "..."}} with every call on a graph '
                 "that has a checkpointer"
             )
         if isinstance(value, bool) or not isinstance(value, str | int | UUID):
-            raise ConfigurationError(f"thread_id must be a string, an integer or a UUID, not {type(value).__name__}")
+            raise ArgumentTypeError(f"thread_id must be a string, an integer or a UUID, not {type(value).__name__}")
         value = str(value)
     if not value:
         raise ConfigurationError("thread_id is empty")
     return identifier("thread_id", value)
+
+
+def thread_ids_of(values: Iterable[Any]) -> tuple[str, ...]:
+    """Return thread ids as they are stored, each once.
+
+    Raises:
+        ConfigurationError: If they are one string, or one of them is no thread id.
+    """
+    return tuple(dict.fromkeys(map(thread_id_of, several("thread_ids", values))))
+
+
+def several(name: str, values: Iterable[T]) -> Iterable[T]:
+    """Return some ids or names as they are given.
+
+    Raises:
+        ArgumentTypeError: If they are one string, which would be read letter by letter.
+    """
+    if isinstance(values, str):
+        raise ArgumentTypeError(f"{name} is a list of several, not one string: [{values!r}]")
+    return values
 
 
 def identifier(name: str, value: str) -> str:
@@ -61,7 +83,7 @@ def identifier(name: str, value: str) -> str:
     """
     if type(value) is not str:
         if not isinstance(value, str):
-            raise ConfigurationError(f"{name} must be a string, not {type(value).__name__}")
+            raise ArgumentTypeError(f"{name} must be a string, not {type(value).__name__}")
         value = str.__str__(value)
     if "\0" in value or not (value.isascii() or encodes_as_utf8(value)):
         raise ConfigurationError(f"{name} {value!r} holds NUL or a lone surrogate, which PostgreSQL cannot store")
@@ -96,7 +118,7 @@ def configurable_of(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """
     # A plain dict first: asking the abstract class takes a microsecond.
     if config is not None and type(config) is not dict and not isinstance(config, Mapping):
-        raise ConfigurationError(
+        raise ArgumentTypeError(
             f'a config is a dict such as {{"configurable": {{"thread_id": "..."}}}}, not {type(config).__name__}'
         )
     configurable = (config or {}).get("configurable")

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import orjson
 
 from langgraph_pgstate.codec.metadata import to_json
-from langgraph_pgstate.errors import ConfigurationError, DatabaseError
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, DatabaseError
 from langgraph_pgstate.operations.addresses import identifier
 from langgraph_pgstate.types import Page, Row, Rows
 
@@ -90,12 +90,12 @@ def json_of(name: str, value: Mapping[str, Any] | None) -> str | None:
     if value is None:
         return None
     if not isinstance(value, Mapping):
-        raise ConfigurationError(f"{name} must be a mapping, not {type(value).__name__}")
+        raise ArgumentTypeError(f"{name} must be a mapping, not {type(value).__name__}")
     plain: dict[str, Any] = {}
     for key, item in value.items():
         found, is_exact = to_json({key: item})
         if not is_exact and found != {key: item}:
-            raise ConfigurationError(
+            raise ArgumentTypeError(
                 f"{name}[{key!r}] is not JSON: str, int, finite float, bool, None, lists and dicts are"
             )
         plain |= found

@@ -13,7 +13,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph_pgstate.codec.metadata import filter_json
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.port import Port
-from langgraph_pgstate.errors import ConfigurationError, CorruptStateError
+from langgraph_pgstate.errors import ArgumentTypeError, CorruptStateError
 from langgraph_pgstate.langgraph_compat import advance_ids_past
 from langgraph_pgstate.operations.addresses import Address, before_id, configurable_of, identifier, thread_id_of
 from langgraph_pgstate.operations.checkpoints import TOP, read_pending_sends, read_values
@@ -63,11 +63,11 @@ def request_list(
         ConfigurationError: If an argument cannot be searched for.
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
-        raise ConfigurationError(f"limit must be an integer, not {type(limit).__name__}")
+        raise ArgumentTypeError(f"limit must be an integer, not {type(limit).__name__}")
     if limit is not None and limit <= 0:
         return None
     if filter is not None and not isinstance(filter, Mapping):
-        raise ConfigurationError(f"filter must be a dict of metadata keys and values, not {type(filter).__name__}")
+        raise ArgumentTypeError(f"filter must be a dict of metadata keys and values, not {type(filter).__name__}")
     parameters: dict[str, Any] = {
         **_typed_filter(filter or {}),
         "before_id": before_id(before),

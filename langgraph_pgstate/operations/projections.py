@@ -21,7 +21,7 @@ from langgraph.channels.delta import DeltaChannel
 from pydantic import BaseModel
 
 from langgraph_pgstate.codec.metadata import to_json
-from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 from langgraph_pgstate.operations.companions import Statement
 from langgraph_pgstate.operations.planning import PutPlan
 from langgraph_pgstate.sql import Queries
@@ -49,7 +49,7 @@ class Projector:
 
     def __init__(self, queries: Queries, names: Sequence[str]) -> None:
         if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
-            raise ConfigurationError(f"project= takes the names of channels, not {names!r}")
+            raise ArgumentTypeError(f"project= takes the names of channels, not {names!r}")
         self._queries = queries
         self._names = tuple(dict.fromkeys(names))
         # By thread: the checkpoint this process put last, and the versions its projection was made from.

@@ -12,7 +12,7 @@ from langgraph.checkpoint.base import CheckpointMetadata, get_serializable_check
 from langgraph_pgstate.codec.metadata import split_metadata
 from langgraph_pgstate.codec.states import Manifest
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.errors import MissingKeyError
 from langgraph_pgstate.operations.addresses import Address, address_of, check_key_size, identifier
 from langgraph_pgstate.operations.versions import UNVERSIONED, StateVersions
 from langgraph_pgstate.settings import ThreadKeys
@@ -101,7 +101,7 @@ def request_put(
     thread_id, checkpoint_ns, parent_id = parent = address_of(config)
     checkpoint_id = identifier("checkpoint id", checkpoint.get("id") or "")
     if not checkpoint_id:
-        raise ConfigurationError("the checkpoint has no id")
+        raise MissingKeyError("the checkpoint has no id")
     check_key_size(
         "thread_id, checkpoint_ns, checkpoint_id and the parent's", thread_id, checkpoint_ns, checkpoint_id, parent_id
     )

@@ -19,7 +19,7 @@ from langgraph_pgstate.codec.states import decode_state
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError
 from langgraph_pgstate.operations import journal
-from langgraph_pgstate.operations.addresses import thread_id_of
+from langgraph_pgstate.operations.addresses import thread_ids_of
 from langgraph_pgstate.operations.conversations import release_messages
 from langgraph_pgstate.operations.reading import is_old_format, states_to_manifests
 from langgraph_pgstate.operations.threads import delete_thread
@@ -62,8 +62,7 @@ def request_prune(
     Raises:
         ConfigurationError: If one is not usable.
     """
-    if isinstance(thread_ids, str):
-        raise ConfigurationError("thread_ids is a sequence of thread ids, not one string")
+    ids = None if thread_ids is None else thread_ids_of(thread_ids)
     if strategy not in STRATEGIES:
         raise ConfigurationError(f"unknown prune strategy {strategy!r}; there are {', '.join(STRATEGIES)}")
     if isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 1:
@@ -72,7 +71,6 @@ def request_prune(
         raise ConfigurationError(f"keep_last goes with strategy='keep_latest', not with {strategy!r}")
     if older_than is not None and (not isinstance(older_than, timedelta) or older_than < timedelta(0)):
         raise ConfigurationError(f"older_than must be a timedelta that is not negative, not {older_than!r}")
-    ids = None if thread_ids is None else tuple(dict.fromkeys(thread_id_of(id) for id in thread_ids))
     return PruneRequest(ids, strategy, keep_last, older_than, dry_run)
 
 

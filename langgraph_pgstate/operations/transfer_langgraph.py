@@ -18,7 +18,7 @@ from langgraph_pgstate.codec.metadata import split_metadata
 from langgraph_pgstate.codec.opaque import MSGPACK, Encoded, is_delta_snapshot, plain_value
 from langgraph_pgstate.codec.values import TYPE_STR
 from langgraph_pgstate.db.port import Port
-from langgraph_pgstate.errors import ConfigurationError, SchemaMissingError
+from langgraph_pgstate.errors import ConfigurationError, SourceMissingError
 from langgraph_pgstate.operations.transfer import THREAD_PAGE, Outline, Record, Stored, laid_out
 from langgraph_pgstate.sql import Queries, langgraph_tables
 
@@ -35,11 +35,11 @@ async def check_tables(port: Port, queries: Queries) -> None:
     """Make sure that there is something to read.
 
     Raises:
-        SchemaMissingError: If the schema has no such tables.
+        SourceMissingError: If the schema has no such tables.
         ConfigurationError: If they are another saver's.
     """
     if not {table for table, _ in await _columns(port, queries)} >= {table for table, _ in _NEEDED}:
-        raise SchemaMissingError(queries.schema)
+        raise SourceMissingError(queries.schema)
 
 
 async def create_tables(port: Port, queries: Queries) -> None:

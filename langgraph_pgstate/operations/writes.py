@@ -9,7 +9,7 @@ from typing import Any
 from langgraph_pgstate.codec.batches import Write, encode_writes, pack_writes, unpack_writes
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.port import Port
-from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.errors import MissingKeyError
 from langgraph_pgstate.operations.addresses import Address, address_of, check_key_size, identifier
 from langgraph_pgstate.operations.companions import Statement
 from langgraph_pgstate.operations.guards import Guard
@@ -50,7 +50,7 @@ def request_writes(
     """
     address = address_of(config)
     if address.checkpoint_id is None:
-        raise ConfigurationError("put_writes needs the checkpoint_id of the checkpoint that the task started from")
+        raise MissingKeyError("put_writes needs the checkpoint_id of the checkpoint that the task started from")
     task_id = identifier("task_id", str(task_id))
     check_key_size("thread_id, checkpoint_ns, checkpoint_id and task_id", *address, task_id)
     for channel, _ in writes:

@@ -19,7 +19,7 @@ from langgraph.pregel.remote import RemoteGraph
 from langgraph_pgstate.codec.ids import new_entry_id
 from langgraph_pgstate.db.database import Aside, AsyncDatabase, Database
 from langgraph_pgstate.db.port import run_blocking
-from langgraph_pgstate.errors import ConfigurationError, PGStateError
+from langgraph_pgstate.errors import ArgumentTypeError, PGStateError
 from langgraph_pgstate.holders import holder_id, is_known_dead
 from langgraph_pgstate.operations import guards, journal, maintenance, recording
 from langgraph_pgstate.recorder.courier import Courier
@@ -582,9 +582,9 @@ _NOTHING = _Nothing()
 
 def _bind(graph: G, handler: GraphCallbackHandler) -> G:
     if isinstance(graph, RemoteGraph):
-        raise ConfigurationError("a RemoteGraph runs on another server; record it there")
+        raise ArgumentTypeError("a RemoteGraph runs on another server; record it there")
     if not isinstance(graph, Pregel):
-        raise ConfigurationError(f"a compiled graph or an @entrypoint is needed, not {type(graph).__name__}")
+        raise ArgumentTypeError(f"a compiled graph or an @entrypoint is needed, not {type(graph).__name__}")
     bound: G = graph.with_config(callbacks=[handler])
     return bound
 

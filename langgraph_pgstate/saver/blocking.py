@@ -42,7 +42,7 @@ from langgraph_pgstate.errors import CorruptStateError, StaleHeadError
 from langgraph_pgstate.guarding import Guarding
 from langgraph_pgstate.holding import Held, LeaseKeeper
 from langgraph_pgstate.operations import checkpoints, guards, listing, recovering, retention, schema, threads, writes
-from langgraph_pgstate.operations.addresses import Address, address_of, thread_id_of
+from langgraph_pgstate.operations.addresses import Address, address_of, several, thread_id_of
 from langgraph_pgstate.operations.companions import Companion
 from langgraph_pgstate.operations.history import get_delta_channel_history
 from langgraph_pgstate.operations.planning import PutPlan, plan_put
@@ -483,7 +483,7 @@ class PGStateSaver(CommonSaver):
         """What channels received along a checkpoint's ancestors, back to the nearest stored value of each."""
         if not channels:
             return {}
-        names = [*dict.fromkeys(channels)]
+        names = [*dict.fromkeys(several("channels", channels))]
         return self._run(get_delta_channel_history, self._queries, self._codec, address_of(config), names, self._states)
 
     def _run(

@@ -30,7 +30,7 @@ from langgraph_pgstate.errors import CheckpointOrderError, ConfigurationError
 from langgraph_pgstate.guarding import Guarding
 from langgraph_pgstate.langgraph_compat import advance_ids_past
 from langgraph_pgstate.operations import guards
-from langgraph_pgstate.operations.addresses import Address
+from langgraph_pgstate.operations.addresses import Address, several
 from langgraph_pgstate.operations.companions import Companion, forget_thread
 from langgraph_pgstate.operations.listing import Page
 from langgraph_pgstate.operations.planning import PutPlan
@@ -209,12 +209,10 @@ def run_ids_of(run_ids: Sequence[str]) -> list[str]:
     """Those of some run ids that may have been stored.
 
     Raises:
-        ConfigurationError: If it is one string instead of several.
+        ArgumentTypeError: If it is one string instead of several.
     """
-    if isinstance(run_ids, str):
-        raise ConfigurationError("run_ids is a sequence of run ids, not one string")
     # What PostgreSQL's text cannot hold was never stored.
-    return [id for id in map(str, run_ids) if id and "\0" not in id and encodes_as_utf8(id)]
+    return [id for id in map(str, several("run_ids", run_ids)) if id and "\0" not in id and encodes_as_utf8(id)]
 
 
 def is_heavy(request: PutRequest, parent: Manifest | None) -> bool:

@@ -38,11 +38,11 @@ from langgraph_pgstate.db.database import (
 )
 from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.port import Port
-from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, StaleHeadError
+from langgraph_pgstate.errors import BlockingCallError, CorruptStateError, StaleHeadError
 from langgraph_pgstate.guarding import Guarding
 from langgraph_pgstate.holding import AsyncLeaseKeeper, Held
 from langgraph_pgstate.operations import checkpoints, guards, listing, recovering, retention, schema, threads, writes
-from langgraph_pgstate.operations.addresses import Address, address_of, thread_id_of
+from langgraph_pgstate.operations.addresses import Address, address_of, several, thread_id_of
 from langgraph_pgstate.operations.companions import Companion
 from langgraph_pgstate.operations.history import get_delta_channel_history
 from langgraph_pgstate.operations.planning import PutPlan, plan_put
@@ -375,7 +375,7 @@ class AsyncPGStateSaver(CommonSaver):
         """Async twin of `get_delta_channel_history`."""
         if not channels:
             return {}
-        names = [*dict.fromkeys(channels)]
+        names = [*dict.fromkeys(several("channels", channels))]
         return await self._run(
             get_delta_channel_history, self._queries, self._codec, address_of(config), names, self._states
         )
@@ -400,10 +400,10 @@ class AsyncPGStateSaver(CommonSaver):
             name = name or getattr(coroutine, "__name__", "the method")
             coroutine.close()
             if running is None:
-                raise ConfigurationError(
+                raise BlockingCallError(
                     f"{name}: the event loop of this AsyncPGStateSaver is not running; use PGStateSaver without one"
                 )
-            raise ConfigurationError(
+            raise BlockingCallError(
                 f"a blocking call on the event loop's own thread would wait for itself: await saver.{name}(...), or "
                 "use PGStateSaver"
             )

@@ -21,7 +21,13 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.port import run_blocking
 from langgraph_pgstate.db.translate import rolled_back
-from langgraph_pgstate.errors import ConfigurationError, NotFoundError, PGStateError, ToolSetupError
+from langgraph_pgstate.errors import (
+    ArgumentTypeError,
+    ConfigurationError,
+    NotFoundError,
+    PGStateError,
+    ToolSetupError,
+)
 from langgraph_pgstate.operations import tool_executions
 from langgraph_pgstate.operations.addresses import thread_id_of
 from langgraph_pgstate.sql import Queries
@@ -495,7 +501,7 @@ class AsyncToolLedger(_Ledger):
         self._note_function(name, function)
         self._with(self._policy_for(name), terms)
         if not inspect.iscoroutinefunction(function):
-            raise ConfigurationError(f"{name} is a blocking function: an asynchronous ledger takes `async def`")
+            raise ArgumentTypeError(f"{name} is a blocking function: an asynchronous ledger takes `async def`")
 
         @functools.wraps(function)
         async def suspending(*args: Any, **kwargs: Any) -> Any:

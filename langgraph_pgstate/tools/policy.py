@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 
 KeyFunction = Callable[[Mapping[str, Any]], Any]
 """From a tool's arguments to what the action is."""
@@ -90,7 +90,7 @@ class ToolPolicy:
         if (self.on_unknown == "check") != (self.check is not None):
             raise ConfigurationError('on_unknown="check" and check=... go together')
         if self.key is not None and not callable(self.key):
-            raise ConfigurationError("key is a function of the arguments")
+            raise ArgumentTypeError("key is a function of the arguments")
         if self.timeout is not None and self.timeout <= 0:
             raise ConfigurationError(f"timeout={self.timeout!r}: it is a positive number of seconds")
         if self.retry.attempts < 1:
