@@ -11,11 +11,10 @@ from typing import Annotated, Any, TypedDict
 import pytest
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from support import COLOURS, GUARD_SECONDS, config_of, open_saver
 
-from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
+from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.db import ports
 from langgraph_pgstate.errors import NotFoundError
 from langgraph_pgstate.operations import history, listing
@@ -131,7 +130,7 @@ async def test_an_old_delta_channel_is_whole_or_gone(
             try:
                 state = await graph.aget_state(named(target))
             except NotFoundError as error:
-                assert target in str(error)
+                assert target in str(error)  # noqa: PT017
                 assert moment > 0
             else:
                 # Of a checkpoint that is not there LangGraph makes an empty state.

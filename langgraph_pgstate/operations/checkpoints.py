@@ -395,7 +395,7 @@ class Values(NamedTuple):
     """What some checkpoints of a namespace refer to, and what was written after them.
 
     Attributes:
-        there: Those of the checkpoints that were there when the rest was read. Of one that was not, some may be missing.
+        there: Those of the checkpoints that were there when the rest was read; of others some of it may be missing.
         segments: The segments.
         writes: Pending writes by checkpoint.
     """
