@@ -17,7 +17,7 @@ from langchain_core.tools import BaseTool
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 
-from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver, PoolSettings, RetryPolicy
+from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver, RetryPolicy
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger, ToolSettings
 
@@ -226,11 +226,14 @@ class Line:
 
 @asynccontextmanager
 async def open_on_line(
-    colour: type, dsn: str, schema: str, retry: RetryPolicy | None = None, **options: Any
+    colour: type, dsn: str, schema: str, retry: RetryPolicy | None = None, pool: bool = True, **options: Any
 ) -> AsyncIterator[tuple[Bench, Line]]:
-    """A bench whose ledger, but not its saver, is connected through a line that may break."""
+    """A bench whose ledger, but not its saver, is connected through a line that may break.
+
+    A pool takes its time to connect again after an outage; one connection does so at once.
+    """
     line = Line(dsn)
-    settings = {"retry": retry or RetryPolicy(attempts=2), "pool": PoolSettings(timeout=0.5, max_size=20)}
+    settings = {"retry": retry or RetryPolicy(attempts=2), "pool": pool}
     options.setdefault("settings", ToolSettings(ttl_seconds=2.0, wait_seconds=30.0))
     try:
         if colour is ToolLedger:

@@ -374,6 +374,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "tool_executions.get": lambda bench: ("t", "key"),
     "tool_executions.finish": lambda bench: (bench.intent(), Outcome("success")),
     "tool_executions.mark_unknown": lambda bench: (bench.recorded(),),
+    "tool_executions.is_committed": lambda bench: (bench.intent(), 5.0),
     "tool_executions.limit_transaction": lambda bench: (5.0,),
     "tool_executions.renew": lambda bench: ("t", {"intent": "key"}, 15.0),
     "tool_executions.settle": lambda bench: (bench.recorded(), Outcome("error"), "other"),

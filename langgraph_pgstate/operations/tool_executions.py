@@ -274,7 +274,7 @@ async def is_committed(port: Port, queries: Queries, intent: Intent, seconds: fl
     key = {"thread_id": intent.thread_id, "idempotency_key": intent.idempotency_key}
     async with port.transaction():
         await limit_transaction(port, queries, seconds)
-        await port.fetch(queries.release_tool_execution, {**key, "intent_id": intent.intent_id})
+        await port.execute(queries.release_tool_execution, {**key, "intent_id": intent.intent_id})
     recorded = await get(port, queries, **key)
     return recorded is not None and recorded.intent_id == intent.intent_id and recorded.execution.status == "success"
 

@@ -12,7 +12,8 @@ from langgraph_pgstate.operations import tool_executions
 from langgraph_pgstate.operations.tool_executions import Intent
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.tools.calls import arguments_json, new_intent_id
-from langgraph_pgstate.tools.flow import Flow, Job
+from langgraph_pgstate.tools.flow import Flow
+from langgraph_pgstate.tools.jobs import Job
 from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
 from langgraph_pgstate.tools.results import ParentAnswer, restore
 from langgraph_pgstate.types import CompensationReport, ToolExecution

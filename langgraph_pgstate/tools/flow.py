@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from langgraph.errors import GraphBubbleUp, ParentCommand
@@ -31,14 +31,28 @@ from langgraph_pgstate.errors import (
     ToolTimeoutError,
     UnavailableError,
 )
-from langgraph_pgstate.holders import holder_id, is_known_dead
+from langgraph_pgstate.holders import holder_id
 from langgraph_pgstate.operations import tool_executions
 from langgraph_pgstate.operations.tool_executions import Intent, Outcome, Recorded
 from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.tools.attempts import drop_outcome, is_under_way, keep_outcome, kept_outcome, under_way
+from langgraph_pgstate.tools.attempts import drop_outcome, keep_outcome, kept_outcome, under_way
 from langgraph_pgstate.tools.calls import Execution, _current, new_intent_id
 from langgraph_pgstate.tools.hands import Hands, Overdue
-from langgraph_pgstate.tools.policy import Happened, ToolPolicy, ToolSettings
+from langgraph_pgstate.tools.jobs import (
+    Job,
+    Raised,
+    Refused,
+    answers_of,
+    caused,
+    is_gone,
+    is_known_gone,
+    marked,
+    may_repeat,
+    other_action,
+    say,
+    undone,
+)
+from langgraph_pgstate.tools.policy import Happened, ToolSettings
 from langgraph_pgstate.tools.questions import (
     DECISIONS,
     answers_given,
@@ -57,7 +71,6 @@ from langgraph_pgstate.tools.results import (
     restore,
     success,
 )
-from langgraph_pgstate.types import ToolExecution
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 _LONGEST_CATCH_UP = 2.0
@@ -68,50 +81,8 @@ _COMMIT_SECONDS = 5.0
 
 T = TypeVar("T")
 P = ParamSpec("P")
-E = TypeVar("E", bound=PGStateError)
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One call of a tool.
-
-    Attributes:
-        intent: What is to be recorded.
-        policy: What may be done with it.
-        act: Runs the tool; answers or raises what it does, or something to await.
-        as_answer: Turns what somebody else says the tool answered into what the caller expects.
-        is_ahead: Whether the checkpoint that the call was made from may not be stored yet.
-        origin_thread_id: The thread the action was begun on first, if it came from there with a fork or a copy.
-    """
-
-    intent: Intent
-    policy: ToolPolicy
-    act: Callable[[], Any]
-    as_answer: Callable[[Any], Any] = lambda result: result
-    is_ahead: bool = False
-    origin_thread_id: str | None = None
-
-
-class _Raised(Exception):
-    """Carries what a tool raised out of a transaction, which is rolled back on the way.
-
-    Attributes:
-        error: What it raised.
-        is_rolled_back: Whether the database rolled it back, so that it is no failure of the tool.
-    """
-
-    def __init__(self, error: BaseException, *, is_rolled_back: bool = False) -> None:
-        self.error = error
-        self.is_rolled_back = is_rolled_back
-
-
-class _Refused(Exception):
-    """Carries a tool's error message out of a transaction, which is rolled back on the way."""
-
-    def __init__(self, answer: Any) -> None:
-        self.answer = answer
 
 
 class Flow:
@@ -161,18 +132,18 @@ class Flow:
         while True:
             attempt, recorded = await self._begin(job.intent)
             if recorded is not None:
-                other = _other_action(job, recorded)
+                other = other_action(job, recorded)
                 if other is not None:
                     job = replace(job, intent=other, origin_thread_id=None)
                     continue
-                if recorded.execution.status == "running" and not _is_gone(recorded):
+                if recorded.execution.status == "running" and not is_gone(recorded):
                     if waited >= self._settings.wait_seconds:
                         raise self._error(ToolBusyError, job.intent, f"is being run by {recorded.execution.holder_id}")
                     await self.hands.sleep(pause)
                     waited, pause = waited + pause, min(pause * 2, _LONGEST_PAUSE)
                     continue
                 if recorded.execution.status == "success":
-                    skip_answers(_answers_of(recorded, job.intent))
+                    skip_answers(answers_of(recorded, job.intent))
                     result = self._restore(recorded)
                     return job, Happened(result if isinstance(result, ParentAnswer) else job.as_answer(result))
                 if await self._write_kept(job.intent, recorded):
@@ -204,7 +175,7 @@ class Flow:
         try:
             return await preparing
         except (DatabaseError, SchemaError) as error:
-            _say(
+            say(
                 error, f"this attempt at {intent.tool} ({intent.idempotency_key!r}) was not begun, nothing has happened"
             )
             raise
@@ -279,7 +250,7 @@ class Flow:
         if recorded is None:
             raise NotFoundError(f"thread {thread_id!r} has no tool execution {key!r}")
         status = recorded.execution.status
-        if status == "success" or (status == "running" and not _is_gone(recorded)):
+        if status == "success" or (status == "running" and not is_gone(recorded)):
             raise ConfigurationError(f"{recorded.execution.tool} ({key!r}) is not in doubt: its status is {status}")
         if not await self._settle(recorded, self._decided(recorded, decision, result), recorded.answers):
             raise ConfigurationError(f"{recorded.execution.tool} ({key!r}) has changed just now; look again")
@@ -296,20 +267,20 @@ class Flow:
         execution, policy = recorded.execution, job.policy
         if execution.status == "pending":
             # It stopped by itself, at an interrupt of its own, and begins anew. Its interrupts count from there.
-            skip_answers(_answers_of(recorded, job.intent))
+            skip_answers(answers_of(recorded, job.intent))
             return await self._take_over(job, recorded), None
         if execution.status == "error":
             if policy.on_error == "retry" and execution.attempt < policy.retry.attempts:
                 return await self._take_over(job, recorded), None
-            skip_answers(_answers_of(recorded, job.intent))
+            skip_answers(answers_of(recorded, job.intent))
             if recorded.result is not None:
                 return 0, Happened(self._restore(recorded))
             raise self._error(ToolFailedError, job.intent, execution.error_type, execution.error_message)
-        if _may_repeat(policy):
+        if may_repeat(policy):
             return await self._take_over(job, recorded), None
-        if not await self._run(tool_executions.mark_unknown, recorded, is_gone=_is_known_gone(recorded)):
+        if not await self._run(tool_executions.mark_unknown, recorded, is_gone=is_known_gone(recorded)):
             return 0, None
-        recorded = replace(recorded, execution=_marked(recorded.execution))
+        recorded = replace(recorded, execution=marked(recorded.execution))
         if policy.on_unknown == "check":
             return await self._check(job, recorded)
         if policy.on_unknown == "ask":
@@ -335,7 +306,7 @@ class Flow:
                 ToolOutcomeUnknownError, job.intent, f", and its check answered {answer!r}, which is neither yes nor no"
             )
         happened = answer if isinstance(answer, Happened) else Happened()
-        answers = _answers_of(recorded, job.intent)
+        answers = answers_of(recorded, job.intent)
         if recorded.execution.attempt > 1 and recorded.execution.task_id == job.intent.task_id:
             # The task never came past the action: if that stopped to ask, what there is was told to it, or before it.
             answers = max(answers, answers_given())
@@ -385,8 +356,8 @@ class Flow:
             recorded,
             holder_id(),
             self._settings.ttl_seconds,
-            is_gone=_is_known_gone(recorded),
-            answers=_answers_of(recorded, job.intent) if answers is None else answers,
+            is_gone=is_known_gone(recorded),
+            answers=answers_of(recorded, job.intent) if answers is None else answers,
         )
         return await self._before(job.intent, self._unless_stopped(job.intent, taken))
 
@@ -396,7 +367,7 @@ class Flow:
             recorded,
             outcome,
             new_intent_id(),
-            is_gone=_is_known_gone(recorded),
+            is_gone=is_known_gone(recorded),
             answers=answers,
         )
 
@@ -414,7 +385,7 @@ class Flow:
                 return await self._attempt_alive(job, attempt, execution)
 
     async def _attempt_alive(self, job: Job, attempt: int, execution: Execution) -> Happened | None:
-        raised: _Raised | None = None
+        raised: Raised | None = None
         result: Any = None
         try:
             if job.policy.transactional:
@@ -422,10 +393,10 @@ class Flow:
             else:
                 result = await self._act(job, execution)
                 await self._finish(job.intent, self._answered(job.intent, result))
-        except _Refused as refused:
+        except Refused as refused:
             result = refused.answer
             await self._finish(job.intent, self._answered(job.intent, result))
-        except _Raised as carried:
+        except Raised as carried:
             raised = carried
         if raised is not None:
             await self._note_raised(job, raised)
@@ -452,10 +423,10 @@ class Flow:
         except Overdue:
             overdue = self._error(ToolTimeoutError, intent, seconds)
             # Unless it may be repeated, its unknown outcome is not for the model to deal with.
-            overdue.is_final = not _may_repeat(job.policy)
-            raise _Raised(overdue) from None
+            overdue.is_final = not may_repeat(job.policy)
+            raise Raised(overdue) from None
         except BaseException as error:
-            raise _Raised(error) from error
+            raise Raised(error) from error
         finally:
             _current.reset(token)
 
@@ -471,11 +442,11 @@ class Flow:
                 has_begun = True
                 result = await self._act_and_record(job, replace(execution, connection=connection), port)
                 has_ended = True
-        except (_Raised, _Refused, ToolError):
+        except (Raised, Refused, ToolError):
             raise
         except Exception as error:
             trouble: PGStateError = (
-                error if isinstance(error, PGStateError) else _caused(translate(error, self._queries.schema), error)
+                error if isinstance(error, PGStateError) else caused(translate(error, self._queries.schema), error)
             )
         else:
             return result
@@ -483,21 +454,21 @@ class Flow:
             # There was no connection for it, or none that worked.
             await self._quietly(intent, Outcome("pending"))
             trouble.is_final = True
-            _say(trouble, f"this attempt at {intent.tool} was not begun, nothing has happened")
+            say(trouble, f"this attempt at {intent.tool} was not begun, nothing has happened")
             raise trouble
         if isinstance(trouble, UnavailableError):
             if has_ended and await self._is_committed(intent):
                 return result
         elif not (isinstance(trouble, ConflictError) and is_rollback(trouble)):
-            raise _Raised(trouble)
-        raise _Raised(undone(trouble, intent.tool), is_rolled_back=True)
+            raise Raised(trouble)
+        raise Raised(undone(trouble, intent.tool), is_rolled_back=True)
 
     async def _is_committed(self, intent: Intent) -> bool:
         """Tell whether a transaction whose COMMIT was not confirmed was committed; the row of its outcome says so."""
         try:
             return await self._run(tool_executions.is_committed, intent, _COMMIT_SECONDS)
         except (DatabaseError, SchemaError) as error:
-            _say(error, f"whether {intent.tool} was committed is found out when it comes up again")
+            say(error, f"whether {intent.tool} was committed is found out when it comes up again")
             raise
 
     async def _act_and_record(self, job: Job, execution: Execution, port: Port) -> Any:
@@ -505,26 +476,26 @@ class Flow:
         intent, connection, schema = job.intent, execution.connection, self._queries.schema
         try:
             result = await self._act(job, execution)
-        except _Raised as raised:
+        except Raised as raised:
             error = raised.error
             passes = isinstance(error, GraphBubbleUp | ToolTimeoutError) or not isinstance(error, Exception)
             if passes or (trouble := rolled_back(connection, error, schema)) is None:
                 raise
             if isinstance(error, DatabaseError) and error.is_final:
-                raise _Raised(error, is_rolled_back=True) from error
-            raise _Raised(_caused(undone(trouble, intent.tool), error), is_rolled_back=True) from error
+                raise Raised(error, is_rolled_back=True) from error
+            raise Raised(caused(undone(trouble, intent.tool), error), is_rolled_back=True) from error
         if is_error(result):
             if (trouble := rolled_back(connection, None, schema)) is not None:
-                raise _Raised(undone(trouble, intent.tool), is_rolled_back=True)
-            raise _Refused(result)
+                raise Raised(undone(trouble, intent.tool), is_rolled_back=True)
+            raise Refused(result)
         outcome = self._answered(intent, result)
         try:
             is_mine = await tool_executions.finish(port, self._queries, intent, outcome)
         except Exception as error:
             if (trouble := rolled_back(connection, error, schema)) is not None:
-                raise _Raised(_caused(undone(trouble, intent.tool), error), is_rolled_back=True) from error
+                raise Raised(caused(undone(trouble, intent.tool), error), is_rolled_back=True) from error
             # The tool left a transaction in which nothing can be written, and nothing of it is.
-            raise _Raised(error) from error
+            raise Raised(error) from error
         if not is_mine:
             why = "was taken over by another process; what it wrote here is rolled back"
             raise self._error(ToolOvertakenError, intent, why)
@@ -545,7 +516,7 @@ class Flow:
                 _log.warning("the thread %r was deleted while %s ran", intent.thread_id, intent.tool)
                 return
         except (DatabaseError, SchemaError) as error:
-            _say(error, f"{intent.tool} ({intent.idempotency_key!r}) has run, but its outcome could not be recorded")
+            say(error, f"{intent.tool} ({intent.idempotency_key!r}) has run, but its outcome could not be recorded")
             raise
         raise self._error(
             ToolOvertakenError, intent, "was taken over by another process while it ran here; its outcome here is lost"
@@ -559,7 +530,7 @@ class Flow:
             keep_outcome(intent.intent_id, outcome)
             raise
 
-    async def _note_raised(self, job: Job, raised: _Raised) -> None:
+    async def _note_raised(self, job: Job, raised: Raised) -> None:
         """Record how a tool ended that raised; what was raised goes on, whatever comes of that."""
         error = raised.error
         is_stopped = isinstance(error, PGStateError) and error.is_final and not isinstance(error, ToolSetupError)
@@ -597,14 +568,14 @@ class Flow:
             _log.warning("the late outcome of %s could not be recorded: %s", intent.tool, trouble)
 
     @staticmethod
-    def _may_retry(job: Job, attempt: int, raised: _Raised | None) -> bool:
+    def _may_retry(job: Job, attempt: int, raised: Raised | None) -> bool:
         """Whether an attempt that failed may be followed by another at once; one of unknown outcome may not."""
         error = None if raised is None else raised.error
         if raised is not None and not raised.is_rolled_back:
             if not isinstance(error, Exception) or isinstance(error, GraphBubbleUp):
                 return False
             if isinstance(error, ToolTimeoutError):
-                if not _may_repeat(job.policy):
+                if not may_repeat(job.policy):
                     return False
             elif isinstance(error, PGStateError) and error.is_final:
                 return False
@@ -622,79 +593,3 @@ class Flow:
     @staticmethod
     def _error(kind: Callable[..., Any], intent: Intent, *more: Any) -> Any:
         return kind(intent.tool, intent.thread_id, intent.idempotency_key, *more)
-
-
-def _may_repeat(policy: ToolPolicy) -> bool:
-    """Whether what has no outcome may be run again; a transaction that was not committed left nothing behind."""
-    return policy.transactional or policy.on_unknown == "retry"
-
-
-def _is_gone(recorded: Recorded) -> bool:
-    """Whether nobody runs an action any more: known at once of processes of this machine, in time of others."""
-    return _is_known_gone(recorded) or (recorded.execution.holder_id != holder_id() and recorded.is_expired)
-
-
-def _is_known_gone(recorded: Recorded) -> bool:
-    """Whether nobody runs an action any more, whatever its time says; that the database has to look at itself."""
-    execution = recorded.execution
-    if execution.status != "running":
-        return True
-    if execution.holder_id == holder_id():
-        return not is_under_way(recorded.intent_id)
-    return execution.holder_id is not None and is_known_dead(execution.holder_id)
-
-
-def undone(error: DatabaseError, tool: str) -> DatabaseError:
-    """Return an error that says that a transactional tool was rolled back, and stops its run."""
-    error.is_final = True
-    _say(error, f"{tool} was rolled back, nothing has happened, and it may be run again")
-    return error
-
-
-def _say(error: PGStateError, what: str) -> None:
-    """Begin an error's message with what became of a tool."""
-    error.args = (f"{what}: {error}", *error.args[1:])
-
-
-def _caused(error: E, cause: BaseException) -> E:
-    """Return an error with its cause, which it was made for elsewhere than where it is raised."""
-    error.__cause__ = cause
-    return error
-
-
-def _answers_of(recorded: Recorded, intent: Intent) -> int:
-    """How many answers of this very task were used up on an action; those given to a fork's task don't count here."""
-    return recorded.answers if recorded.execution.task_id == intent.task_id else 0
-
-
-def _marked(execution: ToolExecution) -> ToolExecution:
-    return replace(execution, status="unknown") if execution.status == "running" else execution
-
-
-def _other_action(job: Job, recorded: Recorded) -> Intent | None:
-    """The intent under a key of its own, if what is recorded under its key is another action; else `None`.
-
-    Some providers number their tool calls from 0 in every answer, and a fork may edit what was asked for.
-    """
-    intent, execution = job.intent, recorded.execution
-    if None not in (intent.fingerprint, recorded.fingerprint) and intent.fingerprint != recorded.fingerprint:
-        return _under(intent, f"{intent.idempotency_key}@{str(intent.fingerprint)[:12]}")
-    if execution.status == "success" and execution.compensated_at is not None:
-        # Its effect is no more: to answer what it answered would be a lie.
-        return _under(intent, f"{intent.idempotency_key}@{execution.compensated_at.timestamp():.6f}")
-    is_over = execution.status in ("success", "error")
-    if (
-        job.policy.on_replay == "rerun"
-        and is_over
-        and _place(intent) != (execution.checkpoint_ns, execution.checkpoint_id)
-    ):
-        return _under(intent, f"{intent.idempotency_key}@{intent.checkpoint_id}")
-    return None
-
-
-def _place(intent: Intent) -> tuple[str | None, str | None]:
-    return intent.checkpoint_ns, intent.checkpoint_id
-
-
-def _under(intent: Intent, key: str) -> Intent | None:
-    return None if intent.idempotency_key.endswith(key[key.rindex("@") :]) else replace(intent, idempotency_key=key)

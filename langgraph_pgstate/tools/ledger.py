@@ -34,8 +34,9 @@ from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.tools.budget import Budget
 from langgraph_pgstate.tools.calls import RunOf, _current, intent_of_function, intent_of_request, may_be_ahead
 from langgraph_pgstate.tools.compensation import Compensator, compensate_all
-from langgraph_pgstate.tools.flow import Flow, Job, undone
+from langgraph_pgstate.tools.flow import Flow
 from langgraph_pgstate.tools.hands import BlockingHands, Hands, OffloadingHands, SuspendingHands
+from langgraph_pgstate.tools.jobs import Job, undone
 from langgraph_pgstate.tools.middleware import middleware_of
 from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
 from langgraph_pgstate.tools.results import as_answer, parse_reference, restore
