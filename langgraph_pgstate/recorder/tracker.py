@@ -43,6 +43,7 @@ _BATCH_BYTES = 4_000_000
 # A put that is under way has them; if it comes to nothing they are written a moment later.
 _TAKEN_SECONDS = 1.0
 _CLOCK_SECONDS = 60.0
+_MOST_LEFT = 4096
 
 
 @dataclass(slots=True)
@@ -82,6 +83,8 @@ class Tracker:
         self.offset = 0.0
         self._lock = threading.Lock()
         self._open: dict[UUID, SpanRecord] = {}
+        # Spans that failed or were left alone by their runs: a thread that goes on in one begins no run of its own.
+        self._left: dict[UUID, None] = {}
         self._runs: dict[UUID, RunRecord] = {}
         self._by_thread: dict[str, list[RunRecord]] = {}
         # How often something was put into the journal of a thread since it was empty.
@@ -103,9 +106,12 @@ class Tracker:
         metadata: Mapping[str, Any] | None,
         input: Any,
     ) -> SpanRecord | None:
-        """A span starts; `None` if it is none of anybody's business."""
+        """Note that a span starts; return `None` for one that is hidden, or whose run has ended."""
         metadata = metadata or {}
         parent = self._open.get(parent_id) if parent_id is not None else None
+        if parent is None and parent_id in self._left:
+            self._leave(id)
+            return None
         if parent is None:
             run = self._begin_run(id, name, metadata, input)
             kind = "graph" if kind == "chain" else kind
@@ -158,6 +164,8 @@ class Tracker:
             return None
         run = span.run
         run.open.pop(id, None)
+        if error is not None:
+            self._leave(id)
         if found is not None:
             found(span)
         is_root = span.parent is None
@@ -416,6 +424,7 @@ class Tracker:
         for span in list(run.open.values()):
             # Tasks that were left alone when another one failed.
             self._open.pop(span.id, None)
+            self._leave(span.id)
             span.status, span.ended_at = "cancelled", root.ended_at
             self._changed(span)
         run.open.clear()
@@ -435,6 +444,12 @@ class Tracker:
                 runs.remove(run)
             if not runs:
                 self._by_thread.pop(run.thread_id, None)
+
+    def _leave(self, id: UUID) -> None:
+        with self._lock:
+            self._left[id] = None
+            if len(self._left) > _MOST_LEFT:
+                del self._left[next(iter(self._left))]
 
     def _place(self, span: SpanRecord, metadata: Mapping[str, Any], task_ns: str) -> None:
         """Where in the graph a node's span is."""
