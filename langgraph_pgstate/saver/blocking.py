@@ -449,6 +449,7 @@ class PGStateSaver(CommonSaver):
         With `"keep_latest"` there stay, in each namespace, the newest checkpoints, every leaf with pending writes
         (a half-answered interrupt), and the ancestors that DeltaChannels are rebuilt from. A thread with a damaged
         checkpoint that decides what stays is left as it is and named in the result and the log; the others are pruned.
+        A kept checkpoint whose parent is removed has no `parent_config` afterwards; `threads.lineage` names the parent.
 
         Args:
             thread_ids: The threads; `None` for all.

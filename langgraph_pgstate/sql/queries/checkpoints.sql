@@ -168,7 +168,7 @@ SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata::
     CASE WHEN :with_state::boolean THEN state END, segment_ids, state_version,
     (
         SELECT p.checkpoint_id FROM /*schema*/checkpoints p
-        WHERE p.thread_id = c.thread_id AND p.checkpoint_ns = c.checkpoint_ns
+        WHERE p.thread_id = :thread_id AND p.checkpoint_ns = :checkpoint_ns
             AND p.checkpoint_id = c.parent_checkpoint_id
     ) AS present_parent_id
 FROM /*schema*/checkpoints c
