@@ -11,8 +11,10 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from official import chat_graph, official_saver, talk
 from support import COLOURS, config_of, loop_graph, open_saver, put_arguments, put_chain
 from support_record import ask
+from typer.testing import CliRunner
 
 from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver
+from langgraph_pgstate.cli.app import app
 
 
 @pytest.fixture(params=COLOURS)
@@ -149,3 +151,20 @@ def test_parents_are_those_of_langgraphs_own_saver(dsn: str, schema: str, connec
             assert history(ours) == history(official)
     finally:
         connection.execute(f'DROP SCHEMA IF EXISTS "{theirs}" CASCADE')
+
+
+def test_the_tree_draws_what_a_prune_has_left_on_both_sides_of_a_gap(
+    dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PGSTATE_DSN", raising=False)
+    with PGState.open(dsn, schema=schema) as state:
+        graph = loop_graph(6).compile(checkpointer=state.saver)
+        config: Any = {"configurable": {"thread_id": "t"}}
+        graph.invoke({"items": [], "count": 0}, config)
+        middle = list(state.saver.list(config))[4]
+        state.threads.label(middle.config, "before the gap")
+        state.saver.prune(["t"], keep_last=2)
+    shown = CliRunner().invoke(app, ["--dsn", dsn, "--schema", schema, "tree", "t"])
+    first, *lines = shown.output.splitlines()
+    assert first == "t"
+    assert [("before the gap" in line, line.split()[1]) for line in lines] == [(True, "2"), (False, "5"), (False, "6")]
