@@ -27,20 +27,20 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first epoch")
     parser.add_argument("--gap", type=float, default=0.25, help="seconds between two faults, on average")
     parser.add_argument("--without", default="", help=f"kinds to leave out: {', '.join([*FAULTS, *OF_WORKERS])}")
-    parser.add_argument("--keep", type=Path, help="keep journals and data in this directory")
+    parser.add_argument("--keep", type=Path, help="keep journals and data in this directory, which is made")
     options = parser.parse_args()
     directory = options.keep or Path(tempfile.mkdtemp(prefix="chaos-"))
     directory.mkdir(parents=True, exist_ok=True)
     directory.chmod(0o755)
     without = tuple(filter(None, options.without.split(",")))
     began, counts, findings = time.monotonic(), Counter[str](), Counter[str]()
+    keeps = options.keep is not None
     try:
-        with open_world(directory) as world:
+        with open_world(directory, keeps=keeps) as world:
             number, broken = options.first, (0, 0)
             while counts.total() < options.faults and time.monotonic() - began < options.minutes * 60:
                 seed = f"{options.seed}.{number}"
-                keeps = options.keep is not None
-                epoch = Epoch(world, directory / f"epoch-{number}", seed, without, options.gap, keeps)
+                epoch = Epoch(world, directory / f"epoch-{number}", seed, without=without, gap=options.gap, keeps=keeps)
                 epoch.run(min(options.epoch, options.faults - counts.total()))
                 cut, lost = world.proxy.broken()
                 epoch.counts.update({"cut": cut - broken[0], "lose": lost - broken[1]})
@@ -55,7 +55,7 @@ def main() -> int:
                 number += 1
             how = "a file system in memory" if world.disk.is_mounted else "a trigger that fails with 53100"
     finally:
-        if options.keep is None:
+        if not keeps:
             shutil.rmtree(directory, ignore_errors=True)
     minutes = (time.monotonic() - began) / 60
     _say("", *(f"{count:7} {kind}" for kind, count in sorted(counts.items())))

@@ -8,10 +8,12 @@ import multiprocessing
 import os
 import random
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +50,24 @@ _POINTS = (
     "after an effect",
     "in a node",
 )
-_AGENTS, _THREADS, _COPIES = 4, 10, 3
+_AGENTS, _COPIES = 4, 3
 _PATIENCE = 90.0
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["chaos.worker"])
+
+
+def _prepare_forks() -> None:
+    """Have a process that has imported everything make the others, which takes them milliseconds."""
+    _context.set_forkserver_preload(["chaos.worker"])
+    before = os.environ.get("PYTHONPATH")
+    # It is not told of this process's path.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    try:
+        forkserver.ensure_running()
+    finally:
+        os.environ.pop("PYTHONPATH")
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
 
 
 class Epoch:
@@ -65,10 +80,19 @@ class Epoch:
         without: Kinds of faults that are left out.
         gap: Seconds between two faults, on average.
         keeps: Whether the tables stay.
+        threads: How many there are, beside forks and copies of them.
     """
 
     def __init__(
-        self, world: World, directory: Path, seed: str, without: tuple[str, ...], gap: float, keeps: bool
+        self,
+        world: World,
+        directory: Path,
+        seed: str,
+        *,
+        without: tuple[str, ...] = (),
+        gap: float = 0.25,
+        keeps: bool = False,
+        threads: int = 10,
     ) -> None:
         directory.mkdir(parents=True)
         self.directory, self.seed = directory, seed
@@ -83,7 +107,7 @@ class Epoch:
         self._generations: Counter[str] = Counter()
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
-        bases = [f"{seed}-{number}" for number in range(_THREADS)]
+        bases = [f"{seed}-{number}" for number in range(threads)]
         copies = [f"{base}~{number}" for base in bases for number in range(1, _COPIES + 1)]
         self._threads = (*bases * 2 * _COPIES, *copies)
 
@@ -98,9 +122,11 @@ class Epoch:
             connection.execute("CREATE TABLE IF NOT EXISTS public.bookings (thread_id text, key text, booked_by text)")
             PGStateSaver(connection, schema=self._schema).setup()
         self._world.disk.prepare(self._schema)
+        _prepare_forks()
         for slot in range(_AGENTS):
             self._start(f"agent{slot}")
         try:
+            self._until("ready")
             self._wait(calm)
             self._journal.note("storm")
             (self.directory / "storm").touch()
@@ -236,20 +262,13 @@ class Epoch:
             heapq.heappop(self._due)[2]()
         self._journal.note("quiet")
         (self.directory / "stop").touch()
-        idle = [self.directory / f"{process.name}.jsonl" for process in self._workers.values()]
-        end = time.monotonic() + _PATIENCE
-        for process, file in zip(self._workers.values(), idle, strict=True):
-            while process.is_alive() and not (file.exists() and b'"what":"idle"' in file.read_bytes()[-400:]):
-                if time.monotonic() > end:
-                    self._dump(process)
-                    break
-                time.sleep(0.05)
+        self._until("idle")
         time.sleep(LEASE_TTL + 1.0)
         with psycopg.connect(self._world.direct, autocommit=True) as connection:
             self.findings += check_leases(connection, self._schema)
         (self.directory / "leave").touch()
         for process in self._workers.values():
-            process.join(max(1.0, end - time.monotonic()))
+            process.join(_PATIENCE)
             self._dump(process)
             if process.exitcode not in (-signal.SIGKILL, 0):
                 self._find("worker died", process)
@@ -268,6 +287,16 @@ class Epoch:
         self._dump(process)
         if process.exitcode:
             self._find("worker died", process)
+
+    def _until(self, word: str) -> None:
+        """Wait until every worker has said something, or has died."""
+        end = time.monotonic() + _PATIENCE
+        for process in list(self._workers.values()):
+            file = self.directory / f"{process.name}.jsonl"
+            while process.is_alive() and not (file.exists() and f'"what":"{word}"'.encode() in file.read_bytes()):
+                if time.monotonic() > end:
+                    self._dump(process)
+                time.sleep(0.05)
 
     def _dump(self, process: Any) -> None:
         """Of a process that does not end, find where it stands, and kill it."""

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import BaseMessage, ToolMessage
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from pydantic import BaseModel
 
 Line = dict[str, Any]
@@ -63,10 +64,14 @@ def digest(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     """The value as JSON has it, with the types of its parts."""
+    if isinstance(value, ToolMessage):
+        # LangGraph gives it an id in place, before or after it is stored.
+        return ["ToolMessage", _plain(value.model_dump(exclude={"id"}))]
     if isinstance(value, BaseMessage | BaseModel):
         return [type(value).__name__, _plain(value.model_dump())]
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        # A snapshot stands for an unchanged DeltaChannel in any checkpoint after it; what it means is in the state.
+        return {str(key): _plain(item) for key, item in value.items() if not isinstance(item, _DeltaSnapshot)}
     if isinstance(value, set | frozenset):
         return sorted(map(repr, value))
     if is_dataclass(value) and not isinstance(value, type):

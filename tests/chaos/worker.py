@@ -82,6 +82,8 @@ def main(spec: Spec) -> None:
         asyncio.run(worker.live())
     else:
         run_blocking(worker.live())
+    # An interrupt may have left an executor's thread that nobody can end.
+    os._exit(0)
 
 
 def _shift_clock(offset: float) -> None:
@@ -120,6 +122,7 @@ class Worker:
         kind = AsyncConnectionPool if self.is_async else ConnectionPool
         self.pool: Any = kind(self.spec.dsn, min_size=2, max_size=8, **options)
         await self.call(self.pool, "open")
+        self.journal.note("ready")
         if self.spec.offset:
             self.journal.note("fault", kind="clock")
         role: Callable[[], Coroutine[Any, Any, None]]
@@ -422,7 +425,8 @@ def _note_puts(kind: type, prefix: str, journal: Journal) -> None:
     def writing(config: Any, writes: Any, task_id: str) -> dict[str, Any]:
         names = config["configurable"]
         line = {"thread": names["thread_id"], "ns": names.get("checkpoint_ns", ""), "id": names["checkpoint_id"]}
-        journal.note("write", **line, task=task_id, writes=[(channel, digest(value)) for channel, value in writes])
+        more = {"task": task_id, "run": (config.get("metadata") or {}).get("run_id")}
+        journal.note("write", **line, **more, writes=[(channel, digest(value)) for channel, value in writes])
         journal.point("before writes")
         return {**line, "task": task_id, "channels": [channel for channel, _ in writes]}
 

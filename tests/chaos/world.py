@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -76,10 +77,17 @@ class Disk:
             with psycopg.connect(self._dsn, autocommit=True) as connection:
                 connection.execute("TRUNCATE public.full_disk")
 
-    def close(self) -> None:
-        """Unmount, once the server is gone."""
+    def close(self, *, keeps: bool) -> None:
+        """Unmount, once the server is gone, with what was on it if that is kept."""
         if self.is_mounted:
+            kept = self._directory.with_suffix(".kept")
+            if keeps:
+                shutil.copytree(self._directory, kept)
+                subprocess.run(["chown", "-R", _USER_FOR_ROOT, str(kept)], check=True)
             subprocess.run(["umount", str(self._directory)], capture_output=True, check=False)
+            if keeps:
+                self._directory.rmdir()
+                kept.rename(self._directory)
 
     def _resize(self, size: str) -> None:
         command = ["mount", "-o", f"remount,size={size}", str(self._directory)]
@@ -108,11 +116,12 @@ class World:
 
 
 @contextmanager
-def open_world(directory: Path) -> Iterator[World]:
+def open_world(directory: Path, *, keeps: bool = False) -> Iterator[World]:
     """Start everything on a data directory of its own. What was acknowledged is durable: fsync is on.
 
     Args:
         directory: Empty; `data` and `disk` are made in it.
+        keeps: Whether the data is to be looked at afterwards.
     """
     data = directory / "data"
     with embedded_server(data, version=_VERSION) as direct:
@@ -133,7 +142,7 @@ def open_world(directory: Path) -> Iterator[World]:
             # The library knows the first server of this directory only.
             with suppress(subprocess.SubprocessError):
                 _control(data, "stop", "-m", "fast")
-            disk.close()
+            disk.close(keeps=keeps)
 
 
 def _control(data: Path, *arguments: str) -> None:

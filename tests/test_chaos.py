@@ -1,0 +1,159 @@
+"""Faults while agents run, in a short form of `make chaos`; and faults in what is stored, each of which is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psycopg
+import pytest
+from chaos.injector import Epoch
+from chaos.journal import Journal, read
+from chaos.verifier import Verifier, check_leases
+from chaos.world import open_world
+from psycopg.conninfo import make_conninfo
+
+from langgraph_pgstate import PGStateSaver
+
+_SEED = "planted"
+_SCHEMA = "chaos_planted"
+
+
+def run_epoch(directory: Path, seed: str, faults: int) -> Epoch:
+    """One epoch on a server of its own; what was found is in it."""
+    with open_world(directory) as world:
+        epoch = Epoch(world, directory / "epoch", seed)
+        epoch.run(faults)
+    return epoch
+
+
+def told(epoch: Epoch) -> str:
+    """The findings, with what the journal has on their threads."""
+    assert epoch.verifier is not None
+    lines = [f"{one.kind} on {one.thread}: {one.text}" for one in epoch.findings]
+    return "\n".join([*lines, *(epoch.verifier.excerpt(epoch.findings[0]) if epoch.findings else ())])
+
+
+@pytest.mark.once
+def test_nothing_is_lost_in_a_storm(tmp_path_factory: pytest.TempPathFactory) -> None:
+    epoch = run_epoch(tmp_path_factory.mktemp("chaos"), "suite", 36)
+    assert not epoch.findings, told(epoch)
+    assert epoch.counts.total() > 24
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(4))
+def test_nothing_is_lost_in_a_long_storm(number: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    epoch = run_epoch(tmp_path_factory.mktemp("chaos"), f"long.{number}", 300)
+    assert not epoch.findings, told(epoch)
+
+
+def run_in_calm(dsn: str, directory: Path) -> None:
+    """An epoch without faults; the tables stay, and one of the threads is deleted at last."""
+    world: Any = SimpleNamespace(direct=dsn, dsn=dsn, disk=SimpleNamespace(prepare=lambda schema: None))
+    without = ("cancel", "clock", "point")
+    Epoch(world, directory, _SEED, without=without, gap=1.0, keeps=True, threads=5).run(0, calm=1.0)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        journal = Journal(directory, "operator0.9")
+        query = f"SELECT thread_id FROM {_SCHEMA}.messages GROUP BY 1 ORDER BY count(*) LIMIT 1"
+        (thread,) = connection.execute(query.encode()).fetchone() or ("",)
+        journal.note("op", op="delete", id="last", thread=thread, args=[thread])
+        PGStateSaver(connection, schema=_SCHEMA).delete_thread(thread)
+        journal.note("done", op="delete", id="last")
+
+
+def verified(connection: psycopg.Connection, directory: Path) -> set[str]:
+    """The kinds of what the verifier finds."""
+    found = [*check_leases(connection, _SCHEMA), *Verifier(connection, _SCHEMA, _SEED, directory).verify()]
+    return {one.kind for one in found}
+
+
+# Of leaves, which nothing else refers to, those that no prune may have taken.
+_NEWEST = "(SELECT thread_id, max(checkpoint_id) AS checkpoint_id FROM checkpoints WHERE checkpoint_ns = '' GROUP BY 1)"
+_LONGEST = "(SELECT thread_id FROM messages GROUP BY 1 ORDER BY count(*) DESC LIMIT 1)"
+PLANTED = {
+    "checkpoint lost": f"DELETE FROM checkpoints c USING {_NEWEST} AS n WHERE c.checkpoint_id = n.checkpoint_id",
+    "check": "UPDATE segments SET data = set_byte(data, length(data) - 1, get_byte(data, length(data) - 1) # 255)",
+    "parent differs": """
+        UPDATE checkpoints c SET parent_checkpoint_id = p.parent_checkpoint_id FROM checkpoints p
+        WHERE (p.thread_id, p.checkpoint_ns, p.checkpoint_id)
+            = (c.thread_id, c.checkpoint_ns, c.parent_checkpoint_id)
+    """,
+    "checkpoint differs": """
+        UPDATE checkpoints c SET state = p.state, segment_ids = p.segment_ids FROM checkpoints p
+        WHERE (p.thread_id, p.checkpoint_ns, p.checkpoint_id)
+            = (c.thread_id, c.checkpoint_ns, c.parent_checkpoint_id)
+    """,
+    "writes lost": "DELETE FROM writes",
+    "conversation differs": f"DELETE FROM messages WHERE thread_id = {_LONGEST} AND position = 1",
+    "conversation differs, text": f"""
+        UPDATE messages SET content = 'something else' WHERE thread_id = {_LONGEST} AND position = 1
+    """,
+    "conversation differs, order": f"""
+        UPDATE messages SET position = 9 - position WHERE thread_id = {_LONGEST} AND position < 10
+    """,
+    "run differs": "UPDATE runs SET status = 'error' WHERE status = 'success'",
+    "run missing": "DELETE FROM runs",
+    "run goes on": "UPDATE runs SET status = 'running', holder_id = NULL, alive_until = now() + interval '1 day'",
+    "effect missing": """
+        INSERT INTO tool_executions (thread_id, idempotency_key, tool, status, arguments)
+        SELECT thread_id, 'never done', 'pay', 'success', '{}' FROM threads LIMIT 1
+    """,
+    "booking differs": "DELETE FROM tool_executions WHERE tool = 'book'",
+    "orphan segments": "INSERT INTO segments SELECT thread_id, max(segment_id) + 1000, '' FROM segments GROUP BY 1",
+    "orphan labels": """
+        INSERT INTO labels SELECT thread_id, '', 'nowhere', 'here' FROM checkpoints GROUP BY 1 LIMIT 1
+    """,
+    "order of ids": "UPDATE checkpoints SET parent_checkpoint_id = checkpoint_id",
+    "lease kept": """
+        INSERT INTO leases (thread_id, holder_id, fencing_token, expires_at)
+        VALUES ('new', 'me', 1, now() + interval '1 day')
+    """,
+}
+
+
+def plant(connection: psycopg.Connection, statement: str) -> None:
+    """Change what is stored."""
+    with connection.transaction():
+        connection.execute(f"SET LOCAL search_path = {_SCHEMA}".encode())
+        assert connection.execute(statement.encode()).rowcount > 0, statement
+
+
+def test_every_planted_fault_is_found(dsn: str, tmp_path: Path) -> None:
+    directory = tmp_path / "epoch"
+    missed = []
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        admin.execute("CREATE DATABASE calm")
+        run_in_calm(make_conninfo(dsn, dbname="calm"), directory)
+        lines = [line for line in read(directory) if line["what"] in ("ack", "op")]
+        deleted = next(line["thread"] for line in lines if line["id"] == "last")
+        gone = next(line for line in lines if line["what"] == "ack" and line["thread"] == deleted and not line["ns"])
+        planted = {"": "SELECT 1", **PLANTED}
+        for table, kind in (("checkpoints", "deletion undone"), ("messages", "deletion incomplete")):
+            planted[kind] = revival(admin, table, {"thread_id": deleted, "checkpoint_id": gone["id"]})
+        for kind, statement in planted.items():
+            admin.execute("DROP DATABASE IF EXISTS planted")
+            admin.execute("CREATE DATABASE planted TEMPLATE calm STRATEGY file_copy")
+            with psycopg.connect(make_conninfo(dsn, dbname="planted"), autocommit=True) as connection:
+                plant(connection, statement)
+                found = verified(connection, directory)
+            if kind.partition(",")[0] not in (found or {""}):
+                missed.append(f"{kind!r} is not among {found}")
+        for tool in ("pay", "charge"):
+            with psycopg.connect(make_conninfo(dsn, dbname="calm"), autocommit=True) as connection:
+                file = next(one for one in (directory / "outside").iterdir() if f'"{tool}"' in one.read_text())
+                file.write_bytes(file.read_bytes() * 2)
+                assert "effect repeated" in verified(connection, directory)
+        admin.execute("DROP DATABASE planted")
+        admin.execute("DROP DATABASE calm")
+    assert not missed
+
+
+def revival(admin: psycopg.Connection, table: str, changed: dict[str, str]) -> str:
+    """The statement that copies some row of a table, changed."""
+    with psycopg.connect(make_conninfo(admin.info.dsn, dbname="calm")) as connection:
+        query = "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s"
+        names = [row[0] for row in connection.execute(query, [_SCHEMA, table])]
+    values = [f"'{changed[name]}'" if name in changed else name for name in names]
+    return f"INSERT INTO {table} ({', '.join(names)}) SELECT {', '.join(values)} FROM {table} LIMIT 1"
