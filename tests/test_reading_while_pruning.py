@@ -129,8 +129,7 @@ async def test_an_old_delta_channel_is_whole_or_gone(
         with before_statement(moment, prune, monkeypatch):
             try:
                 state = await graph.aget_state(named(target))
-            except NotFoundError as error:
-                assert target in str(error)  # noqa: PT017
+            except NotFoundError:
                 assert moment > 0
             else:
                 # Of a checkpoint that is not there LangGraph makes an empty state.
@@ -147,7 +146,7 @@ async def test_the_history_of_a_pruned_checkpoint_has_a_named_result(colour: typ
         assert len(found["writes"]) == 4
         assert "seed" not in found
         prune()
-        with pytest.raises(NotFoundError, match="pruned or deleted"):
+        with pytest.raises(NotFoundError, match=f"{config['configurable']['checkpoint_id']}.* pruned or deleted"):
             await saver.aget_delta_channel_history(config=config, channels=["items"])
         # One that has nothing is another matter.
         found = await saver.aget_delta_channel_history(config=config_of("never"), channels=["items"])

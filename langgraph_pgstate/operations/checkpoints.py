@@ -80,7 +80,8 @@ async def put(
 
     Raises:
         ConflictError: If the checkpoints it inherits from keep vanishing.
-        StaleHeadError: If the guard refuses it: somebody else has advanced the branch.
+        StaleHeadError: If the guard refuses it: somebody else has advanced the branch; or if it holds DeltaChannels
+            and the checkpoint they are rebuilt from is gone.
         LeaseLostError: If the guard refuses it: the lease was taken over.
         ThreadDeletedError: If the guard refuses it: the thread was deleted.
     """
@@ -240,9 +241,19 @@ async def _execute_guarded(port: Port, guards: Sequence[Statement], first: State
 async def _plan_from_database(
     port: Port, queries: Queries, codec: ValueCodec, request: PutRequest, parent: Manifest | None = None
 ) -> PutPlan:
-    """Plan a put from what the database knows of its parent, and of where inherited values are."""
+    """Plan a put from what the database knows of its parent, and of where inherited values are.
+
+    Raises:
+        StaleHeadError: If it rests on its parent, which is gone.
+    """
     if parent is None and request.parent is not None:
         found = await get_tuple(port, queries, codec, request.parent)
+        if found is None and request.rests_on_parent:
+            # Another run was faster, and a prune came after it. Stored, its DeltaChannels would be short.
+            address = request.address
+            await port.execute(queries.delete_orphan_writes, address._asdict())
+            parent_id = str(request.parent.checkpoint_id)
+            raise StaleHeadError(address.thread_id, address.checkpoint_ns, parent_id, None)
         if found is not None and not request.states.is_current(found[0].state_version):
             return _plan_from_older(codec, request, *found)
         parent = _parent_of(codec, request, *found) if found is not None else None

@@ -139,6 +139,8 @@ def plan_put(
     parent_id = request.parent.checkpoint_id if request.parent else None
     if others is None and parent_id and parent is None:
         return PutPlan(request, Manifest(versions, {}), {}, {}, is_complete=False)
+    if parent_id and parent and request.rests_on_parent:
+        _rest_on(bases, parent_id, parent.revision)
     homes = [(parent_id, parent)] if parent_id and parent else []
     if others:
         homes += others.items()

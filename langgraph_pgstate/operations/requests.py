@@ -59,6 +59,18 @@ class PutRequest:
     _columns: dict[str, Any] | None = None
 
     @property
+    def rests_on_parent(self) -> bool:
+        """Whether it holds a DeltaChannel without its value, which is rebuilt from what its ancestors received."""
+        counters = self.labels.get("counters_since_delta_snapshot")
+        if self.parent is None or not counters or not isinstance(counters, Mapping):
+            return False
+        checkpoint = self.checkpoint
+        return any(
+            channel in checkpoint["channel_versions"] and channel not in checkpoint["channel_values"]
+            for channel in counters
+        )
+
+    @property
     def columns(self) -> dict[str, Any]:
         """Values of the typed columns, and whose the thread is; a companion may fill in what it knows better.
 

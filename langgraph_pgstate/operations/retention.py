@@ -33,6 +33,8 @@ KEEP_LATEST: Final = "keep_latest"
 STRATEGIES: Final = (KEEP_LATEST, "delete", "delete_all")
 _THREAD_PAGE: Final = 500
 _STATE_PAGE: Final = 200
+# As LangGraph names it: how much each DeltaChannel has received since its last snapshot.
+_COUNTERS: Final = "counters_since_delta_snapshot"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,14 @@ async def _prune_thread(port: Port, queries: Queries, request: PruneRequest, thr
             return PruneResult(gone, checkpoints, writes, segments, size, dry_run=True)
         kept = await _kept(port, queries, request, outline, thread_id)
         going = [row for row in outline if (row.namespace, row.id) not in kept]
+        if going and not request.dry_run and any(row.metadata.get(_COUNTERS) for row in outline):
+            # A put may just have been made on one of them, whose DeltaChannels it is rebuilt from.
+            await port.fetch(queries.lock_checkpoints, {**key, **_listed(going)})
+            locked = {(row.namespace, row.id) for row in going}
+            outline = await _read_outline(port, queries, thread_id, request.older_than)
+            needed = await _kept(port, queries, request, outline, thread_id)
+            going = [row for row in outline if (row.namespace, row.id) in locked - needed]
+            kept = {(row.namespace, row.id) for row in outline}.difference((row.namespace, row.id) for row in going)
         if not going:
             return PruneResult(dry_run=request.dry_run)
         result = PruneResult(threads=1, dry_run=request.dry_run)
@@ -134,11 +144,14 @@ async def _prune_thread(port: Port, queries: Queries, request: PruneRequest, thr
             await _note_next(port, queries, thread_id, outline, kept)
             await _prune_record(port, queries, thread_id, outline, kept, result)
         if request.dry_run:
-            listed = {"namespaces": [row.namespace for row in going], "checkpoint_ids": [row.id for row in going]}
-            segments, size = (await port.fetch(queries.count_unreferenced_segments, {**key, **listed}))[0]
+            segments, size = (await port.fetch(queries.count_unreferenced_segments, {**key, **_listed(going)}))[0]
         else:
             segments, size = (await port.fetch(queries.delete_unreferenced_segments, key))[0]
         return result + PruneResult(segments=segments, bytes=size)
+
+
+def _listed(rows: Sequence[_Row]) -> dict[str, list[str]]:
+    return {"namespaces": [row.namespace for row in rows], "checkpoint_ids": [row.id for row in rows]}
 
 
 async def _note_next(
@@ -326,7 +339,7 @@ async def _delta_ancestors(
     needed: set[tuple[str, str]] = set()
     walks: list[tuple[str | None, frozenset[str]]] = []
     for row in rows:
-        counters = row.metadata.get("counters_since_delta_snapshot")
+        counters = row.metadata.get(_COUNTERS)
         if counters and (namespace, row.id) in kept:
             walks.append((row.id, frozenset(counters)))
     if not walks:

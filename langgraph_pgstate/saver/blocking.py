@@ -333,7 +333,8 @@ class PGStateSaver(CommonSaver):
         Raises:
             ConfigurationError: If an id is missing or too long. Nothing was written.
             SerializationError: If a value cannot be stored. Nothing was written.
-            StaleHeadError: If `guard="head"` refuses it: its parent is no longer the head. Nothing was written.
+            StaleHeadError: If `guard="head"` refuses it: its parent is no longer the head. With or without a guard, if
+                it holds DeltaChannels and its parent was pruned or deleted. Nothing was written.
             CheckpointOrderError: If its id does not sort after its parent's, under a guard. Nothing was written.
             LeaseLostError: If `guard="lease"` refuses it: the lease was taken over. Nothing was written.
             ThreadDeletedError: If the thread was deleted, under a guard. Nothing was written.

@@ -292,6 +292,15 @@ FROM /*schema*/checkpoints c
 WHERE c.thread_id = :thread_id
 ORDER BY c.checkpoint_ns, c.checkpoint_id;
 
+-- name: lock_checkpoints
+-- Locks some checkpoints of a thread, pairwise, until the transaction ends; waits for the puts that rest on one of them.
+SELECT 1 FROM /*schema*/checkpoints c
+WHERE c.thread_id = :thread_id::text AND (c.checkpoint_ns, c.checkpoint_id) IN (
+    SELECT * FROM unnest(:namespaces::text[], :checkpoint_ids::text[])
+)
+ORDER BY c.checkpoint_ns, c.checkpoint_id
+FOR UPDATE;
+
 -- name: delete_checkpoints
 -- Removes some checkpoints of a namespace with their pending writes; answers how many of each and their bytes.
 WITH gone AS (
