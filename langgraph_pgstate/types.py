@@ -19,7 +19,7 @@ class PruneResult:
     Attributes:
         threads: Threads of which at least one row went.
         checkpoints: Checkpoint rows.
-        writes: Rows of pending writes.
+        writes: Rows of pending writes, those whose checkpoint never came among them.
         segments: Segments that no surviving checkpoint refers to.
         bytes: Stored size of those rows' data, before PostgreSQL's own overhead.
         dry_run: Whether nothing was changed.
@@ -678,6 +678,7 @@ class MaintenanceReport:
         runs_settled: Runs that were ended because their process has died.
         guards_swept: Tombstones whose time has passed and leases long given back, which were removed.
         expired: Threads that had expired, which were deleted.
+        orphan_writes: Rows of pending writes whose checkpoint never came, which were removed.
     """
 
     months_made: tuple[str, ...] = ()
@@ -685,6 +686,7 @@ class MaintenanceReport:
     runs_settled: int = 0
     guards_swept: int = 0
     expired: PruneResult = PruneResult()
+    orphan_writes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -712,6 +714,8 @@ class CheckReport:
         segments: Distinct segments read.
         writes: Rows of pending writes decoded.
         unreferenced: Segments no checkpoint refers to; harmless, and gone with the thread's next prune.
+        orphan_writes: Rows of pending writes whose checkpoint is not there: it has yet to come, or its process was
+            killed. Harmless; a prune or `maintain` removes those that are a day old.
         problems: What is broken; empty when all is well.
     """
 
@@ -720,6 +724,7 @@ class CheckReport:
     segments: int = 0
     writes: int = 0
     unreferenced: int = 0
+    orphan_writes: int = 0
     problems: list[Problem] = field(default_factory=list)
 
     def __add__(self, other: CheckReport) -> CheckReport:
@@ -729,6 +734,7 @@ class CheckReport:
             self.segments + other.segments,
             self.writes + other.writes,
             self.unreferenced + other.unreferenced,
+            self.orphan_writes + other.orphan_writes,
             self.problems + other.problems,
         )
 

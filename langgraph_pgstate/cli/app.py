@@ -29,7 +29,7 @@ from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, PGStateError
 from langgraph_pgstate.operations.retention import KEEP_LATEST, STRATEGIES, request_prune
 from langgraph_pgstate.operations.schema import setup_script
-from langgraph_pgstate.operations.sizes import get_server_version, list_table_sizes
+from langgraph_pgstate.operations.sizes import count_orphan_writes, get_server_version, list_table_sizes
 from langgraph_pgstate.saver import PGStateSaver
 from langgraph_pgstate.settings import DEFAULT_SCHEMA, DSN_VARIABLE, age, check_schema_name
 from langgraph_pgstate.sql import queries
@@ -55,6 +55,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+_ORPHANS = "of a checkpoint that is not there, and gone a day later with the next prune or `maintain`"
 
 ThreadsOption = Annotated[
     list[str] | None, typer.Option("--thread", metavar="ID", help="Only this thread; may be repeated.")
@@ -156,6 +158,7 @@ def status(ctx: typer.Context) -> None:
         state = Admin(database).status()
         server = database.run(get_server_version, queries(target.schema))
         tables = database.run(list_table_sizes, queries(target.schema))
+        orphaned = database.run(count_orphan_writes, queries(target.schema), tables)
     standing = f"version {state.version} of {state.expected}" if state.version else "not set up"
     console.print(f"PostgreSQL {server} ({escape(target.place)}), schema [bold]{state.schema}[/]: {standing}")
     if state.pending:
@@ -164,6 +167,8 @@ def status(ctx: typer.Context) -> None:
         return
     threads = next((f"{'' if item.exact else 'about '}{item.rows:,}" for item in tables if item.name == "threads"), "0")
     console.print(f"threads: [bold]{threads}[/]")
+    if orphaned:
+        console.print(f"{_ORPHANS}: {count(orphaned, 'pending write')}")
     shown = new_table("table", right=("rows", "bytes", "of these indexes"))
     for item in tables:
         rows = f"{'' if item.exact else '~'}{item.rows:,}"
@@ -191,6 +196,8 @@ def check(
     )
     if report.unreferenced:
         console.print(f"not referred to, and gone with the next prune: {count(report.unreferenced, 'segment')}")
+    if report.orphan_writes:
+        console.print(f"{_ORPHANS}: {count(report.orphan_writes, 'pending write')}")
     if report.problems:
         _print_problems(report.problems, "broken")
         raise typer.Exit(1)

@@ -275,6 +275,8 @@ def maintain(
         console.print(f"partitions dropped, with their spans: {dropped or 'none, no month is so old'}")
     if expired.threads:
         console.print(_swept(expired))
+    if report.orphan_writes:
+        console.print(f"pending writes whose checkpoint never came, removed: {report.orphan_writes:,}")
 
 
 def sweep(

@@ -122,8 +122,9 @@ class _Check:
             rows = await self._port.fetch(
                 self._queries.scan_writes, {"thread_id": self._thread_id, **keys, "page_size": _PAGE}
             )
-            for namespace, checkpoint_id, task_id, idx, data in rows:
+            for namespace, checkpoint_id, task_id, idx, data, is_orphan in rows:
                 cursor = (namespace, checkpoint_id, task_id, idx)
+                self._report.orphan_writes += is_orphan
                 address = Address(self._thread_id, namespace, checkpoint_id)
                 where = f"writes of task {task_id!r} from number {idx} on, at {address}"
                 why = _reason(lambda data=data, where=where: self._decode_writes(data, where))  # type: ignore[misc]

@@ -18,7 +18,7 @@ from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.codec.states import decode_state
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError
-from langgraph_pgstate.operations import journal
+from langgraph_pgstate.operations import journal, orphans
 from langgraph_pgstate.operations.addresses import thread_ids_of
 from langgraph_pgstate.operations.conversations import release_messages
 from langgraph_pgstate.operations.reading import is_old_format, states_to_manifests
@@ -89,7 +89,7 @@ async def prune_thread(port: Port, queries: Queries, request: PruneRequest, thre
     `older_than`; what has a label, and the state its subgraphs had then; every leaf with pending writes, because an
     interrupt may be half-answered or a run may go on from there; and the ancestors a kept checkpoint needs to rebuild
     its DeltaChannels. A subgraph call's namespace goes with the root checkpoint it was made from. Messages stay as
-    long as a branch that had them does.
+    long as a branch that had them does. Pending writes whose checkpoint never came go after a day.
 
     A thread of which something is damaged that decides what stays is left as it is: the result and the log name it.
     """
@@ -113,6 +113,11 @@ async def _prune_thread(port: Port, queries: Queries, request: PruneRequest, thr
         if request.strategy != KEEP_LATEST:
             if any(not row.is_old for row in outline):
                 return PruneResult(dry_run=request.dry_run)
+            if not outline and request.older_than is not None:
+                # Of a thread that is just beginning, the first writes may be there before its first checkpoint.
+                young = await port.fetch(queries.has_young_writes, {**key, "older_than": request.older_than})
+                if young[0][0]:
+                    return PruneResult(dry_run=request.dry_run)
             if not request.dry_run:
                 return await delete_thread(port, queries, thread_id)
             gone, checkpoints, writes, segments, size = (
@@ -129,9 +134,12 @@ async def _prune_thread(port: Port, queries: Queries, request: PruneRequest, thr
             needed = await _kept(port, queries, request, outline, thread_id)
             going = [row for row in outline if (row.namespace, row.id) in locked - needed]
             kept = {(row.namespace, row.id) for row in outline}.difference((row.namespace, row.id) for row in going)
+        orphaned, size = await orphans.sweep_thread(
+            port, queries, thread_id, request.older_than, dry_run=request.dry_run
+        )
+        result = PruneResult(int(bool(going or orphaned)), writes=orphaned, bytes=size, dry_run=request.dry_run)
         if not going:
-            return PruneResult(dry_run=request.dry_run)
-        result = PruneResult(threads=1, dry_run=request.dry_run)
+            return result
         if not request.dry_run:
             await release_messages(port, queries, thread_id, [row.id for row in going if not row.namespace])
         for namespace, rows in _by_namespace(going).items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from langgraph_pgstate.db.port import Port
@@ -28,6 +29,14 @@ async def list_table_sizes(port: Port, queries: Queries) -> list[TableSize]:
         TableSize(name, exact.get(name, int(estimate)), name in exact, total, indexes)
         for name, total, indexes, estimate in rows
     ]
+
+
+async def count_orphan_writes(port: Port, queries: Queries, tables: Sequence[TableSize]) -> int | None:
+    """How many rows of pending writes have no checkpoint, among some tables; `None` if these are too large to count."""
+    if not any(table.name == "writes" and table.exact for table in tables):
+        return None
+    count: int = (await port.fetch(queries.count_all_orphan_writes, {}))[0][0]
+    return count
 
 
 async def get_thread_size(port: Port, queries: Queries, thread_id: str) -> ThreadSize:

@@ -21,7 +21,7 @@ from langgraph_pgstate.db.database import Aside, AsyncDatabase, Database
 from langgraph_pgstate.db.port import run_blocking
 from langgraph_pgstate.errors import ArgumentTypeError, PGStateError
 from langgraph_pgstate.holders import holder_id, is_known_dead
-from langgraph_pgstate.operations import guards, journal, maintenance, recording
+from langgraph_pgstate.operations import guards, journal, maintenance, orphans, recording
 from langgraph_pgstate.recorder.courier import Courier
 from langgraph_pgstate.recorder.handler import RecordingHandler
 from langgraph_pgstate.recorder.records import RunRecord
@@ -146,7 +146,7 @@ class Recorder(RecordingHandler):
     def maintain(self, *, months: int = 2, drop_older_than: int | None = None) -> MaintenanceReport:
         """Make the coming months' partitions, end the runs of dead processes, drop old spans if asked. Safe to repeat.
 
-        Tombstones whose time has passed go, too.
+        Tombstones whose time has passed go, too, and pending writes of a day ago whose checkpoint never came.
 
         Args:
             months: How many months ahead of this one.
@@ -163,7 +163,8 @@ class Recorder(RecordingHandler):
             for thread_id, dead in maintenance.choose_dead(page, is_known_dead).items():
                 settled += len(self._database.run(maintenance.settle_runs, self._queries, thread_id, dead))
         swept = self._database.run(guards.sweep, self._queries)
-        return MaintenanceReport(tuple(made), tuple(dropped), settled, swept)
+        orphaned = self._database.run(orphans.sweep, self._queries)
+        return MaintenanceReport(tuple(made), tuple(dropped), settled, swept, orphan_writes=orphaned)
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """A graph, a node or a chain has ended."""
@@ -402,7 +403,8 @@ class AsyncRecorder(RecordingHandler):
             for thread_id, dead in maintenance.choose_dead(page, is_known_dead).items():
                 settled += len(await self._database.run(maintenance.settle_runs, self._queries, thread_id, dead))
         swept = await self._database.run(guards.sweep, self._queries)
-        return MaintenanceReport(tuple(made), tuple(dropped), settled, swept)
+        orphaned = await self._database.run(orphans.sweep, self._queries)
+        return MaintenanceReport(tuple(made), tuple(dropped), settled, swept, orphan_writes=orphaned)
 
     def _on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> Awaitable[None]:
         return self._wait_for(self._tracker.end(run_id, outputs))

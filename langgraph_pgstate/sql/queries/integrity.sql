@@ -41,8 +41,12 @@ ORDER BY segment_id;
 SELECT count(*) FROM /*schema*/segments WHERE thread_id = :thread_id;
 
 -- name: scan_writes
--- A page of a thread's rows of pending writes, in key order, beyond a cursor.
-SELECT checkpoint_ns, checkpoint_id, task_id, idx, data FROM /*schema*/writes
+-- A page of a thread's rows of pending writes, in key order, beyond a cursor, and whether their checkpoint is not there.
+SELECT checkpoint_ns, checkpoint_id, task_id, idx, data, NOT EXISTS (
+    SELECT 1 FROM /*schema*/checkpoints c
+    WHERE c.thread_id = :thread_id AND c.checkpoint_ns = writes.checkpoint_ns AND c.checkpoint_id = writes.checkpoint_id
+)
+FROM /*schema*/writes
 WHERE thread_id = :thread_id
     AND (checkpoint_ns, checkpoint_id, task_id, idx)
         > (:cursor_ns::text, :cursor_id::text, :cursor_task::text, :cursor_idx::integer)

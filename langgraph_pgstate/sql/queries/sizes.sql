@@ -17,6 +17,13 @@ UNION ALL SELECT 'segments', count(*) FROM /*schema*/segments
 UNION ALL SELECT 'writes', count(*) FROM /*schema*/writes
 UNION ALL SELECT 'migrations', count(*) FROM /*schema*/migrations;
 
+-- name: count_all_orphan_writes
+-- How many rows of pending writes have no checkpoint; reads both tables, so it is not for large ones.
+SELECT count(*) FROM /*schema*/writes w WHERE NOT EXISTS (
+    SELECT 1 FROM /*schema*/checkpoints c
+    WHERE c.thread_id = w.thread_id AND c.checkpoint_ns = w.checkpoint_ns AND c.checkpoint_id = w.checkpoint_id
+);
+
 -- name: get_thread_size
 -- A thread's rows, and the bytes of its states, segments and pending writes as they are stored.
 SELECT

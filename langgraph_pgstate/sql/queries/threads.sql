@@ -167,8 +167,11 @@ WHERE m.thread_id = :source_id AND EXISTS (
 ON CONFLICT (thread_id, message_id, checkpoint_id, channel) DO NOTHING;
 
 -- name: list_thread_ids
--- A page of thread ids in their own order, beyond a cursor, for jobs that visit every thread.
-SELECT thread_id FROM /*schema*/threads WHERE thread_id > :cursor_id::text ORDER BY thread_id LIMIT :page_size;
+-- A page of thread ids in their own order, beyond a cursor, for jobs that visit every thread; also of those that have pending writes and nothing else.
+(SELECT thread_id FROM /*schema*/threads WHERE thread_id > :cursor_id::text ORDER BY thread_id LIMIT :page_size)
+UNION
+(SELECT DISTINCT thread_id FROM /*schema*/writes WHERE thread_id > :cursor_id ORDER BY thread_id LIMIT :page_size)
+ORDER BY thread_id LIMIT :page_size;
 
 -- name: lock_thread
 -- Locks a thread's row against all who hold or lock it (prunes, labels, guarded writes), until the transaction ends.

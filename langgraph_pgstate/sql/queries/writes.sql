@@ -40,3 +40,72 @@ FOR UPDATE;
 SELECT checkpoint_id, task_id, task_path, idx, data FROM /*schema*/writes
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[])
 ORDER BY task_path, task_id, created_at, idx;
+
+-- name: sweep_orphan_writes
+-- Removes a thread's old pending writes whose checkpoint is not there, while nobody is at work who may bring it; answers how many and their bytes.
+WITH gone AS (
+    DELETE FROM /*schema*/writes w
+    WHERE w.thread_id = :thread_id::text AND w.created_at < now() - :older_than::interval
+        AND NOT EXISTS (
+            SELECT 1 FROM /*schema*/checkpoints c
+            WHERE c.thread_id = :thread_id AND c.checkpoint_ns = w.checkpoint_ns AND c.checkpoint_id = w.checkpoint_id
+        )
+        -- A checkpoint of a format before 4 has its pending sends among its parent's writes.
+        AND NOT EXISTS (
+            SELECT 1 FROM /*schema*/checkpoints c
+            WHERE c.thread_id = :thread_id AND c.checkpoint_ns = w.checkpoint_ns AND c.parent_checkpoint_id = w.checkpoint_id
+        )
+        AND NOT EXISTS (
+            SELECT 1 FROM /*schema*/runs r
+            WHERE r.thread_id = :thread_id AND r.status IN ('pending', 'running') AND r.alive_until > now()
+        )
+        AND NOT EXISTS (
+            SELECT 1 FROM /*schema*/leases l
+            WHERE l.thread_id = :thread_id AND l.holder_id IS NOT NULL AND l.expires_at > now()
+        )
+    RETURNING octet_length(w.data) AS bytes
+)
+SELECT count(*), coalesce(sum(bytes), 0)::bigint FROM gone;
+
+-- name: count_orphan_writes
+-- What `sweep_orphan_writes` would remove.
+SELECT count(*), coalesce(sum(octet_length(w.data)), 0)::bigint FROM /*schema*/writes w
+WHERE w.thread_id = :thread_id::text AND w.created_at < now() - :older_than::interval
+    AND NOT EXISTS (
+        SELECT 1 FROM /*schema*/checkpoints c
+        WHERE c.thread_id = :thread_id AND c.checkpoint_ns = w.checkpoint_ns AND c.checkpoint_id = w.checkpoint_id
+    )
+    -- A checkpoint of a format before 4 has its pending sends among its parent's writes.
+    AND NOT EXISTS (
+        SELECT 1 FROM /*schema*/checkpoints c
+        WHERE c.thread_id = :thread_id AND c.checkpoint_ns = w.checkpoint_ns AND c.parent_checkpoint_id = w.checkpoint_id
+    )
+    AND NOT EXISTS (
+        SELECT 1 FROM /*schema*/runs r
+        WHERE r.thread_id = :thread_id AND r.status IN ('pending', 'running') AND r.alive_until > now()
+    )
+    AND NOT EXISTS (
+        SELECT 1 FROM /*schema*/leases l
+        WHERE l.thread_id = :thread_id AND l.holder_id IS NOT NULL AND l.expires_at > now()
+    );
+
+-- name: find_orphan_writes
+-- A page of the ids of threads that have pending writes, beyond a cursor, and whether some are old and their checkpoint is not there.
+SELECT p.thread_id, EXISTS (
+    SELECT 1 FROM /*schema*/writes w
+    WHERE w.thread_id = p.thread_id AND w.created_at < now() - :older_than::interval AND NOT EXISTS (
+        SELECT 1 FROM /*schema*/checkpoints c
+        WHERE c.thread_id = p.thread_id AND c.checkpoint_ns = w.checkpoint_ns AND c.checkpoint_id = w.checkpoint_id
+    )
+)
+FROM (
+    SELECT DISTINCT thread_id FROM /*schema*/writes WHERE thread_id > :cursor_id::text
+    ORDER BY thread_id LIMIT :page_size
+) AS p
+ORDER BY p.thread_id;
+
+-- name: has_young_writes
+-- Whether a thread has pending writes that are younger than some time.
+SELECT EXISTS (
+    SELECT 1 FROM /*schema*/writes WHERE thread_id = :thread_id::text AND created_at >= now() - :older_than::interval
+);
