@@ -7,6 +7,7 @@ import inspect
 import selectors
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
@@ -153,6 +154,7 @@ class Line:
         is_down: While true every connection is closed, and no new one is made.
         fault: Called with what a client sends; answers `lose` to forward it and break the connection instead of
             answering, `cut` to break it at once, or `None`. May be called from several threads.
+        latency: Seconds that an answer of the server takes longer.
     """
 
     def __init__(self, dsn: str, application: str = "ledger") -> None:
@@ -164,6 +166,7 @@ class Line:
         self._lock = threading.Lock()
         self._is_down = False
         self.fault: Callable[[bytes], str | None] = lambda data: None
+        self.latency = 0.0
         changed = {"host": "127.0.0.1", "port": self._listener.getsockname()[1], "sslmode": "disable"}
         self.dsn = psycopg.conninfo.make_conninfo(dsn, **changed, gssencmode="disable", application_name=application)
         threading.Thread(target=self._accept, daemon=True).start()
@@ -221,6 +224,8 @@ class Line:
                     if fault == "cut":
                         return
                     is_losing = is_losing or fault == "lose"
+                    if not is_client and self.latency:
+                        time.sleep(self.latency)
                     (server if is_client else client).sendall(data)
 
 

@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import os
 import signal
+import time
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -123,6 +124,7 @@ class Asker:
             self.on_effect.pop(place)()
 
     def _act(self, key: str) -> str:
+        time.sleep(0.002)
         self._reached("before")
         self.world.make(self.thread_id, key)
         self._reached("after")
@@ -193,11 +195,15 @@ def machine(colour: type, dsn: str, schema: str, world: World, two_processes: bo
                 else:
                     assert set(outcome) == {said(key)}
 
-        @rule(key=KEYS, many=st.lists(st.integers(1, 3), min_size=1, max_size=3))
-        def ask(self, key: str, many: list[int]) -> None:
-            """Several runs at once, on two ledgers, each of which asks several times."""
+        @rule(key=KEYS, many=st.lists(st.integers(1, 3), min_size=2, max_size=4), latency=st.sampled_from([0, 5, 20]))
+        def ask(self, key: str, many: list[int], latency: int) -> None:
+            """Several runs at once, on two ledgers, each of which asks several times; answers to one take longer."""
             asking = [self.askers[index % 2].ask(key, count) for index, count in enumerate(many)]
-            self.note(key, self.run(gathered(asking)))
+            self.line.latency = latency / 1000
+            try:
+                self.note(key, self.run(gathered(asking)))
+            finally:
+                self.line.latency = 0.0
 
         @rule(key=KEYS, number=st.integers(1, 4), how=st.sampled_from(["cut", "lose", "terminate"]))
         def ask_on_a_line_that_breaks(self, key: str, number: int, how: str) -> None:
