@@ -194,7 +194,9 @@ async def test_a_list_has_what_is_there_whole(
         with before_statement(moment, prune, monkeypatch):
             read = [found async for found in saver.alist(THREAD)]
         for found in read:
-            assert found == whole[found.config["configurable"]["checkpoint_id"]]
+            expected = whole[found.config["configurable"]["checkpoint_id"]]
+            # A parent that the prune has taken is not named.
+            assert found in (expected, expected._replace(parent_config=None))
         assert read[0].checkpoint["id"] == max(values)
 
 
