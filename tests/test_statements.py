@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
+import threading
 from collections.abc import Iterator
+from contextlib import AsyncExitStack, suppress
 from enum import StrEnum
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from support import wait_until
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.db.ports import BlockingPort, SuspendingPort
-from langgraph_pgstate.db.statements import Statements, array_literal
-from langgraph_pgstate.errors import ConflictError, DatabaseError
+from langgraph_pgstate.db.statements import Statements, _Prepared, array_literal
+from langgraph_pgstate.errors import ConflictError, DatabaseError, SchemaMissingError
 from langgraph_pgstate.settings import RetryPolicy
 from langgraph_pgstate.sql import NamedQuery
 
@@ -289,3 +294,152 @@ def test_a_list_is_the_array_it_says(items: list[Any], kind: str, connection: ps
     """Also where a string is of a class of its own, which Python writes otherwise."""
     [found] = connection.execute(f"SELECT %s::{kind}[]".encode(), [array_literal(items)]).fetchone() or [None]
     assert found == items
+
+
+class StrictPooler:
+    """A TCP proxy that ends a connection on which a name is prepared twice, with the words of PgBouncer 1.21.
+
+    Like it, it remembers a name although the server has refused the statement.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        info = conninfo_to_dict(dsn)
+        host, port = str(info.get("host") or "127.0.0.1"), int(info.get("port") or 5432)
+        self._target: Any = f"{host}/.s.PGSQL.{port}" if host.startswith("/") else (host, port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.names: list[bytes] = []
+        self.refused = 0
+        changed = {"host": "127.0.0.1", "port": self._listener.getsockname()[1], "sslmode": "disable"}
+        self.dsn = make_conninfo(dsn, **changed, gssencmode="disable")
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Take no more connections."""
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        family = socket.AF_UNIX if isinstance(self._target, str) else socket.AF_INET
+        with client, socket.socket(family) as server, suppress(OSError):
+            server.connect(self._target)
+            threading.Thread(target=self._answer, args=(server, client), daemon=True).start()
+            self._forward(client, server)
+
+    def _answer(self, server: socket.socket, client: socket.socket) -> None:
+        with suppress(OSError):
+            while data := server.recv(65536):
+                client.sendall(data)
+            client.shutdown(socket.SHUT_RDWR)
+
+    def _forward(self, client: socket.socket, server: socket.socket) -> None:
+        prepared: set[bytes] = set()
+        waiting, is_begun = b"", False
+        while data := client.recv(65536):
+            waiting += data
+            while len(waiting) >= 5:
+                # The first message has no type.
+                size = struct.unpack("!i", waiting[1:5] if is_begun else waiting[:4])[0] + is_begun
+                if len(waiting) < size:
+                    break
+                message, waiting = waiting[:size], waiting[size:]
+                if is_begun and message[:1] == b"P" and (name := message[5:].partition(b"\0")[0]):
+                    self.names.append(name)
+                    if name in prepared:
+                        self.refused += 1
+                        words = b"SFATAL\0C08P01\0Mprepared statement name is already in use\0\0"
+                        client.sendall(b"E" + struct.pack("!i", len(words) + 4) + words)
+                        return
+                    prepared.add(name)
+                is_begun = True
+                server.sendall(message)
+
+
+@pytest.fixture
+def pooler(dsn: str) -> Iterator[StrictPooler]:
+    strict = StrictPooler(dsn)
+    yield strict
+    strict.close()
+
+
+async def run_together(port: Port, query: NamedQuery, *rows: dict[str, Any]) -> list[int]:
+    return await port.execute_together([(query, one) for one in rows])
+
+
+@pytest.mark.parametrize("operation", [execute, run_together])
+async def test_two_savers_on_one_connection_never_prepare_a_name_twice(
+    colour: str, operation: Any, pooler: StrictPooler, table: str, connection: psycopg.Connection
+) -> None:
+    """And share what is prepared: a saver made for each request must not leave statements behind."""
+    ours = await connect(colour, pooler.dsn, 0)
+    for n in range(0, 8, 2):
+        database: Any = (Database if colour == "blocking" else AsyncDatabase)(ours, schema="s", retry=ONCE)
+        done = database.run(operation, insert(table), row(n), row(n + 1))
+        assert (done if colour == "blocking" else await done) == [1, 1]
+        # The caller's own statements have names of their own.
+        asked = ours.execute("SELECT 1", prepare=True)
+        if colour != "blocking":
+            await asked
+    assert connection.execute(f"SELECT count(*) FROM {table}".encode()).fetchone() == (8,)
+    assert pooler.refused == 0
+    assert len([name for name in pooler.names if name.startswith(b"_pgstate")]) == 1
+
+
+@pytest.mark.parametrize("operation", [execute, run_together])
+async def test_a_name_is_not_used_again_after_it_vanished_or_was_refused(
+    colour: str, operation: Any, pooler: StrictPooler, table: str, connection: psycopg.Connection
+) -> None:
+    """The pooler knows it still."""
+    ours = await connect(colour, pooler.dsn, 0)
+    database: Any = (Database if colour == "blocking" else AsyncDatabase)(ours, schema="s", retry=ONCE)
+
+    async def store(query: NamedQuery, n: int) -> list[int]:
+        done = database.run(operation, query, row(n))
+        return done if colour == "blocking" else await done
+
+    later = insert(f"{table}_later")
+    for _ in range(2):
+        with pytest.raises(SchemaMissingError):
+            await store(later, 1)
+    connection.execute(f"CREATE TABLE {table}_later (LIKE {table})".encode())
+    try:
+        assert await store(later, 1) == [1]
+        for n in range(2):
+            assert await store(insert(table), n) == [1]
+            done = ours.execute("DEALLOCATE ALL", prepare=False)
+            if colour != "blocking":
+                await done
+        assert await store(insert(table), 2) == [1]
+    finally:
+        connection.execute(f"DROP TABLE {table}_later".encode())
+    assert pooler.refused == 0
+
+
+@pytest.mark.parametrize("operation", [execute, run_together])
+async def test_a_violation_of_the_protocol_is_no_lost_connection(
+    colour: str, operation: Any, pooler: StrictPooler, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a pooler says when it ends a connection for the client's fault is tried once more, on a new connection."""
+    monkeypatch.setattr(_Prepared, "new_name", lambda self, text: b"always_the_same")
+    tries = []
+
+    async def prepare_twice(port: Port) -> None:
+        tries.append(port)
+        await operation(port, insert(table), row(2 * len(tries)))
+        await operation(port, insert(table + " "), row(2 * len(tries) + 1))
+
+    async with AsyncExitStack() as stack:
+        database: Any
+        if colour == "blocking":
+            database = stack.enter_context(Database.open(pooler.dsn, schema="s", prepare_threshold=0))
+        else:
+            opening = AsyncDatabase.open(pooler.dsn, schema="s", prepare_threshold=0)
+            database = await stack.enter_async_context(opening)
+        done = asyncio.to_thread(database.run, prepare_twice) if colour == "blocking" else database.run(prepare_twice)
+        with pytest.raises(DatabaseError, match="already in use") as refused:
+            await done
+    assert (len(tries), refused.value.sqlstate, refused.value.retryable) == (2, "08P01", False)

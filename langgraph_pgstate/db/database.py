@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -29,7 +28,8 @@ from langgraph_pgstate.db.ports import (
     is_idle,
     port_of,
 )
-from langgraph_pgstate.db.translate import is_connection_loss, is_retryable, refusal, translate
+from langgraph_pgstate.db.retrying import Outage, Tries
+from langgraph_pgstate.db.translate import is_read_only, reason_of, refusal, translate, unknown_host
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, UnavailableError
 from langgraph_pgstate.settings import PoolSettings, RetryPolicy
 
@@ -53,7 +53,13 @@ _DRIVER_ERRORS = (psycopg.Error, PoolClosed, PoolTimeout, TooManyRequests)
 _MIN_TO_CONNECT_ASIDE = 4
 _ASIDE_TIMEOUT = 3
 # A peer that vanished without a word (failover, a dropped NAT entry) is noticed within a minute, not after two hours.
-_KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+_NETWORK = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000}
+# A host that does not answer is asked again so soon.
+_CONNECT_TIMEOUT = 10
+# Of a pool whose server is down: psycopg doubles the time between two attempts until it gives up, and begins anew.
+_RECONNECT_SECONDS = 1.0
+_PAUSE_SECONDS = 0.5
+_ONCE = RetryPolicy(attempts=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,49 +90,112 @@ def _options_aside(pool: ConnectionPool[Any] | AsyncConnectionPool[Any] | None, 
     return {**given, "autocommit": True, "connect_timeout": _ASIDE_TIMEOUT}
 
 
-def _delay_after(
-    error: Exception, attempt: int, policy: RetryPolicy, schema: str, *, is_lent: bool, in_transaction: bool
-) -> float:
-    """Seconds to wait before the next try, after try number `attempt` failed.
+class _Connector:
+    """Makes the connections of a blocking pool.
 
-    Args:
-        error: What the driver raised.
-        attempt: Number of the try that failed, from 1.
-        policy: How often and how patiently.
-        schema: For the translated error.
-        is_lent: Whether the connection is the caller's: a lost one is hers to replace.
-        in_transaction: Whether the try was in a transaction of hers, where a second one would not stand alone.
+    Attributes:
+        error: Why the last connection could not be made.
+        callers: The calls that wait for a connection.
+    """
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.callers: set[Tries] = set()
+
+    def connect(self, conninfo: str = "", **options: Any) -> Connection:
+        """Make a connection, as the class that stands here otherwise does."""
+        try:
+            made = psycopg.Connection.connect(conninfo, **options)
+        except Exception as error:
+            self.error = error
+            raise
+        self.error = None
+        return made
+
+
+class _AsyncConnector:
+    """Asynchronous twin of `_Connector`."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.callers: set[Tries] = set()
+
+    async def connect(self, conninfo: str = "", **options: Any) -> AsyncConnection:
+        """Async twin of `_Connector.connect`."""
+        try:
+            made = await psycopg.AsyncConnection.connect(conninfo, **options)
+        except Exception as error:
+            self.error = error
+            raise
+        self.error = None
+        return made
+
+
+def _connector_of(pool: ConnectionPool[Any] | AsyncConnectionPool[Any] | None) -> _Connector | _AsyncConnector:
+    """Return what makes a pool's connections. That of a caller's pool knows nothing."""
+    connector: object = getattr(pool, "connection_class", None)
+    return connector if isinstance(connector, _Connector | _AsyncConnector) else _Connector()
+
+
+def _outage_of(pool: ConnectionPool[Any] | AsyncConnectionPool[Any] | None) -> Outage:
+    return Outage(PoolSettings().timeout if pool is None else pool.timeout)
+
+
+def _connect_again(pool: ConnectionPool[Any]) -> None:
+    """Begin anew to connect when a pool has given up, if a call waits: one that comes later begins by itself."""
+    if _connector_of(pool).callers:
+        pool.check()
+
+
+async def _connect_again_async(pool: AsyncConnectionPool[Any]) -> None:
+    if _connector_of(pool).callers:
+        await pool.check()
+
+
+def _connection_options(dsn: str, prepare_threshold: int | None, timeout: float) -> dict[str, Any]:
+    """Return how to connect. What the DSN says of the network counts.
 
     Raises:
-        PGStateError: The translated error, when the operation is not to be tried again.
+        ConfigurationError: If the DSN is not understood.
     """
-    again = attempt < policy.attempts and is_retryable(error) and not in_transaction
-    if again and is_lent:
-        again = not (isinstance(error, psycopg.Error) and is_connection_loss(error))
-    if not again:
-        raise translate(error, schema) from error
-    return policy.delay(attempt, random.random())
-
-
-def _connection_options(prepare_threshold: int | None) -> dict[str, Any]:
-    return {"autocommit": True, "prepare_threshold": prepare_threshold, **_KEEPALIVES}
-
-
-def _patience(settings: PoolSettings) -> dict[str, Any]:
-    # libpq takes whole seconds, and no fewer than two.
-    return {"connect_timeout": max(2, int(settings.timeout))}
-
-
-def _check_dsn(dsn: str) -> None:
     try:
-        conninfo_to_dict(dsn)
+        given = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError as error:
         raise ConfigurationError(f"the connection string is not understood: {error}") from error
+    # libpq takes whole seconds, and no fewer than two.
+    network = {**_NETWORK, "connect_timeout": max(2, min(_CONNECT_TIMEOUT, int(timeout)))}
+    silent = {name: value for name, value in network.items() if name not in given}
+    return {"autocommit": True, "prepare_threshold": prepare_threshold, **silent}
 
 
-def _raise_if_refused(error: psycopg.Error) -> None:
-    if (refused := refusal(error)) is not None:
+def _pool_options(settings: PoolSettings, options: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "kwargs": options,
+        "min_size": min(settings.min_size, settings.max_size),
+        "max_size": settings.max_size,
+        "timeout": settings.timeout,
+        "max_idle": settings.max_idle,
+        "max_lifetime": settings.max_lifetime,
+        "reconnect_timeout": _RECONNECT_SECONDS,
+        "open": False,
+    }
+
+
+def _raise_if_over(error: Exception, settings: PoolSettings, deadline: float) -> None:
+    """Raise what a first connection that was not made means, unless another attempt may make it in time.
+
+    Raises:
+        ConfigurationError: If no attempt will.
+        UnavailableError: If there is no time for another one.
+    """
+    if (refused := refusal(error) or unknown_host(error)) is not None:
         raise refused from error
+    if time.monotonic() + _PAUSE_SECONDS > deadline:
+        raise _no_answer(error, settings) from error
+
+
+def _no_answer(error: Exception, settings: PoolSettings) -> UnavailableError:
+    return UnavailableError(f"PostgreSQL did not answer within {settings.timeout:g} s: {reason_of(error)}")
 
 
 def _forked() -> ConfigurationError:
@@ -150,6 +219,8 @@ class Database:
         self.schema = schema
         self._retry = retry or RetryPolicy()
         self._pool = source if isinstance(source, ConnectionPool) else None
+        self._outage = _outage_of(self._pool)
+        self._connector = _connector_of(self._pool)
         self._connect = None if isinstance(source, ConnectionPool | psycopg.Connection) else source
         if self._pool is None and not isinstance(source, psycopg.Connection) and not callable(source):
             raise ArgumentTypeError(
@@ -177,39 +248,43 @@ class Database:
             ConfigurationError: If the DSN is not understood, or the server refuses it (password, role, database).
             UnavailableError: If the server does not answer within the pool's timeout.
         """
-        _check_dsn(dsn)
-        options = _connection_options(prepare_threshold)
         settings = PoolSettings.of(pool)
+        options = _connection_options(dsn, prepare_threshold, (settings or PoolSettings()).timeout)
         if settings is None:
             database = cls(lambda: psycopg.Connection.connect(dsn, **options), schema=schema, retry=retry)
             try:
-                database.run(_ping)
+                try:
+                    database.run(_ping)
+                except UnavailableError as error:
+                    raise unknown_host(error.__cause__) or error from error.__cause__
                 yield database
             finally:
                 database._connect = None
                 if database._single is not None:
                     database._single.connection.close()
             return
-        # A pool tries in the background until its timeout, and keeps the reason to itself.
-        try:
-            psycopg.Connection.connect(dsn, **options, **_patience(settings)).close()
-        except psycopg.Error as error:
-            _raise_if_refused(error)
-        connections = ConnectionPool(
+        # A pool tries in the background until its timeout, whatever the reason.
+        deadline = time.monotonic() + settings.timeout
+        while True:
+            try:
+                psycopg.Connection.connect(dsn, **options).close()
+                break
+            except psycopg.Error as error:
+                _raise_if_over(error, settings, deadline)
+            time.sleep(_PAUSE_SECONDS)
+        connector = _Connector()
+        connections: ConnectionPool[Any] = ConnectionPool(
             dsn,
-            kwargs=options,
-            min_size=min(settings.min_size, settings.max_size),
-            max_size=settings.max_size,
-            timeout=settings.timeout,
-            max_idle=settings.max_idle,
-            max_lifetime=settings.max_lifetime,
-            open=False,
+            connection_class=connector,  # type: ignore[arg-type]
+            reconnect_failed=_connect_again,
+            **_pool_options(settings, options),
         )
         try:
-            connections.open(wait=True, timeout=settings.timeout)
+            try:
+                connections.open(wait=True, timeout=max(2.0, deadline - time.monotonic()))
+            except PoolTimeout as error:
+                raise _no_answer(connector.error or error, settings) from error
             yield cls(connections, schema=schema, retry=retry)
-        except PoolTimeout as error:
-            raise UnavailableError(f"PostgreSQL did not answer within {settings.timeout:g} s: {error}") from error
         finally:
             connections.close()
 
@@ -232,23 +307,23 @@ class Database:
         Raises:
             PGStateError: The driver's error, translated.
         """
-        attempt = 0
-        is_lent, in_transaction = self.is_lent, False
+        tries = self._tries(self._retry)
         while True:
             try:
-                port, switched = self._acquire()
-                in_transaction = is_lent and port.is_in_transaction
+                port, switched = self._acquire(tries)
+                tries.in_transaction = self.is_lent and port.is_in_transaction
                 try:
-                    return run_blocking(operation(port, *args, **kwargs))
+                    result = run_blocking(operation(port, *args, **kwargs))
+                except psycopg.Error as error:
+                    self._leave_standby(port.connection, error)
+                    raise
                 finally:
                     self._release(port.connection, switched)
+                self._outage.end()
+                return result
             except _DRIVER_ERRORS as error:
-                attempt += 1
-                delay = _delay_after(
-                    error, attempt, self._retry, self.schema, is_lent=is_lent, in_transaction=in_transaction
-                )
+                delay = tries.fail(error, time.monotonic(), self._connector.error)
             time.sleep(delay)
-            self._discard_dead()
 
     def run_once(
         self,
@@ -258,14 +333,20 @@ class Database:
         **kwargs: P.kwargs,
     ) -> T:
         """Run an operation that must not be repeated."""
+        tries = self._tries(_ONCE)
         try:
-            port, switched = self._acquire()
+            port, switched = self._acquire(tries)
             try:
-                return run_blocking(operation(port, *args, **kwargs))
+                result = run_blocking(operation(port, *args, **kwargs))
+            except psycopg.Error as error:
+                self._leave_standby(port.connection, error)
+                raise
             finally:
                 self._release(port.connection, switched)
         except _DRIVER_ERRORS as error:
-            raise translate(error, self.schema) from error
+            raise tries.translate(error, time.monotonic(), self._connector.error) from error
+        self._outage.end()
+        return result
 
     @contextmanager
     def lend(self) -> Iterator[tuple[Connection, Port]]:
@@ -277,10 +358,11 @@ class Database:
         Raises:
             PGStateError: If no connection could be had, or the commit failed; translated.
         """
+        tries = self._tries(_ONCE)
         try:
-            port, switched = self._acquire()
+            port, switched = self._acquire(tries)
         except _DRIVER_ERRORS as error:
-            raise translate(error, self.schema) from error
+            raise tries.translate(error, time.monotonic(), self._connector.error) from error
         try:
             raised = False
             try:
@@ -291,6 +373,7 @@ class Database:
                         raised = True
                         raise
             except _DRIVER_ERRORS as error:
+                self._leave_standby(port.connection, error)
                 if raised:
                     raise
                 raise translate(error, self.schema) from error
@@ -312,7 +395,10 @@ class Database:
             raise translate(error, self.schema) from error
         return Aside(BlockingPort(connection), connection, time.monotonic() + self._pool.max_lifetime)
 
-    def _acquire(self) -> tuple[BlockingPort, bool]:
+    def _tries(self, policy: RetryPolicy) -> Tries:
+        return Tries(policy, self._outage, self.schema, time.monotonic(), is_lent=self.is_lent)
+
+    def _acquire(self, tries: Tries) -> tuple[BlockingPort, bool]:
         """A connection on which one statement is one transaction and one round trip, and whether it was switched to be.
 
         psycopg keeps autocommit on the client's side, so switching it costs nothing. Inside a caller's transaction
@@ -321,7 +407,7 @@ class Database:
         if os.getpid() != self._process:
             raise _forked()
         if self._pool is not None:
-            port = port_of(self._pool.getconn(), BlockingPort)
+            port = self._acquire_pooled(self._pool, tries)
         else:
             self._lock.acquire()
             try:
@@ -332,11 +418,32 @@ class Database:
                 self._lock.release()
                 raise
             port = self._single
+        tries.connected(time.monotonic())
         connection = port.connection
         switched = not connection.autocommit and is_idle(connection)
         if switched:
             connection.autocommit = True
         return port, switched
+
+    def _acquire_pooled(self, pool: ConnectionPool[Any], tries: Tries) -> BlockingPort:
+        callers = self._connector.callers
+        while True:
+            callers.add(tries)
+            try:
+                port = port_of(pool.getconn(tries.remaining(time.monotonic())), BlockingPort)
+            finally:
+                callers.discard(tries)
+            if tries.may_fail:
+                return port
+            # After an outage every idle connection of the pool is dead.
+            is_good = False
+            try:
+                is_good = run_blocking(port.is_good())
+            finally:
+                if not is_good:
+                    pool.putconn(port.connection)
+            if is_good:
+                return port
 
     def _release(self, connection: Connection, switched: bool) -> None:
         try:
@@ -348,10 +455,14 @@ class Database:
             else:
                 self._lock.release()
 
-    def _discard_dead(self) -> None:
-        # After an outage every idle connection of the pool is dead; without this each retry would meet another one.
-        if self._pool is not None and not self._pool.closed:
-            self._pool.check()
+    def _leave_standby(self, connection: Connection, error: Exception) -> None:
+        """Close a connection whose server has refused to write, and have the pool replace its others."""
+        if self.is_lent or not is_read_only(error):
+            return
+        # `close()` may hand a connection back to its pool instead.
+        connection.pgconn.finish()
+        if self._pool is not None and hasattr(self._pool, "drain"):
+            self._pool.drain()
 
 
 class AsyncDatabase:
@@ -367,6 +478,8 @@ class AsyncDatabase:
         self.schema = schema
         self._retry = retry or RetryPolicy()
         self._pool = source if isinstance(source, AsyncConnectionPool) else None
+        self._outage = _outage_of(self._pool)
+        self._connector = _connector_of(self._pool)
         self._connect = None if isinstance(source, AsyncConnectionPool | psycopg.AsyncConnection) else source
         if self._pool is None and not isinstance(source, psycopg.AsyncConnection) and not callable(source):
             raise ArgumentTypeError(
@@ -389,38 +502,42 @@ class AsyncDatabase:
         retry: RetryPolicy | None = None,
     ) -> AsyncIterator[AsyncDatabase]:
         """Async twin of `Database.open`."""
-        _check_dsn(dsn)
-        options = _connection_options(prepare_threshold)
         settings = PoolSettings.of(pool)
+        options = _connection_options(dsn, prepare_threshold, (settings or PoolSettings()).timeout)
         if settings is None:
             database = cls(lambda: psycopg.AsyncConnection.connect(dsn, **options), schema=schema, retry=retry)
             try:
-                await database.run(_ping)
+                try:
+                    await database.run(_ping)
+                except UnavailableError as error:
+                    raise unknown_host(error.__cause__) or error from error.__cause__
                 yield database
             finally:
                 database._connect = None
                 if database._single is not None:
                     await database._single.connection.close()
             return
-        try:
-            await (await psycopg.AsyncConnection.connect(dsn, **options, **_patience(settings))).close()
-        except psycopg.Error as error:
-            _raise_if_refused(error)
-        connections = AsyncConnectionPool(
+        deadline = time.monotonic() + settings.timeout
+        while True:
+            try:
+                await (await psycopg.AsyncConnection.connect(dsn, **options)).close()
+                break
+            except psycopg.Error as error:
+                _raise_if_over(error, settings, deadline)
+            await asyncio.sleep(_PAUSE_SECONDS)
+        connector = _AsyncConnector()
+        connections: AsyncConnectionPool[Any] = AsyncConnectionPool(
             dsn,
-            kwargs=options,
-            min_size=min(settings.min_size, settings.max_size),
-            max_size=settings.max_size,
-            timeout=settings.timeout,
-            max_idle=settings.max_idle,
-            max_lifetime=settings.max_lifetime,
-            open=False,
+            connection_class=connector,  # type: ignore[arg-type]
+            reconnect_failed=_connect_again_async,
+            **_pool_options(settings, options),
         )
         try:
-            await connections.open(wait=True, timeout=settings.timeout)
+            try:
+                await connections.open(wait=True, timeout=max(2.0, deadline - time.monotonic()))
+            except PoolTimeout as error:
+                raise _no_answer(connector.error or error, settings) from error
             yield cls(connections, schema=schema, retry=retry)
-        except PoolTimeout as error:
-            raise UnavailableError(f"PostgreSQL did not answer within {settings.timeout:g} s: {error}") from error
         finally:
             await connections.close()
 
@@ -437,23 +554,23 @@ class AsyncDatabase:
         **kwargs: P.kwargs,
     ) -> T:
         """Async twin of `Database.run`."""
-        attempt = 0
-        is_lent, in_transaction = self.is_lent, False
+        tries = self._tries(self._retry)
         while True:
             try:
-                port, switched = await self._acquire()
-                in_transaction = is_lent and port.is_in_transaction
+                port, switched = await self._acquire(tries)
+                tries.in_transaction = self.is_lent and port.is_in_transaction
                 try:
-                    return await operation(port, *args, **kwargs)
+                    result = await operation(port, *args, **kwargs)
+                except psycopg.Error as error:
+                    await self._leave_standby(port.connection, error)
+                    raise
                 finally:
                     await self._release(port.connection, switched)
+                self._outage.end()
+                return result
             except _DRIVER_ERRORS as error:
-                attempt += 1
-                delay = _delay_after(
-                    error, attempt, self._retry, self.schema, is_lent=is_lent, in_transaction=in_transaction
-                )
+                delay = tries.fail(error, time.monotonic(), self._connector.error)
             await asyncio.sleep(delay)
-            await self._discard_dead()
 
     async def run_once(
         self,
@@ -463,22 +580,29 @@ class AsyncDatabase:
         **kwargs: P.kwargs,
     ) -> T:
         """Async twin of `Database.run_once`."""
+        tries = self._tries(_ONCE)
         try:
-            port, switched = await self._acquire()
+            port, switched = await self._acquire(tries)
             try:
-                return await operation(port, *args, **kwargs)
+                result = await operation(port, *args, **kwargs)
+            except psycopg.Error as error:
+                await self._leave_standby(port.connection, error)
+                raise
             finally:
                 await self._release(port.connection, switched)
         except _DRIVER_ERRORS as error:
-            raise translate(error, self.schema) from error
+            raise tries.translate(error, time.monotonic(), self._connector.error) from error
+        self._outage.end()
+        return result
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[tuple[AsyncConnection, Port]]:
         """Async twin of `Database.lend`."""
+        tries = self._tries(_ONCE)
         try:
-            port, switched = await self._acquire()
+            port, switched = await self._acquire(tries)
         except _DRIVER_ERRORS as error:
-            raise translate(error, self.schema) from error
+            raise tries.translate(error, time.monotonic(), self._connector.error) from error
         try:
             raised = False
             try:
@@ -489,6 +613,7 @@ class AsyncDatabase:
                         raised = True
                         raise
             except _DRIVER_ERRORS as error:
+                await self._leave_standby(port.connection, error)
                 if raised:
                     raise
                 raise translate(error, self.schema) from error
@@ -506,12 +631,15 @@ class AsyncDatabase:
             raise translate(error, self.schema) from error
         return Aside(SuspendingPort(connection), connection, time.monotonic() + self._pool.max_lifetime)
 
-    async def _acquire(self) -> tuple[SuspendingPort, bool]:
+    def _tries(self, policy: RetryPolicy) -> Tries:
+        return Tries(policy, self._outage, self.schema, time.monotonic(), is_lent=self.is_lent)
+
+    async def _acquire(self, tries: Tries) -> tuple[SuspendingPort, bool]:
         """Async twin of `Database._acquire`."""
         if os.getpid() != self._process:
             raise _forked()
         if self._pool is not None:
-            port = port_of(await self._pool.getconn(), SuspendingPort)
+            port = await self._acquire_pooled(self._pool, tries)
         else:
             await self._lock.acquire()
             try:
@@ -522,6 +650,7 @@ class AsyncDatabase:
                 self._lock.release()
                 raise
             port = self._single
+        tries.connected(time.monotonic())
         connection = port.connection
         switched = not connection.autocommit and is_idle(connection)
         if switched:
@@ -533,6 +662,25 @@ class AsyncDatabase:
                 raise
         return port, switched
 
+    async def _acquire_pooled(self, pool: AsyncConnectionPool[Any], tries: Tries) -> SuspendingPort:
+        callers = self._connector.callers
+        while True:
+            callers.add(tries)
+            try:
+                port = port_of(await pool.getconn(tries.remaining(time.monotonic())), SuspendingPort)
+            finally:
+                callers.discard(tries)
+            if tries.may_fail:
+                return port
+            is_good = False
+            try:
+                is_good = await port.is_good()
+            finally:
+                if not is_good:
+                    await pool.putconn(port.connection)
+            if is_good:
+                return port
+
     async def _release(self, connection: AsyncConnection, switched: bool) -> None:
         try:
             if switched and is_idle(connection):
@@ -543,9 +691,12 @@ class AsyncDatabase:
             else:
                 self._lock.release()
 
-    async def _discard_dead(self) -> None:
-        if self._pool is not None and not self._pool.closed:
-            await self._pool.check()
+    async def _leave_standby(self, connection: AsyncConnection, error: Exception) -> None:
+        if self.is_lent or not is_read_only(error):
+            return
+        connection.pgconn.finish()
+        if self._pool is not None and hasattr(self._pool, "drain"):
+            await self._pool.drain()
 
 
 async def _ping(port: Port) -> None:

@@ -155,6 +155,18 @@ class BlockingPort(_Leaving):
             with self.connection.lock:
                 self.connection.wait(within(_PATIENCE, self._statements.prepare(query.text)), _LOOK_SECONDS)
 
+    async def is_good(self) -> bool:
+        """Return whether this connection is still good, asking the server if in doubt; if not, it is closed."""
+        if not self._statements.has_news:
+            return True
+        try:
+            with self.connection.lock:
+                self.connection.wait(within(_PATIENCE, self._statements.ping()), _LOOK_SECONDS)
+        except psycopg.Error:
+            self.connection.pgconn.finish()
+            return False
+        return True
+
     async def script(self, text: str) -> None:
         """As `Port` says."""
         self.connection.cursor().execute(text.encode(), prepare=False)
@@ -269,6 +281,18 @@ class SuspendingPort(_Leaving):
         if self.connection.prepare_threshold is not None:
             async with self.connection.lock:
                 await self.connection.wait(within(_PATIENCE, self._statements.prepare(query.text)), _LOOK_SECONDS)
+
+    async def is_good(self) -> bool:
+        """Async twin of `BlockingPort.is_good`."""
+        if not self._statements.has_news:
+            return True
+        try:
+            async with self.connection.lock:
+                await self.connection.wait(within(_PATIENCE, self._statements.ping()), _LOOK_SECONDS)
+        except psycopg.Error:
+            self.connection.pgconn.finish()
+            return False
+        return True
 
     async def script(self, text: str) -> None:
         """As `Port` says."""

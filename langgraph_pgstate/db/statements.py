@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import select
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -34,10 +34,37 @@ IDLE, _NO_PIPELINE = int(TransactionStatus.IDLE), int(PipelineStatus.OFF)
 OPEN: Final = (int(TransactionStatus.INTRANS), int(TransactionStatus.INERROR))
 _ROLLBACK: Final = b"ROLLBACK"
 _SQLSTATE: Final = DiagnosticField.SQLSTATE
+# Where a connection keeps what it has prepared.
+_PREPARED: Final = "_pgstate_prepared"
 # Already prepared, by another user of the same connection: the name says the text.
 _TAKEN: Final = "42P05"
 # What was prepared is gone (DISCARD ALL), or no longer fits its tables.
 _OUTDATED: Final = ("26000", "0A000")
+
+
+class _Prepared:
+    """The statements that a connection has prepared, shared by all savers that use it.
+
+    Attributes:
+        counts: How often each text was sent before it was prepared.
+        names: Name of each text that is prepared.
+    """
+
+    __slots__ = ("_given", "counts", "names")
+
+    def __init__(self) -> None:
+        self.counts: dict[bytes, int] = {}
+        self.names: dict[bytes, bytes] = {}
+        self._given = 0
+
+    def new_name(self, text: bytes) -> bytes:
+        """Return a name that this connection has never prepared.
+
+        PgBouncer (1.21 and later) closes a connection that uses a name twice, even if the server knows it no more. The
+        name also identifies the text, for a pooler that keeps what another client has prepared.
+        """
+        self._given += 1
+        return b"_pgstate_%s_%d" % (hashlib.sha256(text).hexdigest()[:32].encode(), self._given)
 
 
 class Statements:
@@ -47,13 +74,12 @@ class Statements:
         connection: A connection of either colour. Its `prepare_threshold` says what often enough is.
     """
 
-    __slots__ = ("_answer", "_connection", "_counts", "_names", "_transformer")
+    __slots__ = ("_answer", "_connection", "_prepared", "_transformer")
 
     def __init__(self, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
         self._connection = connection
         self._transformer = Transformer(connection)
-        self._counts: dict[bytes, int] = {}
-        self._names: dict[bytes, bytes] = {}
+        self._prepared: _Prepared = connection.__dict__.setdefault(_PREPARED, _Prepared())
         # As much as has come of the answer to a statement that was left.
         self._answer: Any = None
 
@@ -66,6 +92,14 @@ class Statements:
             and pgconn.pipeline_status == _NO_PIPELINE
             and pgconn.parameter_status(b"client_encoding") == b"UTF8"
         )
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the server has said something unasked: the end of the session, most of the time."""
+        try:
+            return _is_readable(self._connection.pgconn.socket)
+        except (psycopg.OperationalError, OSError, ValueError):
+            return True
 
     def rows(self, answer: Any) -> Rows:
         """The rows of an answer, which is freed."""
@@ -103,24 +137,24 @@ class Statements:
             if arguments is None:
                 return None
             text = query.text
-            name = self._names.get(text) or preparing.get(text)
+            name = self._prepared.names.get(text) or preparing.get(text)
             if name is None and self._is_worth_preparing(text):
-                if len(self._names) + len(preparing) >= _MAX_PREPARED:
+                if len(self._prepared.names) + len(preparing) >= _MAX_PREPARED:
                     return None
-                name = preparing[text] = _name_of(text)
+                name = preparing[text] = self._prepared.new_name(text)
                 pipeline.prepare(name, text)
             pipeline.add(text, name, *arguments)
         pipeline.add(end, None)
         error = yield from pipeline.run()
         # What was prepared stays so, whatever became of the transaction.
-        self._names.update((text, preparing[text]) for text in pipeline.prepared)
+        self._prepared.names.update((text, preparing[text]) for text in pipeline.prepared)
         if error is None:
             return pipeline.touched[1:-1]
         code = _code(error)
         if code in _OUTDATED:
-            self._names.clear()
+            self._prepared.names.clear()
         elif code == _TAKEN:
-            self._names.update(preparing)
+            self._prepared.names.update(preparing)
         else:
             raise errors.error_from_result(error)
         return None
@@ -139,8 +173,8 @@ class Statements:
             return None
         pgconn = self._connection.pgconn
         text = query.text
-        if text not in self._names and self._is_worth_preparing(text):
-            if len(self._names) >= _MAX_PREPARED:
+        if text not in self._prepared.names and self._is_worth_preparing(text):
+            if len(self._prepared.names) >= _MAX_PREPARED:
                 return None
             yield from self.prepare(text)
         self._send(text, *arguments)
@@ -148,7 +182,7 @@ class Statements:
         if answer.status in _DONE:
             return answer
         if _code(answer) in _OUTDATED:
-            self._names.clear()
+            self._prepared.names.clear()
             return None
         raise errors.error_from_result(answer)
 
@@ -160,7 +194,7 @@ class Statements:
         """
         try:
             # Of a session that has ended the last words are there to be read, though the connection seems to be good.
-            if not self.is_direct or _is_readable(self._connection.pgconn.socket):
+            if not self.is_direct or self.has_news:
                 return False
             arguments = _encode(query, parameters)
             if arguments is None:
@@ -188,7 +222,7 @@ class Statements:
                 continue
             answer, self._answer = self._answer, None
             if answer is not None and _code(answer) in _OUTDATED:
-                self._names.clear()
+                self._prepared.names.clear()
             return answer is not None and answer.status in _DONE
         return None
 
@@ -207,20 +241,33 @@ class Statements:
         return is_done
 
     def prepare(self, text: bytes) -> Generator[Any, Any, None]:
-        """Have a statement prepared, for the connection's `wait`.
+        """Have a statement prepared unless it is, for the connection's `wait`.
 
         Raises:
             psycopg.Error: What the server says.
         """
-        name = _name_of(text)
+        if text in self._prepared.names:
+            return
+        name = self._prepared.new_name(text)
         self._connection.pgconn.send_prepare(name, text)
         answer = (yield from generators.execute(self._connection.pgconn))[-1]
         if answer.status not in _DONE and _code(answer) != _TAKEN:
             raise errors.error_from_result(answer)
-        self._names[text] = name
+        self._prepared.names[text] = name
+
+    def ping(self) -> Generator[Any, Any, None]:
+        """Wait for an answer to an empty statement, for the connection's `wait`.
+
+        Raises:
+            psycopg.Error: If the connection is lost.
+        """
+        self._connection.pgconn.send_query_params(b"", None)
+        answer = (yield from generators.execute(self._connection.pgconn))[-1]
+        if answer.status == _FAILED:
+            raise errors.error_from_result(answer)
 
     def _send(self, text: bytes, values: list[bytes | None], formats: list[int]) -> None:
-        name = self._names.get(text)
+        name = self._prepared.names.get(text)
         if name is None:
             self._connection.pgconn.send_query_params(text, values, None, formats, _BINARY)
         else:
@@ -230,7 +277,7 @@ class Statements:
         threshold = self._connection.prepare_threshold
         if threshold is None:
             return False
-        count = self._counts[text] = self._counts.get(text, 0) + 1
+        count = self._prepared.counts[text] = self._prepared.counts.get(text, 0) + 1
         return count > threshold
 
 
@@ -307,16 +354,22 @@ class _Pipeline:
         pgconn = self._pgconn
         pgconn.enter_pipeline_mode()
         is_through = False
+        answers: list[Any] = []
         try:
             for send in self._sending:
                 send()
             pgconn.pipeline_sync()
             # Takes answers in, too, so that neither side waits for the other to read.
             yield from generators.send(pgconn)
-            answers: list[Any] = []
             while len(answers) <= len(self._expected):
                 answers.append((yield from generators.fetch_many(pgconn))[-1])
             is_through = True
+        except psycopg.OperationalError as error:
+            for answer in (*answers, *_take_buffered(pgconn)):
+                if answer.status == _FAILED:
+                    # The last words of a session say why it has ended.
+                    raise errors.error_from_result(answer) from error
+            raise
         finally:
             if not is_through:
                 # Lost, or nobody waits for it any more: what was sent cannot be taken back.
@@ -335,8 +388,16 @@ class _Pipeline:
         return None
 
 
-def _name_of(text: bytes) -> bytes:
-    return b"_pgstate_" + hashlib.sha256(text).hexdigest()[:32].encode()
+def _take_buffered(pgconn: Any) -> Iterator[Any]:
+    """Yield the answers that have come, after reading more has failed."""
+    was_none = False
+    while not pgconn.is_busy():
+        answer = pgconn.get_result()
+        if answer is None and was_none:
+            return
+        was_none = answer is None
+        if answer is not None:
+            yield answer
 
 
 def array_literal(items: list[Any]) -> str:

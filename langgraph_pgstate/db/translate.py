@@ -22,8 +22,22 @@ from langgraph_pgstate.errors import (
 # Classes 08 (connection), 57P (the server is stopping or was told to end this session), 53300 (too many connections),
 # 25P03 (the session stood still in a transaction, and was ended).
 _UNAVAILABLE_CODES = ("08", "57P", "53300", "25P03")
-# What a server that is alive says of a state that passes; libpq gives no code for a connection that was not made.
-_PASSING = ("starting up", "shutting down", "recovery", "not yet accepting", "too many", "remaining connection slots")
+# What a server, or a pooler before it, says of a state that passes; a connection that was not made has no code.
+_PASSING = (
+    *("starting up", "shutting down", "recovery", "not yet accepting", "system is not accepting", "too many"),
+    *("remaining connection slots", "timeout", "pause failed", "server down", "server_login_retry", "terminat"),
+    *("no more connections allowed", "connections exceeded", "resources exhaustion", "out of memory", "disconnect"),
+)
+# Why no connection was made, if the server was not asked, and asking again will not help.
+_UNKNOWN_HOST = ("Name or service not known", "nodename nor servname", "Name does not resolve", "No such host is known")
+_NO_TLS = ("certificate", "does not support SSL", "SSL was required")
+# PgBouncer gives this code to whatever makes it close a connection. Of these the client is the cause.
+_PROTOCOL_VIOLATION = "08P01"
+_OUR_FAULT = ("prepared statement", "packet", "pkt")
+_READ_ONLY = "25006"
+# How psycopg begins when a connection was not made at all.
+_UNMADE = ("connection failed", "connection is bad", "connection timeout expired", "failed to resolve host")
+_SEVERAL = "Multiple connection attempts failed"
 # A key that is taken is another process that was faster: two that agreed on a segment's id, or that set up at once.
 _CONFLICTS = (pg.SerializationFailure, pg.DeadlockDetected, pg.UniqueViolation)
 
@@ -54,6 +68,15 @@ def translate(error: Exception, schema: str) -> PGStateError:
         )
     if isinstance(error, _CONFLICTS):
         return ConflictError(message, code)
+    if is_read_only(error):
+        return UnavailableError(
+            f"PostgreSQL refuses to write ({message}): the server is a standby or no longer the primary, or the "
+            "session is read-only. A DSN that names every server, with target_session_attrs=read-write, leads to the "
+            "primary",
+            code,
+        )
+    if not code and str(error).startswith(_UNMADE):
+        return UnavailableError(f"no connection to PostgreSQL: {reason_of(error)}")
     if is_connection_loss(error):
         return UnavailableError(f"the connection to PostgreSQL was lost: {message}", code)
     if isinstance(error, pg.ProgramLimitExceeded):
@@ -94,31 +117,84 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def refusal(error: Exception) -> ConfigurationError | None:
-    """The error to raise if the server answered no to a connection, and waiting does not change that; else `None`.
+    """Return the error to raise if a connection was refused, and waiting does not change that; else `None`.
 
-    A wrong password, an unknown role or database. A server that cannot be reached, is starting or has no connection
-    left is worth waiting for.
+    A wrong password, an unknown role or database, a certificate. A server that cannot be reached, is starting or has no
+    connection left is worth waiting for.
     """
     if not isinstance(error, psycopg.OperationalError) or error.sqlstate:
         return None
-    _, fatal, answer = str(error).partition("FATAL:")
-    if not fatal or any(words in answer for words in _PASSING):
+    reasons = _reasons(error)
+    if not all(map(_is_refusal, reasons)):
         return None
-    return ConfigurationError(f"PostgreSQL refuses the connection: {answer.strip().splitlines()[0]}")
+    return ConfigurationError(f"PostgreSQL refuses the connection: {_gist(reasons[-1])}")
+
+
+def unknown_host(error: BaseException | None) -> ConfigurationError | None:
+    """Return the error to raise if no server of a DSN has an address; else `None`.
+
+    For the first connection only: a name that was known is worth waiting for.
+    """
+    reasons = _reasons(error)
+    if not all(any(words in reason for words in _UNKNOWN_HOST) for reason in reasons):
+        return None
+    return ConfigurationError(f"PostgreSQL cannot be reached: {_gist(reasons[-1])}")
+
+
+def reason_of(error: Exception) -> str:
+    """Return in a line why a connection could not be made."""
+    return "; ".join(dict.fromkeys(map(_gist, _reasons(error))))
+
+
+def _reasons(error: BaseException | None) -> list[str]:
+    """Return what was said by each server that was tried."""
+    text = str(error)
+    last, several, each = text.partition(_SEVERAL)
+    return each.split("\n- ")[1:] if several else [last]
+
+
+def _is_refusal(reason: str) -> bool:
+    _, fatal, answer = reason.partition("FATAL:")
+    if not fatal:
+        return any(words in reason for words in _NO_TLS)
+    return not any(words in answer for words in _PASSING)
+
+
+def _gist(reason: str) -> str:
+    _, fatal, answer = reason.partition("FATAL:")
+    text = answer if fatal else reason
+    for prefix in _UNMADE:
+        text = text.removeprefix(prefix + ": ")
+    return text.strip().splitlines()[0] if text.strip() else "no reason is known"
 
 
 def is_connection_loss(error: psycopg.Error) -> bool:
     """Whether the connection, rather than the statement, is what failed."""
     code = error.sqlstate or ""
+    if is_violation(error):
+        return False
     if code.startswith(_UNAVAILABLE_CODES):
         return True
     # libpq's own failures (reset, SSL drop, refused) come as OperationalError without a code.
     return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not code
 
 
+def is_violation(error: Exception) -> bool:
+    """Whether the client has violated the protocol, say by a prepared statement that a pooler does not know."""
+    if not isinstance(error, psycopg.Error) or error.sqlstate != _PROTOCOL_VIOLATION:
+        return False
+    severity = error.diag.severity_nonlocalized or error.diag.severity
+    return severity == "ERROR" or any(words in _first_line(error) for words in _OUR_FAULT)
+
+
+def is_read_only(error: Exception) -> bool:
+    """Whether a write was refused because the session, or all of the server, only reads."""
+    return isinstance(error, psycopg.Error) and error.sqlstate == _READ_ONLY
+
+
 def is_retryable(error: Exception) -> bool:
     """Whether an idempotent operation that failed so may simply be tried again."""
-    if isinstance(error, _CONFLICTS):
+    if isinstance(error, _CONFLICTS) or is_read_only(error) or is_violation(error):
         return True
     if isinstance(error, PoolClosed | PoolTimeout | TooManyRequests):
         # The pool has waited as long as it was told to.
