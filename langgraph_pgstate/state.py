@@ -328,6 +328,7 @@ class PGState(_State):
                 thread_ttl=thread_ttl,
             )
             try:
+                state._recorder.learn_clock()
                 yield state
             finally:
                 state.close()
@@ -533,6 +534,7 @@ class AsyncPGState(_State):
                 thread_ttl=thread_ttl,
             )
             try:
+                await state._recorder.learn_clock()
                 yield state
             finally:
                 await state.close()

@@ -85,6 +85,17 @@ class Recorder(RecordingHandler):
         """
         return _bind(graph, self)
 
+    def learn_clock(self) -> None:
+        """Ask for the database's time, so that the first run is dated by it as later ones are. One round trip.
+
+        A run that is taken up by a process whose clock is behind would seem to be older than its first attempt.
+
+        Raises:
+            PGStateError: If the database does not answer.
+        """
+        before = time.time()
+        self._tracker.set_offset(self._database.run(recording.tell_time, self._queries), before, time.time())
+
     def flush(self, patience: float | None = None) -> None:
         """Write all that waits, and wait for it.
 
@@ -340,6 +351,11 @@ class AsyncRecorder(RecordingHandler):
     def record(self, graph: G) -> G:
         """Async twin of `Recorder.record`; not a coroutine."""
         return _bind(graph, self)
+
+    async def learn_clock(self) -> None:
+        """Async twin of `Recorder.learn_clock`."""
+        before = time.time()
+        self._tracker.set_offset(await self._database.run(recording.tell_time, self._queries), before, time.time())
 
     async def flush(self, patience: float | None = None) -> None:
         """Async twin of `Recorder.flush`."""

@@ -394,8 +394,12 @@ class Tracker:
 
     def set_clock(self, database: float, before: float, after: float) -> None:
         """What the database's clock said between two moments of our own."""
-        self.offset = database - (before + after) / 2
+        self.set_offset(database, before, after)
         self._clock_at = time.monotonic()
+
+    def set_offset(self, database: float, before: float, after: float) -> None:
+        """Date runs by what the database's clock said between two moments; when to ask again stays as it is."""
+        self.offset = database - (before + after) / 2
 
     # Inside
 

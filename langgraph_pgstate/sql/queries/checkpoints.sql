@@ -68,7 +68,7 @@ WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_i
 FOR KEY SHARE;
 
 -- name: get_checkpoint
--- Reads one checkpoint by id: its row (of kind 3 if its parent is gone), then its segments, then its pending writes, then the id of its namespace's newest. Of the revision that the caller knows only the segments it misses.
+-- Reads one checkpoint by id: its row (of kind 3 if its parent is gone), then its segments, then its pending writes, then the id of its namespace's newest if that is another. Of the revision that the caller knows only the segments it misses.
 WITH head AS MATERIALIZED (
     SELECT checkpoint_id, parent_checkpoint_id, metadata, state, segment_ids, revision, state_version
     FROM /*schema*/checkpoints
@@ -101,7 +101,7 @@ UNION ALL
 SELECT 4, newest.checkpoint_id, NULL, NULL, NULL, NULL, NULL, NULL
 FROM (
     SELECT c.checkpoint_id FROM /*schema*/checkpoints c
-    WHERE c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns
+    WHERE c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns AND c.checkpoint_id > :checkpoint_id
     ORDER BY c.checkpoint_id DESC LIMIT 1
 ) AS newest;
 
