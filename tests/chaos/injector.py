@@ -111,12 +111,12 @@ class Epoch:
         copies = [f"{base}~{number}" for base in bases for number in range(1, _COPIES + 1)]
         self._threads = (*bases * 2 * _COPIES, *copies)
 
-    def run(self, faults: int, calm: float = 3.0) -> None:
+    def run(self, faults: int, calm: int = 20) -> None:
         """Live through it.
 
         Args:
             faults: How many are injected, at least.
-            calm: Seconds without faults and operators, in which nothing may fail.
+            calm: Runs that end before, without faults and operators, in which nothing may fail.
         """
         with psycopg.connect(self._world.direct, autocommit=True) as connection:
             connection.execute("CREATE TABLE IF NOT EXISTS public.bookings (thread_id text, key text, booked_by text)")
@@ -127,7 +127,11 @@ class Epoch:
             self._start(f"agent{slot}")
         try:
             self._until("ready")
-            self._wait(calm)
+            end = time.monotonic() + _PATIENCE
+            while sum(file.read_bytes().count(b'"what":"end"') for file in self._files()) < calm:
+                if time.monotonic() > end:
+                    raise AssertionError("the agents do not run")
+                self._wait(0.1)
             self._journal.note("storm")
             (self.directory / "storm").touch()
             self._start("operator0")
@@ -288,11 +292,13 @@ class Epoch:
         if process.exitcode:
             self._find("worker died", process)
 
+    def _files(self) -> list[Path]:
+        return [self.directory / f"{process.name}.jsonl" for process in self._workers.values()]
+
     def _until(self, word: str) -> None:
         """Wait until every worker has said something, or has died."""
         end = time.monotonic() + _PATIENCE
-        for process in list(self._workers.values()):
-            file = self.directory / f"{process.name}.jsonl"
+        for process, file in zip(list(self._workers.values()), self._files(), strict=True):
             while process.is_alive() and not (file.exists() and f'"what":"{word}"'.encode() in file.read_bytes()):
                 if time.monotonic() > end:
                     self._dump(process)

@@ -17,7 +17,7 @@ from langgraph_pgstate.admin import Admin
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import PGStateError
 
-from .agents import PROMISES, Outside, Profile, build
+from .agents import PROMISES, Outside, Profile, State, build
 from .journal import Journal, Line, digest, read
 
 # What a caller may be told while faults are injected, while none is, and when nobody else is there.
@@ -136,11 +136,14 @@ class Verifier:
             check()
         return self._findings
 
-    def excerpt(self, finding: Finding, count: int = 30) -> Iterator[str]:
-        """The last lines of the journal on a finding's thread, or what its text names."""
+    def excerpt(self, finding: Finding, count: int = 24) -> Iterator[str]:
+        """The lines of the journal on a finding's thread and on faults, around the last that says what its text does."""
+        words = {word.strip("'\",:") for word in finding.text.split()}
         chosen = [line for line in self.lines if line.get("thread") == finding.thread or line["what"] == "fault"]
-        for line in chosen[-count:]:
-            yield json.dumps({key: value for key, value in line.items() if key != "text"})[:400]
+        named = [n for n, line in enumerate(chosen) if any(isinstance(v, str) and v in words for v in line.values())]
+        last = min(len(chosen), (named[-1] if named else len(chosen)) + count // 2)
+        for line in chosen[max(0, last - count) : last]:
+            yield json.dumps({key: value for key, value in line.items() if key != "text"})[:300]
 
     def _find(self, kind: str, thread: str, text: str) -> None:
         self._findings.append(Finding(kind, thread, text))
@@ -183,6 +186,10 @@ class Verifier:
         return self._known[thread, id]
 
     def _read_values(self, thread: str, id: str) -> dict[str, Any] | None:
+        if not self._profile(thread).is_delta:
+            stored = self._stored[thread]["", id].checkpoint["channel_values"]
+            named = {name: stored[name] for name in State.__annotations__ if name in stored}
+            return {"messages": [], "notes": [], **named}
         config = {"configurable": {"thread_id": thread, "checkpoint_ns": "", "checkpoint_id": id}}
         try:
             values: dict[str, Any] = self._graph(self._profile(thread)).get_state(config).values
