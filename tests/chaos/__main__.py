@@ -40,7 +40,7 @@ def main() -> int:
             number, broken = options.first, (0, 0)
             while counts.total() < options.faults and time.monotonic() - began < options.minutes * 60:
                 seed = f"{options.seed}.{number}"
-                epoch = Epoch(world, directory / f"epoch-{number}", seed, without=without, gap=options.gap, keeps=keeps)
+                epoch = Epoch(world, directory / f"epoch-{number}", seed, without=without, gap=options.gap)
                 epoch.run(min(options.epoch, options.faults - counts.total()))
                 cut, lost = world.proxy.broken()
                 epoch.counts.update({"cut": cut - broken[0], "lose": lost - broken[1]})
@@ -51,6 +51,8 @@ def main() -> int:
                     findings[finding.kind] += 1
                     if findings[finding.kind] <= _MOST_SHOWN:
                         _show(finding, epoch)
+                if not (keeps and epoch.findings):
+                    epoch.clear()
                 minutes = (time.monotonic() - began) / 60
                 _say(f"epoch {seed}: {counts.total()} faults in {minutes:.1f} min, {findings.total()} findings")
                 number += 1

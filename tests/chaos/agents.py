@@ -28,7 +28,8 @@ from langgraph_pgstate.tools import Backoff, Happened, current_execution
 
 from .journal import Journal
 
-# Tools, each with what its effect promises: at most once, exactly once, once by token, or at least once.
+# Tools, and a function that a node calls, each with what its effect promises: at most once, exactly once, once by
+# token, or at least once.
 PROMISES = {
     "pay": "most",
     "charge": "exactly",
@@ -38,8 +39,10 @@ PROMISES = {
     "post": "token",
     "search": "least",
     "flaky": "token",
+    "ship": "most",
 }
-DEEDS = ("say", "say", "edit", "tools", "tools", "tools", "send", "ask", "sub", "many")
+TOOLS = tuple(PROMISES)[:-1]
+DEEDS = ("say", "say", "edit", "tools", "tools", "tools", "send", "ask", "sub", "lasting", "many", "ship")
 _MOST_ASKED = 2
 
 
@@ -218,8 +221,7 @@ def build(profile: Profile, journal: Journal, outside: Outside, ledger: Any, *, 
     def below(compiled: Any) -> Any:
         def only_new(state: Any, found: Any) -> dict[str, Any]:
             known = {one.id for one in state["messages"]}
-            new = [one for one in found["messages"] if one.id not in known]
-            return {"messages": new, "notes": found["notes"][len(state["notes"]) :]}
+            return {"messages": [one for one in found["messages"] if one.id not in known], "notes": found["notes"][-1:]}
 
         def run(state: Any) -> dict[str, Any]:
             return only_new(state, compiled.invoke({"messages": state["messages"], "notes": state["notes"]}))
@@ -233,26 +235,29 @@ def build(profile: Profile, journal: Journal, outside: Outside, ledger: Any, *, 
     for node in (begin, say, edit, part, loop, model, finish):
         builder.add_node(node.__name__, node)
     builder.add_node("sub", below(lower.compile()))
+    builder.add_node("lasting", below(lower.compile(checkpointer=True)))
     if ledger is not None:
         wrap = {"awrap_tool_call" if is_async else "wrap_tool_call": ledger}
-        tools = make_tools(journal, outside, ledger, is_async=is_async)
+        tools, ship = make_tools(journal, outside, ledger, is_async=is_async)
+        builder.add_node("ship", ship)
         builder.add_node("tools", ToolNode(tools, handle_tool_errors=profile.hands_errors, **wrap))
         builder.add_edge("tools", "model")
     else:
+        builder.add_node("ship", say)
         builder.add_node("tools", say)
         builder.add_edge("tools", "finish")
     builder.add_edge(START, "begin")
-    builder.add_conditional_edges("begin", route, ["say", "edit", "part", "model", "loop", "sub"])
+    builder.add_conditional_edges("begin", route, ["say", "edit", "part", "model", "loop", "sub", "lasting", "ship"])
     builder.add_conditional_edges("loop", is_looped, ["loop", "finish"])
     builder.add_conditional_edges("model", has_called, ["tools", "finish"])
-    for node in ("say", "edit", "part", "sub"):
+    for node in ("say", "edit", "part", "sub", "lasting", "ship"):
         builder.add_edge(node, "finish")
     builder.add_edge("finish", END)
     return builder
 
 
-def make_tools(journal: Journal, outside: Outside, ledger: Any, *, is_async: bool) -> list[Any]:
-    """One tool for each policy, on a ledger."""
+def make_tools(journal: Journal, outside: Outside, ledger: Any, *, is_async: bool) -> tuple[list[Any], Any]:
+    """One tool for each policy, on a ledger, and a node that calls a function of it."""
 
     def enter() -> Any:
         me = current_execution()
@@ -299,9 +304,18 @@ def make_tools(journal: Journal, outside: Outside, ledger: Any, *, is_async: boo
     ledger.policy("post", **by_order, on_unknown="retry")
     ledger.policy("search", on_unknown="retry")
     ledger.policy("flaky", **by_order, on_unknown="retry", on_error="retry", retry=Backoff(3, 0.01))
-    functions: dict[str, Callable[..., Any]] = dict.fromkeys(PROMISES, aact if is_async else act)
+    functions: dict[str, Callable[..., Any]] = dict.fromkeys(TOOLS, aact if is_async else act)
     functions["book"] = abook if is_async else book
     functions["book"].__name__ = "book"
     functions["book"] = ledger.transactional(functions["book"])
     which = "coroutine" if is_async else "func"
-    return [StructuredTool.from_function(**{which: f}, name=n, description=n) for n, f in functions.items()]
+    tools = [StructuredTool.from_function(**{which: f}, name=n, description=n) for n, f in functions.items()]
+    shipped = ledger.once(aact if is_async else act, name="ship", **by_order)
+
+    def ship(state: Any) -> dict[str, Any]:
+        return _said(shipped(task_of(state)["turn"]))
+
+    async def aship(state: Any) -> dict[str, Any]:
+        return _said(await shipped(task_of(state)["turn"]))
+
+    return tools, aship if is_async else ship

@@ -7,6 +7,7 @@ import itertools
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -79,7 +80,6 @@ class Epoch:
         seed: Makes the plans of workers and faults.
         without: Kinds of faults that are left out.
         gap: Seconds between two faults, on average.
-        keeps: Whether the tables stay.
         threads: How many there are, beside forks and copies of them.
     """
 
@@ -91,7 +91,6 @@ class Epoch:
         *,
         without: tuple[str, ...] = (),
         gap: float = 0.25,
-        keeps: bool = False,
         threads: int = 10,
     ) -> None:
         directory.mkdir(parents=True)
@@ -99,7 +98,7 @@ class Epoch:
         self.findings: list[Finding] = []
         self.counts: Counter[str] = Counter()
         self.verifier: Verifier | None = None
-        self._world, self._without, self._gap, self._keeps = world, without, gap, keeps
+        self._world, self._without, self._gap = world, without, gap
         self._schema = "chaos_" + "".join(letter if letter.isalnum() else "_" for letter in seed.lower())
         self._draw = random.Random(f"{seed} faults")
         self._journal = Journal(directory, "injector")
@@ -142,8 +141,12 @@ class Epoch:
             self.verifier = Verifier(connection, self._schema, self.seed, self.directory)
             self.findings += self.verifier.verify()
             self._count()
-            if not self._keeps:
-                connection.execute(f"DROP SCHEMA {self._schema} CASCADE".encode())
+
+    def clear(self) -> None:
+        """Remove tables and journals."""
+        with psycopg.connect(self._world.direct, autocommit=True) as connection:
+            connection.execute(f"DROP SCHEMA {self._schema} CASCADE".encode())
+        shutil.rmtree(self.directory)
 
     # Workers
 

@@ -26,7 +26,7 @@ from langgraph_pgstate.db.port import run_blocking
 from langgraph_pgstate.errors import ToolOutcomeUnknownError
 from langgraph_pgstate.tools import ToolSettings
 
-from .agents import DEEDS, PROMISES, Outside, Profile, build, message_of
+from .agents import DEEDS, TOOLS, Outside, Profile, build, message_of
 from .journal import Journal, digest
 from .operators import Operator
 
@@ -205,7 +205,7 @@ class Worker:
 
     def _task(self) -> dict[str, Any]:
         turn = f"{self.spec.name}-{self.draw.getrandbits(32):08x}"
-        names = [self.draw.choice(list(PROMISES)) for _ in range(self.draw.randint(1, 3))]
+        names = [self.draw.choice(TOOLS) for _ in range(self.draw.randint(1, 3))]
         calls = [
             (name, f"{turn}.{name}" if self.draw.random() < 0.5 else f"{turn}.{n}") for n, name in enumerate(names)
         ]
