@@ -79,17 +79,15 @@ class Tries:
     """
 
     __slots__ = (
-        *(
-            "_count",
-            "_is_lent",
-            "_outage",
-            "_patience",
-            "_policy",
-            "_refusals",
-            "_schema",
-            "_violations",
-            "_waits_since",
-        ),
+        "_count",
+        "_is_lent",
+        "_outage",
+        "_patience",
+        "_policy",
+        "_refusals",
+        "_schema",
+        "_violations",
+        "_waits_since",
         "in_transaction",
     )
 
