@@ -33,7 +33,8 @@ def main() -> int:
     directory.mkdir(parents=True, exist_ok=True)
     directory.chmod(0o755)
     without = tuple(filter(None, options.without.split(",")))
-    began, counts, findings, tolerated = time.monotonic(), Counter[str](), Counter[str](), Counter[str]()
+    began, counts, findings = time.monotonic(), Counter[str](), Counter[str]()
+    compared, tolerated = Counter[str](), Counter[str]()
     keeps = options.keep is not None
     try:
         with open_world(directory, keeps=keeps) as world:
@@ -46,7 +47,9 @@ def main() -> int:
                 epoch.counts.update({"cut": cut - broken[0], "lose": lost - broken[1]})
                 broken = cut, lost
                 counts += epoch.counts
-                tolerated += epoch.verifier.tolerated if epoch.verifier else Counter()
+                assert epoch.verifier is not None
+                tolerated += epoch.verifier.tolerated
+                compared += epoch.verifier.compared
                 for finding in epoch.findings:
                     findings[finding.kind] += 1
                     if findings[finding.kind] <= _MOST_SHOWN:
@@ -65,6 +68,7 @@ def main() -> int:
     _say(
         f"{counts.total():7} faults in {minutes:.1f} minutes, {counts.total() / minutes:.0f} a minute; disk: {how}", ""
     )
+    _say(*(f"{count:7} {kind} compared" for kind, count in sorted(compared.items())), "")
     _say(*(f"{count:7} {kind}, as LangGraph has it" for kind, count in sorted(tolerated.items())))
     _say(*(f"{count:7} {kind}" for kind, count in sorted(findings.items())), f"{findings.total():7} findings")
     return 1 if findings else 0

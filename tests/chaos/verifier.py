@@ -41,10 +41,8 @@ _OF_LINES = ("terminate", "lose", "cut", "sever", "fast", "immediate", "disk", "
 # A statement of a process that was killed goes on in the server for a while.
 _LINGERS, _UNKNOWN_END = 5.0, 20.0
 _MOST_LEAVES = 6
-_OF_THREADS = (
-    *("checkpoints", "writes", "segments", "labels", "leases", "answers", "projections"),
-    *("runs", "spans", "tool_executions", "messages", "events", "journal"),
-)
+_OF_STATES = ("checkpoints", "writes", "segments", "labels", "projections", "messages")
+_OF_THREADS = (*_OF_STATES, "leases", "answers", "runs", "spans", "tool_executions", "events", "journal")
 
 Key = tuple[str, str, str]
 
@@ -87,6 +85,7 @@ class Verifier:
 
     Attributes:
         tolerated: What differs for a known reason outside of this package, by kind.
+        compared: How much was compared, by kind.
     """
 
     def __init__(self, connection: psycopg.Connection, schema: str, seed: str, directory: Path) -> None:
@@ -107,6 +106,7 @@ class Verifier:
         self._known: dict[tuple[str, str], dict[str, Any] | None] = {}
         self._findings: list[Finding] = []
         self.tolerated: Counter[str] = Counter()
+        self.compared: Counter[str] = Counter()
 
     def verify(self) -> list[Finding]:
         """Run all checks."""
@@ -229,6 +229,8 @@ class Verifier:
     def _checkpoints(self) -> None:
         """Every acknowledged checkpoint is there, unless an operation may have removed it, and equal."""
         acks = {_key(line): line for line in self._by["ack"]}
+        self.compared["acknowledged checkpoints"] = len(acks)
+        self.compared["stored checkpoints"] = sum(map(len, self._stored.values()))
         labels = {(line["thread"], line["id"]): line["at"] for line in self._by["labelled"]}
         for key, line in acks.items():
             thread, ns, id = key
@@ -249,12 +251,18 @@ class Verifier:
                 # One that a prune has taken is not named.
                 if _parent(one) != tried["parent"] and (_parent(one) or (ns, tried["parent"]) in stored):
                     self._find("parent differs", thread, f"{ns!r} {id}: {_parent(one)}, not {tried['parent']}")
-        for one in self._operations:
-            if one.op == "fork" and one.is_done:
-                _, id, target = one.line["args"]
+        for one in (one for one in self._operations if one.op in ("fork", "copy") and one.is_done):
+            source, target = one.line["args"][0], one.line["args"][-1]
+            expected = one.line["args"][1:2]
+            if one.op == "copy":
+                expected = [
+                    id for (thread, ns, id), line in acks.items() if thread == source and line["at"] < one.start
+                ]
+                expected = [id for id in expected if ("", id) in self._stored.get(source, {})]
+            for id in expected:
                 tried = {"thread": target, "ns": "", "id": id, "at": one.start, "run": None}
                 if ("", id) not in self._stored.get(target, {}) and not self._may_be_gone(tried, None):
-                    self._find("fork lost", target, f"{id} of {one.thread}")
+                    self._find(f"{one.op} incomplete", target, f"{id} of {source} is not there")
 
     def _may_be_gone(self, tried: Line, labelled_at: float | None) -> bool:
         thread = tried["thread"]
@@ -290,6 +298,7 @@ class Verifier:
             seen[line["thread"], line["id"]].setdefault(line["digest"], line)
         for (thread, id), digests in seen.items():
             if ("", id) in self._stored.get(thread, {}):
+                self.compared["returned states"] += 1
                 values = self._values(thread, id)
                 for wrong in digests.keys() - {digest(values)} if values is not None else ():
                     line = digests[wrong]
@@ -328,6 +337,7 @@ class Verifier:
             one = self._stored.get(thread, {}).get((ns, id))
             if one is None or any(self._operations_on(thread, "rollback", "delete")):
                 continue
+            self.compared["acknowledged writes"] += 1
             found = [(channel, value) for task, channel, value in one.pending_writes or () if task == line["task"]]
             missing = set(line["channels"]) & set(WRITES_IDX_MAP) - {channel for channel, _ in found}
             ordinary = [[channel, digest(value)] for channel, value in found if channel not in WRITES_IDX_MAP]
@@ -377,6 +387,7 @@ class Verifier:
                 if values is None:
                     continue
                 expected = [(one.id, one.text) for one in values.get("messages", ())]
+                self.compared["conversations"] += 1
                 said = self._state.messages.conversation(thread, checkpoint_id=leaf)
                 found = [(one.message_id, one.content) for one in said]
                 if expected != found and self._is_raced(thread, leaf):
@@ -400,6 +411,7 @@ class Verifier:
                 self._find("run goes on", thread, f"run {run} is running although all processes have ended")
         for line in self._by["run"]:
             thread, run, end = line["thread"], line["run"], ends.get(line["run"])
+            self.compared["runs"] += 1
             if not self._profile(thread).is_recorded or self._is_deleted_after(thread, line["at"]):
                 continue
             if any(one.line["run"] == run for one in self._operations_on(thread, "rollback")):
@@ -439,6 +451,7 @@ class Verifier:
         began = {}
         for line in self._by["enter"]:
             began.setdefault((line["thread"], line["tool"], line["key"]), line["at"])
+        self.compared["effects"] = counts.total()
         for action, count in counts.items():
             thread, tool, key = action
             if self._is_deleted_after(thread, began[action]):
@@ -517,15 +530,17 @@ class Verifier:
         for kind, query in checks.items():
             for thread, count in self._rows(query):
                 self._find(kind, thread, f"{count} rows")
+        for thread, status in self._rows("SELECT thread_id, status FROM {}.threads WHERE status = 'busy'"):
+            self._find("thread busy", thread, f"it is {status} although all processes have ended")
         last = {line["thread"]: line["at"] for line in self.lines if line["what"] in ("run", "end", "failed", "ack")}
         for one in self._operations:
-            if one.op == "delete" and one.is_done and one.start > last.get(one.thread, 0):
-                later = (
-                    x
-                    for x in self._operations
-                    if x.start > one.start and one.thread in (x.thread, *x.line.get("args", ()))
-                )
-                for table in _OF_THREADS if not any(later) else ():
+            again = (x for x in self._operations if x.end > one.start and x.op in ("revive", "fork", "copy", "delete"))
+            is_last = not any(x is not one and one.thread in (x.thread, *x.line["args"]) for x in again)
+            if one.op == "delete" and one.is_done and is_last:
+                # A tombstone refuses what runs still write.
+                is_quiet = one.start > last.get(one.thread, 0)
+                is_refused = self._profile(one.thread).guard is not None
+                for table in _OF_THREADS if is_quiet else _OF_STATES if is_refused else ():
                     rows = self._rows(f"SELECT count(*) FROM {{}}.{table} WHERE thread_id = %s", one.thread)
                     if rows[0][0]:
                         self._find("deletion incomplete", one.thread, f"{rows[0][0]} rows in {table}")

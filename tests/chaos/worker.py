@@ -412,53 +412,53 @@ def told_of(error: BaseException) -> dict[str, Any]:
 
 def _note_puts(kind: type, prefix: str, journal: Journal) -> None:
     """Have a saver's class note each checkpoint and each task's writes before and after they are stored."""
-    put, put_writes = getattr(kind, f"{prefix}put"), getattr(kind, f"{prefix}put_writes")
 
-    def trying(config: Any, checkpoint: Any, metadata: Any) -> dict[str, Any]:
+    def place(config: Any, id: str) -> dict[str, Any]:
         names = config["configurable"]
-        line = {"thread": names["thread_id"], "ns": names.get("checkpoint_ns", ""), "id": checkpoint["id"]}
-        more = {"parent": names.get("checkpoint_id"), "digest": digest(checkpoint["channel_values"])}
-        journal.note("try", **line, **more, run=(config.get("metadata") or {}).get("run_id"), step=metadata["step"])
+        return {"thread": names["thread_id"], "ns": names.get("checkpoint_ns", ""), "id": id}
+
+    def run_of(config: Any) -> str | None:
+        return (config.get("metadata") or {}).get("run_id")
+
+    def putting(config: Any, checkpoint: Any, metadata: Any, versions: Any) -> dict[str, Any]:
+        line = place(config, checkpoint["id"])
+        parent, values = config["configurable"].get("checkpoint_id"), digest(checkpoint["channel_values"])
+        journal.note("try", **line, parent=parent, digest=values, run=run_of(config), step=metadata["step"])
         journal.point("before a put")
         return line
 
-    def writing(config: Any, writes: Any, task_id: str) -> dict[str, Any]:
-        names = config["configurable"]
-        line = {"thread": names["thread_id"], "ns": names.get("checkpoint_ns", ""), "id": names["checkpoint_id"]}
-        more = {"task": task_id, "run": (config.get("metadata") or {}).get("run_id")}
-        journal.note("write", **line, **more, writes=[(channel, digest(value)) for channel, value in writes])
+    def writing(config: Any, writes: Any, task_id: str, task_path: str = "") -> dict[str, Any]:
+        line = {**place(config, config["configurable"]["checkpoint_id"]), "task": task_id}
+        digests = [(channel, digest(value)) for channel, value in writes]
+        journal.note("write", **line, run=run_of(config), writes=digests)
         journal.point("before writes")
-        return {**line, "task": task_id, "channels": [channel for channel, _ in writes]}
+        return {**line, "channels": [channel for channel, _ in writes]}
 
-    if prefix:
-
-        async def aput(self: Any, config: Any, checkpoint: Any, metadata: Any, versions: Any) -> Any:
-            line = trying(config, checkpoint, metadata)
-            answer = await put(self, config, checkpoint, metadata, versions)
-            journal.note("ack", **line)
-            journal.point("after a put")
-            return answer
-
-        async def aput_writes(self: Any, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
-            line = writing(config, writes, task_id)
-            await put_writes(self, config, writes, task_id, task_path)
-            journal.note("written", **line)
-            journal.point("after writes")
-
-        kind.aput, kind.aput_writes = aput, aput_writes  # type: ignore[attr-defined]
-        return
-
-    def blocking_put(self: Any, config: Any, checkpoint: Any, metadata: Any, versions: Any) -> Any:
-        line = trying(config, checkpoint, metadata)
-        answer = put(self, config, checkpoint, metadata, versions)
+    def has_put(line: dict[str, Any]) -> None:
         journal.note("ack", **line)
         journal.point("after a put")
-        return answer
 
-    def blocking_put_writes(self: Any, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
-        line = writing(config, writes, task_id)
-        put_writes(self, config, writes, task_id, task_path)
+    def has_written(line: dict[str, Any]) -> None:
         journal.note("written", **line)
         journal.point("after writes")
 
-    kind.put, kind.put_writes = blocking_put, blocking_put_writes  # type: ignore[attr-defined]
+    for name, before, after in (("put", putting, has_put), ("put_writes", writing, has_written)):
+        setattr(kind, prefix + name, _between(getattr(kind, prefix + name), before, after))
+
+
+def _between(method: Any, before: Callable[..., Any], after: Callable[[Any], None]) -> Any:
+    """The method, with something done before it and, when it has answered, after it."""
+
+    def blocking(self: Any, *args: Any) -> Any:
+        line = before(*args)
+        answer = method(self, *args)
+        after(line)
+        return answer
+
+    async def suspending(self: Any, *args: Any) -> Any:
+        line = before(*args)
+        answer = await method(self, *args)
+        after(line)
+        return answer
+
+    return suspending if inspect.iscoroutinefunction(method) else blocking
