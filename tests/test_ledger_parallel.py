@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -16,9 +17,13 @@ from langgraph.prebuilt import ToolNode
 from support_ledger import LEDGERS, Bench, Line, agent_graph, ask, calls, open_bench, open_on_line, thread, tool_of
 from test_ledger import CHARGE, Till, rows, run_and_lose
 
-from langgraph_pgstate import RetryPolicy
+from langgraph_pgstate import PGStateSaver, RetryPolicy
+from langgraph_pgstate.db.port import run_blocking
+from langgraph_pgstate.db.ports import BlockingPort
 from langgraph_pgstate.errors import ToolFailedError
 from langgraph_pgstate.operations import tool_executions
+from langgraph_pgstate.operations.tool_executions import Intent
+from langgraph_pgstate.sql import queries
 
 CALLS = 6
 
@@ -76,6 +81,33 @@ async def test_an_intent_whose_confirmation_is_lost_is_under_way(
         answers = await asyncio.gather(first, second)
     assert till.charged == ["o1"]
     assert {answer["messages"][2].content for answer in answers} == {"charged o1"}
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_intent_confirmed_after_its_time_is_alive_again(
+    is_first: bool, saver: PGStateSaver, connection: psycopg.Connection
+) -> None:
+    """An intent that is sent again was stored the first time: others could take it over before its tool is run."""
+    port, named, schema = BlockingPort(connection), queries(saver.schema), saver.schema
+    intent = Intent("t", "key", None, "mine", "charge", "{}")
+
+    def send() -> int:
+        if is_first:
+            return run_blocking(tool_executions.begin(port, named, intent, "me", 15.0))[0]
+        return run_blocking(tool_executions.take_over(port, named, intent, seen, "me", 15.0, is_gone=True, answers=0))
+
+    if not is_first:
+        other = replace(intent, intent_id="other")
+        run_blocking(tool_executions.begin(port, named, other, "other", 15.0))
+        found = run_blocking(tool_executions.get(port, named, "t", "key"))
+        assert found is not None
+        seen = found
+    attempt = send()
+    connection.execute(f"UPDATE {schema}.tool_executions SET alive_until = now() - interval '1 s'")
+    assert send() == attempt == (1 if is_first else 2)
+    assert rows(connection, schema, "alive_until > now()") == [(True,)]
+    connection.execute(f"UPDATE {schema}.tool_executions SET intent_id = 'theirs', alive_until = now()")
+    assert send() == 0
 
 
 # Between reading what is on record and deciding about it
