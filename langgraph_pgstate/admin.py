@@ -17,7 +17,7 @@ from langgraph_pgstate.db.database import DEFAULT_PREPARE_THRESHOLD, Database
 from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, DatabaseError, PGStateError
-from langgraph_pgstate.operations import integrity, transfer, transfer_langgraph, upcasting
+from langgraph_pgstate.operations import conversations, integrity, transfer, transfer_langgraph, upcasting
 from langgraph_pgstate.operations import schema as schemas
 from langgraph_pgstate.operations.addresses import thread_id_of, thread_ids_of
 from langgraph_pgstate.operations.transfer_langgraph import LangGraphStore
@@ -139,6 +139,8 @@ class Admin:
     ) -> CheckReport:
         """Re-read every checkpoint, follow its references, and name what is broken. Reads only, page by page.
 
+        The recorded messages of each checkpoint are compared with those of its state.
+
         Args:
             thread_id: One thread; all of them when left out.
             deep: Decode every value, too, through the serializer.
@@ -151,13 +153,15 @@ class Admin:
             SchemaMissingError: If `setup` was never run.
             UnavailableError: If the server does not answer.
         """
-        codec = ValueCodec(self._serde, refuse_unsafe=False) if deep else None
+        reader = ValueCodec(self._serde, refuse_unsafe=False)
+        codec = reader if deep else None
         self._database.run(schemas.check_version, self._queries)
         report = CheckReport()
         given = None if thread_id is None else [thread_id_of(thread_id)]
         total = len(given) if given else self._database.run(integrity.count_threads, self._queries)
         for id in given or self._threads(self._database, integrity.next_threads, self._queries):
             report += self._database.run(integrity.check_thread, self._queries, codec, id)
+            report.problems += self._database.run(conversations.compare_thread, self._queries, reader, id)
             if progress:
                 progress(Progress(report.threads, total, report.checkpoints, id))
         return report
@@ -219,7 +223,8 @@ class Admin:
 
         Thread by thread in the order of their ids, in transactions of at most a few dozen checkpoints. Stopped at any
         point and started again it goes on where it was: what is there and equal is skipped. A further run brings over
-        what the old application has written since. Values are carried over as bytes; no object of theirs is built.
+        what the old application has written since. Values are carried over as bytes; no object of theirs is built, but
+        of messages, which are recorded as `backfill` does.
 
         Args:
             source_dsn: The database of the old application; may be the same one.
@@ -241,16 +246,19 @@ class Admin:
         self._database.run(schemas.check_version, self._queries)
         with Database.open(source_dsn, schema=source_schema, pool=False, prepare_threshold=None) as source:
             source.run(transfer_langgraph.check_tables, theirs)
+            reader = ValueCodec(self._serde, refuse_unsafe=False)
 
             async def copy(target_port: Port, source_port: Port, thread_id: str) -> TransferReport:
                 await upcasting.refuse_evolved(target_port, self._queries, thread_id)
-                return await transfer.transfer_thread(
+                report = await transfer.transfer_thread(
                     LangGraphStore(source_port, theirs, thread_id),
                     PGStateStore(target_port, self._queries, self._codec, thread_id),
                     thread_id,
                     overwrite=overwrite,
                     verify=verify,
                 )
+                await conversations.backfill_thread(target_port, self._queries, reader, thread_id)
+                return report
 
             if thread_ids is None:
                 total = source.run(transfer_langgraph.count_threads, theirs)

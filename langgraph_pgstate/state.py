@@ -28,6 +28,7 @@ from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.events import AsyncEvents, Events
 from langgraph_pgstate.leases import AsyncLeases, Leases
 from langgraph_pgstate.messages import AsyncMessages, Messages
+from langgraph_pgstate.operations import conversations, integrity
 from langgraph_pgstate.operations.addresses import configurable_of, thread_id_of
 from langgraph_pgstate.operations.companions import Companion, Companions
 from langgraph_pgstate.operations.expiry import ExpiryKeeper
@@ -54,7 +55,7 @@ from langgraph_pgstate.spans import AsyncSpans, Spans
 from langgraph_pgstate.sql import Queries, queries
 from langgraph_pgstate.threads import AsyncThreads, Threads
 from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger, ToolPolicy, ToolSettings
-from langgraph_pgstate.types import MaintenanceReport
+from langgraph_pgstate.types import BackfillReport, MaintenanceReport, Progress
 
 G = TypeVar("G")
 T = TypeVar("T")
@@ -413,6 +414,32 @@ class PGState(_State):
         report = self._recorder.maintain(months=months, drop_older_than=drop_older_than)
         return replace(report, expired=self.threads.sweep())
 
+    def backfill(
+        self, thread_ids: Sequence[str] | None = None, *, progress: Callable[[Progress], None] | None = None
+    ) -> BackfillReport:
+        """Record what threads hold that were written without a recorder: their messages, and who waits for people.
+
+        Thread by thread and page by page, in small transactions; safe to repeat, to stop, and while runs go on. What
+        is recorded and equal to the state stays as it is. Runs, spans and events cannot be made up for.
+
+        Args:
+            thread_ids: Only these threads.
+            progress: Called after each thread.
+        """
+        run, report = self._database.run, BackfillReport()
+        given = None if thread_ids is None else [*dict.fromkeys(map(thread_id_of, thread_ids))]
+        total = run(integrity.count_threads, self._queries) if given is None else len(given)
+        after = ""
+        while ids := run(integrity.next_threads, self._queries, after) if given is None else given:
+            for id in ids:
+                report += run(conversations.backfill_thread, self._queries, self._codec.lenient(), id)
+                if progress is not None:
+                    progress(Progress(report.threads, total, report.checkpoints, id))
+            if given is not None:
+                break
+            after = ids[-1]
+        return report
+
     def flush(self) -> None:
         """Write what still waits of the record."""
         self._recorder.flush()
@@ -611,6 +638,24 @@ class AsyncPGState(_State):
         """Async twin of `PGState.maintain`."""
         report = await self._recorder.maintain(months=months, drop_older_than=drop_older_than)
         return replace(report, expired=await self.threads.sweep())
+
+    async def backfill(
+        self, thread_ids: Sequence[str] | None = None, *, progress: Callable[[Progress], None] | None = None
+    ) -> BackfillReport:
+        """Async twin of `PGState.backfill`."""
+        run, report = self._database.run, BackfillReport()
+        given = None if thread_ids is None else [*dict.fromkeys(map(thread_id_of, thread_ids))]
+        total = await run(integrity.count_threads, self._queries) if given is None else len(given)
+        after = ""
+        while ids := await run(integrity.next_threads, self._queries, after) if given is None else given:
+            for id in ids:
+                report += await run(conversations.backfill_thread, self._queries, self._codec.lenient(), id)
+                if progress is not None:
+                    progress(Progress(report.threads, total, report.checkpoints, id))
+            if given is not None:
+                break
+            after = ids[-1]
+        return report
 
     async def flush(self) -> None:
         """Async twin of `PGState.flush`."""

@@ -739,6 +739,37 @@ class CheckReport:
         )
 
 
+@dataclass(slots=True)
+class BackfillReport:
+    """What `backfill` recorded of threads that were written without a recorder.
+
+    Attributes:
+        threads: Threads visited.
+        checkpoints: Checkpoints compared.
+        filled: Checkpoints whose messages were recorded, or recorded anew.
+        messages: Messages that were missing at their checkpoint.
+        statuses: Threads whose status changed.
+        problems: What could not be decoded.
+    """
+
+    threads: int = 0
+    checkpoints: int = 0
+    filled: int = 0
+    messages: int = 0
+    statuses: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+    def __add__(self, other: BackfillReport) -> BackfillReport:
+        return BackfillReport(
+            self.threads + other.threads,
+            self.checkpoints + other.checkpoints,
+            self.filled + other.filled,
+            self.messages + other.messages,
+            self.statuses + other.statuses,
+            self.problems + other.problems,
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """How far a job over many threads has come.

@@ -361,6 +361,10 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "reading_spans.get_tree": lambda bench: ("t", "run"),
     "reading_spans.get_provenance": lambda bench: (Address("t", "", None),),
     "reading_messages.get_conversation": lambda bench: (request_conversation("t", "messages", None, None, None),),
+    "reading_messages.last_changes": lambda bench: ("t", None),
+    "conversations.compare_thread": lambda bench: (bench.codec, "t"),
+    "conversations.backfill_thread": lambda bench: (bench.codec, "t"),
+    "releasing.release_messages": lambda bench: ("t", [bench.address.checkpoint_id]),
     "reading_messages.search_messages": lambda bench: (request_search("words"),),
     "reading_events.list_events": lambda bench: (request_events("t", None, None, 10, None),),
     "reading_events.count_handoffs": lambda bench: (request_handoffs(None, None, 10),),
@@ -447,6 +451,8 @@ def test_every_operation_of_the_saver_is_called_here() -> None:
         "differences",
         "guards",
         "leases",
+        "conversations",
+        "releasing",
     }
     rooms |= {f"reading_{noun}" for noun in ("threads", "runs", "spans", "messages", "events")} | {"tool_executions"}
     public = {name for name in operation_functions() if name.split(".")[0] in rooms and "._" not in name}

@@ -19,6 +19,7 @@ from support_record import Record, at
 
 from langgraph_pgstate import PGState
 from langgraph_pgstate.admin import Admin
+from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.operations.messages import message_row
 from langgraph_pgstate.settings import RecorderSettings
 
@@ -77,8 +78,10 @@ def state(dsn: str, schema: str) -> Iterator[PGState]:
 
 
 def assert_equal(state: PGState, connection: psycopg.Connection, *thread_ids: str) -> None:
-    """The record of each thread is that of its states."""
+    """The record of each thread is that of its states, and a check says so."""
+    admin = Admin(Database(connection, schema=state.saver.schema))
     for thread_id in thread_ids:
+        assert admin.check(thread_id).problems == []
         found = stored(state, thread_id)
         for checkpoint_id, messages in found.items():
             assert recorded(state, thread_id, checkpoint_id) == said_in(messages), checkpoint_id
@@ -257,13 +260,14 @@ class Conversations(RuleBasedStateMachine):
 
     dsn: str
     schema: str
+    is_second_recorded = True
     numbers = itertools.count()
 
     def __init__(self) -> None:
         super().__init__()
         self.connection = psycopg.connect(self.dsn, autocommit=True)
-        self.states = [PGState.open(self.dsn, schema=self.schema, recording=IDLE, pool=2) for _ in range(2)]
-        self.processes = [state.__enter__() for state in self.states]
+        self.states: list[Any] = [None, None]
+        self.processes: list[PGState] = [self.start(0), self.start(1)]
         number = next(self.numbers)
         self.threads = [f"{number}"]
         self.ids = itertools.count()
@@ -273,6 +277,13 @@ class Conversations(RuleBasedStateMachine):
         for state in self.states:
             state.__exit__(None, None, None)
         self.connection.close()
+
+    def start(self, process: int) -> PGState:
+        self.states[process] = PGState.open(self.dsn, schema=self.schema, recording=IDLE, pool=2)
+        state: PGState = self.states[process].__enter__()
+        if process and not self.is_second_recorded:
+            state.saver._companion = None
+        return state
 
     @initialize()
     def begin(self) -> None:
@@ -337,8 +348,7 @@ class Conversations(RuleBasedStateMachine):
     def restart(self, process: int) -> None:
         """A process that remembers nothing takes its place."""
         self.states[process].__exit__(None, None, None)
-        self.states[process] = PGState.open(self.dsn, schema=self.schema, recording=IDLE, pool=2)
-        self.processes[process] = self.states[process].__enter__()
+        self.processes[process] = self.start(process)
 
     @rule(process=st.integers(0, 1), thread=st.integers(0, 9), back=st.integers(0, 5))
     def label(self, process: int, thread: int, back: int) -> None:
@@ -372,20 +382,29 @@ class Conversations(RuleBasedStateMachine):
     def compare(self, process: int) -> None:
         # What the other process has noted is in the journal: moved as by anybody who comes later.
         self.processes[process].recorder().recover()
+        if not self.is_second_recorded:
+            self.processes[process].backfill(self.threads)
+            again = self.processes[process].backfill(self.threads)
+            assert (again.filled, again.messages, again.problems) == (0, 0, [])
         assert_equal(self.processes[process], self.connection, *self.threads)
 
 
-def test_no_sequence_of_operations_parts_the_record_from_the_states(dsn: str, schema: str) -> None:
-    with PGState.open(dsn, schema=schema) as state:
-        state.setup()
-    machine = type("Machine", (Conversations,), {"dsn": dsn, "schema": schema})
+@pytest.mark.parametrize("examples", [5, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("is_second_recorded", [True, False], ids=["recorded", "backfilled"])
+def test_no_sequence_of_operations_parts_the_record_from_the_states(
+    is_second_recorded: bool, examples: int, dsn: str, schema: str
+) -> None:
+    """Both processes record what they do, or one does not and what it did is made up for."""
+    known = {"dsn": dsn, "schema": schema, "is_second_recorded": is_second_recorded}
+    machine = type("Machine", (Conversations,), known)
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=15,
+            max_examples=examples,
             stateful_step_count=25,
             deadline=None,
-            derandomize=True,
+            derandomize=examples < 100,
+            database=None,
             suppress_health_check=list(HealthCheck),
             # To make a failing example smaller takes minutes.
             phases=[Phase.generate],

@@ -142,6 +142,7 @@ def test_query_names_are_unique_over_all_files() -> None:
         "list_threads": ["of_user", "of_tenant", "with_status"],
         "search_messages": ["of_thread"],
         "list_runs": ["of_thread", "with_status", "failed"],
+        "find_present": ["held"],
     }
     assert sorted([*found, *(f"{name}_{each}" for name, ones in variants.items() for each in ones)]) == NAMES
 

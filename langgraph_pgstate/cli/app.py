@@ -271,6 +271,7 @@ for _command in (
     evolve.waiting,
     evolve.answer,
     evolve.upcast,
+    evolve.backfill,
 ):
     app.command()(_command)
 

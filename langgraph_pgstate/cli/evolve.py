@@ -21,6 +21,7 @@ from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 from langgraph_pgstate.operations import schema as schemas
 from langgraph_pgstate.sql import queries
+from langgraph_pgstate.state import PGState
 from langgraph_pgstate.threads import Threads
 from langgraph_pgstate.types import Progress, UpcastReport
 
@@ -130,6 +131,36 @@ def upcast(
         )
     _print_upcast(report, to)
     if report.problems:
+        raise typer.Exit(1)
+
+
+def backfill(
+    ctx: typer.Context,
+    thread: Annotated[list[str] | None, typer.Option(metavar="ID", help="Only this thread; repeatable.")] = None,
+) -> None:
+    """Record the messages of threads that were written without the recorder; can be stopped and run again."""
+    target: Target = ctx.obj
+    with target.open() as dsn, PGState.open(dsn, schema=target.schema, pool=False) as state, progress_bar() as bar:
+        for id in thread or ():
+            if state.threads.get(id) is None:
+                raise NotFoundError(f"there is no thread {id!r} in schema {target.schema}")
+        task = bar.add_task("reading threads", total=None)
+
+        def advance(progress: Progress) -> None:
+            bar.update(task, completed=progress.threads, total=progress.total)
+
+        report = state.backfill(thread or None, progress=advance)
+    console.print(
+        f"read {count(report.threads, 'thread')}, {count(report.checkpoints, 'checkpoint')}: recorded "
+        f"{count(report.messages, 'message')} at {count(report.filled, 'checkpoint')}, and how "
+        f"{count(report.statuses, 'thread')} stand{'s' if report.statuses == 1 else ''}"
+    )
+    if report.problems:
+        console.print(
+            f"[bold red]{count(len(report.problems), 'checkpoint')} could not be read; see `pgstate check`:[/]"
+        )
+        for problem in report.problems:
+            console.print(f"  {escape(problem.where)}: {escape(problem.why)}")
         raise typer.Exit(1)
 
 

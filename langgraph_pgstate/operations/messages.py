@@ -191,8 +191,13 @@ def _text_of(content: Any) -> str | None:
     return "\n".join(parts) if parts else None
 
 
+def may_hold_messages(channel: str) -> bool:
+    """Return whether a channel is one of the application's, whose messages are recorded."""
+    return not channel.startswith(_OWN_CHANNELS) or channel in _STATE_CHANNELS
+
+
 def _is_of_messages(change: ListChange) -> bool:
-    if change.channel.startswith(_OWN_CHANNELS) and change.channel not in _STATE_CHANNELS:
+    if not may_hold_messages(change.channel):
         return False
     if not change.value:
         # Whatever it held is gone; if that were no messages, none are found.

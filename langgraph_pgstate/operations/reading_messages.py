@@ -76,15 +76,15 @@ async def get_conversation(port: Port, queries: Queries, question: ConversationQ
         NotFoundError: If the named checkpoint does not exist.
     """
     key = {"thread_id": question.thread_id, "checkpoint_id": question.checkpoint_id}
-    rows = await port.fetch(queries.get_message_outline, {**key, "channel": question.channel})
-    if not rows and question.checkpoint_id is not None and not (await port.fetch(queries.has_checkpoint, key))[0][0]:
+    found = await last_changes(port, queries, question.thread_id, question.checkpoint_id, question.channel)
+    if not found and question.checkpoint_id is not None and not (await port.fetch(queries.has_checkpoint, key))[0][0]:
         raise NotFoundError(f"there is no checkpoint {question.checkpoint_id!r} of thread {question.thread_id!r}")
-    changes = of_one_channel([Change(*row) for row in rows])
+    changes = of_one_channel(found)
     present = [change for change in changes if change.change != "removed"]
     chosen = window(present, question.last, question.max_tokens)
     if not chosen:
         return ()
-    found = await port.fetch(
+    rows = await port.fetch(
         queries.get_messages,
         {
             "thread_id": question.thread_id,
@@ -93,7 +93,15 @@ async def get_conversation(port: Port, queries: Queries, question: ConversationQ
             "channel": chosen[0].channel,
         },
     )
-    return tuple(Message(*row) for row in found)
+    return tuple(Message(*row) for row in rows)
+
+
+async def last_changes(
+    port: Port, queries: Queries, thread_id: str, checkpoint_id: str | None, channel: str | None = None
+) -> list[Change]:
+    """Return the last change of each message of a branch, or of one channel, in the channel's order. One round trip."""
+    key = {"thread_id": thread_id, "checkpoint_id": checkpoint_id, "channel": channel}
+    return [Change(*row) for row in await port.fetch(queries.get_message_outline, key)]
 
 
 def of_one_channel(changes: Sequence[Change]) -> Sequence[Change]:

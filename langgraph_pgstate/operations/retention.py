@@ -20,8 +20,8 @@ from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError
 from langgraph_pgstate.operations import journal, orphans
 from langgraph_pgstate.operations.addresses import thread_ids_of
-from langgraph_pgstate.operations.conversations import release_messages
 from langgraph_pgstate.operations.reading import is_old_format, states_to_manifests
+from langgraph_pgstate.operations.releasing import release_messages
 from langgraph_pgstate.operations.threads import delete_thread
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import PruneResult

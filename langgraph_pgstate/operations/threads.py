@@ -9,8 +9,8 @@ from datetime import timedelta
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations import journal
-from langgraph_pgstate.operations.conversations import release_messages
 from langgraph_pgstate.operations.guards import leave_tombstone, refuse_deleted
+from langgraph_pgstate.operations.releasing import release_messages
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import PruneResult
 

@@ -188,8 +188,6 @@ FROM changes c CROSS JOIN head LEFT JOIN LATERAL (
 ON CONFLICT (thread_id, message_id, checkpoint_id, channel) DO UPDATE SET
     position = excluded.position,
     change = excluded.change,
-    created_at = excluded.created_at,
-    run_id = excluded.run_id,
     role = excluded.role,
     agent = excluded.agent,
     content = excluded.content,
