@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # A worker more than most machines have cores, for tests also wait; each has a server of its own. On a server that was
 # named they would get in each other's way.
-PYTEST := $(BIN)/python -m pytest $(if $(PGSTATE_TEST_DSN),,-n 3 --dist worksteal)
+WORKERS := $(if $(PGSTATE_TEST_DSN),,-n 3 --dist worksteal)
+PYTEST := $(BIN)/python -m pytest $(WORKERS)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo studio test test-all test-versions chaos check lint bench bench-quick clean
@@ -31,7 +32,8 @@ test: $(STAMP) ## Run the tests on the embedded PostgreSQL, or on PGSTATE_TEST_D
 test-all: $(STAMP) ## Run the tests, the slow ones included
 	@$(PYTEST) -m ''
 
-test-versions: $(STAMP) ## Run the tests on PostgreSQL 16, and on Debian's 15 where it is installed
+test-versions: $(STAMP) ## Run the tests on PostgreSQL 16 and 15, and some with the lowest versions of all dependencies
+	@$(BIN)/python tests/run_lowest.py $(WORKERS)
 	@PGSTATE_TEST_VERSION=16 $(PYTEST) -m 'not slow and not once'
 	@if test -d /usr/lib/postgresql/15; then PGSTATE_TEST_VERSION=15 $(PYTEST) -m 'not slow and not once'; fi
 

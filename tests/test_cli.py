@@ -26,6 +26,8 @@ from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.settings import age
 from langgraph_pgstate.sql import migrations
 
+pytestmark = pytest.mark.smoke
+
 Run = Any
 
 
@@ -187,7 +189,7 @@ def test_prune_needs_a_rule_and_asks_before_it_deletes_everything(run: Run, conv
         (["--schema", "no name", "prune", "--strategy", "delete"], 1, "must be a lower-case"),
         (["--schema", "nobodys", "prune", "--strategy", "delete"], 1, "setup"),
         (["--dsn", "host=/nowhere", "prune", "--strategy", "delete"], 1, "/nowhere"),
-        (["migrate", "--to", "-1"], 2, "than or equal to 0"),
+        (["migrate", "--to", "-1"], 2, "Invalid value for '--to'"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_asked(

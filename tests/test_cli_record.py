@@ -15,6 +15,8 @@ from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.cli.app import app
 from langgraph_pgstate.cli.record import _money, _seconds
 
+pytestmark = pytest.mark.smoke
+
 Run = Any
 # Times in a record are seconds after its epoch; this one is of the last hour.
 NOW = (datetime.now(UTC) - EPOCH).total_seconds() - 1800

@@ -16,6 +16,8 @@ from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.cli import output
 from langgraph_pgstate.cli.app import app
 
+pytestmark = pytest.mark.smoke
+
 WIDTH = 80
 THREAD, WAITING, RUN, USER, AGENT = (str(UUID(int=2**127 + number)) for number in range(5))
 LABELS: dict[str, Any] = {"agent": AGENT, "tenant_id": f"tenant-{USER}", "user_id": USER}

@@ -46,7 +46,7 @@ from langgraph_pgstate.errors import CorruptStateError, SerializationError, Unre
 SLOW = JsonPlusSerializer(allowed_msgpack_modules=True)
 CODEC = ValueCodec(SLOW)
 
-pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+pytestmark = [pytest.mark.smoke, pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")]
 
 QUICK = settings(
     max_examples=250, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)

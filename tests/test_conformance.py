@@ -10,6 +10,8 @@ from langgraph.checkpoint.conformance import checkpointer_test, validate
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 
+pytestmark = pytest.mark.smoke
+
 
 @pytest.mark.parametrize("colour", [PGStateSaver, AsyncPGStateSaver])
 async def test_passes_the_official_suite(colour: type, dsn: str, schema: str) -> None:

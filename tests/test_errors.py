@@ -30,6 +30,8 @@ from langgraph_pgstate.errors import (
 )
 from langgraph_pgstate.operations.asking import json_of
 
+pytestmark = pytest.mark.smoke
+
 
 def classes() -> list[type[PGStateError]]:
     found = [one for _, one in inspect.getmembers(errors, inspect.isclass) if issubclass(one, PGStateError)]

@@ -32,6 +32,8 @@ from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.codec import frames
 from langgraph_pgstate.errors import ConfigurationError, SerializationError, UnsafeTypeError
 
+pytestmark = pytest.mark.smoke
+
 
 class Mood(StrEnum):
     CALM = "calm"

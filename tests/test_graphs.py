@@ -25,6 +25,8 @@ from support import COLOURS, open_saver, wait_until
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import UnsafeTypeError
 
+pytestmark = pytest.mark.smoke
+
 THREAD: Any = {"configurable": {"thread_id": "t"}}
 Make = Callable[[Any], Any]
 

@@ -32,6 +32,8 @@ from langgraph_pgstate.operations.tool_executions import Intent, Outcome, Record
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.tools import Backoff, Happened, ToolPolicy, ToolSettings, current_execution, flow
 
+pytestmark = pytest.mark.smoke
+
 
 @pytest.fixture(params=LEDGERS, ids=lambda colour: colour.__name__)
 async def bench(request: pytest.FixtureRequest, dsn: str, schema: str) -> AsyncIterator[Bench]:

@@ -16,6 +16,8 @@ from typer.testing import CliRunner
 from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver
 from langgraph_pgstate.cli.app import app
 
+pytestmark = pytest.mark.smoke
+
 
 @pytest.fixture(params=COLOURS)
 async def saver(request: pytest.FixtureRequest, dsn: str, schema: str) -> AsyncIterator[Any]:

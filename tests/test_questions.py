@@ -21,6 +21,8 @@ from langgraph_pgstate.operations.asking import decode_cursor, encode_cursor
 from langgraph_pgstate.operations.reading_spans import build_tree
 from langgraph_pgstate.types import Span
 
+pytestmark = pytest.mark.smoke
+
 
 @pytest.fixture
 def record(connection: psycopg.Connection, saver: PGStateSaver) -> Record:

@@ -25,6 +25,8 @@ from langgraph_pgstate.prices import Prices
 from langgraph_pgstate.recorder import AsyncRecorder, Recorder
 from langgraph_pgstate.settings import RecorderSettings
 
+pytestmark = pytest.mark.smoke
+
 Connection = psycopg.Connection
 
 

@@ -20,6 +20,8 @@ from test_architecture import methods, parameters
 from langgraph_pgstate import AsyncPGState, PGState, ThreadKeys
 from langgraph_pgstate.errors import ConfigurationError
 
+pytestmark = pytest.mark.smoke
+
 COLOURS = [PGState, AsyncPGState]
 
 

@@ -25,6 +25,8 @@ from langgraph_pgstate.errors import ConflictError, DatabaseError, SchemaMissing
 from langgraph_pgstate.settings import RetryPolicy
 from langgraph_pgstate.sql import NamedQuery
 
+pytestmark = pytest.mark.smoke
+
 ONCE = RetryPolicy(attempts=1)
 
 
