@@ -12,7 +12,7 @@ import sys
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from langgraph_pgstate import AsyncPGState, AsyncPGStateSaver, PGState, PGStateSaver
 from langgraph_pgstate.db.port import run_blocking
-from langgraph_pgstate.errors import ToolOutcomeUnknownError
+from langgraph_pgstate.errors import AlreadyAnsweredError, NotFoundError, ToolOutcomeUnknownError
 from langgraph_pgstate.tools import ToolSettings
 
 from .agents import DEEDS, TOOLS, Outside, Profile, build, message_of
@@ -231,7 +231,9 @@ class Worker:
             if profile.is_recorded and self.draw.random() < 0.5:
                 threads = self.state(profile.guard).threads
                 for id, value in answers.items():
-                    given = await self.call(threads, "answer", thread_id, value, by=self.spec.name, interrupt_id=id)
+                    # Somebody may have answered and died, or may just have been faster.
+                    with suppress(AlreadyAnsweredError, NotFoundError):
+                        await self.call(threads, "answer", thread_id, value, by=self.spec.name, interrupt_id=id)
                 given = await self.call(threads, "resume", thread_id) or given
         await self.run(thread_id, given, config)
         return True
