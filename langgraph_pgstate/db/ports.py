@@ -93,7 +93,8 @@ class BlockingPort(_Leaving):
         if cursor is None:
             cursor = psycopg.RawCursor(self.connection, row_factory=tuple_row)
             _remember(self._cursors, text, cursor)
-        return cursor.execute(text, _arguments(query, parameters), binary=True)
+        prepare = False if self._statements.is_outdated else None
+        return cursor.execute(text, _arguments(query, parameters), prepare=prepare, binary=True)
 
     async def execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[int]:
         """As `Port` says; a pipeline, without cursors where nothing speaks against it."""
@@ -223,7 +224,8 @@ class SuspendingPort(_Leaving):
         if cursor is None:
             cursor = psycopg.AsyncRawCursor(self.connection, row_factory=tuple_row)
             _remember(self._cursors, text, cursor)
-        return await cursor.execute(text, _arguments(query, parameters), binary=True)
+        prepare = False if self._statements.is_outdated else None
+        return await cursor.execute(text, _arguments(query, parameters), prepare=prepare, binary=True)
 
     async def execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[int]:
         """As `Port` says; a pipeline, without cursors where nothing speaks against it."""

@@ -101,6 +101,14 @@ class Statements:
         except (psycopg.OperationalError, OSError, ValueError):
             return True
 
+    @property
+    def is_outdated(self) -> bool:
+        """Return whether a statement could be sent straight, but none is prepared: the server may have forgotten all.
+
+        psycopg before 3.3.5 does not notice a `DISCARD ALL`, and its cursors go on to use what they had prepared.
+        """
+        return self.is_direct and not self._prepared.names
+
     def rows(self, answer: Any) -> Rows:
         """The rows of an answer, which is freed."""
         transformer = self._transformer
