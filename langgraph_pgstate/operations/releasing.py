@@ -24,6 +24,6 @@ async def release_messages(port: Port, queries: Queries, thread_id: str, checkpo
     if not checkpoint_ids:
         return
     key = {"thread_id": thread_id, "checkpoint_ids": list(checkpoint_ids)}
-    await port.fetch(queries.lock_checkpoints, key)
+    await port.fetch(queries.lock_checkpoints, {**key, "namespaces": [""] * len(checkpoint_ids)})
     await journal.write(port, queries, [thread_id])
     await port.execute(queries.rebase_messages, key)

@@ -352,12 +352,6 @@ SELECT thread_id FROM /*schema*/journal WHERE run_id = ANY(:run_ids::text[]) AND
 SELECT checkpoint_id FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = '' AND run_id = ANY(:run_ids::text[]);
 
--- name: lock_checkpoints
--- Locks checkpoints of the root namespace until the transaction ends: no put builds on them any more, and what was built on them is there.
-SELECT 1 FROM /*schema*/checkpoints
-WHERE thread_id = :thread_id AND checkpoint_ns = '' AND checkpoint_id = ANY(:checkpoint_ids::text[])
-ORDER BY checkpoint_id FOR UPDATE;
-
 -- name: delete_runs
 -- Removes some runs from a thread: their checkpoints with all that was first in them, the writes on those, their own writes elsewhere in it, and what was recorded of them; but not what their tools did to the world.
 WITH gone AS (
