@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from langgraph_pgstate.errors import CheckpointOrderError, StaleHeadError
-from langgraph_pgstate.holding import Held
+from langgraph_pgstate.lease_registry import Held
 from langgraph_pgstate.operations.addresses import Address
 from langgraph_pgstate.operations.guards import Guard, is_explicit_fork, names_past
 from langgraph_pgstate.operations.requests import PutRequest

@@ -1,6 +1,6 @@
 """The private names of LangGraph that this package touches; nothing else may touch one.
 
-Tried with langgraph-checkpoint 4.3.2.
+Tried with langgraph 1.2.22 and langgraph-checkpoint 4.3.2.
 
 LangGraph draws a checkpoint's id from the process's clock (UUIDv6: a time, then noise), and a thread goes on from its
 greatest id. The generator never draws the same time twice: it keeps the last one in `_last_v6_timestamp`. A process
@@ -10,10 +10,12 @@ read.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import threading
 import time
+from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from langgraph.checkpoint.base import id as _ids
@@ -33,6 +35,9 @@ _lock: Final = threading.Lock()
 # The greatest id that was read, and its time.
 _greatest: tuple[str, int] = ("", 0)
 _was_told = False
+
+# The event loop itself keeps no task alive.
+_unwinding: Final[set[asyncio.Task[Any]]] = set()
 
 _logger = logging.getLogger("langgraph_pgstate")
 
@@ -73,3 +78,43 @@ def _advance(timestamp: int) -> None:
             "The ids of this process's checkpoints go on from there",
             ahead // _SECOND,
         )
+
+
+def unwind_when_cancelled(stack: AsyncExitStack) -> None:
+    """Make sure that the exit stack of one of LangGraph's loops is unwound.
+
+    `AsyncPregelLoop.__aexit__` calls `self.stack.__aexit__` and runs what it returns in a task. A task that is
+    cancelled before its first step, as anyio does by cancelling again, runs nothing: the loop's node tasks would not be
+    cancelled and its callbacks not called. Here the stack is then unwound by another task.
+    """
+    leave = stack.__aexit__
+
+    def leave_surely(*error: Any) -> Any:
+        # Without it the stack would refer to itself.
+        del stack.__aexit__
+        running = asyncio.get_running_loop()
+        has_begun = False
+
+        async def unwind() -> bool | None:
+            nonlocal has_begun
+            has_begun = True
+            return await leave(*error)
+
+        def check() -> None:
+            if not has_begun:
+                task = running.create_task(leave(*error))
+                _unwinding.add(task)
+                task.add_done_callback(_forget)
+
+        # The caller's task takes its first step in the loop's next round: this is looked at in the one after that.
+        running.call_soon(running.call_soon, check)
+        return unwind()
+
+    stack.__aexit__ = leave_surely  # type: ignore[method-assign]
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    _unwinding.discard(task)
+    # Retrieved, so that asyncio does not log it.
+    if not task.cancelled():
+        task.exception()

@@ -25,7 +25,7 @@ def run_of(config: Mapping[str, Any]) -> Any:
     return None if runtime is None else getattr(runtime, "control", None) or runtime
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Origin:
     """Where a read comes from.
 
@@ -33,11 +33,19 @@ class Origin:
         starter: The task or thread that is running.
         exits: The exit stack of the loop that reads, if it is one of LangGraph's: unwound when it has written all.
         loop: That loop.
+        taken: The lease that was taken for the read.
+        is_left: Whether the read was cancelled; checked after `taken` is set, as `taken` is after this is.
+        was_asked: Whether the statement that takes the lease was sent.
+        is_asking: Whether it is being answered.
     """
 
     starter: asyncio.Task[Any] | threading.Thread
     exits: ExitStack | AsyncExitStack | None = None
     loop: Any = None
+    taken: Any = None
+    is_left: bool = False
+    was_asked: bool = False
+    is_asking: bool = False
 
     @classmethod
     def here(cls) -> Origin:

@@ -66,13 +66,23 @@ async def renew(port: Port, queries: Queries, leases: Sequence[tuple[str, int]],
     return {(thread_id, token) for thread_id, token in await port.fetch(queries.renew_leases, parameters)}
 
 
-async def release(port: Port, queries: Queries, thread_id: str, fencing_token: int) -> bool:
+async def release(
+    port: Port, queries: Queries, thread_id: str, fencing_token: int | None, holder_id: str | None = None
+) -> bool:
     """Give a lease back. One statement; safe to repeat.
+
+    Args:
+        port: The connection.
+        queries: The queries of the schema.
+        thread_id: The thread.
+        fencing_token: Its number, if it is known.
+        holder_id: Who may have taken it, if that is not known for certain.
 
     Returns:
         Whether it had not been lost.
     """
-    return await port.execute(queries.release_lease, {"thread_id": thread_id, "fencing_token": fencing_token}) > 0
+    parameters = {"thread_id": thread_id, "fencing_token": fencing_token, "holder_id": holder_id}
+    return await port.execute(queries.release_lease, parameters) > 0
 
 
 def request_leases(limit: int, cursor: str | None) -> dict[str, Any]:

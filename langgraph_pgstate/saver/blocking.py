@@ -40,7 +40,8 @@ from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import CorruptStateError, StaleHeadError
 from langgraph_pgstate.guarding import Guarding
-from langgraph_pgstate.holding import Held, LeaseKeeper
+from langgraph_pgstate.holding import LeaseKeeper
+from langgraph_pgstate.lease_registry import Held
 from langgraph_pgstate.operations import checkpoints, guards, listing, recovering, retention, schema, threads, writes
 from langgraph_pgstate.operations.addresses import Address, address_of, several, thread_id_of
 from langgraph_pgstate.operations.companions import Companion
@@ -275,14 +276,20 @@ class PGStateSaver(CommonSaver):
 
     def _get_guarded(self, config: RunnableConfig, origin: Origin | None) -> CheckpointTuple | None:
         address = address_of(config)
-        if self._guards.lease:
-            self.keeper.begin(address.thread_id, config, origin)
-        loaded = self._get_tuple(address)
+        try:
+            if self._guards.lease:
+                self.keeper.begin(address.thread_id, config, origin)
+            loaded = self._get_tuple(address)
+            is_past = False
+            if loaded is not None and address.checkpoint_id is not None:
+                is_past = self._run(guards.has_child, self._queries, address)
+            self.keeper.note_read(origin)
+        except BaseException:
+            # The run does not begin.
+            self.keeper.leave(origin)
+            raise
         if loaded is None:
             return None
-        is_past = False
-        if address.checkpoint_id is not None:
-            is_past = self._run(guards.has_child, self._queries, address)
         return guards.as_past(loaded) if is_past else guards.with_past_parent(loaded)
 
     def list(
@@ -486,7 +493,13 @@ class PGStateSaver(CommonSaver):
         if not channels:
             return {}
         names = [*dict.fromkeys(several("channels", channels))]
-        return self._run(get_delta_channel_history, self._queries, self._codec, address_of(config), names, self._states)
+        address = address_of(config)
+        try:
+            return self._run(get_delta_channel_history, self._queries, self._codec, address, names, self._states)
+        except BaseException:
+            if self._guards.lease:
+                self.keeper.leave_entry(address.thread_id, config)
+            raise
 
     def _run(
         self, operation: Callable[Concatenate[Port, P], Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
@@ -499,7 +512,13 @@ class PGStateSaver(CommonSaver):
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Async twin of `get_tuple`."""
         if self._guarding is not None:
-            return await asyncio.to_thread(self._get_guarded, config, self._origin())
+            origin = self._origin()
+            try:
+                return await asyncio.to_thread(self._get_guarded, config, origin)
+            except asyncio.CancelledError:
+                # The thread goes on.
+                self.keeper.leave(origin)
+                raise
         return await asyncio.to_thread(self._get_tuple, address_of(config))
 
     async def alist(
@@ -569,4 +588,9 @@ class PGStateSaver(CommonSaver):
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """Async twin of `get_delta_channel_history`."""
-        return await asyncio.to_thread(self.get_delta_channel_history, config=config, channels=channels)
+        try:
+            return await asyncio.to_thread(self.get_delta_channel_history, config=config, channels=channels)
+        except asyncio.CancelledError:
+            if self._guards.lease:
+                self.keeper.leave_entry(address_of(config).thread_id, config)
+            raise

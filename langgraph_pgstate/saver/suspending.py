@@ -40,7 +40,8 @@ from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import BlockingCallError, CorruptStateError, StaleHeadError
 from langgraph_pgstate.guarding import Guarding
-from langgraph_pgstate.holding import AsyncLeaseKeeper, Held
+from langgraph_pgstate.holding import AsyncLeaseKeeper
+from langgraph_pgstate.lease_registry import Held
 from langgraph_pgstate.operations import checkpoints, guards, listing, recovering, retention, schema, threads, writes
 from langgraph_pgstate.operations.addresses import Address, address_of, several, thread_id_of
 from langgraph_pgstate.operations.companions import Companion
@@ -217,14 +218,20 @@ class AsyncPGStateSaver(CommonSaver):
 
     async def _get_guarded(self, config: RunnableConfig, origin: Origin | None) -> CheckpointTuple | None:
         address = address_of(config)
-        if self._guards.lease:
-            await self.keeper.begin(address.thread_id, config, origin)
-        loaded = await self._get_tuple(address)
+        try:
+            if self._guards.lease:
+                await self.keeper.begin(address.thread_id, config, origin)
+            loaded = await self._get_tuple(address)
+            is_past = False
+            if loaded is not None and address.checkpoint_id is not None:
+                is_past = await self._run(guards.has_child, self._queries, address)
+            self.keeper.note_read(origin)
+        except BaseException:
+            # The run does not begin.
+            self.keeper.leave(origin)
+            raise
         if loaded is None:
             return None
-        is_past = False
-        if address.checkpoint_id is not None:
-            is_past = await self._run(guards.has_child, self._queries, address)
         return guards.as_past(loaded) if is_past else guards.with_past_parent(loaded)
 
     async def _get_tuple(self, address: Address) -> CheckpointTuple | None:
@@ -376,9 +383,13 @@ class AsyncPGStateSaver(CommonSaver):
         if not channels:
             return {}
         names = [*dict.fromkeys(several("channels", channels))]
-        return await self._run(
-            get_delta_channel_history, self._queries, self._codec, address_of(config), names, self._states
-        )
+        address = address_of(config)
+        try:
+            return await self._run(get_delta_channel_history, self._queries, self._codec, address, names, self._states)
+        except BaseException:
+            if self._guards.lease:
+                self.keeper.leave_entry(address.thread_id, config)
+            raise
 
     async def _run(
         self, operation: Callable[Concatenate[Port, P], Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
@@ -412,7 +423,14 @@ class AsyncPGStateSaver(CommonSaver):
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """`aget_tuple`, for callers on another thread."""
         if self._guarding is not None:
-            return self._wait(self._get_guarded(config, self._origin()), "aget_tuple")
+            origin = self._origin()
+            try:
+                return self._wait(self._get_guarded(config, origin), "aget_tuple")
+            except KeyboardInterrupt:
+                # The coroutine goes on.
+                if self._loop is not None:
+                    self._loop.call_soon_threadsafe(self.keeper.leave, origin)
+                raise
         return self._wait(self.aget_tuple(config))
 
     def list(

@@ -28,10 +28,10 @@ SELECT false, deleted_at, NULL, NULL, NULL, NULL, NULL
 FROM /*schema*/tombstones WHERE thread_id = :thread_id AND expires_at > now();
 
 -- name: renew_lease
--- Says that a lease is still held; after `hold_for_write`, which has seen to it that it is.
+-- Says that a lease is still held; after `hold_for_write`. Touches no row if its holder has given it back meanwhile.
 UPDATE /*schema*/leases
-SET holder_id = :holder_id::text, renewed_at = now(), expires_at = now() + make_interval(secs => :ttl::double precision)
-WHERE thread_id = :thread_id AND fencing_token = :fencing_token::bigint;
+SET renewed_at = now(), expires_at = now() + make_interval(secs => :ttl::double precision)
+WHERE thread_id = :thread_id AND fencing_token = :fencing_token::bigint AND holder_id = :holder_id::text;
 
 -- name: renew_leases
 -- Says that some leases are still held; answers which of them are.
@@ -43,9 +43,9 @@ WHERE leases.thread_id = mine.thread_id AND leases.fencing_token = mine.fencing_
 RETURNING leases.thread_id, leases.fencing_token;
 
 -- name: release_lease
--- Gives a lease back; its number stays, so that the next one is higher. Touches no row if it was lost.
+-- Gives a lease back, by its number or by its holder; the number stays, so that the next one is higher. Touches no row if it was lost.
 UPDATE /*schema*/leases SET holder_id = NULL, expires_at = now()
-WHERE thread_id = :thread_id AND fencing_token = :fencing_token::bigint;
+WHERE thread_id = :thread_id AND (fencing_token = :fencing_token::bigint OR holder_id = :holder_id::text);
 
 -- name: list_leases
 -- A page of the living leases, those that expire first at first.
