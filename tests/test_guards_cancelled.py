@@ -399,25 +399,29 @@ class Interrupting:
 def test_an_interrupted_blocking_run_gives_its_lease_back(
     dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # It may be interrupted while its loop is entered, too.
+    # It may be interrupted while its loop is entered, too; at the end of that only the collector frees it.
     monkeypatch.setattr(lease_registry, "_ENTRY_SECONDS", 0.2)
 
     def is_held() -> bool:
         with psycopg.connect(dsn, autocommit=True) as own:
             return not all_free(own, schema)
 
+    def is_free() -> bool:
+        gc.collect()
+        return all_free(connection, schema)
+
     with PGStateSaver.from_conn_string(dsn, schema=schema, **FOREVER) as saver:
         graph = loop_graph(10**6, lambda count: time.sleep(0.001)).compile(checkpointer=saver)
         with pytest.raises(KeyboardInterrupt), Interrupting(is_held):
             graph.invoke(INPUT, config_without_end("t"))
-        wait_until(lambda: all_free(connection, schema), "a free lease")
+        wait_until(is_free, "a free lease")
         stream = graph.stream(INPUT, config_without_end("u"))
         with pytest.raises(KeyboardInterrupt), Interrupting(is_held):
             for _ in stream:
                 pass
         # It may be interrupted between two pieces, too, and is suspended then.
         stream.close()
-        wait_until(lambda: all_free(connection, schema), "a free lease")
+        wait_until(is_free, "a free lease")
 
 
 def test_an_interrupt_while_a_lease_is_taken_or_given_back_leaves_none(
