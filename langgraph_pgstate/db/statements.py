@@ -374,8 +374,8 @@ class _Pipeline:
             is_through = True
         except psycopg.OperationalError as error:
             for answer in (*answers, *_take_buffered(pgconn)):
-                if answer.status == _FAILED:
-                    # The last words of a session say why it has ended.
+                if answer.status == _FAILED and _code(answer):
+                    # The server's last words say why it has ended the session; what libpq says itself has no code.
                     raise errors.error_from_result(answer) from error
             raise
         finally:

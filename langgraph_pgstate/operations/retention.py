@@ -31,7 +31,7 @@ _logger = logging.getLogger("langgraph_pgstate")
 KEEP_LATEST: Final = "keep_latest"
 # The Agent Server says "delete" or "delete_all", depending on its version; both mean the whole thread.
 STRATEGIES: Final = (KEEP_LATEST, "delete", "delete_all")
-_THREAD_PAGE: Final = 500
+_THREAD_PAGE: Final = 200
 _STATE_PAGE: Final = 200
 # As LangGraph names it: how much each DeltaChannel has received since its last snapshot.
 _COUNTERS: Final = "counters_since_delta_snapshot"
