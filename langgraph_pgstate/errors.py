@@ -284,17 +284,33 @@ class LeaseHeldError(LeaseError):
         holder_id: Who.
         expires_at: Until when, unless it is renewed.
         fencing_token: The number of their lease.
+        acquired_at: Since when, by the database's clock.
+        run_id: The run that holds it, where its checkpoints or the record tell.
     """
 
     retryable = True
 
     def __init__(
-        self, thread_id: str, holder_id: str | None, expires_at: datetime | None, fencing_token: int | None = None
+        self,
+        thread_id: str,
+        holder_id: str | None,
+        expires_at: datetime | None,
+        fencing_token: int | None = None,
+        acquired_at: datetime | None = None,
+        run_id: str | None = None,
     ) -> None:
-        super().__init__(thread_id, f"the lease of thread {thread_id!r} is held by {holder_id} until {expires_at}")
         self.holder_id = holder_id
         self.expires_at = expires_at
         self.fencing_token = fencing_token
+        self.acquired_at = acquired_at
+        self.run_id = run_id
+        whose = f"{holder_id} (run {run_id!r})" if run_id else holder_id
+        super().__init__(thread_id, f"the lease of thread {thread_id!r} is held by {whose}{self._times}")
+
+    @property
+    def _times(self) -> str:
+        since = f" since {self.acquired_at}" if self.acquired_at else ""
+        return f"{since} until {self.expires_at}"
 
     def of_own_run(self, is_same_starter: bool) -> LeaseHeldError:
         """The same error, saying that it is a run of the caller's own process that has not ended.
@@ -303,9 +319,11 @@ class LeaseHeldError(LeaseError):
             is_same_starter: Whether the thread or task that asks has started it.
         """
         starter = ", started by this same thread or task," if is_same_starter else ""
+        whose = f"run {self.run_id!r}" if self.run_id else "a run"
         self.args = (
-            f"the lease of thread {self.thread_id!r} is held by a run of this same process{starter} that has not "
-            "ended: read its stream to the end or close it; nothing else can write to its thread inside of it",
+            f"the lease of thread {self.thread_id!r} is held by {whose} of this same process{starter} that has not "
+            f"ended,{self._times}: read its stream to the end or close it; nothing else can write to its thread inside "
+            "of it",
         )
         return self
 

@@ -741,15 +741,15 @@ class CheckReport:
 
 @dataclass(slots=True)
 class BackfillReport:
-    """What `backfill` recorded of threads that were written without a recorder.
+    """What `backfill` recorded of threads.
 
     Attributes:
         threads: Threads visited.
         checkpoints: Checkpoints compared.
-        filled: Checkpoints whose messages were recorded, or recorded anew.
-        messages: Messages that were missing at their checkpoint.
-        statuses: Threads whose status changed.
-        problems: What could not be decoded.
+        filled: Checkpoints recorded.
+        messages: Messages that were missing there.
+        statuses: Threads with a new status.
+        problems: What could not be read.
     """
 
     threads: int = 0

@@ -278,7 +278,10 @@ class Bench:
 
     def tracker(self) -> Tracker:
         tracker = Tracker(RecorderSettings())
-        tracker.begin("chain", "graph", uuid4(), None, [], {"thread_id": "t"}, {})
+        root = uuid4()
+        tracker.begin("chain", "graph", root, None, [], {"thread_id": "t"}, {})
+        # A graph that does nothing yet may still be refused.
+        tracker.begin("chain", "node", uuid4(), root, [], {}, {})
         return tracker
 
     def note(self) -> Any:

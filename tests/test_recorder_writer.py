@@ -170,6 +170,7 @@ def test_what_is_late_reopens_nothing(dsn: str, schema: str, connection: Connect
         tracker = recorder._tracker
         root = uuid.uuid4()
         tracker.begin("chain", "graph", root, None, [], {"thread_id": "t"}, {})
+        tracker.begin("chain", "node", uuid.uuid4(), root, [], {}, {})
         first = tracker.collect()
         tracker.end(root, {})
         last = tracker.collect()
@@ -179,10 +180,8 @@ def test_what_is_late_reopens_nothing(dsn: str, schema: str, connection: Connect
             recorder._database.run(journal.write, recorder._queries, [], pending.note)
         tracker.acknowledge(last)
         assert not tracker.is_busy
-    assert [row["status"] for row in rows(connection, schema, "spans") + rows(connection, schema, "runs")] == [
-        "success",
-        "success",
-    ]
+    found = rows(connection, schema, "spans") + rows(connection, schema, "runs")
+    assert [row["status"] for row in found] == ["success", "cancelled", "success"]
 
 
 def test_a_change_between_collecting_and_acknowledging_is_written_too(
@@ -192,6 +191,7 @@ def test_a_change_between_collecting_and_acknowledging_is_written_too(
         tracker = recorder._tracker
         root = uuid.uuid4()
         tracker.begin("chain", "graph", root, None, [], {"thread_id": "t"}, {})
+        tracker.begin("chain", "node", uuid.uuid4(), root, [], {}, {})
         first = tracker.collect()
         assert first is not None
         tracker.end(root, {})

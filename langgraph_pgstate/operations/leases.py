@@ -39,9 +39,9 @@ async def take(
         for _, deleted_at, *_ in rows:
             if deleted_at is not None:
                 raise ThreadDeletedError(thread_id, deleted_at)
-        for is_taken, _, holder, token, acquired_at, renewed_at, expires_at in rows:
+        for is_taken, _, holder, token, acquired_at, renewed_at, expires_at, run_id in rows:
             if not is_taken:
-                raise LeaseHeldError(thread_id, holder, expires_at, token)
+                raise LeaseHeldError(thread_id, holder, expires_at, token, acquired_at, run_id)
             return Lease(thread_id, holder, token, acquired_at, renewed_at, expires_at)
         # Somebody took it, or gave it back, while the statement ran; the next one sees what came of it.
     raise ConflictError(f"the lease of thread {thread_id!r} keeps changing hands")

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import traceback
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from uuid import UUID
 
 import orjson
 from langchain_core.messages import BaseMessage
+from langgraph.errors import GraphBubbleUp, GraphDrained, GraphInterrupt
 from langgraph.types import Send
 from pydantic import BaseModel
 
@@ -34,6 +36,7 @@ _MOST_DEPTH = 8
 _SHORT_CHAT = 8
 _LAST_MESSAGES: Final = 4
 _TRACEBACK_BYTES = 16_384
+_CANCELLATIONS = (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit, SystemExit)
 _NUL = rb"\u0000"
 
 JSON = orjson.Fragment
@@ -188,6 +191,29 @@ def dump(captured: Any) -> bytes:
         # A lone surrogate, or an integer of more than 64 bits.
         return orjson.dumps(to_json(captured)[0])
     return orjson.dumps(to_json(captured)[0]) if _NUL in text else text
+
+
+def status_of(error: BaseException) -> str:
+    """Return the status of a span that raised something."""
+    if isinstance(error, GraphInterrupt | GraphDrained):
+        return "interrupted"
+    if isinstance(error, GraphBubbleUp):
+        return "success"
+    return "cancelled" if isinstance(error, _CANCELLATIONS) else "error"
+
+
+def targets_of(output: Any) -> list[tuple[str, Any]]:
+    """Return where commands send the graph to, and what they say on the way."""
+    commands = output if isinstance(output, list | tuple) else [output]
+    found: list[tuple[str, Any]] = []
+    for command in commands:
+        if (goto := getattr(command, "goto", None)) is None or not hasattr(command, "update"):
+            continue
+        for target in goto if isinstance(goto, list | tuple) else [goto]:
+            name = target if isinstance(target, str) else getattr(target, "node", None)
+            if isinstance(name, str) and name and name != "__end__":
+                found.append((name, None))
+    return found
 
 
 def render_error(error: BaseException | None, settings: RecorderSettings) -> dict[str, str | None]:

@@ -22,6 +22,8 @@ _NUL = rb"\u0000"
 _PLAIN_KINDS = frozenset({"node", "chain"})
 _MOST_CHECKPOINTS = 256
 _INT4_MAX = 2**31 - 1
+REFUSED = "refused"
+"""The kind of event that a run leaves which was refused before it began."""
 
 
 class RunRecord:
@@ -41,6 +43,7 @@ class RunRecord:
         "holder_id",
         "input",
         "input_json",
+        "is_begun",
         "is_changed",
         "is_interrupted",
         "is_new",
@@ -90,6 +93,8 @@ class RunRecord:
         self.input: Any = None
         self.input_json: Any = _UNSET
         self.output: Any = None
+        # Until then it may be refused: another run has the thread.
+        self.is_begun = False
         self.is_new = True
         self.is_unsettled = True
         self.is_changed = True
@@ -348,7 +353,8 @@ class EventRecord:
             "event_id": self.event_id,
             "created_at": self.created_at,
             "kind": self.kind,
-            "run_id": self.run.key[1],
+            # A refused run has no row.
+            "run_id": None if self.kind == REFUSED else self.run.key[1],
             "checkpoint_ns": _clean(self.checkpoint_ns),
             "checkpoint_id": self.checkpoint_id,
             "agent": _clean(self.agent),

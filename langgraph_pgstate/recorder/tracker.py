@@ -6,7 +6,6 @@ The callbacks note, under a lock that is held for no longer than it takes to put
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 import threading
@@ -17,13 +16,14 @@ from typing import Any
 from uuid import UUID
 
 import orjson
-from langgraph.errors import GraphBubbleUp, GraphDrained, GraphInterrupt, ParentCommand
+from langgraph.errors import ParentCommand
 
+from langgraph_pgstate.errors import LeaseHeldError, StaleHeadError
 from langgraph_pgstate.holders import holder_id
 from langgraph_pgstate.operations.notes import Note
 from langgraph_pgstate.operations.planning import PutPlan
-from langgraph_pgstate.recorder.capture import capture
-from langgraph_pgstate.recorder.records import EventRecord, RunRecord, SpanRecord
+from langgraph_pgstate.recorder.capture import capture, status_of, targets_of
+from langgraph_pgstate.recorder.records import REFUSED, EventRecord, RunRecord, SpanRecord
 from langgraph_pgstate.settings import RecorderSettings, ThreadKeys
 
 log = logging.getLogger("langgraph_pgstate.recorder")
@@ -31,7 +31,6 @@ log = logging.getLogger("langgraph_pgstate.recorder")
 _HIDDEN = "langsmith:hidden"
 _STEP_TAG = "graph:step"
 _UNNAMED = "LangGraph"
-_CANCELLATIONS = (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit, SystemExit)
 _MAY_FORK = ("fork", "update", "input")
 _NO_DIGITS = re.compile(r"\D")
 _MOST_ID_CHARACTERS = 256
@@ -114,9 +113,12 @@ class Tracker:
             return None
         if parent is None:
             run = self._begin_run(id, name, metadata, input)
+            # A graph first takes the right to its thread, and may wait for it.
+            run.is_begun = kind != "chain" or not run.has_thread
             kind = "graph" if kind == "chain" else kind
         else:
             run = parent.run
+            run.is_begun = True
             if tags and _HIDDEN in tags:
                 self._open[id] = parent
                 return None
@@ -169,7 +171,7 @@ class Tracker:
         if found is not None:
             found(span)
         is_root = span.parent is None
-        span.status = "success" if error is None else _status_of(error)
+        span.status = "success" if error is None else status_of(error)
         if is_root and error is None and run.is_interrupted:
             span.status = "interrupted"
         if span.status == "error":
@@ -233,15 +235,17 @@ class Tracker:
     def after_put(self, plan: PutPlan) -> bool:
         """The checkpoint and its note are committed; whether there is something for a writer to do."""
         address = plan.request.address
-        run = self.run_on(address.thread_id)
+        key = (address.checkpoint_ns, address.checkpoint_id or "")
+        run = next((run for run in list(self._by_thread.get(address.thread_id, ())) if key in run.taken), None)
         if run is not None:
+            run.is_begun = True
             if not address.checkpoint_ns and run.last_checkpoint_id != address.checkpoint_id:
                 run.last_checkpoint_id = address.checkpoint_id
                 if run.first_checkpoint_id is None:
                     run.first_checkpoint_id = address.checkpoint_id
                 with self._lock:
                     run.change()
-            taken = run.taken.pop((address.checkpoint_ns, address.checkpoint_id or ""), None)
+            taken = run.taken.pop(key, None)
             if taken is not None:
                 self.acknowledge(taken)
         if not plan.note:
@@ -289,16 +293,24 @@ class Tracker:
             span.taken_at = now
         return pending if pending.runs or pending.spans or pending.events else None
 
-    def run_on(self, thread_id: str) -> RunRecord | None:
-        """The run that is under way on a thread, the last begun if there are several."""
-        runs = self._by_thread.get(thread_id)
-        return runs[-1] if runs else None
+    def run_on(self, thread_id: str, source: str | None = None) -> RunRecord | None:
+        """Return the run that is under way on a thread, the last of several.
+
+        One that has not begun comes last, for it may be waiting for the others; it begins with an input.
+
+        Args:
+            thread_id: The thread.
+            source: That of the checkpoint that is put.
+        """
+        runs = list(self._by_thread.get(thread_id, ()))
+        of_its_kind = [run for run in runs if run.is_begun is (source != "input")]
+        return next(reversed(of_its_kind or runs), None)
 
     def _before_put(self, plan: PutPlan) -> None:
         request, note = plan.request, plan.note
         assert note is not None
         address, columns = request.address, request.columns_without_owner
-        run = self.run_on(address.thread_id)
+        run = self.run_on(address.thread_id, columns.get("source"))
         if run is not None:
             run.note_checkpoint(address.checkpoint_ns, columns["step"], address.checkpoint_id or "")
             if run.unplaced and columns["step"] is not None:
@@ -315,8 +327,7 @@ class Tracker:
                         with self._lock:
                             run.change()
             pending = self.take(run, put=(address.checkpoint_ns, columns["step"]), note=note)
-            if pending is not None:
-                run.taken[address.checkpoint_ns, address.checkpoint_id or ""] = pending
+            run.taken[address.checkpoint_ns, address.checkpoint_id or ""] = pending
         source = columns.get("source")
         parent = request.parent
         if parent is not None and parent.checkpoint_id and source in _MAY_FORK:
@@ -342,7 +353,7 @@ class Tracker:
             everything: Also what has come in just now, which the next checkpoint may take along, and what a put that is
                 under way has taken.
         """
-        pending = self._rows(list(self._runs.values()), everything=everything)
+        pending = self._rows(self._told(), everything=everything)
         return pending if pending.note else None
 
     def acknowledge(self, pending: Pending) -> None:
@@ -373,7 +384,7 @@ class Tracker:
     @property
     def has_news(self) -> bool:
         """Whether there is something that is not in the tables yet."""
-        return bool(self._noted) or any(run.is_changed or run.dirty or run.events for run in list(self._runs.values()))
+        return bool(self._noted) or any(run.is_changed or run.dirty or run.events for run in self._told())
 
     def own_runs(self) -> list[tuple[str, str]]:
         """Thread and id of the runs under way."""
@@ -403,6 +414,10 @@ class Tracker:
 
     # Inside
 
+    def _told(self) -> list[RunRecord]:
+        """The runs that are written about."""
+        return [run for run in list(self._runs.values()) if run.is_begun or run.ended_at is not None]
+
     def _begin_run(self, id: UUID, name: str, metadata: Mapping[str, Any], input: Any) -> RunRecord:
         # A key that no index entry holds would make the checkpoint's put fail, too.
         run_id = str(metadata.get("run_id") or id)[:_MOST_ID_CHARACTERS]
@@ -425,6 +440,9 @@ class Tracker:
 
     def _end_run(self, root: SpanRecord, output: Any, error: BaseException | None) -> None:
         run = root.run
+        if not run.is_begun and isinstance(error, LeaseHeldError | StaleHeadError):
+            self._refuse_run(root, error)
+            return
         for span in list(run.open.values()):
             # Tasks that were left alone when another one failed.
             self._open.pop(span.id, None)
@@ -443,6 +461,31 @@ class Tracker:
         with self._lock:
             run.ended_at = root.ended_at
             run.change()
+        self._leave_thread(run)
+
+    def _refuse_run(self, root: SpanRecord, error: LeaseHeldError | StaleHeadError) -> None:
+        """Keep nothing of a run but an event that it was refused: the thread is another run's, and so is its status."""
+        run = root.run
+        facts: dict[str, str | None] = {
+            "run_id": run.key[1],
+            "error_type": type(error).__qualname__,
+            "reason": str(error),
+        }
+        if isinstance(error, LeaseHeldError):
+            since = error.acquired_at
+            facts |= {"held_by": error.run_id, "since": None if since is None else since.isoformat()}
+        with self._lock:
+            self.waiting -= len(run.dirty) + len(run.events)
+            run.dirty.clear()
+            run.events.clear()
+            run.open.clear()
+            run.is_changed = False
+            run.ended_at = root.ended_at
+        self._happened(EventRecord(run, REFUSED, {name: fact for name, fact in facts.items() if fact is not None}))
+        self._leave_thread(run)
+
+    def _leave_thread(self, run: RunRecord) -> None:
+        with self._lock:
             runs = self._by_thread.get(run.thread_id, [])
             if run in runs:
                 runs.remove(run)
@@ -479,7 +522,7 @@ class Tracker:
     def _note_handoffs(self, span: SpanRecord, output: Any) -> None:
         if span.kind not in ("node", "tool"):
             return
-        for target, update in _targets(output):
+        for target, update in targets_of(output):
             holders = []
             above: SpanRecord | None = span
             while above is not None:
@@ -625,28 +668,6 @@ def _is_early(span: SpanRecord, namespace: str, step: int | None) -> bool:
         return True
     later = span.step
     return later is not None and step is not None and later > step + 1 and span.graph_ns == namespace
-
-
-def _status_of(error: BaseException) -> str:
-    if isinstance(error, GraphInterrupt | GraphDrained):
-        return "interrupted"
-    if isinstance(error, GraphBubbleUp):
-        return "success"
-    return "cancelled" if isinstance(error, _CANCELLATIONS) else "error"
-
-
-def _targets(output: Any) -> list[tuple[str, Any]]:
-    """Where commands send the graph to, and what they say on the way."""
-    commands = output if isinstance(output, list | tuple) else [output]
-    found: list[tuple[str, Any]] = []
-    for command in commands:
-        if (goto := getattr(command, "goto", None)) is None or not hasattr(command, "update"):
-            continue
-        for target in goto if isinstance(goto, list | tuple) else [goto]:
-            name = target if isinstance(target, str) else getattr(target, "node", None)
-            if isinstance(name, str) and name and name != "__end__":
-                found.append((name, None))
-    return found
 
 
 def _first(metadata: Mapping[str, Any], keys: Sequence[str]) -> str | None:

@@ -310,7 +310,7 @@ CREATE TABLE /*schema*/messages (
 CREATE INDEX messages_search_idx ON /*schema*/messages USING gin (to_tsvector('simple', left(content, 100000)))
     WHERE content IS NOT NULL;
 
--- What happened to a thread: status changes, handoffs, interrupts, resumes, forks, prunes. Append-only.
+-- What happened to a thread: status changes, handoffs, interrupts, resumes, forks, prunes, refused runs. Append-only.
 CREATE TABLE /*schema*/events (
     thread_id text COLLATE "C" NOT NULL,
     event_id text COLLATE "C" NOT NULL,

@@ -1,5 +1,5 @@
 -- name: take_lease
--- Takes a thread's lease if it is free, has expired, or is one of those given; answers whether it was taken, and whose it is then. A new one begins with the time, so that no number ever comes twice.
+-- Takes a thread's lease if it is free, has expired, or is one of those given; answers whether it was taken, and whose it is then, with the run where its checkpoints or the record tell. A new one begins with the time, so that no number ever comes twice.
 WITH taken AS (
     INSERT INTO /*schema*/leases AS held (thread_id, holder_id, fencing_token, acquired_at, renewed_at, expires_at)
     SELECT :thread_id::text, :holder_id::text, (extract(epoch FROM now()) * 1000000)::bigint, now(), now(),
@@ -17,14 +17,25 @@ WITH taken AS (
         OR held.fencing_token = ANY(:free_tokens::bigint[])
     RETURNING holder_id, fencing_token, acquired_at, renewed_at, expires_at
 )
-SELECT true, NULL::timestamptz, holder_id, fencing_token, acquired_at, renewed_at, expires_at FROM taken
+SELECT true, NULL::timestamptz, holder_id, fencing_token, acquired_at, renewed_at, expires_at, NULL FROM taken
 UNION ALL
-SELECT false, NULL, holder_id, fencing_token, acquired_at, renewed_at, expires_at
-FROM /*schema*/leases
-WHERE thread_id = :thread_id AND NOT EXISTS (SELECT 1 FROM taken)
-    AND holder_id IS NOT NULL AND expires_at > now() AND fencing_token <> ALL(:free_tokens)
+SELECT false, NULL, l.holder_id, l.fencing_token, l.acquired_at, l.renewed_at, l.expires_at, coalesce(
+    (
+        SELECT c.run_id FROM /*schema*/checkpoints c
+        WHERE c.thread_id = :thread_id AND c.checkpoint_ns = '' AND c.created_at >= l.acquired_at
+        ORDER BY c.checkpoint_id DESC LIMIT 1
+    ), (
+        -- What its process records is on its way for a moment.
+        SELECT r.run_id FROM /*schema*/runs r
+        WHERE r.thread_id = :thread_id AND r.status = 'running' AND starts_with(l.holder_id, r.holder_id || ':')
+        ORDER BY r.started_at DESC LIMIT 1
+    )
+)
+FROM /*schema*/leases l
+WHERE l.thread_id = :thread_id AND NOT EXISTS (SELECT 1 FROM taken)
+    AND l.holder_id IS NOT NULL AND l.expires_at > now() AND l.fencing_token <> ALL(:free_tokens)
 UNION ALL
-SELECT false, deleted_at, NULL, NULL, NULL, NULL, NULL
+SELECT false, deleted_at, NULL, NULL, NULL, NULL, NULL, NULL
 FROM /*schema*/tombstones WHERE thread_id = :thread_id AND expires_at > now();
 
 -- name: renew_lease

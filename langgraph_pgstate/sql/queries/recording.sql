@@ -138,7 +138,7 @@ ON CONFLICT (thread_id, run_id, span_id, started_at) DO UPDATE SET
 WHERE stored.ended_at IS NULL OR excluded.ended_at IS NOT NULL;
 
 -- name: put_events
--- Appends events; those of a run only while the run is there.
+-- Appends events; those of a run only while the run is there, others only while the thread is.
 INSERT INTO /*schema*/events (
     thread_id, event_id, created_at, kind, run_id, checkpoint_ns, checkpoint_id, agent, payload
 )
@@ -151,7 +151,9 @@ FROM jsonb_to_recordset(:rows::jsonb) AS s (
 )
 LEFT JOIN /*schema*/runs r
     ON r.thread_id = s.thread_id AND r.run_id = s.run_id AND r.thread_id = ANY(:thread_ids::text[])
-WHERE s.run_id IS NULL OR r.run_id IS NOT NULL
+WHERE CASE WHEN s.run_id IS NOT NULL THEN r.run_id IS NOT NULL ELSE EXISTS (
+    SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = s.thread_id AND t.thread_id = ANY(:thread_ids)
+) END
 ORDER BY s.thread_id COLLATE "C", s.event_id COLLATE "C"
 ON CONFLICT (thread_id, event_id) DO NOTHING;
 
@@ -210,15 +212,24 @@ CROSS JOIN LATERAL (
 WHERE runs.thread_id = ended.thread_id AND runs.run_id = ended.run_id AND runs.thread_id = ANY(:thread_ids);
 
 -- name: refresh_statuses
--- Gives threads the status that their newest run leaves them in.
+-- Gives threads the status that their newest run leaves them in, or one that is still under way. One that was overtaken by another says nothing of the thread.
 UPDATE /*schema*/threads AS t SET status = newest.status
 FROM (
-    SELECT k.thread_id, CASE r.status WHEN 'running' THEN 'busy' WHEN 'pending' THEN 'busy'
-        WHEN 'interrupted' THEN 'interrupted' WHEN 'error' THEN 'error' ELSE 'idle' END AS status
-    FROM /*schema*/threads k CROSS JOIN LATERAL (
-        SELECT status FROM /*schema*/runs WHERE runs.thread_id = k.thread_id ORDER BY started_at DESC LIMIT 1
-    ) AS r
+    SELECT k.thread_id, CASE WHEN r.status IN ('running', 'pending') OR EXISTS (
+            SELECT 1 FROM /*schema*/runs o
+            WHERE o.thread_id = k.thread_id AND o.status = 'running' AND o.alive_until > now()
+        ) THEN 'busy' WHEN r.status IN ('interrupted', 'error') THEN r.status ELSE 'idle' END AS status
+    FROM /*schema*/threads k LEFT JOIN LATERAL (
+        SELECT status FROM /*schema*/runs
+        WHERE runs.thread_id = k.thread_id AND NOT (
+            runs.status = 'error' AND runs.error_type IN (
+                'langgraph_pgstate.errors.StaleHeadError', 'langgraph_pgstate.errors.LeaseLostError'
+            )
+        )
+        ORDER BY started_at DESC LIMIT 1
+    ) AS r ON true
     WHERE k.thread_id = ANY(:thread_ids::text[])
+        AND EXISTS (SELECT 1 FROM /*schema*/runs any_of WHERE any_of.thread_id = k.thread_id)
 ) AS newest
 WHERE t.thread_id = newest.thread_id AND t.thread_id = ANY(:thread_ids) AND t.status <> newest.status;
 
