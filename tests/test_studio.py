@@ -368,6 +368,21 @@ async def test_a_second_message_rolls_back(
         assert (table, found) == (table, (0,))
 
 
+async def test_a_run_is_cancelled_and_rolled_back(
+    client: LangGraphClient, connection: psycopg.Connection, place: str
+) -> None:
+    """The server deletes for the run twice at once, and finds no run if its first deletion returns second."""
+    for _ in range(6):
+        one = str((await client.threads.create())["thread_id"])
+        first = await begun(client, one)
+        await client.runs.cancel(one, first, action="rollback", wait=False)
+        async with asyncio.timeout(30):
+            while await client.runs.list(one):
+                await asyncio.sleep(0.02)
+        found = connection.execute(f"SELECT count(*) FROM {place}.checkpoints WHERE run_id = %s", [first]).fetchone()
+        assert found == (0,)
+
+
 async def test_a_deleted_run_takes_its_checkpoints_along(
     client: LangGraphClient, thread: str, connection: psycopg.Connection, place: str
 ) -> None:

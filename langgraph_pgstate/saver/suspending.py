@@ -51,6 +51,7 @@ from langgraph_pgstate.operations.versions import StateVersions, Upcaster
 from langgraph_pgstate.operations.writes import put_writes, request_writes
 from langgraph_pgstate.origins import Origin
 from langgraph_pgstate.saver.common import HEAVY_BYTES, CommonSaver, Guard, is_heavy, is_large, run_ids_of
+from langgraph_pgstate.saver.sharing import Shared
 from langgraph_pgstate.settings import (
     DEFAULT_CACHE_BYTES,
     DEFAULT_EMBEDDED_PATH,
@@ -138,6 +139,7 @@ class AsyncPGStateSaver(CommonSaver):
             else AsyncDatabase(connection, schema=schema, retry=retry)
         )
         self.keeper = AsyncLeaseKeeper(self._database, self._queries, settings)
+        self._deletions = Shared()
         try:
             self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
@@ -342,9 +344,15 @@ class AsyncPGStateSaver(CommonSaver):
         return await self._run(guards.revive_thread, self._queries, thread_id_of(thread_id))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Async twin of `delete_for_runs`."""
+        """Async twin of `delete_for_runs`.
+
+        Callers that name the same runs at once return together, in the order in which they called.
+        """
         if ids := run_ids_of(run_ids):
-            self._forget(*await self._run(threads.delete_for_runs, self._queries, ids))
+            await self._deletions.do(frozenset(ids), lambda: self._delete_for_runs(ids))
+
+    async def _delete_for_runs(self, ids: list[str]) -> None:
+        self._forget(*await self._run(threads.delete_for_runs, self._queries, ids))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Async twin of `copy_thread`."""
