@@ -23,6 +23,8 @@ TOOLS = (
     "hypothesis>=6.100",
     "langgraph-checkpoint-postgres>=3.2",
     "langgraph-checkpoint-conformance>=0.0.2",
+    "langchain>=1.0",
+    "numpy>=1.26",
 )
 # An answer of the resolver, and so of pyproject.toml; anything else is of the network or the machine.
 _NO_SOLUTION = "No solution found"
