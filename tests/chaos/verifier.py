@@ -490,7 +490,8 @@ class Verifier:
                 continue
             action = line["thread"], line["tool"], line["idempotency_key"]
             entries = [e for e in self._by["enter"] if (e["thread"], e["tool"], e["key"]) == action]
-            start = min((entry["at"] for entry in entries), default=line["at"] - 2 * _UNKNOWN_END) - 2
+            # One that was never entered may have come with a fork or a copy.
+            start = min((entry["at"] - 2 for entry in entries), default=0.0)
             hit = {entry["by"] for entry in entries}
             for fault in self._by["fault"]:
                 if start < fault["at"] < line["at"] and (

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import functools
 import inspect
 import os
 import random
 import signal
 import sys
 import time
+import traceback
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -409,6 +411,8 @@ class Worker:
 def told_of(error: BaseException) -> dict[str, Any]:
     """What a line says of an error."""
     more = {name: getattr(error, name) for name in ("tool", "idempotency_key", "sqlstate") if hasattr(error, name)}
+    frames = [f"{Path(one.filename).name}:{one.lineno}" for one in traceback.extract_tb(error.__traceback__)[-5:]]
+    more |= {"frames": frames, "cause": repr(error.__cause__)[:300]}
     return {"error": type(error).__name__, "of": type(error).__module__, "text": str(error)[:300], **more}
 
 
@@ -451,12 +455,15 @@ def _note_puts(kind: type, prefix: str, journal: Journal) -> None:
 def _between(method: Any, before: Callable[..., Any], after: Callable[[Any], None]) -> Any:
     """The method, with something done before it and, when it has answered, after it."""
 
+    # LangGraph looks at the names of its parameters.
+    @functools.wraps(method)
     def blocking(self: Any, *args: Any) -> Any:
         line = before(*args)
         answer = method(self, *args)
         after(line)
         return answer
 
+    @functools.wraps(method)
     async def suspending(self: Any, *args: Any) -> Any:
         line = before(*args)
         answer = await method(self, *args)
