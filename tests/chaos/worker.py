@@ -457,16 +457,16 @@ def _between(method: Any, before: Callable[..., Any], after: Callable[[Any], Non
 
     # LangGraph looks at the names of its parameters.
     @functools.wraps(method)
-    def blocking(self: Any, *args: Any) -> Any:
-        line = before(*args)
-        answer = method(self, *args)
+    def blocking(self: Any, *args: Any, **named: Any) -> Any:
+        line = before(*args, **named)
+        answer = method(self, *args, **named)
         after(line)
         return answer
 
     @functools.wraps(method)
-    async def suspending(self: Any, *args: Any) -> Any:
-        line = before(*args)
-        answer = await method(self, *args)
+    async def suspending(self: Any, *args: Any, **named: Any) -> Any:
+        line = before(*args, **named)
+        answer = await method(self, *args, **named)
         after(line)
         return answer
 
