@@ -12,6 +12,7 @@ from typing import Any, Self
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_pgstate.codec.opaque import OpaqueCodec
+from langgraph_pgstate.codec.serializer import plain_serializer
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import DEFAULT_PREPARE_THRESHOLD, Database
 from langgraph_pgstate.db.embedded import embedded_server
@@ -153,7 +154,7 @@ class Admin:
             SchemaMissingError: If `setup` was never run.
             UnavailableError: If the server does not answer.
         """
-        reader = ValueCodec(self._serde, refuse_unsafe=False)
+        reader = ValueCodec(self._serde or plain_serializer())
         codec = reader if deep else None
         self._database.run(schemas.check_version, self._queries)
         report = CheckReport()
@@ -246,7 +247,7 @@ class Admin:
         self._database.run(schemas.check_version, self._queries)
         with Database.open(source_dsn, schema=source_schema, pool=False, prepare_threshold=None) as source:
             source.run(transfer_langgraph.check_tables, theirs)
-            reader = ValueCodec(self._serde, refuse_unsafe=False)
+            reader = ValueCodec(self._serde or plain_serializer())
 
             async def copy(target_port: Port, source_port: Port, thread_id: str) -> TransferReport:
                 await upcasting.refuse_evolved(target_port, self._queries, thread_id)

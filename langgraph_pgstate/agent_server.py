@@ -86,7 +86,8 @@ async def checkpointer() -> AsyncIterator[AsyncPGStateSaver]:
         _dsn(settings) as dsn,
         AsyncDatabase.open(dsn, schema=settings.schema, pool=settings.pool, prepare_threshold=threshold) as database,
     ):
-        serde = WideningSerializer(settings.allowed)
+        # It imports the modules that are named.
+        serde = await asyncio.to_thread(WideningSerializer, settings.allowed)
         state = AsyncPGState(
             database,  # type: ignore[arg-type]
             schema=settings.schema,

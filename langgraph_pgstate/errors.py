@@ -9,7 +9,7 @@
     │   └── ToolSetupError                   a tool, its ledger and its graph do not fit together
     ├── SerializationError (TypeError, ValueError)
     │                                        a value cannot be stored; nothing was written
-    ├── UnsafeTypeError                      the database names a type that is not allowed to be built
+    ├── UnsafeTypeError                      the database names a type that may not be built
     ├── SchemaError
     │   ├── SchemaMissingError               `setup()` was never run in this schema
     │   │   └── SourceMissingError           a schema to import from has none of LangGraph's own tables
@@ -47,7 +47,9 @@ not an error: LangGraph expects `None`.
 from __future__ import annotations
 
 from asyncio import InvalidStateError
+from collections.abc import Sequence
 from datetime import datetime
+from itertools import zip_longest
 
 
 class PGStateError(Exception):
@@ -107,22 +109,23 @@ class SerializationError(PGStateError, TypeError, ValueError):
 
 
 class UnsafeTypeError(PGStateError):
-    """The stored bytes name a type that the serializer is not allowed to build.
+    """The stored bytes name a type that may not be built.
 
     Attributes:
         types: `(module, name)` of every refused type.
         where: What was being read.
     """
 
-    def __init__(self, where: str, types: list[tuple[str, str]]) -> None:
+    def __init__(self, where: str, types: list[tuple[str, str]], reasons: Sequence[str] = ()) -> None:
         self.types = types
         self.where = where
-        names = ", ".join(f"{module}.{name}" for module, name in types)
+        names = [f"{module}.{name}" for module, name in types]
+        told = ", ".join(f"{name} ({why})" for name, why in zip_longest(names, reasons, fillvalue="it is not allowed"))
+        allowed = [f"{module}:{name}" for module, name in types]
         super().__init__(
-            f"refused to build {names} while reading {where}. If these types are yours, allow them: "
-            f"saver.with_allowlist({types!r}), or pass serde=JsonPlusSerializer(allowed_msgpack_modules={types!r}); "
-            "allowed_msgpack_modules=True allows every type and trusts whoever can write to the database. On "
-            f"LangGraph's server: PGSTATE_ALLOWED_TYPES={','.join(f'{module}:{name}' for module, name in types)}."
+            f"refused to build {told} while reading {where}. A data type is built once this process has imported its "
+            f"module. Import it before reading, or allow the type: allowed_types={allowed} of a saver or PGState, "
+            f"PGSTATE_ALLOWED_TYPES={','.join(allowed)} on LangGraph's server."
         )
 
 

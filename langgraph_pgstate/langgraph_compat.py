@@ -15,10 +15,27 @@ import logging
 import re
 import threading
 import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from types import FunctionType
 from typing import Any, Final
 
+import ormsgpack
+from langgraph.checkpoint.base import _with_msgpack_allowlist as with_msgpack_allowlist
 from langgraph.checkpoint.base import id as _ids
+from langgraph.checkpoint.serde import _msgpack, jsonplus
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+
+__all__ = [
+    "SAFE_TYPES",
+    "DeltaSnapshot",
+    "advance_ids_past",
+    "is_strict",
+    "msgpack_encoder",
+    "strict_hook",
+    "unwind_when_cancelled",
+    "with_msgpack_allowlist",
+]
 
 _LAST: Final = "_last_v6_timestamp"
 _UUID6: Final = re.compile("([0-9a-f]{8})-([0-9a-f]{4})-6([0-9a-f]{3})-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -40,6 +57,14 @@ _was_told = False
 _unwinding: Final[set[asyncio.Task[Any]]] = set()
 
 _logger = logging.getLogger("langgraph_pgstate")
+
+SAFE_TYPES: Final[frozenset[tuple[str, ...]]] = _msgpack.SAFE_MSGPACK_TYPES
+"""`(module, name)` of the types that LangGraph builds in strict mode."""
+DeltaSnapshot: Final = _DeltaSnapshot
+"""A DeltaChannel's value among a checkpoint's values."""
+
+strict_hook: Final[Callable[[int, bytes], Any]] = jsonplus._create_msgpack_ext_hook(None)
+"""LangGraph's own extension hook, building nothing but `SAFE_TYPES`."""
 
 
 def advance_ids_past(checkpoint_id: str) -> None:
@@ -118,3 +143,28 @@ def _forget(task: asyncio.Task[Any]) -> None:
     # Retrieved, so that asyncio does not log it.
     if not task.cancelled():
         task.exception()
+
+
+def is_strict() -> bool:
+    """Return whether `LANGGRAPH_STRICT_MSGPACK` was set when the process began."""
+    return bool(_msgpack.STRICT_MSGPACK_ENABLED)
+
+
+def msgpack_encoder(note: Callable[[Any], None]) -> Callable[[Any], bytes]:
+    """Return LangGraph's msgpack encoder, which calls `note` with every object that is stored as an extension.
+
+    Extensions are encoded in each other by LangGraph's function calling itself through its module. The copy made of it
+    here calls this encoder instead, so that nothing inside of another object is missed.
+    """
+    pack, options = ormsgpack.packb, jsonplus._option
+
+    def encode(value: Any) -> bytes:
+        return pack(value, default=default, option=options)
+
+    extend = FunctionType(jsonplus._msgpack_default.__code__, {**vars(jsonplus), "_msgpack_enc": encode})
+
+    def default(value: Any) -> Any:
+        note(value)
+        return extend(value)
+
+    return encode

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
+
+AllowedTypes = Iterable[type | str | tuple[str, str]]
+"""Types that may be built from stored state: classes, or names like `shop.state:Order`."""
 
 DEFAULT_SCHEMA = "pgstate"
 DEFAULT_EMBEDDED_PATH = ".pgstate"
@@ -153,8 +156,8 @@ class AgentServerSettings:
         record: `PGSTATE_RECORD`, whether anything but checkpoints is written: runs, spans, events, messages.
         content: `PGSTATE_RECORD_CONTENT`, whether inputs and outputs of runs and spans are.
         project: `PGSTATE_PROJECT`, channels kept readable as JSON, separated by commas.
-        allowed: `PGSTATE_ALLOWED_TYPES`, types of the application that may be built from stored state, like
-            `shop.state:Order`, separated by commas; `*` for all.
+        allowed: `PGSTATE_ALLOWED_TYPES`, types that may be built from stored state beside data types of modules that
+            the server has imported, like `shop.state:Order`, separated by commas; `*` for all.
         thread_ttl: `PGSTATE_THREAD_TTL`, how long new threads are kept after they were touched last, like `30d`; for
             ever without it. `pgstate maintain` deletes them then.
     """
@@ -243,16 +246,7 @@ class _Variables:
         return tuple(part for part in parts if part)
 
     def types(self, name: str) -> tuple[tuple[str, str], ...] | Literal[True]:
-        named = self.names(name)
-        if named == ("*",):
-            return True
-        found = []
-        for one in named:
-            module, _, type_name = one.partition(":")
-            if not module or not type_name:
-                raise ConfigurationError(f"{name} names types like shop.state:Order, not {one!r}")
-            found.append((module, type_name))
-        return tuple(found)
+        return cast("tuple[tuple[str, str], ...] | Literal[True]", check_allowed_types(self.names(name), name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,6 +334,31 @@ def check_ttl(name: str, ttl: Any) -> timedelta:
     if not isinstance(ttl, timedelta) or not timedelta(0) < ttl <= timedelta(days=366_000):
         raise ConfigurationError(f"{name} must be a timedelta of more than 0 and less than 1,000 years, not {ttl!r}")
     return ttl
+
+
+def check_allowed_types(
+    allowed: AllowedTypes, option: str = "allowed_types"
+) -> tuple[type | tuple[str, str], ...] | Literal[True]:
+    """Return types that may be built as classes or `(module, name)`; `True` for `"*"`, which stands for all.
+
+    Raises:
+        ConfigurationError: If one is neither a class nor named like `shop.state:Order`.
+    """
+    if isinstance(allowed, str) or not isinstance(allowed, Iterable):
+        raise ConfigurationError(f"{option} is a list of classes and of names like shop.state:Order, not {allowed!r}")
+    given = list(allowed)
+    if given == ["*"]:
+        return True
+    found: list[type | tuple[str, str]] = []
+    for one in given:
+        pair = tuple(one.split(":", 1)) if isinstance(one, str) else one
+        if isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(part, str) and part for part in pair):
+            found.append((pair[0], pair[1]))
+        elif isinstance(one, type):
+            found.append(one)
+        else:
+            raise ConfigurationError(f"{option} names types like shop.state:Order, not {one!r}")
+    return tuple(found)
 
 
 def check_schema_name(schema: str) -> str:

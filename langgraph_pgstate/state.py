@@ -13,6 +13,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from langgraph_pgstate.codec.serializer import state_serializer
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import (
     DEFAULT_PREPARE_THRESHOLD,
@@ -45,6 +46,7 @@ from langgraph_pgstate.settings import (
     DEFAULT_LEASE_TTL,
     DEFAULT_SCHEMA,
     DEFAULT_WAIT_TIMEOUT,
+    AllowedTypes,
     PoolSettings,
     RecorderSettings,
     RetryPolicy,
@@ -156,6 +158,9 @@ class PGState(_State):
         schema: The PostgreSQL schema of the tables.
         serde: Serializer of values. With any but LangGraph's own, chat messages are not stored in a table of their
             own: what a serializer encrypts must not stand beside it in clear text.
+        allowed_types: Types that are built beyond LangGraph's own and data types of imported modules, as for
+            `PGStateSaver`.
+        strict: Whether nothing but LangGraph's own types and `allowed_types` is built.
         retry: How operations are repeated when a connection is lost.
         project: Channels of the root graph kept readable as JSON, in clear text, whatever the serializer.
         thread_keys: Which keys of `configurable` and `metadata` say whose a thread is.
@@ -207,6 +212,8 @@ class PGState(_State):
         *,
         schema: str = DEFAULT_SCHEMA,
         serde: SerializerProtocol | None = None,
+        allowed_types: AllowedTypes = (),
+        strict: bool = False,
         retry: RetryPolicy | None = None,
         project: Sequence[str] = (),
         thread_keys: ThreadKeys | None = None,
@@ -225,6 +232,7 @@ class PGState(_State):
         thread_ttl: timedelta | None = None,
     ) -> None:
         self._queries = queries(check_schema_name(schema))
+        serde = state_serializer(serde, allowed_types, strict)
         self._codec = ValueCodec(serde)
         self._versions = None if state_version is None else StateVersions(state_version, upcasters)
         self._tool_settings, self._tool_default = tools, tool_policy
@@ -258,6 +266,8 @@ class PGState(_State):
         *,
         schema: str = DEFAULT_SCHEMA,
         serde: SerializerProtocol | None = None,
+        allowed_types: AllowedTypes = (),
+        strict: bool = False,
         pool: PoolSettings | bool | int = True,
         prepare_threshold: int | None = DEFAULT_PREPARE_THRESHOLD,
         retry: RetryPolicy | None = None,
@@ -283,6 +293,8 @@ class PGState(_State):
             dsn: A libpq connection string or URI.
             schema: The PostgreSQL schema of the tables.
             serde: Serializer of values.
+            allowed_types: Types that are built beyond LangGraph's own and data types of imported modules.
+            strict: Whether nothing but LangGraph's own types and `allowed_types` is built.
             pool: Pool settings, a maximal size, `True` for 1 to 10 connections, `False` for a single connection.
             prepare_threshold: Executions of a statement after which it is prepared; `None` never prepares.
             retry: How operations are repeated when a connection is lost.
@@ -312,6 +324,8 @@ class PGState(_State):
                 database,  # type: ignore[arg-type]
                 schema=schema,
                 serde=serde,
+                allowed_types=allowed_types,
+                strict=strict,
                 project=project,
                 thread_keys=thread_keys,
                 recording=recording,
@@ -463,6 +477,8 @@ class AsyncPGState(_State):
         *,
         schema: str = DEFAULT_SCHEMA,
         serde: SerializerProtocol | None = None,
+        allowed_types: AllowedTypes = (),
+        strict: bool = False,
         retry: RetryPolicy | None = None,
         project: Sequence[str] = (),
         thread_keys: ThreadKeys | None = None,
@@ -481,6 +497,7 @@ class AsyncPGState(_State):
         thread_ttl: timedelta | None = None,
     ) -> None:
         self._queries = queries(check_schema_name(schema))
+        serde = state_serializer(serde, allowed_types, strict)
         self._codec = ValueCodec(serde)
         self._versions = None if state_version is None else StateVersions(state_version, upcasters)
         self._tool_settings, self._tool_default = tools, tool_policy
@@ -516,6 +533,8 @@ class AsyncPGState(_State):
         *,
         schema: str = DEFAULT_SCHEMA,
         serde: SerializerProtocol | None = None,
+        allowed_types: AllowedTypes = (),
+        strict: bool = False,
         pool: PoolSettings | bool | int = True,
         prepare_threshold: int | None = DEFAULT_PREPARE_THRESHOLD,
         retry: RetryPolicy | None = None,
@@ -544,6 +563,8 @@ class AsyncPGState(_State):
                 database,  # type: ignore[arg-type]
                 schema=schema,
                 serde=serde,
+                allowed_types=allowed_types,
+                strict=strict,
                 project=project,
                 thread_keys=thread_keys,
                 recording=recording,

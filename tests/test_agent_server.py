@@ -404,7 +404,7 @@ async def test_who_asks_is_known_and_the_request_is_not_kept(
 
 
 def test_a_serializer_is_widened_in_place() -> None:
-    serde = WideningSerializer()
+    serde = WideningSerializer(strict=True)
     codec = ValueCodec(serde)
     assert codec.is_native
     stored = codec.dumps("order", Order(number=1))
@@ -418,7 +418,13 @@ def test_a_serializer_is_widened_in_place() -> None:
 
 @pytest.mark.parametrize("allowed", ["", ORDER, "*"])
 async def test_types_are_built_when_they_are_allowed(environment: pytest.MonkeyPatch, allowed: str) -> None:
+    """In strict mode; without it, data types of the graphs' modules need no word."""
+    async with checkpointer() as saver:
+        graph = order_graph().compile(checkpointer=saver)
+        await graph.ainvoke({}, config_of("before"))
+        assert (await graph.aget_state(config_of("before"))).values["order"] == Order(number=7)
     environment.setenv("PGSTATE_ALLOWED_TYPES", allowed)
+    environment.setattr("langgraph.checkpoint.serde._msgpack.STRICT_MSGPACK_ENABLED", True)
     async with checkpointer() as saver:
         graph = order_graph().compile(checkpointer=saver)
         await graph.ainvoke({}, config_of("t"))

@@ -269,8 +269,9 @@ async def test_checkpoints_that_are_not_there(state: Any) -> None:
 
 
 async def test_types_that_may_not_be_built(state: Any) -> None:
-    first = await state.saver.aput(*put_arguments(config_of("t"), 0, order=Order(1, [])))
-    with pytest.raises(UnsafeTypeError):
+    elsewhere = type("Order", (Order,), {"__module__": "never.imported"})
+    first = await state.saver.aput(*put_arguments(config_of("t"), 0, order=elsewhere(1, [])))
+    with pytest.raises(UnsafeTypeError, match=r"never\.imported"):
         await ask(state.threads.diff(first, first))
 
 

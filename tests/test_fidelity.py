@@ -260,47 +260,89 @@ def test_a_value_that_cannot_be_stored_is_refused_by_name(
 # Types of the user's own.
 
 
+@pytest.fixture
+def strict(saver: PGStateSaver) -> PGStateSaver:
+    """A saver over the same connections that builds nothing but LangGraph's own types and what is allowed."""
+    return PGStateSaver(saver._database, schema=saver.schema, strict=True)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", USERS_OWN.values(), ids=USERS_OWN)
+def test_a_data_type_of_an_imported_module_comes_back(value: Any, saver: PGStateSaver) -> None:
+    """Nobody has to say anything."""
+    config = put_values(saver, config_of(), {"channel": value}, own={"order": Order(1, [])})
+    saver.put_writes(config, [("channel", value)], "task")
+    forget(saver)
+    found = saver.get_tuple(config)
+    assert found is not None
+    assert same(found.checkpoint["channel_values"]["channel"]) == same(value)
+    assert same(found.pending_writes) == same([("task", "channel", value)])
+    assert found.metadata["own"] == {"order": Order(1, [])}  # type: ignore[typeddict-item]
+
+
 @pytest.mark.parametrize("value", USERS_OWN.values(), ids=USERS_OWN)
 @pytest.mark.parametrize("write", [False, True], ids=["channel", "write"])
-def test_a_type_that_is_not_allowed_is_refused_by_name(write: bool, value: Any, saver: PGStateSaver) -> None:
-    """By default only safe types are built from the database; the error says which was met and how to allow it."""
-    config = put_values(saver, config_of(), {"channel": 1 if write else value})
+def test_a_type_that_is_not_allowed_is_refused_by_name(write: bool, value: Any, strict: PGStateSaver) -> None:
+    """In strict mode; the error says which type was met in which channel, and how to allow it."""
+    config = put_values(strict, config_of(), {"channel": 1 if write else value})
     if write:
-        saver.put_writes(config, [("channel", value)], "task")
-    with pytest.raises(UnsafeTypeError, match="with_allowlist") as caught:
-        saver.get_tuple(config)
+        strict.put_writes(config, [("channel", value)], "task")
+    with pytest.raises(UnsafeTypeError, match="allowed_types=") as caught:
+        strict.get_tuple(config)
     assert "'channel'" in caught.value.where
     assert set(caught.value.types) <= set(ALLOWED)
-    assert all(f"{module}.{name}" in str(caught.value) for module, name in caught.value.types)
+    assert all(f"{module}.{name} (in strict mode" in str(caught.value) for module, name in caught.value.types)
+    assert all(f"{module}:{name}" in str(caught.value) for module, name in caught.value.types)
     with pytest.raises(UnsafeTypeError):
-        [*saver.list(config)]
+        [*strict.list(config)]
 
 
 @pytest.mark.parametrize("value", USERS_OWN.values(), ids=USERS_OWN)
-def test_an_allowed_type_comes_back(value: Any, saver: PGStateSaver) -> None:
+@pytest.mark.parametrize("how", ["class", "name", "allowlist"])
+def test_an_allowed_type_comes_back(how: str, value: Any, strict: PGStateSaver) -> None:
     """What the error recommends works, also for what was stored before, and only for the saver that allows it."""
-    config = put_values(saver, config_of(), {"channel": value})
-    saver.put_writes(config, [("channel", value)], "task")
+    config = put_values(strict, config_of(), {"channel": value})
+    strict.put_writes(config, [("channel", value)], "task")
     with pytest.raises(UnsafeTypeError) as caught:
-        saver.get_tuple(config)
-    allowing = saver.with_allowlist(caught.value.types)
+        strict.get_tuple(config)
+    names = caught.value.types
+    allowed: Any = [f"{module}:{name}" for module, name in names]
+    if how == "class":
+        allowed = [getattr(sys.modules[module], name) for module, name in names]
+    allowing = (
+        strict.with_allowlist(names)
+        if how == "allowlist"
+        else PGStateSaver(strict._database, schema=strict.schema, strict=True, allowed_types=allowed)  # type: ignore[arg-type]
+    )
     found = allowing.get_tuple(config)
     assert found is not None
     assert same(found.checkpoint["channel_values"]["channel"]) == same(value)
     assert same(found.pending_writes) == same([("task", "channel", value)])
     with pytest.raises(UnsafeTypeError):
-        saver.get_tuple(config)
+        strict.get_tuple(config)
 
 
-def test_an_allowlist_may_be_widened(saver: PGStateSaver) -> None:
+def test_an_allowlist_may_be_widened(strict: PGStateSaver) -> None:
     """Subgraphs widen the parent's allowlist again; what is allowed already gives the same saver."""
-    one = saver.with_allowlist([ALLOWED[0]])
+    one = strict.with_allowlist([ALLOWED[0]])
     both = one.with_allowlist([ALLOWED[2]])
     assert both.with_allowlist(ALLOWED[:1]) is both
     config = put_values(both, config_of(), {"mood": Mood.CALM, "order": Order(1, [])})
     assert same(values_of(both, config)) == same({"mood": Mood.CALM, "order": Order(1, [])})
     with pytest.raises(UnsafeTypeError):
         one.get_tuple(config)
+
+
+@pytest.mark.parametrize("bad", ["shop.state:Order", ["shop.state.Order"], [7], ["*", "shop.state:Order"], [":Order"]])
+def test_what_names_no_type_is_refused(bad: Any, saver: PGStateSaver) -> None:
+    with pytest.raises(ConfigurationError, match="allowed_types"):
+        PGStateSaver(saver._database, schema=saver.schema, allowed_types=bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("options", [{"strict": True}, {"allowed_types": [Order]}], ids=["strict", "allowed_types"])
+def test_options_for_a_serializer_of_the_user_are_refused(options: Any, saver: PGStateSaver) -> None:
+    """They would change nothing: it is left alone."""
+    with pytest.raises(ConfigurationError, match="serde="):
+        PGStateSaver(saver._database, schema=saver.schema, serde=JsonPlusSerializer(), **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", USERS_OWN.values(), ids=USERS_OWN)
@@ -321,8 +363,9 @@ def test_a_serializer_with_pickle_keeps_what_msgpack_cannot_say(dsn: str, schema
         assert get_values(pickling, config) == values
 
 
-def test_a_refused_type_is_not_confused_between_threads(saver: PGStateSaver) -> None:
+def test_a_refused_type_is_not_confused_between_threads(strict: PGStateSaver) -> None:
     """A refusal on one thread does not fail the reading of plain values on another."""
+    saver = strict
     bad = put_values(saver, config_of("bad"), {"channel": Order(1, [])})
     good = put_values(saver, config_of("good"), {"channel": {"plain": "x" * 500}})
 
@@ -386,12 +429,12 @@ def test_metadata_of_the_config_is_merged(saver: PGStateSaver) -> None:
     assert answers[0] == answers[1]
 
 
-def test_a_users_type_in_metadata_is_refused_by_name(saver: PGStateSaver) -> None:
-    """The strict default holds for metadata, too."""
-    config = put_values(saver, config_of(), {}, order=Order(1, []))
+def test_a_users_type_in_metadata_is_refused_by_name(strict: PGStateSaver) -> None:
+    """Strict mode holds for metadata, too."""
+    config = put_values(strict, config_of(), {}, order=Order(1, []))
     with pytest.raises(UnsafeTypeError, match="Order"):
-        saver.get_tuple(config)
-    found = saver.with_allowlist(ALLOWED).get_tuple(config)
+        strict.get_tuple(config)
+    found = strict.with_allowlist(ALLOWED).get_tuple(config)
     assert found is not None
     assert found.metadata["order"] == Order(1, [])  # type: ignore[typeddict-item]
 

@@ -386,7 +386,12 @@ def test_none_is_no_answer(state: PGState) -> None:
         state.threads.answer("t", None)
 
 
-def test_what_could_not_be_read_again_is_no_answer(state: PGState) -> None:
+def test_what_could_not_be_read_again_is_no_answer(dsn: str, schema: str) -> None:
+    with PGState.open(dsn, schema=schema, strict=True) as state:
+        what_is_no_answer(state)
+
+
+def what_is_no_answer(state: PGState) -> None:
     asking(state.saver, "go on?").invoke({"said": []}, config_of("t"))
     with pytest.raises(UnsafeTypeError, match="Account"):
         state.threads.answer("t", Account(7))

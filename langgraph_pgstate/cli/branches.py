@@ -14,9 +14,10 @@ from langgraph_pgstate.branches import ChannelDifference, Difference, MessageCha
 from langgraph_pgstate.cli.output import console
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.cli.tree import draw, message_text, outline, short_id
+from langgraph_pgstate.codec.serializer import plain_serializer
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import Database
-from langgraph_pgstate.errors import NotFoundError, StateVersionError, UnsafeTypeError
+from langgraph_pgstate.errors import NotFoundError, StateVersionError
 from langgraph_pgstate.operations import schema as schemas
 from langgraph_pgstate.saver import PGStateSaver
 from langgraph_pgstate.sql import queries
@@ -42,11 +43,12 @@ def tree(
     """Draw a thread's checkpoints with all their forks and labels."""
     target: Target = ctx.obj
     config: Any = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
-    with target.open() as dsn, PGStateSaver.from_conn_string(dsn, schema=target.schema, pool=False) as saver:
+    options: Any = {"schema": target.schema, "pool": False, "serde": plain_serializer()}
+    with target.open() as dsn, PGStateSaver.from_conn_string(dsn, **options) as saver:
         try:
             nodes = outline(saver.list(config, limit=limit))
-        except (UnsafeTypeError, StateVersionError):
-            # Only the application may build its types; the tree's shape can be drawn without them.
+        except StateVersionError:
+            # Only the application knows what they hold; the tree's shape can be drawn without it.
             nodes = outline(saver.list(config, limit=limit, metadata_only=True))
     if not nodes:
         raise NotFoundError(f"there is no thread {thread!r} in schema {target.schema}")
@@ -103,7 +105,7 @@ def diff(
 ) -> None:
     """Show how the states of two checkpoints differ."""
     # Of the application's own types it takes what they hold: they need not be built to be compared.
-    with _threads(ctx.obj, ValueCodec(None, refuse_unsafe=False)) as part:
+    with _threads(ctx.obj, ValueCodec(plain_serializer())) as part:
         configs = [_config_of(part, place) for place in (first, second)]
         difference = part.diff(*configs)
     print_difference(difference, full=full)

@@ -15,13 +15,12 @@ from typing import Any, Final, NamedTuple
 
 import ormsgpack
 import xxhash
-from langgraph.checkpoint.base import _with_msgpack_allowlist
 from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_methods
 from langgraph.checkpoint.serde.event_hooks import SerdeEvent, register_serde_event_listener
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from langgraph_pgstate.codec.messages import DIGEST_SIZE, PACK_OPTIONS, SHAPES, UNPACK_OPTIONS, decoding_hook
-from langgraph_pgstate.codec.widening import WideningSerializer
+from langgraph_pgstate.codec.serializer import StateSerializer
 from langgraph_pgstate.errors import (
     CorruptStateError,
     PGStateError,
@@ -29,6 +28,7 @@ from langgraph_pgstate.errors import (
     UnreadableFormatError,
     UnsafeTypeError,
 )
+from langgraph_pgstate.langgraph_compat import with_msgpack_allowlist
 
 # Types of our own, for what msgpack cannot say. The serializer's types never contain a slash.
 TYPE_STR: Final = "pgstate/str"
@@ -86,23 +86,19 @@ class ValueCodec:
         is_native: Whether the serializer is LangGraph's own, so that values may be taken apart and scalars inlined.
     """
 
-    def __init__(self, serde: SerializerProtocol | None = None, *, refuse_unsafe: bool | None = None) -> None:
-        # Strict unless the user hands over a serializer that says otherwise.
-        self.serde: SerializerProtocol = (
-            JsonPlusSerializer(allowed_msgpack_modules=None) if serde is None else maybe_add_typed_methods(serde)
-        )
-        strict = serde is None or isinstance(serde, WideningSerializer)
-        self._refuse_unsafe = strict if refuse_unsafe is None else refuse_unsafe
-        self.is_native = (
-            isinstance(self.serde, JsonPlusSerializer)
-            and type(self.serde) in (JsonPlusSerializer, WideningSerializer)
-            and not self.serde._custom_unpack_ext_hook
+    def __init__(self, serde: SerializerProtocol | None = None, *, refuse_unsafe: bool = True) -> None:
+        self.serde: SerializerProtocol = StateSerializer() if serde is None else maybe_add_typed_methods(serde)
+        # A serializer of the user's own decides for itself what it builds.
+        own = self.serde if isinstance(self.serde, StateSerializer) else None
+        self._refusing_serde = None if own is None or own.is_lenient or not refuse_unsafe else own
+        self.is_native = own is not None or (
+            type(self.serde) is JsonPlusSerializer and not self.serde._custom_unpack_ext_hook
         )
 
     def with_allowlist(self, extra: Collection[tuple[str, ...]]) -> ValueCodec:
         """A codec that may also build the given types; itself if that changes nothing."""
-        serde = _with_msgpack_allowlist(self.serde, extra)
-        return self if serde is self.serde else ValueCodec(serde, refuse_unsafe=self._refuse_unsafe)
+        serde = with_msgpack_allowlist(self.serde, extra)
+        return self if serde is self.serde else ValueCodec(serde, refuse_unsafe=self._refusing_serde is not None)
 
     def lenient(self) -> ValueCodec:
         """The same codec, but what may not be built is read as plain data instead of refused."""
@@ -254,20 +250,20 @@ class ValueCodec:
         return ormsgpack.unpackb(data, ext_hook=hook, option=UNPACK_OPTIONS)
 
     def _refusing(self, where: str) -> _Reading:
-        return _Reading(where, self._refuse_unsafe)
+        return _Reading(where, self._refusing_serde)
 
 
 class _Reading:
     """A context in which bytes are decoded: damage and refused types become this package's errors."""
 
-    __slots__ = ("_outer", "_refuse", "_where")
+    __slots__ = ("_outer", "_serde", "_where")
 
-    def __init__(self, where: str, refuse: bool) -> None:
-        self._where, self._refuse = where, refuse
+    def __init__(self, where: str, serde: StateSerializer | None) -> None:
+        self._where, self._serde = where, serde
 
     def __enter__(self) -> None:
         self._outer = _refusals.names
-        _refusals.names = [] if self._refuse else None
+        _refusals.names = [] if self._serde is not None else None
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         refused, _refusals.names = _refusals.names, self._outer
@@ -275,8 +271,9 @@ class _Reading:
             raise UnreadableFormatError(self._where, f"it was stored by another serializer ({error})") from error
         if isinstance(error, ormsgpack.MsgpackDecodeError):
             raise CorruptStateError(self._where, f"its bytes do not decode ({error})") from error
-        if error is None and refused:
-            raise UnsafeTypeError(self._where, sorted(set(refused)))
+        if error is None and refused and self._serde is not None:
+            found = sorted(set(refused))
+            raise UnsafeTypeError(self._where, found, [self._serde.types.why_refused(*each) for each in found])
 
 
 def _block_key(block: Sequence[Any]) -> bytes | None:

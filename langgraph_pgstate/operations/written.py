@@ -18,6 +18,7 @@ import orjson
 from langchain_core.messages import BaseMessage, RemoveMessage, convert_to_messages
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
+from langgraph_pgstate.codec.serializer import plain_serializer
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import PGStateError
@@ -27,8 +28,8 @@ from langgraph_pgstate.operations.reading import WritesRow, flatten_writes
 from langgraph_pgstate.sql import Queries
 
 _log = logging.getLogger("langgraph_pgstate.recorder")
-# Messages are kept for LangGraph's own serializer only. A class it must not build is read as the data it has.
-_CODEC: Final = ValueCodec(refuse_unsafe=False)
+# Messages are kept for LangGraph's own serializer only. Every other class is read as the data it has.
+_CODEC: Final = ValueCodec(plain_serializer())
 
 Place = tuple[str, str]
 """A thread and a namespace."""

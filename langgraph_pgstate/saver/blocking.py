@@ -30,6 +30,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from langgraph_pgstate.codec.serializer import state_serializer
 from langgraph_pgstate.db.database import (
     DEFAULT_PREPARE_THRESHOLD,
     Connection,
@@ -57,6 +58,7 @@ from langgraph_pgstate.settings import (
     DEFAULT_LEASE_TTL,
     DEFAULT_SCHEMA,
     DEFAULT_WAIT_TIMEOUT,
+    AllowedTypes,
     GuardSettings,
     PoolSettings,
     RetryPolicy,
@@ -80,8 +82,14 @@ class PGStateSaver(CommonSaver):
             calls take turns. Inside a transaction of the caller nothing is committed or retried; outside of one each
             call commits by itself, whether or not the connection is in autocommit.
         schema: The PostgreSQL schema of the tables.
-        serde: Serializer of values; LangGraph's own when left out, refusing to build types that are neither its safe
-            ones nor allowed by `with_allowlist`. A serializer passed here decides for itself.
+        serde: Serializer of values; LangGraph's own when left out. One that is passed here decides for itself which
+            types it builds.
+        allowed_types: Types that are built beyond LangGraph's own and data types (dataclasses, pydantic models, enums,
+            named tuples, attrs classes, subclasses of the standard library's values) of modules that this process has
+            imported: classes, or names like `"shop.state:Order"`, whose modules are imported now. A class that is
+            allowed is called, whatever it does. `["*"]` allows all types and trusts whoever can write to the database.
+        strict: Whether nothing but LangGraph's own types and `allowed_types` is built; so it is with
+            `LANGGRAPH_STRICT_MSGPACK=true`.
         retry: How operations are repeated when a connection is lost.
         companion: What has statements to send along with every `put`, in its transaction.
         thread_keys: Which keys of `configurable` and `metadata` say whose a thread is.
@@ -124,6 +132,8 @@ class PGStateSaver(CommonSaver):
         *,
         schema: str = DEFAULT_SCHEMA,
         serde: SerializerProtocol | None = None,
+        allowed_types: AllowedTypes = (),
+        strict: bool = False,
         retry: RetryPolicy | None = None,
         companion: Companion | None = None,
         thread_keys: ThreadKeys | None = None,
@@ -139,6 +149,7 @@ class PGStateSaver(CommonSaver):
     ) -> None:
         states = StateVersions(state_version, upcasters)
         settings = GuardSettings.of(guard, lease_ttl, on_busy, wait_timeout, tombstones_for)
+        serde = state_serializer(serde, allowed_types, strict)
         self._prepare(schema, serde, companion, thread_keys, states, on_corrupt, settings, cache_bytes)
         self._database = (
             connection if isinstance(connection, Database) else Database(connection, schema=schema, retry=retry)
@@ -153,6 +164,8 @@ class PGStateSaver(CommonSaver):
         *,
         schema: str = DEFAULT_SCHEMA,
         serde: SerializerProtocol | None = None,
+        allowed_types: AllowedTypes = (),
+        strict: bool = False,
         pool: PoolSettings | bool | int = True,
         prepare_threshold: int | None = DEFAULT_PREPARE_THRESHOLD,
         retry: RetryPolicy | None = None,
@@ -174,6 +187,8 @@ class PGStateSaver(CommonSaver):
             dsn: A libpq connection string or URI.
             schema: The PostgreSQL schema of the tables.
             serde: Serializer of values.
+            allowed_types: Types that are built beyond LangGraph's own and data types of imported modules.
+            strict: Whether nothing but LangGraph's own types and `allowed_types` is built.
             pool: Pool settings, a maximal size, `True` for 1 to 10 connections, `False` for a single connection.
             prepare_threshold: Executions of a statement after which it is prepared on its connection; `None` never
                 prepares, for poolers that don't track prepared statements.
@@ -200,6 +215,8 @@ class PGStateSaver(CommonSaver):
                 database,  # type: ignore[arg-type]
                 schema=schema,
                 serde=serde,
+                allowed_types=allowed_types,
+                strict=strict,
                 companion=companion,
                 thread_keys=thread_keys,
                 state_version=state_version,

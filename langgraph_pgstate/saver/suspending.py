@@ -30,6 +30,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from langgraph_pgstate.codec.serializer import state_serializer
 from langgraph_pgstate.db.database import (
     DEFAULT_PREPARE_THRESHOLD,
     AsyncConnection,
@@ -58,6 +59,7 @@ from langgraph_pgstate.settings import (
     DEFAULT_LEASE_TTL,
     DEFAULT_SCHEMA,
     DEFAULT_WAIT_TIMEOUT,
+    AllowedTypes,
     GuardSettings,
     PoolSettings,
     RetryPolicy,
@@ -80,6 +82,8 @@ class AsyncPGStateSaver(CommonSaver):
         connection: A psycopg `AsyncConnection` or `AsyncConnectionPool` that the caller owns and closes.
         schema: The PostgreSQL schema of the tables.
         serde: Serializer of values.
+        allowed_types: Types that are built beyond LangGraph's own and data types of imported modules.
+        strict: Whether nothing but LangGraph's own types and `allowed_types` is built.
         retry: How operations are repeated when a connection is lost.
         companion: What has statements to send along with every `put`, in its transaction.
         thread_keys: Which keys of `configurable` and `metadata` say whose a thread is.
@@ -117,6 +121,8 @@ class AsyncPGStateSaver(CommonSaver):
         *,
         schema: str = DEFAULT_SCHEMA,
         serde: SerializerProtocol | None = None,
+        allowed_types: AllowedTypes = (),
+        strict: bool = False,
         retry: RetryPolicy | None = None,
         companion: Companion | None = None,
         thread_keys: ThreadKeys | None = None,
@@ -132,6 +138,7 @@ class AsyncPGStateSaver(CommonSaver):
     ) -> None:
         states = StateVersions(state_version, upcasters)
         settings = GuardSettings.of(guard, lease_ttl, on_busy, wait_timeout, tombstones_for)
+        serde = state_serializer(serde, allowed_types, strict)
         self._prepare(schema, serde, companion, thread_keys, states, on_corrupt, settings, cache_bytes)
         self._database = (
             connection
@@ -153,6 +160,8 @@ class AsyncPGStateSaver(CommonSaver):
         *,
         schema: str = DEFAULT_SCHEMA,
         serde: SerializerProtocol | None = None,
+        allowed_types: AllowedTypes = (),
+        strict: bool = False,
         pool: PoolSettings | bool | int = True,
         prepare_threshold: int | None = DEFAULT_PREPARE_THRESHOLD,
         retry: RetryPolicy | None = None,
@@ -177,6 +186,8 @@ class AsyncPGStateSaver(CommonSaver):
                 database,  # type: ignore[arg-type]
                 schema=schema,
                 serde=serde,
+                allowed_types=allowed_types,
+                strict=strict,
                 companion=companion,
                 thread_keys=thread_keys,
                 state_version=state_version,

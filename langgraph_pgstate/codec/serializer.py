@@ -1,0 +1,214 @@
+"""LangGraph's serializer, with this package's rule of which types are built."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Literal, Self
+
+import ormsgpack
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.event_hooks import emit_serde_event
+from langgraph.checkpoint.serde.jsonplus import (
+    EXT_CONSTRUCTOR_KW_ARGS,
+    EXT_CONSTRUCTOR_POS_ARGS,
+    EXT_CONSTRUCTOR_SINGLE_ARG,
+    EXT_DELTA_SNAPSHOT,
+    EXT_METHOD_SINGLE_ARG,
+    EXT_NUMPY_ARRAY,
+    EXT_PYDANTIC_V1,
+    EXT_PYDANTIC_V2,
+    LC_REVIVER,
+    JsonPlusSerializer,
+)
+from langgraph.types import Send
+
+from langgraph_pgstate.codec.building import (
+    NUMPY,
+    PLAIN,
+    REFUSED,
+    Types,
+    is_enum,
+    is_imported,
+    is_model,
+    tell_plain,
+)
+from langgraph_pgstate.codec.messages import UNPACK_OPTIONS
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.langgraph_compat import DeltaSnapshot, msgpack_encoder, strict_hook
+from langgraph_pgstate.settings import AllowedTypes, check_allowed_types
+
+# What takes a value apart, and puts it together: `build(payload)`.
+_CALLS: Final[Mapping[int, Callable[[Any, Any], Any]]] = {
+    EXT_CONSTRUCTOR_SINGLE_ARG: lambda build, payload: build(payload),
+    EXT_CONSTRUCTOR_POS_ARGS: lambda build, payload: build(*payload),
+    EXT_CONSTRUCTOR_KW_ARGS: lambda build, payload: build(**payload),
+    EXT_METHOD_SINGLE_ARG: lambda build, payload: build(payload),
+    EXT_PYDANTIC_V1: lambda build, payload: _build_model(build, payload, "construct"),
+    EXT_PYDANTIC_V2: lambda build, payload: _build_model(build, payload, "model_construct"),
+}
+
+
+class StateSerializer(JsonPlusSerializer):
+    """LangGraph's serializer, writing its bytes and reading them by the rule of `Types`.
+
+    A type that is refused is told to LangGraph's listeners, and read as plain data by whoever does not listen.
+
+    Args:
+        allowed: Types that may be built beyond what the rule allows; `True` for all, which imports what is named.
+        strict: Whether data types of imported modules are refused, too.
+        is_lenient: Whether a codec reads a refused type as plain data instead of raising.
+    """
+
+    def __init__(
+        self,
+        allowed: Iterable[type | tuple[str, ...]] | Literal[True] = (),
+        *,
+        strict: bool = False,
+        is_lenient: bool = False,
+    ) -> None:
+        super().__init__(allowed_msgpack_modules=True if allowed is True else None)
+        self.is_lenient = is_lenient
+        self.builds_all = allowed is True
+        self._use(Types(() if allowed is True else allowed, strict=strict))
+
+    def _use(self, types: Types) -> None:
+        self.types = types
+        self._encode = msgpack_encoder(types.note_stored)
+        if not self.builds_all:
+            self._unpack_ext_hook = _extension_hook(types)
+
+    def with_msgpack_allowlist(self, extra_allowlist: Iterable[tuple[str, ...] | type]) -> Self:
+        """Return a serializer that may also build some types; this one if it may already."""
+        types = self.types.allowing(extra_allowlist)
+        if self.builds_all or types is self.types:
+            return self
+        clone = copy.copy(self)
+        clone._use(types)
+        return clone
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        """Return a value's type and bytes, which are LangGraph's own."""
+        if obj is None or isinstance(obj, bytes | bytearray):
+            return super().dumps_typed(obj)
+        return "msgpack", self._encode(obj)
+
+    def _reviver(self, value: dict[str, Any]) -> Any:
+        # What LangGraph wrote as JSON before 2024: names of LangChain's (lc 1) and of any module's (lc 2).
+        id = value.get("id")
+        if self.builds_all or value.get("type") != "constructor" or value.get("lc") not in (1, 2):
+            return super()._reviver(value)
+        if not isinstance(id, list) or len(id) < 2 or not all(isinstance(part, str) for part in id):
+            return value
+        if value["lc"] == 1:
+            path = LC_REVIVER.import_mappings.get(tuple(id), tuple(id))
+            found = _judge(self.types, ".".join(path[:-1]), path[-1])
+            build = partial(LC_REVIVER, value)
+        else:
+            path = tuple(id)
+            found = _judge(self.types, ".".join(path[:-1]), path[-1])
+            arguments, named = value.get("args") or (), value.get("kwargs") or {}
+            if is_enum(found) and (named or len(arguments) != 1):
+                return value
+            build = partial(_call, found, arguments, named)
+        if found is None:
+            return value
+        try:
+            return build()
+        except Exception as error:
+            tell_plain(".".join(path[:-1]), path[-1], type(error).__name__)
+            return value
+
+
+def state_serializer(
+    serde: SerializerProtocol | None, allowed_types: AllowedTypes = (), strict: bool = False
+) -> SerializerProtocol:
+    """Return the serializer that some options of a saver stand for: the caller's own, or LangGraph's with the rule.
+
+    Raises:
+        ConfigurationError: If an option is not usable, or there are some for a serializer that is the caller's own.
+    """
+    allowed = check_allowed_types(allowed_types)
+    if serde is None:
+        return StateSerializer(allowed, strict=strict)
+    if strict or allowed:
+        raise ConfigurationError(
+            "allowed_types and strict are for LangGraph's own serializer: say to the one in serde= what it may build"
+        )
+    return serde
+
+
+def plain_serializer() -> StateSerializer:
+    """Return a serializer that builds LangGraph's own types, and reads all others as the plain data they hold."""
+    return StateSerializer(strict=True, is_lenient=True)
+
+
+def _extension_hook(types: Types) -> Callable[[int, bytes], Any]:
+    """Return an extension hook that builds what `types` allows, as LangGraph's own builds it."""
+    unpack = ormsgpack.unpackb
+
+    def hook(code: int, data: bytes) -> Any:
+        if code == EXT_DELTA_SNAPSHOT:
+            return DeltaSnapshot(unpack(data, ext_hook=hook, option=UNPACK_OPTIONS))
+        if code == EXT_NUMPY_ARRAY and not is_imported(NUMPY[0]):
+            _tell_refused(*NUMPY)
+            return unpack(data, ext_hook=hook, option=UNPACK_OPTIONS)
+        call = _CALLS.get(code)
+        if call is None:
+            return strict_hook(code, data)
+        module, name, payload, *rest = unpack(data, ext_hook=hook, option=UNPACK_OPTIONS)
+        method = rest[0] if code == EXT_METHOD_SINGLE_ARG else ""
+        found = _judge(types, module, name, code, method)
+        if found is None:
+            return payload
+        try:
+            return call(found, payload)
+        except Exception as error:
+            tell_plain(module, name, type(error).__name__)
+            return payload
+
+    return hook
+
+
+def _judge(types: Types, module: str, name: str, code: int | None = None, method: str = "") -> Any:
+    """Return what builds a type; `None` if it is read as plain data, after saying why."""
+    if not type(module) is type(name) is type(method) is str:
+        raise TypeError("a type is named by strings")
+    if code == EXT_METHOD_SINGLE_ARG:
+        found = types.find_method(module, name, method)
+    else:
+        found = types.find(module, name)
+        if found is Send and code == EXT_CONSTRUCTOR_POS_ARGS:
+            return _send
+        if code and is_enum(found):
+            found = REFUSED
+    if found is REFUSED:
+        _tell_refused(module, name)
+        return None
+    if found is PLAIN:
+        tell_plain(module, name, "its module does not have it")
+        return None
+    return found
+
+
+def _tell_refused(module: str, name: str) -> None:
+    emit_serde_event({"kind": "msgpack_blocked", "module": module, "name": name})
+
+
+def _build_model(build: Any, payload: Any, construct: str) -> Any:
+    try:
+        return build(**payload)
+    except Exception:
+        if not is_model(build):
+            raise
+        # Without validation, as LangGraph does it.
+        return getattr(build, construct)(**payload)
+
+
+def _call(build: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    return build(*arguments, **named)
+
+
+def _send(*arguments: Any) -> Any:
+    return Send(*arguments) if len(arguments) == 2 else Send(arguments[0], arguments[1], timeout=arguments[2])
