@@ -11,13 +11,14 @@ from typing import Any, Self
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from langgraph_pgstate.codec.opaque import OpaqueCodec
+from langgraph_pgstate.codec.opaque import OpaqueCodec, TypeCollector
 from langgraph_pgstate.codec.serializer import plain_serializer
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import DEFAULT_PREPARE_THRESHOLD, Database
 from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, DatabaseError, PGStateError
+from langgraph_pgstate.langgraph_compat import SAFE_TYPES
 from langgraph_pgstate.operations import conversations, integrity, transfer, transfer_langgraph, upcasting
 from langgraph_pgstate.operations import schema as schemas
 from langgraph_pgstate.operations.addresses import thread_id_of, thread_ids_of
@@ -136,7 +137,12 @@ class Admin:
         return schemas.setup_script(self.schema)
 
     def check(
-        self, thread_id: str | None = None, *, deep: bool = False, progress: OnProgress | None = None
+        self,
+        thread_id: str | None = None,
+        *,
+        deep: bool = False,
+        types: bool = False,
+        progress: OnProgress | None = None,
     ) -> CheckReport:
         """Re-read every checkpoint, follow its references, and name what is broken. Reads only, page by page.
 
@@ -145,6 +151,8 @@ class Admin:
         Args:
             thread_id: One thread; all of them when left out.
             deep: Decode every value, too, through the serializer.
+            types: List the stored types that are not LangGraph's own, also those of answers and of tools' results;
+                reads every value and builds none. Instead of `deep`.
             progress: Called after each thread.
 
         Returns:
@@ -154,8 +162,9 @@ class Admin:
             SchemaMissingError: If `setup` was never run.
             UnavailableError: If the server does not answer.
         """
+        collector = TypeCollector() if types else None
         reader = ValueCodec(self._serde or plain_serializer())
-        codec = reader if deep else None
+        codec = collector or (reader if deep else None)
         self._database.run(schemas.check_version, self._queries)
         report = CheckReport()
         given = None if thread_id is None else [thread_id_of(thread_id)]
@@ -165,6 +174,9 @@ class Admin:
             report.problems += self._database.run(conversations.compare_thread, self._queries, reader, id)
             if progress:
                 progress(Progress(report.threads, total, report.checkpoints, id))
+        if collector is not None:
+            report.types = tuple(sorted(f"{module}:{name}" for module, name in collector.types - SAFE_TYPES))
+            report.others = collector.others
         return report
 
     def upcast(

@@ -717,6 +717,8 @@ class CheckReport:
         orphan_writes: Rows of pending writes whose checkpoint is not there: it has yet to come, or its process was
             killed. Harmless; a prune or `maintain` removes those that are a day old.
         problems: What is broken; empty when all is well.
+        types: Stored types that are not LangGraph's own, as `module:name`, sorted; empty unless they are asked for.
+        others: Values of another serializer, whose types cannot be told.
     """
 
     threads: int = 0
@@ -726,6 +728,8 @@ class CheckReport:
     unreferenced: int = 0
     orphan_writes: int = 0
     problems: list[Problem] = field(default_factory=list)
+    types: tuple[str, ...] = ()
+    others: int = 0
 
     def __add__(self, other: CheckReport) -> CheckReport:
         return CheckReport(
@@ -767,6 +771,8 @@ class BackfillReport:
             self.messages + other.messages,
             self.statuses + other.statuses,
             self.problems + other.problems,
+            tuple(sorted({*self.types, *other.types})),
+            self.others + other.others,
         )
 
 

@@ -348,6 +348,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "threads.copy_thread": lambda bench: ("t", "u"),
     "branches.list_branches": lambda bench: (request_branches("t", "", 10),),
     "branches.get_lineage": lambda bench: (bench.address,),
+    "branches.count_older": lambda bench: (bench.address,),
     "branches.put_label": lambda bench: (bench.address, "before"),
     "branches.delete_label": lambda bench: (bench.address,),
     "branches.find_checkpoint": lambda bench: ("t", str(bench.address.checkpoint_id)),

@@ -10,11 +10,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import kinds
 import psycopg
 import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.postgres import PostgresSaver
+from official import Account
 from psycopg.conninfo import make_conninfo
+from samples import config_of, put_values, values_of
 from typer.testing import CliRunner
 
 from langgraph_pgstate import PGStateSaver
@@ -23,7 +26,7 @@ from langgraph_pgstate.cli.app import app
 from langgraph_pgstate.cli.output import bytes_in_words, shorten
 from langgraph_pgstate.cli.weigh import WholeValues
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.settings import age
+from langgraph_pgstate.settings import AgentServerSettings, age
 from langgraph_pgstate.sql import migrations
 
 pytestmark = pytest.mark.smoke
@@ -211,6 +214,41 @@ def test_tree_shows_forks(run: Run, conversation: PGStateSaver) -> None:
     assert "branch 2" in shown
     assert "something else" in shown
     assert "there is no thread 'nobody'" in words(run("tree", "nobody", code=1))
+
+
+def test_tree_shows_types_that_it_does_not_build(run: Run, saver: PGStateSaver) -> None:
+    """What they hold, as plain data; and nothing of the application is imported or built for it."""
+    elsewhere = type("Order", (Account,), {"__module__": "never.imported"})
+    config = put_values(saver, config_of("t"), {"messages": [HumanMessage("a table for two")]}, step=1)
+    put_values(saver, config, {"order": elsewhere(7), "account": Account(8)}, step=2)
+    Account.constructed = 0
+    shown = words(run("tree", "t"))
+    assert Account.constructed == 0
+    for part in ("a table for two", "order={'number': 7", "account={'number'"):
+        assert part in shown
+
+
+def test_tree_says_what_it_does_not_show(run: Run, saver: PGStateSaver) -> None:
+    config: Any = config_of("t")
+    for step in range(6):
+        config = put_values(saver, config, {"n": step}, step=step)
+    assert "… 4 older, not shown (--limit)" in words(run("tree", "t", "--limit", "2"))
+    for limit in ("6", "7"):
+        assert "not shown" not in words(run("tree", "t", "--limit", limit))
+
+
+def test_check_lists_types_ready_to_be_pasted(run: Run, saver: PGStateSaver) -> None:
+    assert "no types but LangGraph's own" in words(run("check", "--types"))
+    values = {"a": kinds.Order(1, [kinds.Colour.RED]), "b": HumanMessage("x"), "c": kinds.Place(1)}
+    put_values(saver, config_of("t"), values)
+    lines = run("check", "--types").output.splitlines()
+    assert "PGSTATE_ALLOWED_TYPES=kinds:Colour,kinds:Order,kinds:Place" in lines
+    assert "allowed_types=['kinds:Colour', 'kinds:Order', 'kinds:Place']" in lines
+    variables = dict([one.split("=") for one in lines if one.startswith("PGSTATE_")])
+    named = AgentServerSettings.from_environment(variables).allowed
+    database: Any = saver._database
+    allowing = PGStateSaver(database, schema=saver.schema, strict=True, allowed_types=named)  # type: ignore[arg-type]
+    assert values_of(allowing, config_of("t")) == values
 
 
 @pytest.fixture

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypedDict
 
+import kinds
+import numpy
 import ormsgpack
 import psycopg
 import pytest
 from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.graph import START, StateGraph
 from official import Account, fill, talk
 from samples import config_of, message, messages, put_values
+from test_waiting import asking as _asking
 
-from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.admin import Admin
 from langgraph_pgstate.codec import frames
 from langgraph_pgstate.codec.values import PLAIN_MARK
@@ -274,3 +279,46 @@ def test_a_thread_that_is_being_written_to_is_whole(saver: PGStateSaver, admin: 
     finally:
         done.set()
         writer.join()
+
+
+class Bought(TypedDict):
+    number: int
+
+
+def test_the_types_that_are_stored_are_listed(dsn: str, schema: str, saver: PGStateSaver, admin: Admin) -> None:
+    """From every place a value is stored in, wherever it stands there, built nowhere; of each thread or of one."""
+    with PGState.open(dsn, schema=schema) as state:
+        values = {
+            "list": [HumanMessage("x", additional_kwargs={"level": kinds.Level.HIGH}), kinds.Frozen([kinds.Money(1)])],
+            "large": {"text": "x" * 50_000, "box": kinds.IntBox(content=1)},
+        }
+        put_values(saver, config_of("a"), values, own={"rights": kinds.Rights.READ})
+        saver.put_writes(config_of("b", "", "1f0-x"), [("channel", kinds.Place(1)), ("array", numpy.zeros(3))], "task")
+        graph = _asking(state.saver, "go on?")
+        graph.invoke({"said": []}, config_of("c"))
+        state.threads.answer("c", {"mood": kinds.Mood.CALM})
+        buy = state.tools.once(lambda: kinds.Order(1, [kinds.Person(name="x")]), name="buy")
+        builder = StateGraph(Bought)
+        builder.add_node("buy", lambda state: {"number": buy().number})
+        builder.add_edge(START, "buy")
+        builder.compile(checkpointer=state.saver).invoke({"number": 0}, config_of("d"))
+    assert admin.check().types == ()
+    names = {"a": "Rights Level Frozen Money Box[int]", "b": "Place", "c": "Mood", "d": "Order Person"}
+    expected = {id: {f"kinds:{name}" for name in found.split()} for id, found in names.items()}
+    expected["b"].add("numpy:ndarray")
+    for id, found in expected.items():
+        assert set(admin.check(id, types=True).types) == found
+    report = admin.check(types=True)
+    assert list(report.types) == sorted(set().union(*expected.values()))
+    assert (report.problems, report.others) == ([], 0)
+
+
+def test_types_of_another_serializer_are_counted(dsn: str, schema: str, admin: Admin) -> None:
+    class Other(JsonPlusSerializer):
+        def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+            return "msgpack+aes", b"secret"
+
+    with PGStateSaver.from_conn_string(dsn, schema=schema, serde=Other()) as saver:
+        put_values(saver, config_of("t"), {"a": 1, "b": [2]})
+    report = admin.check(types=True)
+    assert (report.types, report.others, report.problems) == ((), 2, [])

@@ -33,7 +33,7 @@ from langgraph_pgstate.operations.sizes import count_orphan_writes, get_server_v
 from langgraph_pgstate.saver import PGStateSaver
 from langgraph_pgstate.settings import DEFAULT_SCHEMA, DSN_VARIABLE, age, check_schema_name
 from langgraph_pgstate.sql import queries
-from langgraph_pgstate.types import Problem, Progress, TransferReport
+from langgraph_pgstate.types import CheckReport, Problem, Progress, TransferReport
 
 
 class _Commands(TyperGroup):
@@ -184,16 +184,21 @@ def check(
     ctx: typer.Context,
     thread: Annotated[str | None, typer.Option(metavar="ID", help="Only this thread.")] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Decode every value, too.")] = False,
+    types: Annotated[
+        bool, typer.Option("--types", help="List the stored types that are not LangGraph's own; builds none of them.")
+    ] = False,
 ) -> None:
     """Re-read every checkpoint and name what is broken; exit code 1 if anything is."""
     with _admin(ctx.obj) as admin, _progress("checking") as advance:
-        report = admin.check(thread, deep=deep, progress=advance)
+        report = admin.check(thread, deep=deep, types=types, progress=advance)
     if thread is not None and not report.checkpoints and not report.writes and not report.problems:
         raise NotFoundError(f"there is no thread {thread!r}")
     console.print(
         f"read {count(report.threads, 'thread')}, {count(report.checkpoints, 'checkpoint')}, "
         f"{count(report.segments, 'segment')}, {count(report.writes, 'pending write')}"
     )
+    if types:
+        _print_types(report)
     if report.unreferenced:
         console.print(f"not referred to, and gone with the next prune: {count(report.unreferenced, 'segment')}")
     if report.orphan_writes:
@@ -342,6 +347,18 @@ def _progress(doing: str) -> Iterator[Callable[[Progress], None]]:
             bar.update(task, completed=progress.threads, total=progress.total)
 
         yield advance
+
+
+def _print_types(report: CheckReport) -> None:
+    if report.others:
+        console.print(f"of another serializer, which alone knows their types: {count(report.others, 'value')}")
+    if not report.types:
+        console.print("no types but LangGraph's own")
+        return
+    console.print(f"{count(len(report.types), 'type')} beside LangGraph's own:")
+    # Whole lines, to be pasted.
+    typer.echo(f"PGSTATE_ALLOWED_TYPES={','.join(report.types)}")
+    typer.echo(f"allowed_types={[*report.types]}")
 
 
 def _print_problems(problems: Sequence[Problem], title: str) -> None:

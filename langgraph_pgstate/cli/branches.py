@@ -18,7 +18,9 @@ from langgraph_pgstate.codec.serializer import plain_serializer
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import NotFoundError, StateVersionError
+from langgraph_pgstate.operations import branches
 from langgraph_pgstate.operations import schema as schemas
+from langgraph_pgstate.operations.addresses import Address
 from langgraph_pgstate.saver import PGStateSaver
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.threads import Threads
@@ -52,13 +54,19 @@ def tree(
             nodes = outline(saver.list(config, limit=limit, metadata_only=True))
     if not nodes:
         raise NotFoundError(f"there is no thread {thread!r} in schema {target.schema}")
+    older = 0
     with _threads(target) as part:
+        if len(nodes) == limit:
+            first = Address(thread, "", nodes[0].id)
+            older = part._database.run(branches.count_older, part._queries, first)
         labels = {item.checkpoint_id: item.label for item in part.labels(thread) if not item.checkpoint_ns}
         found = part.get(thread)
     title = thread
     if found is not None and found.forked_from_thread_id is not None:
         title += f", forked off {found.forked_from_thread_id} at {short_id(found.forked_from_checkpoint_id or '')}"
     console.print(draw(nodes, title, console.width, labels))
+    if older:
+        console.print(f"… {older:,} older, not shown (--limit)", style="dim")
 
 
 def label(

@@ -7,6 +7,7 @@ new is found by comparing bytes, and the concatenation of the elements is what i
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,14 +15,16 @@ from typing import Any, Final
 import ormsgpack
 import xxhash
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.jsonplus import EXT_DELTA_SNAPSHOT, EXT_NUMPY_ARRAY
 
+from langgraph_pgstate.codec.building import NUMPY
 from langgraph_pgstate.codec.messages import UNPACK_OPTIONS
-from langgraph_pgstate.codec.values import ValueCodec, array_header, split_array
+from langgraph_pgstate.codec.serializer import plain_serializer
+from langgraph_pgstate.codec.values import PLAIN_MARK, TYPE_INT, TYPE_STR, ValueCodec, array_header, split_array
 from langgraph_pgstate.errors import CorruptStateError
 
 MSGPACK: Final = "msgpack"
-# Extension 7 around the value of a DeltaChannel.
-_DELTA_SNAPSHOT: Final = 7
+_WITHOUT_TYPES: Final = frozenset({"null", "bytes", "bytearray", TYPE_STR, TYPE_INT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,48 @@ class OpaqueCodec(ValueCodec):
         return b"".join(map(xxhash.xxh3_128_digest, elements))
 
 
+class TypeCollector(ValueCodec):
+    """A codec that builds nothing, and collects the names of the types it meets.
+
+    Attributes:
+        types: `(module, name)` of each.
+        others: How many values another serializer stored, which nobody can look into here.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(plain_serializer())
+        self.types: set[tuple[str, str]] = set()
+        self.others = 0
+
+    def loads(self, type_: str, data: bytes, where: str) -> None:
+        if type_ == MSGPACK:
+            self._collect(data)
+        elif type_ == "json":
+            json.loads(data, object_hook=self._note_constructor)
+        elif type_ not in _WITHOUT_TYPES:
+            self.others += 1
+
+    def decode_elements(self, payload: bytes, where: str) -> tuple[list[Any], bytes]:
+        self._collect(payload.removeprefix(PLAIN_MARK))
+        return [], b""
+
+    def _collect(self, data: bytes) -> Any:
+        return ormsgpack.unpackb(data, ext_hook=self._note_extension, option=UNPACK_OPTIONS)
+
+    def _note_extension(self, code: int, data: bytes) -> None:
+        if code == EXT_NUMPY_ARRAY:
+            self.types.add(NUMPY)
+        else:
+            fields = self._collect(data)
+            if code != EXT_DELTA_SNAPSHOT:
+                self.types.add((str(fields[0]), str(fields[1])))
+
+    def _note_constructor(self, value: dict[str, Any]) -> None:
+        if value.get("type") == "constructor" and value.get("lc") in (1, 2):
+            *module, name = value["id"]
+            self.types.add((".".join(module), name))
+
+
 def join_elements(elements: Sequence[bytes]) -> bytes:
     """The array of some encoded elements."""
     return array_header(len(elements)) + b"".join(elements)
@@ -115,7 +160,7 @@ def is_delta_snapshot(value: Encoded) -> bool:
     if value.type != MSGPACK or not head:
         return False
     position = {0xC7: 2, 0xC8: 3, 0xC9: 5}.get(head[0], 1 if 0xD4 <= head[0] <= 0xD8 else None)
-    return position is not None and len(head) > position and head[position] == _DELTA_SNAPSHOT
+    return position is not None and len(head) > position and head[position] == EXT_DELTA_SNAPSHOT
 
 
 def plain_value(value: Encoded) -> Any:

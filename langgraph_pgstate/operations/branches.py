@@ -218,6 +218,12 @@ def request_fork(thread_id: str, checkpoint_id: str | None, to: str | None) -> F
     return ForkRequest(source_id, id, target_id)
 
 
+async def count_older(port: Port, queries: Queries, address: Address) -> int:
+    """Return how many checkpoints of a namespace are older than one."""
+    count: int = (await port.fetch(queries.count_older, address._asdict()))[0][0]
+    return count
+
+
 async def fork_thread(port: Port, queries: Queries, codec: ValueCodec, request: ForkRequest) -> Address:
     """Make a thread that starts from a checkpoint of another. One transaction; safe to repeat.
 

@@ -15,6 +15,7 @@ from langgraph_pgstate.codec.values import ValueCodec, split_array
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import CorruptStateError, UnreadableFormatError
 from langgraph_pgstate.operations.addresses import Address
+from langgraph_pgstate.operations.tool_executions import PARENT_RESULT, UNSTORABLE_RESULT, open_result
 from langgraph_pgstate.sql import Queries, snapshot
 from langgraph_pgstate.types import CheckReport, Problem
 
@@ -73,6 +74,9 @@ async def check_thread(port: Port, queries: Queries, codec: ValueCodec | None, t
         await port.script(snapshot())
         await check.checkpoints()
         await check.writes()
+        if codec is not None:
+            await check.answers(codec)
+            await check.results(codec)
         total = (await port.fetch(queries.count_segments, {"thread_id": thread_id}))[0][0]
     report.segments = sum(segment.why is not _MISSING for segment in check.segments.values())
     report.unreferenced = total - report.segments
@@ -131,6 +135,36 @@ class _Check:
                 if why:
                     self._problem(where, why)
             self._report.writes += len(rows)
+            if len(rows) < _PAGE:
+                return
+
+    async def answers(self, codec: ValueCodec) -> None:
+        """Decode the answers that people gave."""
+        cursor = ("", "", "")
+        while True:
+            keys = dict(zip(("cursor_ns", "cursor_id", "cursor_interrupt"), cursor, strict=True))
+            rows = await self._port.fetch(
+                self._queries.scan_answers, {"thread_id": self._thread_id, **keys, "page_size": _PAGE}
+            )
+            for *key, type_, data in rows:
+                cursor = (key[0], key[1], key[2])
+                why = _reason(lambda type_=type_, data=data: codec.loads(type_, data, "it"))  # type: ignore[misc]
+                if why:
+                    self._problem(f"the answer to {cursor[2]}", why)
+            if len(rows) < _PAGE:
+                return
+
+    async def results(self, codec: ValueCodec) -> None:
+        """Decode what tools returned."""
+        cursor = ""
+        while True:
+            rows = await self._port.fetch(
+                self._queries.scan_results, {"thread_id": self._thread_id, "cursor_key": cursor, "page_size": _PAGE}
+            )
+            for cursor, type_, data in rows:
+                why = _reason(lambda type_=type_, data=data: _decode_result(codec, type_, data))  # type: ignore[misc]
+                if why:
+                    self._problem(f"the result of the tool execution {cursor!r}", why)
             if len(rows) < _PAGE:
                 return
 
@@ -272,6 +306,12 @@ def _places(entry: Entry) -> Iterable[tuple[int, tuple[str, int, int] | None]]:
     elif isinstance(entry, Elements):
         for run in entry.runs:
             yield run.segment_id, None
+
+
+def _decode_result(codec: ValueCodec, type_: str, data: bytes) -> None:
+    if not type_.startswith(UNSTORABLE_RESULT):
+        kind, content = open_result(type_, data, "it")
+        codec.loads(kind.removeprefix(PARENT_RESULT), content, "it")
 
 
 def _reason(decode: Callable[[], Any]) -> str | None:

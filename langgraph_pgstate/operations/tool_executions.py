@@ -6,14 +6,20 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
+from langgraph_pgstate.codec.frames import unpack
 from langgraph_pgstate.db.port import Port
 from langgraph_pgstate.errors import NotFoundError, ToolSetupError
 from langgraph_pgstate.operations.guards import refuse_deleted
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Row, ToolExecution
 
+# A tool may end by sending its graph's parent somewhere; recorded as what it raised.
+PARENT_RESULT: Final = "parent/"
+UNSTORABLE_RESULT: Final = "none/"
+# The bytes are a frame: compressed, with a checksum. What was stored before there were frames has no such mark.
+FRAMED_RESULT: Final = "frame/"
 _COLUMNS = len(fields(ToolExecution))
 # PostgreSQL's settings of time end here, at 24 days.
 _LONGEST_LIMIT = 2**31 - 1
@@ -371,3 +377,14 @@ def _execution(row: Row) -> ToolExecution:
     values = list(row[:_COLUMNS])
     values[_ARGUMENTS] = json.loads(values[_ARGUMENTS])
     return ToolExecution(*values)
+
+
+def open_result(type_: str, data: bytes, where: str) -> tuple[str, bytes]:
+    """Return the type of a recorded result, with its mark if a tool raised it, and its encoded bytes.
+
+    Raises:
+        CorruptStateError: If it was altered.
+    """
+    if type_.startswith(FRAMED_RESULT):
+        return type_.removeprefix(FRAMED_RESULT), unpack(data, where)
+    return type_, bytes(data)

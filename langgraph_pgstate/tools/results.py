@@ -13,19 +13,21 @@ from langgraph.prebuilt.tool_node import msg_content_output
 from langgraph.types import Command
 from pydantic import BaseModel
 
-from langgraph_pgstate.codec.frames import pack, unpack
+from langgraph_pgstate.codec.frames import pack
 from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, PGStateError
-from langgraph_pgstate.operations.tool_executions import Outcome, Recorded
+from langgraph_pgstate.operations.tool_executions import (
+    FRAMED_RESULT,
+    PARENT_RESULT,
+    UNSTORABLE_RESULT,
+    Outcome,
+    Recorded,
+    open_result,
+)
 from langgraph_pgstate.tools.policy import ToolSettings
 
 _SCHEME = "pgstate:tool/"
-# A tool may end by sending its graph's parent somewhere; recorded as what it raised.
-_PARENT = "parent/"
-_UNSTORABLE = "none/"
-# The bytes are a frame: compressed, with a checksum. What was stored before there were frames has no such mark.
-_FRAMED = "frame/"
 # What lies deeper is not counted.
 _MAX_DEPTH = 100
 
@@ -39,14 +41,14 @@ class ParentAnswer:
 
 def success(codec: ValueCodec, settings: ToolSettings, tool: str, result: Any) -> Outcome:
     """The outcome of a tool that answered; one that answered with an error message counts as failed."""
-    value, prefix = (result.command, _PARENT) if isinstance(result, ParentAnswer) else (result, "")
+    value, prefix = (result.command, PARENT_RESULT) if isinstance(result, ParentAnswer) else (result, "")
     text = readable(value)
     try:
         kind, data = codec.dumps(f"result of {tool}", value)
-        prefix, data = _FRAMED + prefix, pack(data)
+        prefix, data = FRAMED_RESULT + prefix, pack(data)
     except PGStateError:
         # The tool took effect, and that has to be on record, whatever it answered.
-        kind, data, prefix = type(value).__qualname__, b"", _UNSTORABLE
+        kind, data, prefix = type(value).__qualname__, b"", UNSTORABLE_RESULT
     failed = is_error(result)
     return Outcome(
         "error" if failed else "success",
@@ -77,14 +79,12 @@ def restore(codec: ValueCodec, recorded: Recorded) -> Any:
     where = f"the result of {execution.tool} ({execution.idempotency_key!r} on thread {execution.thread_id!r})"
     if recorded.result_type is None or recorded.result is None:
         raise NotFoundError(f"{where} is not recorded: its status is {execution.status}")
-    if recorded.result_type.startswith(_UNSTORABLE):
-        kind = recorded.result_type.removeprefix(_UNSTORABLE)
+    if recorded.result_type.startswith(UNSTORABLE_RESULT):
+        kind = recorded.result_type.removeprefix(UNSTORABLE_RESULT)
         raise NotFoundError(f"{where} was a {kind}, which no serializer could store; it did succeed")
-    kind, data = recorded.result_type, bytes(recorded.result)
-    if kind.startswith(_FRAMED):
-        kind, data = kind.removeprefix(_FRAMED), unpack(data, where)
-    value = codec.loads(kind.removeprefix(_PARENT), data, where)
-    return ParentAnswer(value) if kind.startswith(_PARENT) else value
+    kind, data = open_result(recorded.result_type, recorded.result, where)
+    value = codec.loads(kind.removeprefix(PARENT_RESULT), data, where)
+    return ParentAnswer(value) if kind.startswith(PARENT_RESULT) else value
 
 
 def is_error(result: Any) -> bool:

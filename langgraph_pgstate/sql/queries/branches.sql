@@ -254,3 +254,8 @@ SELECT ARRAY(SELECT jsonb_object_keys(s.state)), s.is_current AND s.checkpoint_i
 INSERT INTO /*schema*/projections (thread_id, checkpoint_id, state)
 VALUES (:thread_id::text, :checkpoint_id::text, :projected::text::jsonb)
 ON CONFLICT (thread_id) DO NOTHING;
+
+-- name: count_older
+-- How many checkpoints of a namespace are older than one.
+SELECT count(*) FROM /*schema*/checkpoints
+WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id < :checkpoint_id;

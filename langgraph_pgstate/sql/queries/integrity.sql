@@ -7,6 +7,9 @@ UNION
 (SELECT DISTINCT thread_id FROM /*schema*/segments WHERE thread_id > :cursor_id ORDER BY thread_id LIMIT :page_size)
 UNION
 (SELECT DISTINCT thread_id FROM /*schema*/writes WHERE thread_id > :cursor_id ORDER BY thread_id LIMIT :page_size)
+UNION
+(SELECT DISTINCT thread_id FROM /*schema*/tool_executions WHERE thread_id > :cursor_id ORDER BY thread_id
+    LIMIT :page_size)
 ORDER BY thread_id LIMIT :page_size;
 
 -- name: count_visited_threads
@@ -16,6 +19,7 @@ SELECT count(*) FROM (
     UNION SELECT thread_id FROM /*schema*/checkpoints
     UNION SELECT thread_id FROM /*schema*/segments
     UNION SELECT thread_id FROM /*schema*/writes
+    UNION SELECT thread_id FROM /*schema*/tool_executions
 ) AS visited;
 
 -- name: scan_checkpoints
@@ -51,4 +55,20 @@ WHERE thread_id = :thread_id
     AND (checkpoint_ns, checkpoint_id, task_id, idx)
         > (:cursor_ns::text, :cursor_id::text, :cursor_task::text, :cursor_idx::integer)
 ORDER BY checkpoint_ns, checkpoint_id, task_id, idx
+LIMIT :page_size;
+
+-- name: scan_answers
+-- A page of a thread's answers, in key order, beyond a cursor.
+SELECT checkpoint_ns, checkpoint_id, interrupt_id, value_type, value FROM /*schema*/answers
+WHERE thread_id = :thread_id
+    AND (checkpoint_ns, checkpoint_id, interrupt_id) > (:cursor_ns::text, :cursor_id::text, :cursor_interrupt::text)
+ORDER BY checkpoint_ns, checkpoint_id, interrupt_id
+LIMIT :page_size;
+
+-- name: scan_results
+-- A page of what a thread's tools returned, in key order, beyond a cursor.
+SELECT idempotency_key, result_type, result FROM /*schema*/tool_executions
+WHERE thread_id = :thread_id AND idempotency_key > :cursor_key::text
+    AND result_type IS NOT NULL AND result IS NOT NULL
+ORDER BY idempotency_key
 LIMIT :page_size;
