@@ -15,7 +15,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import AsyncExitStack
 from types import FunctionType
 from typing import Any, Final
@@ -150,11 +150,12 @@ def is_strict() -> bool:
     return bool(_msgpack.STRICT_MSGPACK_ENABLED)
 
 
-def msgpack_encoder(note: Callable[[Any], None]) -> Callable[[Any], bytes]:
-    """Return LangGraph's msgpack encoder, which calls `note` with every object that is stored as an extension.
+def msgpack_encoder(note: Callable[[Any], None], noted: Set[int]) -> Callable[[Any], bytes]:
+    """Return LangGraph's msgpack encoder, which calls `note` with each object that is stored as an extension.
 
-    Extensions are encoded in each other by LangGraph's function calling itself through its module. The copy made of it
-    here calls this encoder instead, so that nothing inside of another object is missed.
+    It does so unless the id of the object's class is in `noted`. LangGraph's function encodes extensions in each other
+    by calling itself through its module. The copy made of it here calls this encoder instead, so that nothing inside of
+    another object is missed.
     """
     pack, options = ormsgpack.packb, jsonplus._option
 
@@ -164,7 +165,8 @@ def msgpack_encoder(note: Callable[[Any], None]) -> Callable[[Any], bytes]:
     extend = FunctionType(jsonplus._msgpack_default.__code__, {**vars(jsonplus), "_msgpack_enc": encode})
 
     def default(value: Any) -> Any:
-        note(value)
+        if id(type(value)) not in noted:
+            note(value)
         return extend(value)
 
     return encode

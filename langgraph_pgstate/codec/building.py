@@ -87,11 +87,13 @@ class Types:
         strict: Whether data types that are not allowed are refused; they are where `LANGGRAPH_STRICT_MSGPACK` says so.
     """
 
-    __slots__ = ("_is_data", "_nested", "allowed", "strict")
+    __slots__ = ("_is_data", "_nested", "allowed", "noted", "strict")
 
     def __init__(self, allowed: Iterable[type | tuple[str, ...]] = (), *, strict: bool = False) -> None:
         self.strict = strict or is_strict()
         self.allowed = dict(map(_entry, allowed))
+        # Ids of classes that `note_stored` knows; where one is taken by another class, that one is not told of.
+        self.noted: set[int] = set()
         self._is_data: dict[Key, tuple[Any, bool]] = {}
         self._nested: dict[Key, tuple[int, str | None]] = {}
 
@@ -132,6 +134,8 @@ class Types:
         found = self.find(module, name) if method == "fromisoformat" else REFUSED
         if found is REFUSED or found is PLAIN:
             return found
+        if found is datetime:
+            return datetime.fromisoformat
         return _from_isoformat(None, found) if is_class(found) and _descends(found, datetime) else REFUSED
 
     def why_refused(self, module: str, name: str) -> str:
@@ -144,6 +148,9 @@ class Types:
     def note_stored(self, value: Any) -> None:
         """Warn, once for each type, if another process could not read what is about to be stored."""
         kind = type(value)
+        if len(self.noted) >= _MOST_NAMES:
+            self.noted.clear()
+        self.noted.add(id(kind))
         key = (kind.__module__, kind.__qualname__)
         if key not in _told and len(_told) < _MOST_NAMES:
             _told.add(key)

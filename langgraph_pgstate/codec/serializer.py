@@ -75,7 +75,7 @@ class StateSerializer(JsonPlusSerializer):
 
     def _use(self, types: Types) -> None:
         self.types = types
-        self._encode = msgpack_encoder(types.note_stored)
+        self._encode = msgpack_encoder(types.note_stored, types.noted)
         if not self.builds_all:
             self._unpack_ext_hook = _extension_hook(types)
 

@@ -245,8 +245,9 @@ class ValueCodec:
         return data[1:]
 
     def _unpack(self, data: bytes, digests: list[bytes] | None, *, were_plain: bool = False) -> Any:
-        assert isinstance(self.serde, JsonPlusSerializer)
-        hook = decoding_hook(self.serde._unpack_ext_hook, digests, _GENERIC_SEED, were_plain=were_plain)
+        # Any: for a class that is derived from a protocol, `isinstance` takes longer than small values do.
+        serde: Any = self.serde
+        hook = decoding_hook(serde._unpack_ext_hook, digests, _GENERIC_SEED, were_plain=were_plain)
         return ormsgpack.unpackb(data, ext_hook=hook, option=UNPACK_OPTIONS)
 
     def _refusing(self, where: str) -> _Reading:
@@ -267,13 +268,15 @@ class _Reading:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         refused, _refusals.names = _refusals.names, self._outer
+        if error is None:
+            if refused and self._serde is not None:
+                found = sorted(set(refused))
+                raise UnsafeTypeError(self._where, found, [self._serde.types.why_refused(*each) for each in found])
+            return
         if isinstance(error, NotImplementedError):
             raise UnreadableFormatError(self._where, f"it was stored by another serializer ({error})") from error
         if isinstance(error, ormsgpack.MsgpackDecodeError):
             raise CorruptStateError(self._where, f"its bytes do not decode ({error})") from error
-        if error is None and refused and self._serde is not None:
-            found = sorted(set(refused))
-            raise UnsafeTypeError(self._where, found, [self._serde.types.why_refused(*each) for each in found])
 
 
 def _block_key(block: Sequence[Any]) -> bytes | None:
