@@ -714,9 +714,8 @@ class CheckReport:
         segments: Distinct segments read.
         writes: Rows of pending writes decoded.
         unreferenced: Segments no checkpoint refers to; harmless, and gone with the thread's next prune.
-        orphan_writes: Rows of pending writes whose checkpoint is not there: it has yet to come, or its process was
-            killed. Harmless; a prune or `maintain` removes those that are a day old.
         problems: What is broken; empty when all is well.
+        orphan_writes: Rows of pending writes without their checkpoint, which is yet to come or was lost; removed later.
         types: Stored types that are not LangGraph's own, as `module:name`, sorted; empty unless they are asked for.
         others: Values of another serializer, whose types cannot be told.
     """
@@ -726,8 +725,8 @@ class CheckReport:
     segments: int = 0
     writes: int = 0
     unreferenced: int = 0
-    orphan_writes: int = 0
     problems: list[Problem] = field(default_factory=list)
+    orphan_writes: int = 0
     types: tuple[str, ...] = ()
     others: int = 0
 
@@ -738,8 +737,10 @@ class CheckReport:
             self.segments + other.segments,
             self.writes + other.writes,
             self.unreferenced + other.unreferenced,
-            self.orphan_writes + other.orphan_writes,
             self.problems + other.problems,
+            self.orphan_writes + other.orphan_writes,
+            tuple(sorted({*self.types, *other.types})),
+            self.others + other.others,
         )
 
 
@@ -771,8 +772,6 @@ class BackfillReport:
             self.messages + other.messages,
             self.statuses + other.statuses,
             self.problems + other.problems,
-            tuple(sorted({*self.types, *other.types})),
-            self.others + other.others,
         )
 
 
