@@ -472,6 +472,10 @@ def test_a_class_that_was_made_anew_is_the_one_that_is_built(monkeypatch: pytest
     newer = dataclass(type("Order", (), {"__module__": "kinds", "__annotations__": {"number": int, "lines": list}}))
     monkeypatch.setattr(kinds, "Order", newer)
     assert type(codec.loads("msgpack", data, "here")) is newer
+    # What is no data type any more is judged anew, too.
+    monkeypatch.setattr(kinds, "Order", hostile.run)
+    with pytest.raises(UnsafeTypeError):
+        codec.loads("msgpack", data, "here")
 
 
 def test_attrs_classes_are_data(monkeypatch: pytest.MonkeyPatch) -> None:
