@@ -16,6 +16,7 @@ from support_ledger import LEDGERS, Bench, Line, ask, calls, open_on_line, threa
 from test_ledger import CHARGE, Till, rows
 from test_ledger_more import coloured, one_node
 
+from langgraph_pgstate.db.translate import is_retryable, translate
 from langgraph_pgstate.errors import (
     ConflictError,
     CorruptStateError,
@@ -469,3 +470,12 @@ async def test_a_transactional_function_in_a_node_may_be_run_again(room: Room) -
         await room.bench.invoke(graph, ask(), thread())
     await room.bench.invoke(graph, None, thread())
     assert room.booked() == [("7",)]
+
+
+def test_a_result_that_libpq_made_of_a_lost_connection_is_a_loss(connection: psycopg.Connection) -> None:
+    """Taken for a refusal of the server's, a COMMIT that it ends would be recorded as its tool's failure."""
+    result = connection.pgconn.make_empty_result(psycopg.pq.ExecStatus.FATAL_ERROR)
+    error = psycopg.errors.error_from_result(result)
+    assert type(error) is psycopg.DatabaseError
+    assert type(translate(error, "pgstate")) is UnavailableError
+    assert is_retryable(error)

@@ -175,8 +175,10 @@ def is_connection_loss(error: psycopg.Error) -> bool:
         return False
     if code.startswith(_UNAVAILABLE_CODES):
         return True
-    # libpq's own failures (reset, SSL drop, refused) come as OperationalError without a code.
-    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not code
+    # libpq's own failures (reset, SSL drop, refused) come as OperationalError without a code, and those that it made a
+    # result of as DatabaseError itself.
+    own = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) or type(error) is psycopg.DatabaseError
+    return own and not code
 
 
 def is_violation(error: Exception) -> bool:
