@@ -14,7 +14,7 @@ from langgraph.types import Command
 from support_ledger import LEDGERS, Bench, ask, calls, open_bench, thread, tool_of
 
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.errors import CorruptStateError
+from langgraph_pgstate.errors import CorruptStateError, UnreadableFormatError
 from langgraph_pgstate.operations.tool_executions import Outcome, Recorded
 from langgraph_pgstate.tools import ToolSettings
 from langgraph_pgstate.tools.results import ParentAnswer, restore, success
@@ -79,7 +79,8 @@ def test_an_altered_result_is_not_answered(text: str, data: st.DataObject) -> No
     altered = Outcome("success", outcome.result_type, bytes(stored))
     try:
         found = restore(codec, recorded(altered))
-    except CorruptStateError:
+    except (CorruptStateError, UnreadableFormatError):
+        # The altered byte may be the one that names the format.
         return
     assert found == text
 
