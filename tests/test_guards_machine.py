@@ -174,6 +174,8 @@ class Guarded(RuleBasedStateMachine):
         self.forks: set[str] = set()
         self.deleted: set[str] = set()
         self.expired: set[str] = set()
+        # By thread, the run that has taken its lease last.
+        self.holders: dict[str, Run] = {}
         self.tokens: dict[str, int] = {}
         # Checkpoints that were acknowledged to a run that succeeded.
         self.acknowledged: dict[str, set[str]] = {}
@@ -187,6 +189,17 @@ class Guarded(RuleBasedStateMachine):
 
     def of_thread(self, thread_id: str) -> list[Run]:
         return [run for run in self.runs if run.thread_id == thread_id]
+
+    def is_held(self, thread_id: str) -> bool:
+        holds = self.holders.get(thread_id) in self.runs
+        return self.has_lease and holds and thread_id not in self.expired | self.deleted
+
+    def note_taken(self, thread_id: str, run: Run | None = None) -> None:
+        """Note that somebody else has taken a thread's lease, if there is one."""
+        self.expired.discard(thread_id)
+        self.holders.pop(thread_id, None)
+        if run is not None:
+            self.holders[thread_id] = run
 
     def disturb(self, thread_id: str, but: Run | None = None) -> None:
         for run in self.of_thread(thread_id):
@@ -234,7 +247,7 @@ class Guarded(RuleBasedStateMachine):
         thread_id = self.threads[number]
         run = Run(thread_id, is_async, is_stream)
         others = self.of_thread(thread_id)
-        is_held = self.has_lease and bool(others) and thread_id not in self.expired
+        is_held = self.is_held(thread_id)
         run.is_disturbed = bool(others) or thread_id in self.deleted
         self.runs.append(run)
         if is_async:
@@ -249,7 +262,7 @@ class Guarded(RuleBasedStateMachine):
             assert isinstance(run.error, LeaseHeldError), run.error
         elif self.has_lease:
             assert not run.is_done, run.error
-            self.expired.discard(thread_id)
+            self.note_taken(thread_id, run)
         if not isinstance(run.error, LeaseHeldError):
             self.disturb(thread_id, run)
         self.see_end(run)
@@ -366,7 +379,7 @@ class Guarded(RuleBasedStateMachine):
             if closes:
                 pieces.close()
             del pieces
-        self.expired.discard(thread_id)
+        self.note_taken(thread_id)
 
     @rule(
         number=st.integers(0, 1),
@@ -408,7 +421,7 @@ class Guarded(RuleBasedStateMachine):
             terminate(self.world.connection, APPLICATION)
         for worker in workers:
             worker.join(GUARD_SECONDS)
-        self.expired.discard(thread_id)
+        self.note_taken(thread_id)
         won = [tag for tag, error in answers if error is None]
         assert won, answers
         for tag, error in answers:
@@ -426,15 +439,15 @@ class Guarded(RuleBasedStateMachine):
     @rule(number=st.integers(0, 1))
     def run_elsewhere(self, number: int) -> None:
         thread_id = self.threads[number]
-        others = self.of_thread(thread_id)
+        is_held, others = self.is_held(thread_id), self.of_thread(thread_id)
         answer = self.world.elsewhere(self.guard, thread_id)
         if thread_id in self.deleted:
             assert answer == "ThreadDeletedError"
-        elif self.has_lease and others and thread_id not in self.expired:
+        elif is_held:
             assert answer == "LeaseHeldError"
         elif not others or self.has_lease:
             assert answer == ""
-            self.expired.discard(thread_id)
+            self.note_taken(thread_id)
         else:
             assert answer in ("", "StaleHeadError")
         if answer != "LeaseHeldError":
@@ -448,7 +461,7 @@ class Guarded(RuleBasedStateMachine):
         tag = next(numbers)
         graph = quick(self.saver(False))
         answer = graph.invoke(new_input(), config_for(thread_id, tag))
-        self.expired.discard(thread_id)
+        self.note_taken(thread_id)
         assert graph.get_state(config_of(thread_id)).values == answer
         self.acknowledge(thread_id, tag)
 
@@ -471,7 +484,7 @@ class Guarded(RuleBasedStateMachine):
         self.acknowledged.pop(thread_id, None)
         self.saver(False).delete_thread(thread_id)
         self.deleted.add(thread_id)
-        self.expired.discard(thread_id)
+        self.note_taken(thread_id)
 
     @precondition(lambda self: self.deleted)
     @rule(data=st.data())
@@ -492,19 +505,17 @@ class Guarded(RuleBasedStateMachine):
         chosen = data.draw(st.sampled_from(ids))
         config: Any = {"configurable": {"thread_id": thread_id, "checkpoint_ns": "", "checkpoint_id": chosen}}
         graph = quick(self.saver(False))
-        others = self.of_thread(thread_id)
+        is_held, others = self.is_held(thread_id), self.of_thread(thread_id)
         try:
             made = graph.update_state(config, {"items": ["forked"]}, as_node="again")
         except LeaseHeldError:
-            assert self.has_lease
-            assert others
-            assert thread_id not in self.expired
+            assert is_held
             return
         except StaleHeadError:
             # It named the head, and a run that was there has put another one.
             assert others
             return
-        self.expired.discard(thread_id)
+        self.note_taken(thread_id)
         self.disturb(thread_id)
         self.forks.add(made["configurable"]["checkpoint_id"])
 
