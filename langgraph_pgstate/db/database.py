@@ -206,6 +206,12 @@ def _forked() -> ConfigurationError:
     )
 
 
+def _finish_unless_idle(connection: Connection | AsyncConnection, *, is_lent: bool) -> None:
+    """Close a connection of ours on which an interrupted call has left something; the next call makes another."""
+    if not is_lent and not is_idle(connection):
+        connection.pgconn.finish()
+
+
 class Database:
     """Runs operations on blocking connections. Safe to call from many threads; with a pool they run at once."""
 
@@ -453,6 +459,7 @@ class Database:
             if self._pool is not None:
                 self._pool.putconn(connection)
             else:
+                _finish_unless_idle(connection, is_lent=self.is_lent)
                 self._lock.release()
 
     def _leave_standby(self, connection: Connection, error: Exception) -> None:
@@ -488,6 +495,8 @@ class AsyncDatabase:
             )
         self._single = SuspendingPort(source) if isinstance(source, psycopg.AsyncConnection) else None
         self._lock = asyncio.Lock()
+        # The event loop itself keeps no task alive.
+        self._returning: set[asyncio.Task[None]] = set()
         self._process = os.getpid()
 
     @classmethod
@@ -658,7 +667,7 @@ class AsyncDatabase:
                 # Waits where the caller uses her connection, too, and may be cancelled there.
                 await connection.set_autocommit(True)
             except BaseException:
-                await self._release(connection, switched=False)
+                await self._release(connection, switched=connection.autocommit)
                 raise
         return port, switched
 
@@ -677,11 +686,22 @@ class AsyncDatabase:
                 is_good = await port.is_good()
             finally:
                 if not is_good:
-                    await pool.putconn(port.connection)
+                    await self._release(port.connection, switched=False)
             if is_good:
                 return port
 
     async def _release(self, connection: AsyncConnection, switched: bool) -> None:
+        if not switched and is_idle(connection):
+            # Waits for nothing: a pool's lock is held by nobody who waits.
+            await self._give_back(connection, switched)
+            return
+        # A rollback and a switch wait: they are carried out though the caller is cancelled, perhaps again and again.
+        returning = asyncio.create_task(self._give_back(connection, switched))
+        self._returning.add(returning)
+        returning.add_done_callback(self._returning.discard)
+        await asyncio.shield(returning)
+
+    async def _give_back(self, connection: AsyncConnection, switched: bool) -> None:
         try:
             if switched and is_idle(connection):
                 await connection.set_autocommit(False)
@@ -689,6 +709,7 @@ class AsyncDatabase:
             if self._pool is not None:
                 await self._pool.putconn(connection)
             else:
+                _finish_unless_idle(connection, is_lent=self.is_lent)
                 self._lock.release()
 
     async def _leave_standby(self, connection: AsyncConnection, error: Exception) -> None:

@@ -1,0 +1,113 @@
+"""Calls that are cancelled at any await: their connections come back, in order, and nobody waits for them in vain."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import psycopg
+import pytest
+from psycopg_pool import AsyncConnectionPool
+from support import COLOURS, config_of, open_saver, put_arguments, put_chain, wait_until
+from test_guards_cancelled import ROUNDS, after, stop_by_anyio
+from test_leases import maybe
+
+from langgraph_pgstate import AsyncPGStateSaver
+from langgraph_pgstate.errors import PGStateError
+
+
+async def all_come_back(pool: Any) -> None:
+    def have_come() -> bool:
+        stats = pool.get_stats()
+        return bool(stats["pool_available"] == stats["pool_size"] and not stats.get("requests_waiting"))
+
+    await asyncio.to_thread(wait_until, have_come, "all connections of the pool")
+
+
+@pytest.mark.parametrize("switches", [False, True])
+async def test_a_cancelled_call_gives_its_connection_back(switches: bool, dsn: str, schema: str) -> None:
+    """More calls than connections, so that giving one back waits for the pool's lock and for who gets it next."""
+    options = {"autocommit": not switches}
+    async with AsyncConnectionPool(dsn, min_size=2, max_size=2, timeout=60, kwargs=options) as pool:
+        saver = AsyncPGStateSaver(pool, schema=schema)
+        (head,) = await put_chain(saver, "t", 1)
+
+        async def call(number: int) -> None:
+            while True:
+                await saver.aget_tuple(head)
+                await saver.aput_writes(head, [("messages", number)], f"task {number}")
+
+        async def calls() -> None:
+            async with anyio.create_task_group() as group:
+                for number in range(8):
+                    group.start_soon(call, number)
+
+        for rounds in ROUNDS:
+            for _ in range(3):
+                await stop_by_anyio(rounds, calls)
+        await all_come_back(pool)
+        for connection in (await pool.getconn(), await pool.getconn()):
+            assert connection.autocommit is not switches
+            await pool.putconn(connection)
+
+
+@pytest.mark.parametrize("pool", [False, 1])
+async def test_what_is_stored_after_a_cancelled_transaction_is_committed(
+    pool: Any, dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    """A connection is not used again with somebody's transaction, or half an answer, still on it."""
+    async with open_saver(AsyncPGStateSaver, dsn, schema, pool=pool) as saver:
+        database = saver._database
+
+        async def transact() -> None:
+            async with database.lend() as (own, _):
+                while True:
+                    await own.execute("SELECT 1")
+
+        for rounds in ROUNDS:
+            await stop_by_anyio(rounds, transact)
+            await saver.aput(*put_arguments(config_of(f"t{rounds}"), 0))
+        query = f"SELECT count(*) FROM {schema}.checkpoints"
+        assert connection.execute(query.encode()).fetchone() == (len(ROUNDS),)
+
+
+async def test_a_single_connection_that_was_left_in_a_statement_is_made_anew(dsn: str, schema: str) -> None:
+    async with open_saver(AsyncPGStateSaver, dsn, schema, pool=False) as saver:
+        for rounds in ROUNDS:
+
+            async def put() -> None:
+                while True:
+                    await saver.aput(*put_arguments(config_of("t"), 0))
+
+            await stop_by_anyio(rounds, put)
+            assert await saver.aget_tuple(config_of("t")) or rounds < 50
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_a_single_connection_is_not_used_with_a_transaction_that_a_call_has_left(
+    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    async def leave_open(port: Any) -> None:
+        await port.script("BEGIN")
+
+    async with open_saver(colour, dsn, schema, pool=False) as saver:
+        await maybe(saver._database.run(leave_open))
+        await saver.aput(*put_arguments(config_of("t"), 0))
+        query = f"SELECT count(*) FROM {schema}.checkpoints"
+        assert connection.execute(query.encode()).fetchone() == (1,)
+
+
+async def test_a_lent_connection_stays_its_callers(dsn: str, schema: str) -> None:
+    """Whoever cancels a call on it has it back as it was."""
+    async with await psycopg.AsyncConnection.connect(dsn) as own:
+        saver = AsyncPGStateSaver(own, schema=schema)
+        for rounds in ROUNDS:
+            task = asyncio.ensure_future(saver.aput(*put_arguments(config_of("t"), 0)))
+            after(rounds, task.cancel)
+            with suppress(asyncio.CancelledError, PGStateError):
+                await task
+            assert not own.closed
+            assert not own.autocommit
+            assert own.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
