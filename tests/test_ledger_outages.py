@@ -11,11 +11,12 @@ import pytest
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
 from psycopg import sql
-from support import terminate
+from support import ended, terminate
 from support_ledger import LEDGERS, Bench, Line, ask, calls, open_on_line, thread, tool_of
 from test_ledger import CHARGE, Till, rows
 from test_ledger_more import coloured, one_node
 
+from langgraph_pgstate import AsyncPGState, PGState
 from langgraph_pgstate.db.translate import is_retryable, translate
 from langgraph_pgstate.errors import (
     ConflictError,
@@ -178,6 +179,43 @@ async def test_middleware_around_the_ledger_does_not_tell_the_model(broken: tupl
     state = await bench.invoke(agent(AIMessage("done")), None, thread())
     assert till.charged == ["o1"]
     assert next(m.content for m in state["messages"] if isinstance(m, ToolMessage)) == "charged o1"
+
+
+async def test_a_run_that_such_an_error_ends_is_recorded_as_failed(
+    broken: tuple[Bench, Line], dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    """What passes LangChain's middleware looks like an interrupt to whoever listens."""
+    from langchain.agents import create_agent
+    from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+
+    class Model(GenericFakeChatModel):
+        def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+            return self
+
+    bench, line = broken
+
+    def charge(order: str) -> str:
+        """Charge a card, and lose the database."""
+        line.is_down = True
+        return f"charged {order}"
+
+    def agent(saver: Any) -> Any:
+        return create_agent(
+            Model(messages=iter([CHARGE])),
+            [tool_of(bench, "charge", charge)],
+            middleware=[bench.ledger.middleware()],
+            checkpointer=saver,
+        )
+
+    if bench.is_async:
+        async with AsyncPGState.open(dsn, schema=schema) as astate:
+            with pytest.raises(UnavailableError):
+                await astate.record(agent(astate.saver)).ainvoke(ask(), thread())
+    else:
+        with PGState.open(dsn, schema=schema) as state, pytest.raises(UnavailableError):
+            await asyncio.to_thread(state.record(agent(state.saver)).invoke, ask(), thread())
+    found = ended(connection, schema, "t")
+    assert [(status, kind) for _, status, _, _, kind in found] == [("error", "UnavailableError")]
 
 
 async def test_a_recorded_answer_that_cannot_be_read_is_not_for_the_model(

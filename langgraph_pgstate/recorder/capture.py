@@ -26,6 +26,7 @@ from pydantic import BaseModel
 
 from langgraph_pgstate.codec.messages import SHAPES, is_message
 from langgraph_pgstate.codec.metadata import to_json
+from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.settings import RecorderSettings
 
 _ATOMS = frozenset({str, int, float, bool, type(None)})
@@ -197,7 +198,8 @@ def status_of(error: BaseException) -> str:
     """Return the status of a span that raised something."""
     if isinstance(error, GraphInterrupt | GraphDrained):
         return "interrupted"
-    if isinstance(error, GraphBubbleUp):
+    # An error of the ledger that passes middleware as LangGraph's own do is an error all the same.
+    if isinstance(error, GraphBubbleUp) and not isinstance(error, PGStateError):
         return "success"
     return "cancelled" if isinstance(error, _CANCELLATIONS) else "error"
 
