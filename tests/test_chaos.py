@@ -103,9 +103,7 @@ PLANTED = {
     "conversation differs, text": f"""
         UPDATE messages SET content = 'something else' WHERE thread_id = {_LONGEST} AND position = 1
     """,
-    "conversation differs, order": f"""
-        UPDATE messages SET position = 9 - position WHERE thread_id = {_LONGEST} AND position < 10
-    """,
+    "conversation differs, order": f"UPDATE messages SET position = 0 WHERE thread_id = {_LONGEST}",
     "run differs": "UPDATE runs SET status = 'error' WHERE status = 'success'",
     "run missing": "DELETE FROM runs",
     "run goes on": "UPDATE runs SET status = 'running', holder_id = NULL, alive_until = now() + interval '1 day'",
