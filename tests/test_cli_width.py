@@ -43,6 +43,7 @@ COMMANDS: dict[str, list[str]] = {
     "price": [MODEL, "--input", "3.123456", "--output", "15.123456", "--reasoning", "99.5", "--cache-read", "0.3125"],
     "prices": [],
     "maintain": [],
+    "backfill": [],
     "expire": [WAITING, "--ttl", "30d"],
     "sweep": ["--dry-run"],
     "waiting": [],
