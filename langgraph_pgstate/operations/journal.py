@@ -260,6 +260,9 @@ def _statements(queries: Queries, note: Note) -> list[Statement]:
             "run_ids": [run_id for _, run_id, _ in note.ended],
         }
         found.append((queries.total_runs, ended))
+    if note.begun or note.ended:
+        # In this transaction: a process that was killed after it would leave the thread busy for good.
+        found.append((queries.refresh_statuses, {"thread_ids": sorted({row[0] for row in (*note.begun, *note.ended)})}))
     return found + list(_messages(queries, note))
 
 
