@@ -9,7 +9,7 @@ WORKERS := $(if $(PGSTATE_TEST_DSN),,-n 3 --dist worksteal)
 PYTEST := $(BIN)/python -m pytest $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo studio test test-all test-versions chaos check lint bench bench-quick clean
+.PHONY: help demo studio test test-all test-versions test-servers chaos check lint bench bench-quick clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,8 +32,10 @@ test: $(STAMP) ## Run the tests on the embedded PostgreSQL, or on PGSTATE_TEST_D
 test-all: $(STAMP) ## Run the tests, the slow ones included
 	@$(PYTEST) -m ''
 
-test-versions: $(STAMP) ## Run the tests on PostgreSQL 16 and 15, and some with the lowest versions of all dependencies
+test-versions: $(STAMP) test-servers ## Run the tests on PostgreSQL 16 and 15, and some with the lowest versions of all dependencies
 	@$(BIN)/python tests/run_lowest.py $(WORKERS)
+
+test-servers: $(STAMP) ## Run the tests on PostgreSQL 16, and on Debian's 15 where it is installed
 	@PGSTATE_TEST_VERSION=16 $(PYTEST) -m 'not slow and not once'
 	@if test -d /usr/lib/postgresql/15; then PGSTATE_TEST_VERSION=15 $(PYTEST) -m 'not slow and not once'; fi
 
