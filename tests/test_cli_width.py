@@ -48,7 +48,7 @@ COMMANDS: dict[str, list[str]] = {
     "sweep": ["--dry-run"],
     "waiting": [],
     "answer": [WAITING, '"yes"'],
-    "upcast": ["--to", "2", "--upcasters", "the_app:upcasters", "--dry-run"],
+    "upcast": ["--to", "2", "--upcasters", "the_wide_app:upcasters", "--dry-run"],
     "fork": [f"{WAITING}@first"],
     "prune": ["--keep-last", "2", "--dry-run"],
     "export-langgraph": ["--to", "DSN", "--to-schema", "SCHEMA_theirs"],
@@ -88,7 +88,9 @@ def schema_of_all(
     graph.invoke({"said": ["something that somebody said " * 10]}, config)
     first = list(saver.list({"configurable": {"thread_id": WAITING}}))[-1]
     record.add("labels", thread_id=WAITING, checkpoint_ns="", checkpoint_id=first.checkpoint["id"], label="first")
-    (tmp_path / "the_app.py").write_text("upcasters = {2: lambda values: {**values, 'a_channel_' + 'x' * 90: 1}}\n")
+    (tmp_path / "the_wide_app.py").write_text(
+        "upcasters = {2: lambda values: {**values, 'a_channel_' + 'x' * 90: 1}}\n"
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delenv("PGSTATE_DSN", raising=False)

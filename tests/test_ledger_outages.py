@@ -215,7 +215,9 @@ async def test_a_run_that_such_an_error_ends_is_recorded_as_failed(
         with PGState.open(dsn, schema=schema) as state, pytest.raises(UnavailableError):
             await asyncio.to_thread(state.record(agent(state.saver)).invoke, ask(), thread())
     found = ended(connection, schema, "t")
-    assert [(status, kind) for _, status, _, _, kind in found] == [("error", "UnavailableError")]
+    assert [(status, kind) for _, status, _, _, kind in found] == [
+        ("error", "langgraph_pgstate.errors.UnavailableError")
+    ]
 
 
 async def test_a_recorded_answer_that_cannot_be_read_is_not_for_the_model(
