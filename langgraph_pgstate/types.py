@@ -479,10 +479,10 @@ class ToolStatistics:
 
     Attributes:
         tool: The tool.
-        calls: How often it was called.
+        calls: Times it was called.
         running: Calls without an outcome yet.
-        errors: Calls that failed or timed out.
-        unknown: Calls of which nobody knows whether they took effect; the ledger only.
+        errors: Calls that failed.
+        unknown: Calls of which nobody knows whether they took effect, as the ledger has them: timed out, or cut off.
         error_rate: Errors among the calls that have an outcome, 0 to 1; `None` if there is none.
         mean: Seconds a finished call took, on average; `None` if none has finished.
         p50: The median.

@@ -400,13 +400,35 @@ async def test_tools_are_measured(parts: Parts, record: Record) -> None:
     assert record.rows("SELECT count(*) FROM tool_calls WHERE seconds > 90") == [(10,)]
 
 
+async def test_a_call_that_timed_out_is_unknown_and_no_error(parts: Parts, record: Record) -> None:
+    """Whatever its span says: when its run ends it is cut off, or fails with an error of the ledger's."""
+    for number, (status, outcome) in enumerate(
+        [("cancelled", "timeout"), ("error", "unknown"), ("error", "error"), ("success", "success"), ("error", None)]
+    ):
+        record.span(f"s{number}", "tool", number, name="pay", status=status, tool_call_id=f"call {number}")
+        if outcome is not None:
+            record.execution(f"k{number}", number, status=outcome, tool_call_id=f"call {number}")
+    # Another thread's calls may have the same ids.
+    record.execution("k", thread_id="other", status="timeout", tool_call_id="call 3")
+    record.execution("without a call", 9, tool="mail", status="unknown")
+    record.span("still going", "tool", 9, None, name="pay", status="running")
+    (by_span,) = await ask(parts.spans.tools(since=at(0)))
+    assert (by_span.calls, by_span.running, by_span.errors, by_span.unknown) == (6, 1, 2, 2)
+    assert by_span.error_rate == pytest.approx(2 / 3)
+    found = record.rows("SELECT calls, errors, unknown, error_rate FROM tool_statistics")
+    assert found == [(6, 2, 2, pytest.approx(2 / 3))]
+    executions = {item.tool: item for item in await ask(parts.spans.executions(since=at(0)))}
+    pay = executions["pay"]
+    assert (pay.calls, pay.errors, pay.unknown, pay.error_rate) == (5, 1, 3, 0.5)
+
+
 async def test_tool_executions_are_measured(parts: Parts, record: Record) -> None:
     for number, status in enumerate(["success", "error", "timeout", "unknown", "running", "success"]):
         record.execution(f"k{number}", number, None if status == "running" else 2, status=status)
     record.execution("other", tool="mail", status="pending", took=None)
     pay, mail = await ask(parts.spans.executions(since=at(0)))
-    assert (pay.tool, pay.calls, pay.running, pay.errors, pay.unknown) == ("pay", 6, 1, 2, 1)
-    assert (pay.error_rate, pay.p50) == (0.5, 2)
+    assert (pay.tool, pay.calls, pay.running, pay.errors, pay.unknown) == ("pay", 6, 1, 1, 2)
+    assert (pay.error_rate, pay.p50) == (pytest.approx(1 / 3), 2)
     assert (mail.running, mail.error_rate, mail.mean) == (1, None, None)
 
 

@@ -362,7 +362,10 @@ SELECT r.thread_id, r.run_id, r.agent, r.tenant_id, r.user_id, r.started_at, r.e
     r.status = 'running' OR r.error_type IS NOT DISTINCT FROM 'ProcessDied' AS is_crashed, r.error_type,
     r.error_message, r.steps, r.cost
 FROM /*schema*/runs r
-WHERE r.status = 'error' OR r.status = 'running' AND r.alive_until < now();
+WHERE r.status = 'error' OR r.status = 'running' AND r.alive_until < now() AND NOT EXISTS (
+    -- How it ended is known, but not in the tables yet.
+    SELECT 1 FROM /*schema*/journal j WHERE j.thread_id = r.thread_id AND j.run_id = r.run_id AND j.is_alone
+);
 
 -- Threads with runs of more than 25 supersteps.
 CREATE VIEW /*schema*/runaway_threads AS
@@ -380,13 +383,21 @@ SELECT s.thread_id, s.run_id, s.span_id, s.name AS tool, s.agent, s.status, s.st
 FROM /*schema*/spans s
 WHERE s.kind = 'tool';
 
--- Tools by calls, seconds and errors, over all time; over less, sum up `tool_calls`.
+-- Tools by calls, seconds, errors and calls of which the ledger says that nobody knows whether they took effect, over all
+-- time; over less, sum up `tool_calls`.
 CREATE VIEW /*schema*/tool_statistics AS
-SELECT c.tool, count(*) AS calls, count(*) FILTER (WHERE c.status = 'error') AS errors,
-    count(*) FILTER (WHERE c.status = 'error')::double precision / nullif(count(c.ended_at), 0) AS error_rate,
+SELECT c.tool, count(*) AS calls, count(*) FILTER (WHERE c.status = 'error' AND NOT c.is_unknown) AS errors,
+    count(*) FILTER (WHERE c.is_unknown) AS unknown,
+    count(*) FILTER (WHERE c.status = 'error' AND NOT c.is_unknown)::double precision
+        / nullif(count(c.ended_at) FILTER (WHERE NOT c.is_unknown), 0) AS error_rate,
     avg(c.seconds) AS mean, percentile_cont(0.5) WITHIN GROUP (ORDER BY c.seconds) AS p50,
     percentile_cont(0.95) WITHIN GROUP (ORDER BY c.seconds) AS p95, max(c.started_at) AS last_at
-FROM /*schema*/tool_calls c
+FROM (
+    SELECT t.*, ((t.thread_id, t.tool_call_id) IN (
+        SELECT e.thread_id, e.tool_call_id FROM /*schema*/tool_executions e WHERE e.status IN ('timeout', 'unknown')
+    )) IS TRUE AS is_unknown
+    FROM /*schema*/tool_calls t
+) AS c
 GROUP BY c.tool;
 
 -- Every call of a model: whose it was, its tokens and what it cost.

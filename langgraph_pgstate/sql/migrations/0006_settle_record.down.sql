@@ -1,4 +1,4 @@
--- Orders a conversation as before; messages stay where they are.
+-- Brings back the views of before; messages stay where they are.
 
 DROP VIEW /*schema*/conversations;
 CREATE VIEW /*schema*/conversations AS
@@ -37,3 +37,21 @@ FROM /*schema*/threads t CROSS JOIN LATERAL (
     FROM changes n
     WHERE n.age = 1 AND n.change <> 'removed'
 ) AS m;
+
+DROP VIEW /*schema*/tool_statistics;
+CREATE VIEW /*schema*/tool_statistics AS
+SELECT c.tool, count(*) AS calls, count(*) FILTER (WHERE c.status = 'error') AS errors,
+    count(*) FILTER (WHERE c.status = 'error')::double precision / nullif(count(c.ended_at), 0) AS error_rate,
+    avg(c.seconds) AS mean, percentile_cont(0.5) WITHIN GROUP (ORDER BY c.seconds) AS p50,
+    percentile_cont(0.95) WITHIN GROUP (ORDER BY c.seconds) AS p95, max(c.started_at) AS last_at
+FROM /*schema*/tool_calls c
+GROUP BY c.tool;
+
+DROP VIEW /*schema*/failed_runs;
+CREATE VIEW /*schema*/failed_runs AS
+SELECT r.thread_id, r.run_id, r.agent, r.tenant_id, r.user_id, r.started_at, r.ended_at,
+    r.ended_at - r.started_at AS duration,
+    r.status = 'running' OR r.error_type IS NOT DISTINCT FROM 'ProcessDied' AS is_crashed, r.error_type,
+    r.error_message, r.steps, r.cost
+FROM /*schema*/runs r
+WHERE r.status = 'error' OR r.status = 'running' AND r.alive_until < now();

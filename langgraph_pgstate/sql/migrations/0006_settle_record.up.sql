@@ -1,5 +1,6 @@
 -- A conversation is made of the rows of the checkpoints that are there: what stands at pruned ones goes to those that
--- were made from them. `schema.sql` tells how.
+-- were made from them. A call in doubt is no error, and a run whose end is in the journal has not crashed. `schema.sql`
+-- tells how.
 
 INSERT INTO /*schema*/messages (
     thread_id, message_id, checkpoint_id, checkpoint_ns, channel, position, change, created_at, run_id, role, agent,
@@ -87,3 +88,31 @@ FROM /*schema*/threads t CROSS JOIN LATERAL (
     FROM changes n
     WHERE n.age = 1 AND n.change <> 'removed'
 ) AS m;
+
+DROP VIEW /*schema*/tool_statistics;
+CREATE VIEW /*schema*/tool_statistics AS
+SELECT c.tool, count(*) AS calls, count(*) FILTER (WHERE c.status = 'error' AND NOT c.is_unknown) AS errors,
+    count(*) FILTER (WHERE c.is_unknown) AS unknown,
+    count(*) FILTER (WHERE c.status = 'error' AND NOT c.is_unknown)::double precision
+        / nullif(count(c.ended_at) FILTER (WHERE NOT c.is_unknown), 0) AS error_rate,
+    avg(c.seconds) AS mean, percentile_cont(0.5) WITHIN GROUP (ORDER BY c.seconds) AS p50,
+    percentile_cont(0.95) WITHIN GROUP (ORDER BY c.seconds) AS p95, max(c.started_at) AS last_at
+FROM (
+    SELECT t.*, ((t.thread_id, t.tool_call_id) IN (
+        SELECT e.thread_id, e.tool_call_id FROM /*schema*/tool_executions e WHERE e.status IN ('timeout', 'unknown')
+    )) IS TRUE AS is_unknown
+    FROM /*schema*/tool_calls t
+) AS c
+GROUP BY c.tool;
+
+DROP VIEW /*schema*/failed_runs;
+CREATE VIEW /*schema*/failed_runs AS
+SELECT r.thread_id, r.run_id, r.agent, r.tenant_id, r.user_id, r.started_at, r.ended_at,
+    r.ended_at - r.started_at AS duration,
+    r.status = 'running' OR r.error_type IS NOT DISTINCT FROM 'ProcessDied' AS is_crashed, r.error_type,
+    r.error_message, r.steps, r.cost
+FROM /*schema*/runs r
+WHERE r.status = 'error' OR r.status = 'running' AND r.alive_until < now() AND NOT EXISTS (
+    -- How it ended is known, but not in the tables yet.
+    SELECT 1 FROM /*schema*/journal j WHERE j.thread_id = r.thread_id AND j.run_id = r.run_id AND j.is_alone
+);

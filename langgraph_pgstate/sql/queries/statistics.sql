@@ -1,12 +1,19 @@
 -- name: measure_tools
--- Calls, errors and seconds of each tool by its spans; the most called first.
-SELECT s.name, count(*), count(*) FILTER (WHERE s.ended_at IS NULL), count(*) FILTER (WHERE s.status = 'error'), 0::bigint,
-    count(*) FILTER (WHERE s.status = 'error')::double precision / nullif(count(s.ended_at), 0),
+-- Calls, errors, unknown outcomes and seconds of each tool by its spans, of which the ledger may know more; the most called first.
+SELECT s.name, count(*), count(*) FILTER (WHERE s.ended_at IS NULL AND NOT s.is_unknown),
+    count(*) FILTER (WHERE s.status = 'error' AND NOT s.is_unknown), count(*) FILTER (WHERE s.is_unknown),
+    count(*) FILTER (WHERE s.status = 'error' AND NOT s.is_unknown)::double precision
+        / nullif(count(s.ended_at) FILTER (WHERE NOT s.is_unknown), 0),
     avg(extract(epoch FROM s.ended_at - s.started_at))::double precision,
     percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM s.ended_at - s.started_at)::double precision),
     percentile_cont(0.95) WITHIN GROUP (ORDER BY extract(epoch FROM s.ended_at - s.started_at)::double precision),
     max(s.started_at)
-FROM /*schema*/spans s
+FROM (
+    SELECT n.*, ((n.thread_id, n.tool_call_id) IN (
+        SELECT e.thread_id, e.tool_call_id FROM /*schema*/tool_executions e WHERE e.status IN ('timeout', 'unknown')
+    )) IS TRUE AS is_unknown
+    FROM /*schema*/spans n
+) AS s
 WHERE s.kind = 'tool' AND s.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
     AND (:until::timestamptz IS NULL OR s.started_at < :until)
     AND (:agent::text IS NULL OR s.agent = :agent)
@@ -17,9 +24,9 @@ LIMIT :page_size;
 -- name: measure_executions
 -- Actions, errors, unknown outcomes and seconds of each tool by the ledger; the most called first.
 SELECT e.tool, count(*), count(*) FILTER (WHERE e.status IN ('pending', 'running')),
-    count(*) FILTER (WHERE e.status IN ('error', 'timeout')), count(*) FILTER (WHERE e.status = 'unknown'),
-    count(*) FILTER (WHERE e.status IN ('error', 'timeout'))::double precision
-        / nullif(count(*) FILTER (WHERE e.status IN ('success', 'error', 'timeout')), 0),
+    count(*) FILTER (WHERE e.status = 'error'), count(*) FILTER (WHERE e.status IN ('unknown', 'timeout')),
+    count(*) FILTER (WHERE e.status = 'error')::double precision
+        / nullif(count(*) FILTER (WHERE e.status IN ('success', 'error')), 0),
     avg(extract(epoch FROM e.ended_at - e.started_at))::double precision,
     percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM e.ended_at - e.started_at)::double precision),
     percentile_cont(0.95) WITHIN GROUP (ORDER BY extract(epoch FROM e.ended_at - e.started_at)::double precision),
