@@ -395,7 +395,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "schema.setup": lambda bench: (),
     "schema.check_version": lambda bench: (),
     "schema.migrate_to": lambda bench: (0,),
-    "journal.put_entry": lambda bench: (journal.entry_of(("t", "run"), "entry", bench.note()),),
+    "journal.put_entry": lambda bench: (journal.entry_of(("t", "run"), "entry", bench.note()), lambda: 60.0),
     "journal.write": lambda bench: (["t"], bench.note(), bool),
     "journal.recover": lambda bench: (),
     "recording.write_pending": lambda bench: (bench.tracker(), bool, "holder", 15.0),

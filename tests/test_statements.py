@@ -15,7 +15,6 @@ import psycopg
 import pytest
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from support import wait_until
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.port import Port
@@ -186,96 +185,18 @@ def port_on(colour: str, connection: Any) -> Any:
     return (BlockingPort if colour == "blocking" else SuspendingPort)(connection)
 
 
-def backend_is_gone(connection: psycopg.Connection, pid: int) -> bool:
-    return connection.execute("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", [pid]).fetchone() == (0,)
-
-
-async def prepared(colour: str, connection: Any) -> int:
-    found = connection.execute("SELECT count(*) FROM pg_prepared_statements WHERE name LIKE '\\_pgstate\\_%'")
-    row = found.fetchone() if colour == "blocking" else await (await found).fetchone()
-    return int(row[0])
-
-
-async def test_a_statement_is_left_and_its_answer_taken_later(
-    colour: str, dsn: str, table: str, connection: psycopg.Connection
-) -> None:
-    """While the server works nothing waits, and nothing else is sent."""
-    port = port_on(colour, await connect(colour, dsn, None))
-    with psycopg.connect(dsn) as other:
-        other.execute(f"LOCK TABLE {table}".encode())
-        assert port.leave(insert(table), row(1))
-        assert port.take() is None
-        assert not port.leave(insert(table), row(2))
-    assert await port.settle() is True
-    assert port.leave(insert(table), row(3))
-    wait_until(lambda: connection.execute(f"SELECT count(*) FROM {table}".encode()).fetchone() == (2,), "two rows")
-    wait_until(lambda: port.take() is True, "the second answer")
-    assert await port.execute(insert(table), row(4)) == 1
-    assert connection.execute(f"SELECT n FROM {table} ORDER BY n".encode()).fetchall() == [(1,), (3,), (4,)]
-
-
-async def test_what_was_left_and_failed_is_not_done(colour: str, dsn: str, table: str) -> None:
-    """Refused, or with the connection; who waits twice is not told twice that it was done."""
+async def test_a_statement_is_given_up_when_the_server_takes_too_long(colour: str, dsn: str, table: str) -> None:
+    """And its connection with it, for the answer may still come."""
     ours = await connect(colour, dsn, None)
     port = port_on(colour, ours)
-    assert await port.execute(insert(table), row(1)) == 1
-    assert port.leave(insert(table), row(1))
-    assert await port.settle() is False
-    assert port.leave(insert(table), row(2))
-    assert await port.settle() is True
-    assert port.take() is False
-    assert not port.leave(insert(table), row(3, word="before\0after"))
-    assert await port.execute(insert(table), row(3)) == 1
-    with psycopg.connect(dsn, autocommit=True) as other:
-        other.execute("SELECT pg_terminate_backend(%s)", [ours.info.backend_pid])
-        wait_until(lambda: backend_is_gone(other, ours.info.backend_pid), "the end of the session")
-    assert not port.leave(insert(table), row(4))
-    # Its last words have come by now, the end of its socket perhaps not yet.
-    assert port.take() is False
-    assert await port.settle() is False
-
-
-async def test_what_is_left_can_be_prepared_before(colour: str, dsn: str, table: str) -> None:
-    """Where the connection prepares at all. What is prepared may vanish: then it was not done."""
-    ours = await connect(colour, dsn, None)
-    await port_on(colour, ours).prepare(insert(table))
-    assert await prepared(colour, ours) == 0
-    ours = await connect(colour, dsn, 5)
-    port = port_on(colour, ours)
-    await port.prepare(insert(table))
-    await port_on(colour, ours).prepare(insert(table))
-    assert await prepared(colour, ours) == 1
-    assert port.leave(insert(table), row(1))
-    assert await port.settle() is True
-    done = ours.execute("DISCARD ALL")
-    if colour != "blocking":
-        await done
-    assert port.leave(insert(table), row(2))
-    assert await port.settle() is False
-    assert port.leave(insert(table), row(2))
-    assert await port.settle() is True
-
-
-async def test_who_waits_and_is_cancelled_does_not_cancel_it(dsn: str, table: str) -> None:
-    """The next one goes on waiting."""
-    port = port_on("suspending", await connect("suspending", dsn, None))
+    assert await port.execute_within(60.0, insert(table), row(1)) == 1
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        await port.execute_within(60.0, insert(table), row(1))
     with psycopg.connect(dsn) as other:
         other.execute(f"LOCK TABLE {table}".encode())
-        assert port.leave(insert(table), row(1))
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(port.settle(), 0.05)
-        assert port.take() is None
-    assert await port.settle() is True
-
-
-async def test_more_than_a_socket_holds_is_sent_while_somebody_waits(
-    colour: str, dsn: str, table: str, connection: psycopg.Connection
-) -> None:
-    """Then it is not on its way, and who left it is told."""
-    port = port_on(colour, await connect(colour, dsn, None))
-    assert not port.leave(insert(table), row(1, data=bytes(30_000_000)))
-    assert await port.settle() is True
-    assert connection.execute(f"SELECT length(data) FROM {table}".encode()).fetchone() == (30_000_000,)
+        with pytest.raises(psycopg.OperationalError, match="did not answer within"):
+            await port.execute_within(0.05, insert(table), row(2))
+    assert ours.closed
 
 
 class _Key(StrEnum):

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import psycopg
@@ -49,9 +48,6 @@ __all__ = [
 DEFAULT_PREPARE_THRESHOLD = 5
 
 _DRIVER_ERRORS = (psycopg.Error, PoolClosed, PoolTimeout, TooManyRequests)
-# Who has a pool of fewer counts every connection.
-_MIN_TO_CONNECT_ASIDE = 4
-_ASIDE_TIMEOUT = 3
 # A peer that vanished without a word (failover, a dropped NAT entry) is noticed within a minute, not after two hours.
 _NETWORK = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000}
 # A host that does not answer is asked again so soon.
@@ -60,34 +56,6 @@ _CONNECT_TIMEOUT = 10
 _RECONNECT_SECONDS = 1.0
 _PAUSE_SECONDS = 0.5
 _ONCE = RetryPolicy(attempts=1)
-
-
-@dataclass(frozen=True, slots=True)
-class Aside:
-    """A connection beside those of the pool.
-
-    Attributes:
-        port: Its port.
-        connection: The connection, to be closed by whoever asked for it.
-        expires_at: When it has lived as long as the pool's live, by the monotonic clock.
-    """
-
-    port: Port
-    connection: Any
-    expires_at: float
-
-
-def _options_aside(pool: ConnectionPool[Any] | AsyncConnectionPool[Any] | None, process: int) -> dict[str, Any] | None:
-    """How a pool connects; `None` if that is not certain, or if it is to keep few connections, or none."""
-    if pool is None or pool.closed or pool.max_size < _MIN_TO_CONNECT_ASIDE or pool.min_size == 0:
-        return None
-    # What else it does to a connection only the pool itself can do.
-    if os.getpid() != process or not isinstance(pool.conninfo, str) or getattr(pool, "_configure", None) is not None:
-        return None
-    if callable(pool.kwargs):
-        return None
-    given = {"conninfo": pool.conninfo, **(pool.kwargs or {})}
-    return {**given, "autocommit": True, "connect_timeout": _ASIDE_TIMEOUT}
 
 
 class _Connector:
@@ -313,7 +281,31 @@ class Database:
         Raises:
             PGStateError: The driver's error, translated.
         """
-        tries = self._tries(self._retry)
+        return self._run(self._tries(self._retry), operation, *args, **kwargs)
+
+    def run_within(
+        self,
+        seconds: float,
+        operation: Callable[Concatenate[Port, P], Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run an idempotent operation as `run` does, and wait no longer than some seconds for connections in all.
+
+        Raises:
+            PGStateError: The driver's error, translated.
+        """
+        return self._run(self._tries(self._retry, seconds), operation, *args, **kwargs)
+
+    def _run(
+        self,
+        tries: Tries,
+        operation: Callable[Concatenate[Port, P], Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
         while True:
             try:
                 port, switched = self._acquire(tries)
@@ -386,23 +378,10 @@ class Database:
         finally:
             self._release(port.connection, switched)
 
-    def connect_aside(self) -> Aside | None:
-        """A connection beside the pool's, made as the pool makes its own; `None` if there is no pool of some.
-
-        Raises:
-            PGStateError: If it could not be made; translated.
-        """
-        options = _options_aside(self._pool, self._process)
-        if self._pool is None or options is None:
-            return None
-        try:
-            connection = self._pool.connection_class.connect(**options)
-        except _DRIVER_ERRORS as error:
-            raise translate(error, self.schema) from error
-        return Aside(BlockingPort(connection), connection, time.monotonic() + self._pool.max_lifetime)
-
-    def _tries(self, policy: RetryPolicy) -> Tries:
-        return Tries(policy, self._outage, self.schema, time.monotonic(), is_lent=self.is_lent)
+    def _tries(self, policy: RetryPolicy, seconds: float | None = None) -> Tries:
+        now = time.monotonic()
+        deadline = None if seconds is None else now + seconds
+        return Tries(policy, self._outage, self.schema, now, is_lent=self.is_lent, deadline=deadline)
 
     def _acquire(self, tries: Tries) -> tuple[BlockingPort, bool]:
         """A connection on which one statement is one transaction and one round trip, and whether it was switched to be.
@@ -563,7 +542,27 @@ class AsyncDatabase:
         **kwargs: P.kwargs,
     ) -> T:
         """Async twin of `Database.run`."""
-        tries = self._tries(self._retry)
+        return await self._run(self._tries(self._retry), operation, *args, **kwargs)
+
+    async def run_within(
+        self,
+        seconds: float,
+        operation: Callable[Concatenate[Port, P], Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Async twin of `Database.run_within`."""
+        return await self._run(self._tries(self._retry, seconds), operation, *args, **kwargs)
+
+    async def _run(
+        self,
+        tries: Tries,
+        operation: Callable[Concatenate[Port, P], Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
         while True:
             try:
                 port, switched = await self._acquire(tries)
@@ -629,19 +628,10 @@ class AsyncDatabase:
         finally:
             await self._release(port.connection, switched)
 
-    async def connect_aside(self) -> Aside | None:
-        """Async twin of `Database.connect_aside`."""
-        options = _options_aside(self._pool, self._process)
-        if self._pool is None or options is None:
-            return None
-        try:
-            connection = await self._pool.connection_class.connect(**options)
-        except _DRIVER_ERRORS as error:
-            raise translate(error, self.schema) from error
-        return Aside(SuspendingPort(connection), connection, time.monotonic() + self._pool.max_lifetime)
-
-    def _tries(self, policy: RetryPolicy) -> Tries:
-        return Tries(policy, self._outage, self.schema, time.monotonic(), is_lent=self.is_lent)
+    def _tries(self, policy: RetryPolicy, seconds: float | None = None) -> Tries:
+        now = time.monotonic()
+        deadline = None if seconds is None else now + seconds
+        return Tries(policy, self._outage, self.schema, now, is_lent=self.is_lent, deadline=deadline)
 
     async def _acquire(self, tries: Tries) -> tuple[SuspendingPort, bool]:
         """Async twin of `Database._acquire`."""

@@ -32,40 +32,19 @@ class Port(Protocol):
         """Run a statement and return how many rows it touched. One round trip; atomic by itself."""
         ...
 
+    async def execute_within(self, seconds: float, query: Query, parameters: Parameters) -> int:
+        """Run a statement as `execute` does, and give it up, with the connection, if the server takes too long.
+
+        Raises:
+            psycopg.OperationalError: If the time is up. The statement may have been done, or be done later.
+        """
+        ...
+
     async def execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[int]:
         """Run statements as one transaction in one round trip; how many rows each touched. All or nothing.
 
         Inside a transaction it is a savepoint's worth, in three round trips.
         """
-        ...
-
-    def leave(self, query: Query, parameters: Parameters) -> bool:
-        """Send a statement without waiting for its answer; nothing else can be sent before that is taken.
-
-        A server that has it runs it, even if this process is killed then.
-
-        Returns:
-            Whether all of it is on its way; if not, it may be in part.
-        """
-        ...
-
-    def take(self) -> bool | None:
-        """Take the answer to what was left, without waiting.
-
-        Returns:
-            Whether it was done; `None` while there is no answer yet. Of a lost connection nobody knows: it is false.
-        """
-        ...
-
-    async def settle(self) -> bool:
-        """Wait some seconds for the answer to what was left, and take it, as `take` does; false if there is none.
-
-        Who is cancelled does not cancel the statement.
-        """
-        ...
-
-    async def prepare(self, query: Query) -> None:
-        """Have a statement prepared, if this connection prepares any. One round trip."""
         ...
 
     async def script(self, text: str) -> None:

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any, Final, TypeVar
 
 import psycopg
-from psycopg import waiting
 from psycopg.pq import PipelineStatus
 from psycopg.rows import tuple_row
 
@@ -27,30 +26,12 @@ _NOT_FOR_EVER: Final = b"SET LOCAL idle_in_transaction_session_timeout = '10s'"
 _PORT: Final = "_pgstate_port"
 # How often a wait looks whether the thread was interrupted.
 _LOOK_SECONDS: Final = 0.1
-# A server that takes longer for a note is not waited for: whoever sent it has other ways.
+# A connection whose server takes longer for an empty statement is taken to be lost.
 _PATIENCE: Final = 3.0
 _MAX_CURSORS: Final = 64
 
 
-class _Leaving:
-    """What both ports do without waiting."""
-
-    __slots__ = ()
-    _statements: Statements
-
-    def leave(self, query: Query, parameters: Parameters) -> bool:
-        """As `Port` says."""
-        return self._statements.leave(query, parameters)
-
-    def take(self) -> bool | None:
-        """As `Port` says."""
-        try:
-            return self._statements.take()
-        except psycopg.Error:
-            return False
-
-
-class BlockingPort(_Leaving):
+class BlockingPort:
     """A port over a blocking connection: its coroutines never suspend."""
 
     __slots__ = ("_cursors", "_statements", "connection")
@@ -95,6 +76,20 @@ class BlockingPort(_Leaving):
             _remember(self._cursors, text, cursor)
         prepare = False if self._statements.is_outdated else None
         return cursor.execute(text, _arguments(query, parameters), prepare=prepare, binary=True)
+
+    async def execute_within(self, seconds: float, query: Query, parameters: Parameters) -> int:
+        """As `Port` says."""
+        try:
+            with self.connection.lock:
+                work = within(seconds, self._statements.answer(query, parameters))
+                answer = self.connection.wait(work, _LOOK_SECONDS)
+        except psycopg.OperationalError:
+            # Of a statement that was given up the answer may still come.
+            self.connection.pgconn.finish()
+            raise
+        if answer is not None:
+            return answer.command_tuples or 0
+        return self._execute(query, parameters).rowcount
 
     async def execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[int]:
         """As `Port` says; a pipeline, without cursors where nothing speaks against it."""
@@ -141,21 +136,6 @@ class BlockingPort(_Leaving):
             raise
         return [max(0, cursor.rowcount) for cursor in cursors]
 
-    async def settle(self) -> bool:
-        """As `Port` says."""
-        try:
-            # The connection's own `wait` would have the server cancel it when the caller is cancelled.
-            settling = within(_PATIENCE, self._statements.settle())
-            return waiting.wait(settling, self.connection.pgconn.socket, _LOOK_SECONDS)
-        except psycopg.Error:
-            return False
-
-    async def prepare(self, query: Query) -> None:
-        """As `Port` says."""
-        if self.connection.prepare_threshold is not None:
-            with self.connection.lock:
-                self.connection.wait(within(_PATIENCE, self._statements.prepare(query.text)), _LOOK_SECONDS)
-
     async def is_good(self) -> bool:
         """Return whether this connection is still good, asking the server if in doubt; if not, it is closed."""
         if not self._statements.has_news:
@@ -182,7 +162,7 @@ class BlockingPort(_Leaving):
             yield
 
 
-class SuspendingPort(_Leaving):
+class SuspendingPort:
     """A port over an asynchronous connection."""
 
     __slots__ = ("_cursors", "_statements", "connection")
@@ -227,6 +207,20 @@ class SuspendingPort(_Leaving):
         prepare = False if self._statements.is_outdated else None
         return await cursor.execute(text, _arguments(query, parameters), prepare=prepare, binary=True)
 
+    async def execute_within(self, seconds: float, query: Query, parameters: Parameters) -> int:
+        """As `Port` says."""
+        try:
+            async with self.connection.lock:
+                work = within(seconds, self._statements.answer(query, parameters))
+                answer = await self.connection.wait(work, _LOOK_SECONDS)
+        except psycopg.OperationalError:
+            # Of a statement that was given up the answer may still come.
+            self.connection.pgconn.finish()
+            raise
+        if answer is not None:
+            return answer.command_tuples or 0
+        return (await self._execute(query, parameters)).rowcount
+
     async def execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[int]:
         """As `Port` says; a pipeline, without cursors where nothing speaks against it."""
         connection = self.connection
@@ -268,21 +262,6 @@ class SuspendingPort(_Leaving):
                 await connection.rollback()
             raise
         return [max(0, cursor.rowcount) for cursor in cursors]
-
-    async def settle(self) -> bool:
-        """As `Port` says."""
-        try:
-            # The connection's own `wait` would have the server cancel it when the caller is cancelled.
-            settling = within(_PATIENCE, self._statements.settle())
-            return await waiting.wait_async(settling, self.connection.pgconn.socket, _LOOK_SECONDS)
-        except psycopg.Error:
-            return False
-
-    async def prepare(self, query: Query) -> None:
-        """As `Port` says."""
-        if self.connection.prepare_threshold is not None:
-            async with self.connection.lock:
-                await self.connection.wait(within(_PATIENCE, self._statements.prepare(query.text)), _LOOK_SECONDS)
 
     async def is_good(self) -> bool:
         """Async twin of `BlockingPort.is_good`."""

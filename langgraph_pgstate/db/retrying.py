@@ -73,6 +73,9 @@ class Tries:
     All that the call waits, for connections and between its tries, is counted against one time, however often it
     tries. What its statements take is not.
 
+    Args:
+        deadline: When the call gives up, by the monotonic clock, if it is not to wait as long as others may.
+
     Attributes:
         in_transaction: Whether the last try was in a transaction of the caller's, where a second one would not stand
             alone.
@@ -80,6 +83,7 @@ class Tries:
 
     __slots__ = (
         "_count",
+        "_deadline",
         "_is_lent",
         "_outage",
         "_patience",
@@ -91,10 +95,20 @@ class Tries:
         "in_transaction",
     )
 
-    def __init__(self, policy: RetryPolicy, outage: Outage, schema: str, now: float, *, is_lent: bool) -> None:
+    def __init__(
+        self,
+        policy: RetryPolicy,
+        outage: Outage,
+        schema: str,
+        now: float,
+        *,
+        is_lent: bool,
+        deadline: float | None = None,
+    ) -> None:
         self._policy, self._outage, self._schema, self._is_lent = policy, outage, schema, is_lent
         self._count = self._refusals = self._violations = 0
         self._patience = outage.patience(now)
+        self._deadline = deadline
         self._waits_since: float | None = now
         self.in_transaction = False
 
@@ -105,7 +119,8 @@ class Tries:
 
     def remaining(self, now: float) -> float:
         """Return the seconds for which the call may still wait."""
-        return self._patience if self._waits_since is None else self._patience - (now - self._waits_since)
+        seconds = self._patience if self._waits_since is None else self._patience - (now - self._waits_since)
+        return seconds if self._deadline is None else min(seconds, self._deadline - now)
 
     def connected(self, now: float) -> None:
         """Note that the call has a connection: from now on it does not wait."""

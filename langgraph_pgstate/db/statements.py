@@ -18,7 +18,6 @@ import psycopg
 from psycopg import errors, generators
 from psycopg.adapt import Transformer
 from psycopg.pq import DiagnosticField, ExecStatus, PipelineStatus, TransactionStatus
-from psycopg.waiting import Wait
 
 from langgraph_pgstate.types import Parameters, Query, Rows
 
@@ -74,14 +73,12 @@ class Statements:
         connection: A connection of either colour. Its `prepare_threshold` says what often enough is.
     """
 
-    __slots__ = ("_answer", "_connection", "_prepared", "_transformer")
+    __slots__ = ("_connection", "_prepared", "_transformer")
 
     def __init__(self, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
         self._connection = connection
         self._transformer = Transformer(connection)
         self._prepared: _Prepared = connection.__dict__.setdefault(_PREPARED, _Prepared())
-        # As much as has come of the answer to a statement that was left.
-        self._answer: Any = None
 
     @property
     def is_direct(self) -> bool:
@@ -193,60 +190,6 @@ class Statements:
             self._prepared.names.clear()
             return None
         raise errors.error_from_result(answer)
-
-    def leave(self, query: Query, parameters: Parameters) -> bool:
-        """Send a statement and leave its answer to `take` or `settle`. Waits for nothing.
-
-        Returns:
-            Whether all of it is on its way; if not, it may be in part.
-        """
-        try:
-            # Of a session that has ended the last words are there to be read, though the connection seems to be good.
-            if not self.is_direct or self.has_news:
-                return False
-            arguments = _encode(query, parameters)
-            if arguments is None:
-                return False
-            self._send(query.text, *arguments)
-            return bool(self._connection.pgconn.flush() == 0)
-        except (psycopg.OperationalError, OSError, ValueError):
-            return False
-
-    def take(self) -> bool | None:
-        """Take the answer to what `leave` sent, if it is there. Waits for nothing.
-
-        Returns:
-            Whether the statement was done; `None` while there is no answer yet.
-
-        Raises:
-            psycopg.Error: If the connection is lost: it may have been done.
-        """
-        pgconn = self._connection.pgconn
-        pgconn.consume_input()
-        while not pgconn.is_busy():
-            answer = pgconn.get_result()
-            if answer is not None:
-                self._answer = answer
-                continue
-            answer, self._answer = self._answer, None
-            if answer is not None and _code(answer) in _OUTDATED:
-                self._prepared.names.clear()
-            return answer is not None and answer.status in _DONE
-        return None
-
-    def settle(self) -> Generator[Any, Any, bool]:
-        """Wait for the answer to what `leave` sent. Who is interrupted may go on with another one.
-
-        Returns:
-            Whether the statement was done.
-
-        Raises:
-            psycopg.Error: If the connection is lost: it may have been done.
-        """
-        yield from generators.send(self._connection.pgconn)
-        while (is_done := self.take()) is None:
-            yield Wait.R
-        return is_done
 
     def prepare(self, text: bytes) -> Generator[Any, Any, None]:
         """Have a statement prepared unless it is, for the connection's `wait`.

@@ -47,9 +47,16 @@ def entry_of(key: tuple[str, str], entry_id: str, note: Note) -> dict[str, Any]:
     return {"thread_id": key[0], "run_id": key[1], "entry_id": entry_id, "entry": note.pack()}
 
 
-async def put_entry(port: Port, queries: Queries, entry: dict[str, Any]) -> None:
-    """Note something without a checkpoint. One statement; safe to repeat."""
-    await port.execute(queries.put_entry, entry)
+async def put_entry(port: Port, queries: Queries, entry: dict[str, Any], seconds_left: Callable[[], float]) -> None:
+    """Note something without a checkpoint. One statement; safe to repeat.
+
+    Args:
+        port: The connection.
+        queries: The queries of the schema.
+        entry: As `entry_of` gives it.
+        seconds_left: Tells how long the server may take.
+    """
+    await port.execute_within(seconds_left(), queries.put_entry, entry)
 
 
 async def write(

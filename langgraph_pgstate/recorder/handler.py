@@ -9,17 +9,14 @@ from uuid import UUID
 
 from langgraph.callbacks import GraphCallbackHandler, GraphInterruptEvent, GraphResumeEvent
 
-from langgraph_pgstate.db.database import Aside
 from langgraph_pgstate.operations.companions import Statement
 from langgraph_pgstate.operations.planning import PutPlan
 from langgraph_pgstate.recorder.capture import capture
-from langgraph_pgstate.recorder.courier import Courier
 from langgraph_pgstate.recorder.records import RunRecord, SpanRecord
 from langgraph_pgstate.recorder.tracker import Tracker
 
 # What has been in the journal for so long was left there: a process that lives moves it every 0.4 s.
 _STUCK_SECONDS: Final = 1.0
-_RECONNECT_SECONDS: Final = 30.0
 _LLM_REQUEST = (
     "model",
     "model_name",
@@ -44,10 +41,7 @@ class RecordingHandler(GraphCallbackHandler):
     """In the graph's own thread or task, so that what starts first is noted first."""
 
     _tracker: Tracker
-    _courier: Courier
-    _aside: Aside | None
     _recovered_at: float | None
-    _connected_at: float | None = None
 
     def _due_recovery(self) -> float | None:
         """For how many seconds something must have been in the journal to be moved by who asks now; `None`: do not."""
@@ -56,20 +50,6 @@ class RecordingHandler(GraphCallbackHandler):
             return None
         self._recovered_at = now
         return 0.0 if before is None else _STUCK_SECONDS
-
-    @property
-    def _is_busy(self) -> bool:
-        """Whether a run is under way, something waits, or an answer is still to come."""
-        return self._tracker.is_busy or self._courier.has_sent
-
-    @property
-    def _is_connection_due(self) -> bool:
-        """Whether the courier should have another connection: not if it was tried a while ago."""
-        now = time.monotonic()
-        if self._courier.is_ready and (self._aside is None or now < self._aside.expires_at):
-            return False
-        is_early = self._connected_at is not None and now - self._connected_at < _RECONNECT_SECONDS
-        return self._tracker.is_busy and not is_early
 
     def before_put(self, plan: PutPlan, config: Any) -> Sequence[Statement]:
         """Notes what a thread has waiting with its checkpoint; the saver asks for it. No statement."""

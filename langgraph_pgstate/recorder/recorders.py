@@ -17,12 +17,10 @@ from langgraph.pregel import Pregel
 from langgraph.pregel.remote import RemoteGraph
 
 from langgraph_pgstate.codec.ids import new_entry_id
-from langgraph_pgstate.db.database import Aside, AsyncDatabase, Database
-from langgraph_pgstate.db.port import run_blocking
+from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.errors import ArgumentTypeError, PGStateError
 from langgraph_pgstate.holders import holder_id, is_known_dead
 from langgraph_pgstate.operations import guards, journal, maintenance, orphans, recording
-from langgraph_pgstate.recorder.courier import Courier
 from langgraph_pgstate.recorder.handler import RecordingHandler
 from langgraph_pgstate.recorder.records import RunRecord
 from langgraph_pgstate.recorder.tracker import Tracker
@@ -39,13 +37,10 @@ G = TypeVar("G", bound=Any)
 class Recorder(RecordingHandler):
     """Records graphs that run in threads: a LangGraph callback handler with a thread of its own that writes.
 
-    A span's row is there within a second of its start, its end in the same batch or a later one. What a run ends with
-    is sent to the journal before the run answers; a server that has it stores it though the process be killed then. Its
-    answer is waited for in the background, or by `flush`, `catch_up` and `close`, which bring everything into the
-    tables. That takes one connection beside the pool's; where the pool has fewer than four, keeps none open or
-    configures its connections, the run itself waits. Given to a saver as its companion, what a superstep's checkpoint
-    saw is noted in the checkpoint's own transaction. When the database cannot be reached graphs run on: rows wait, and
-    are written later.
+    A span's row is there within a second of its start, its end in the same batch or a later one. How a run ended is
+    committed before the run answers, to the journal; `flush`, `catch_up` and `close` bring everything into the tables.
+    Given to a saver as its companion, what a superstep's checkpoint saw is noted in the checkpoint's own transaction.
+    When the database cannot be reached graphs run on: rows wait, and are written later.
 
     Args:
         database: Where the tables are, and in which schema. On a single connection of the caller's nothing happens in
@@ -66,8 +61,6 @@ class Recorder(RecordingHandler):
         self._settings = settings or RecorderSettings()
         self._queries = queries(database.schema)
         self._tracker = Tracker(self._settings, keys, has_writer=not self._is_lent)
-        self._courier = Courier(self._queries, self._tracker)
-        self._aside: Aside | None = None
         self._turn = threading.Condition()
         self._thread: threading.Thread | None = None
         self._asked = 0
@@ -76,6 +69,10 @@ class Recorder(RecordingHandler):
         self._is_idle = False
         self._recovered_at: float | None = None
         self._is_closed = False
+        # Shadow the methods: see `_Awaited`.
+        self.on_chain_start = _Awaited(self._on_chain_start)  # type: ignore[assignment, method-assign]
+        self.on_chain_end = _Awaited(self._on_chain_end)  # type: ignore[method-assign]
+        self.on_chain_error = _Awaited(self._on_chain_error)  # type: ignore[method-assign]
 
     def record(self, graph: G) -> G:
         """The same graph, recorded.
@@ -105,7 +102,7 @@ class Recorder(RecordingHandler):
         Raises:
             PGStateError: If it could not be written. It stays, and is tried again.
         """
-        if not self._is_busy:
+        if not self._tracker.is_busy:
             return
         if self._write(self._settings.patience if patience is None else patience):
             error, self._error = self._error, None
@@ -140,7 +137,6 @@ class Recorder(RecordingHandler):
         Raises:
             PGStateError: If something could not be written.
         """
-        self._courier.stop()
         try:
             if not self._is_closed:
                 self.flush()
@@ -177,13 +173,26 @@ class Recorder(RecordingHandler):
         orphaned = self._database.run(orphans.sweep, self._queries)
         return MaintenanceReport(tuple(made), tuple(dropped), settled, swept, orphan_writes=orphaned)
 
-    def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        """A graph, a node or a chain has ended."""
-        self._ended(self._tracker.end(run_id, outputs))
+    def _on_chain_start(self, *args: Any, run_id: UUID, **kwargs: Any) -> Awaitable[None]:
+        RecordingHandler.on_chain_start(self, *args, run_id=run_id, **kwargs)
+        span = self._tracker.find(run_id) if _in_loop() is not None else None
+        return _NOTHING if span is None or span.parent is not None else _Mark(span.run)
 
-    def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        """A graph, a node or a chain has failed, or was interrupted."""
-        self._ended(self._tracker.end(run_id, error=error))
+    def _on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> Awaitable[None]:
+        return self._wait_for(self._tracker.end(run_id, outputs))
+
+    def _on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> Awaitable[None]:
+        return self._wait_for(self._tracker.end(run_id, error=error))
+
+    def _wait_for(self, run: RunRecord | None) -> Awaitable[None]:
+        """Write how a run ended; on an event loop, where only what is awaited may wait, in another thread."""
+        if run is None:
+            self._ended(None)
+        elif run.is_awaited and not self._is_lent:
+            return _Later(lambda: asyncio.to_thread(self._note_end, run))
+        else:
+            self._note_end(run)
+        return _NOTHING
 
     def _ended(self, run: RunRecord | None) -> None:
         if run is not None:
@@ -196,21 +205,25 @@ class Recorder(RecordingHandler):
             self._write(self._settings.patience)
 
     def _note_end(self, run: RunRecord) -> None:
-        """Make safe what is left of a run."""
-        pending = self._tracker.take(run, everything=True)
+        """Commit what is left of a run before it answers. What fails, or takes too long, is left to the writer."""
+        patience = self._settings.patience
+        pending = None if self._is_lent else self._tracker.take(run, everything=True)
         if pending is None or not pending.is_complete:
-            self._write(self._settings.patience)
+            self._write(patience)
             return
         entry = journal.entry_of(run.key, new_entry_id(), pending.note)
-        if not self._courier.send(entry, pending):
-            try:
-                self._database.run(journal.put_entry, self._queries, entry)
-            except PGStateError as error:
-                log.warning("%d spans and events wait to be written: %s", self._tracker.waiting, error)
-            else:
-                self._tracker.note(run.key[0])
-                self._tracker.acknowledge(pending)
-        self._started()
+        until = time.monotonic() + patience
+        try:
+            self._database.run_within(
+                patience, journal.put_entry, self._queries, entry, lambda: until - time.monotonic()
+            )
+        except PGStateError as error:
+            log.warning("%d spans and events wait to be written: %s", self._tracker.waiting, error)
+        else:
+            self._tracker.note(run.key[0])
+            self._tracker.acknowledge(pending)
+        finally:
+            self._started()
 
     def _started(self) -> None:
         if self._is_lent:
@@ -239,29 +252,24 @@ class Recorder(RecordingHandler):
             return patience > 0 and self._turn.wait_for(lambda: self._done >= mine or self._is_closed, patience)
 
     def _work(self) -> None:
-        try:
-            while not self._is_closed:
-                if self._asked == self._done:
-                    self._connect()
-                with self._turn:
-                    if self._asked == self._done and not self._wait():
-                        continue
-                    asked = self._asked
-                    everything = asked > self._done
-                    if not everything and (self._is_closed or not self._is_busy):
-                        continue
-                self._error = self._write_now(everything) or (None if everything else self._error)
-                with self._turn:
-                    self._done = asked
-                    self._turn.notify_all()
-        finally:
-            self._disconnect()
+        while not self._is_closed:
+            with self._turn:
+                if self._asked == self._done and not self._wait():
+                    continue
+                asked = self._asked
+                everything = asked > self._done
+                if not everything and (self._is_closed or not self._tracker.is_busy):
+                    continue
+            self._error = self._write_now(everything) or (None if everything else self._error)
+            with self._turn:
+                self._done = asked
+                self._turn.notify_all()
 
     def _wait(self) -> bool:
         """Until something is due; false if nothing was under way, and somebody says that there is."""
         # Said before it is looked, so that whoever notes something meanwhile does tell.
         self._is_idle = True
-        if not self._is_busy:
+        if not self._tracker.is_busy:
             if not self._is_closed:
                 self._turn.wait()
             self._is_idle = False
@@ -271,30 +279,9 @@ class Recorder(RecordingHandler):
             self._turn.wait(self._settings.interval)
         return True
 
-    def _connect(self) -> None:
-        """Let the courier have a connection of its own, once runs are under way."""
-        if not self._is_connection_due:
-            return
-        self._disconnect()
-        try:
-            self._aside = self._database.connect_aside()
-            if self._aside is not None:
-                run_blocking(self._courier.start(self._aside.port))
-        except Exception as error:
-            log.info("runs wait for the server when they end: %s", error)
-        finally:
-            self._connected_at = time.monotonic()
-
-    def _disconnect(self) -> None:
-        aside, self._aside = self._aside, None
-        if aside is not None and self._courier.is_at_home:
-            self._courier.drop()
-            aside.connection.close()
-
     def _write_now(self, everything: bool) -> PGStateError | None:
         tracker = self._tracker
         try:
-            run_blocking(self._courier.settle())
             if tracker.is_clock_due:
                 before = time.time()
                 tracker.set_clock(self._database.run(recording.tell_time, self._queries), before, time.time())
@@ -335,16 +322,15 @@ class AsyncRecorder(RecordingHandler):
         self._settings = settings or RecorderSettings()
         self._queries = queries(database.schema)
         self._tracker = Tracker(self._settings, keys, has_writer=not self._is_lent)
-        self._courier = Courier(self._queries, self._tracker)
-        self._aside: Aside | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._writing = asyncio.Lock()
         self._is_idle = False
+        self._is_urgent = False
         self._recovered_at: float | None = None
         self._is_closed = False
-        # Shadows the methods: see `_Awaited`.
+        # Shadow the methods: see `_Awaited`.
         self.on_chain_end = _Awaited(self._on_chain_end)  # type: ignore[method-assign]
         self.on_chain_error = _Awaited(self._on_chain_error)  # type: ignore[method-assign]
 
@@ -354,12 +340,14 @@ class AsyncRecorder(RecordingHandler):
 
     async def learn_clock(self) -> None:
         """Async twin of `Recorder.learn_clock`."""
+        # Runs in threads beside it write on it, too.
+        self._loop = self._loop or asyncio.get_running_loop()
         before = time.time()
         self._tracker.set_offset(await self._database.run(recording.tell_time, self._queries), before, time.time())
 
     async def flush(self, patience: float | None = None) -> None:
         """Async twin of `Recorder.flush`."""
-        if not self._is_busy:
+        if not self._tracker.is_busy:
             return
         try:
             error = await asyncio.wait_for(
@@ -388,7 +376,6 @@ class AsyncRecorder(RecordingHandler):
 
     async def close(self) -> None:
         """Async twin of `Recorder.close`."""
-        self._courier.stop()
         try:
             if not self._is_closed:
                 await self.flush()
@@ -398,13 +385,10 @@ class AsyncRecorder(RecordingHandler):
         finally:
             self._is_closed = True
             self._wake.set()
-            try:
-                if self._task is not None:
-                    with suppress(asyncio.CancelledError):
-                        self._task.cancel()
-                        await self._task
-            finally:
-                await self._disconnect()
+            if self._task is not None:
+                with suppress(asyncio.CancelledError):
+                    self._task.cancel()
+                    await self._task
 
     async def maintain(self, *, months: int = 2, drop_older_than: int | None = None) -> MaintenanceReport:
         """Async twin of `Recorder.maintain`."""
@@ -432,10 +416,19 @@ class AsyncRecorder(RecordingHandler):
         """What the end of a chain has to wait for: the run's rows, room in the queue, or nothing."""
         if run is None and self._tracker.waiting < self._settings.queue_size:
             return _NOTHING
-        if _in_loop() is not self._loop:
+        here = _in_loop()
+        if here is not None and here is self._loop:
+            return _Later(self._flush_patiently) if run is None else _Later(lambda: self._note_end(run))
+        if run is None or self._loop is None or not self._loop.is_running():
             self._ended(run)
             return _NOTHING
-        return _Later(self._flush_patiently) if run is None else _Later(lambda: self._note_end(run))
+        # A blocking run beside the loop, or one on another loop.
+        noting = asyncio.run_coroutine_threadsafe(self._note_end(run), self._loop)
+        if here is not None:
+            return _Later(lambda: asyncio.shield(asyncio.wrap_future(noting)))
+        with suppress(TimeoutError):
+            noting.result(self._settings.patience)
+        return _NOTHING
 
     async def _flush_patiently(self) -> None:
         # It is said in the log; a graph does not fail for it.
@@ -447,15 +440,28 @@ class AsyncRecorder(RecordingHandler):
         if self._is_lent:
             await self._write_now(True)
             return
+        try:
+            await self._put_end(run)
+        except asyncio.CancelledError:
+            # Where every wait of a run is cancelled, the writer is not: it does it at once.
+            self._is_urgent = True
+            self._notify()
+            raise
+        finally:
+            self._started()
+
+    async def _put_end(self, run: RunRecord) -> None:
+        patience = self._settings.patience
         pending = self._tracker.take(run, everything=True)
         if pending is None or not pending.is_complete:
             await self._flush_patiently()
             return
         entry = journal.entry_of(run.key, new_entry_id(), pending.note)
-        if self._courier.send(entry, pending):
-            return
+        until = time.monotonic() + patience
         try:
-            await self._database.run(journal.put_entry, self._queries, entry)
+            await self._database.run_within(
+                patience, journal.put_entry, self._queries, entry, lambda: until - time.monotonic()
+            )
         except PGStateError as error:
             log.warning("%d spans and events wait to be written: %s", self._tracker.waiting, error)
         else:
@@ -488,10 +494,9 @@ class AsyncRecorder(RecordingHandler):
 
     async def _work(self) -> None:
         while not self._is_closed:
-            await self._connect()
             # As in `Recorder._wait`.
             self._is_idle = True
-            if not self._is_busy:
+            if not self._tracker.is_busy:
                 await self._wake.wait()
                 self._is_idle = False
                 self._wake.clear()
@@ -502,35 +507,13 @@ class AsyncRecorder(RecordingHandler):
                 await asyncio.wait_for(self._wake.wait(), self._settings.interval)
             # To be woken and cancelled at once may count as woken only.
             if not self._is_closed:
-                await self._write_now(False)
-
-    async def _connect(self) -> None:
-        """Async twin of `Recorder._connect`."""
-        if not self._is_connection_due:
-            return
-        await self._disconnect()
-        try:
-            self._aside = await self._database.connect_aside()
-            if self._aside is not None:
-                await self._courier.start(self._aside.port)
-        except Exception as error:
-            log.info("runs wait for the server when they end: %s", error)
-        finally:
-            self._connected_at = time.monotonic()
-
-    async def _disconnect(self) -> None:
-        # Nobody waits for an answer then.
-        async with self._writing:
-            aside, self._aside = self._aside, None
-            if aside is not None and self._courier.is_at_home:
-                self._courier.drop()
-                await aside.connection.close()
+                is_urgent, self._is_urgent = self._is_urgent, False
+                await self._write_now(is_urgent)
 
     async def _write_now(self, everything: bool) -> PGStateError | None:
         tracker = self._tracker
         try:
             async with self._writing:
-                await self._courier.settle()
                 if tracker.is_clock_due:
                     before = time.time()
                     tracker.set_clock(await self._database.run(recording.tell_time, self._queries), before, time.time())
@@ -581,6 +564,18 @@ class _Nothing:
     """An awaitable that is done."""
 
     def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield
+
+
+class _Mark:
+    """An awaitable that is done, and notes with a run that its callbacks are awaited."""
+
+    def __init__(self, run: RunRecord) -> None:
+        self._run = run
+
+    def __await__(self) -> Generator[Any, None, None]:
+        self._run.is_awaited = True
         return
         yield
 

@@ -43,6 +43,7 @@ class RunRecord:
         "holder_id",
         "input",
         "input_json",
+        "is_awaited",
         "is_begun",
         "is_changed",
         "is_interrupted",
@@ -93,6 +94,8 @@ class RunRecord:
         self.input: Any = None
         self.input_json: Any = _UNSET
         self.output: Any = None
+        # Whether callbacks are awaited, and may so wait on an event loop.
+        self.is_awaited = False
         # Until then it may be refused: another run has the thread.
         self.is_begun = False
         self.is_new = True

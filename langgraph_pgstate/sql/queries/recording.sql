@@ -262,6 +262,11 @@ WITH dead AS (
     WHERE runs.thread_id = :thread_id AND runs.run_id = given.run_id
         AND coalesce(runs.holder_id, '') = given.holder_id AND runs.status = 'running'
         AND (runs.run_id = ANY(:known_dead::text[]) OR coalesce(runs.alive_until < now(), true))
+        AND NOT EXISTS (
+            -- How it ended is known, but not in the tables yet.
+            SELECT 1 FROM /*schema*/journal j
+            WHERE j.thread_id = :thread_id AND j.run_id = runs.run_id AND j.is_alone
+        )
     RETURNING runs.thread_id, runs.run_id, runs.ended_at
 ), ended AS (
     UPDATE /*schema*/spans SET
