@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -142,6 +143,23 @@ class Kind(Enum):
     """A true enum: it takes one of its values, and makes no new enums."""
 
     ONE = 1
+
+
+@dataclass
+class Methodical:
+    """A true dataclass, with methods under the names that are called of other types."""
+
+    number: int
+
+    @classmethod
+    def fromisoformat(cls, text: str) -> Any:
+        RAN.append("fromisoformat")
+
+    @classmethod
+    def model_construct(cls, **named: Any) -> Any:
+        RAN.append("model_construct")
+
+    construct = model_construct
 
 
 make = collections.namedtuple

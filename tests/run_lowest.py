@@ -20,6 +20,7 @@ TOOLS = (
     "pytest>=8",
     "pytest-asyncio>=0.24",
     "pytest-xdist>=3.5",
+    "pytest-timeout>=2.3",
     "hypothesis>=6.100",
     "langgraph-checkpoint-postgres>=3.2",
     "langgraph-checkpoint-conformance>=0.0.2",

@@ -43,7 +43,6 @@ def told(epoch: Epoch) -> str:
     return "\n".join([*lines, *(epoch.verifier.excerpt(epoch.findings[0]) if epoch.findings else ())])
 
 
-@pytest.mark.slow
 @pytest.mark.once
 def test_nothing_is_lost_in_a_storm() -> None:
     epoch = run_epoch("suite", 36)

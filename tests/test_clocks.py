@@ -25,7 +25,7 @@ from support import COLOURS, FORK, GUARD_SECONDS, config_of, open_saver, put_arg
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver, langgraph_compat
 from langgraph_pgstate.db.database import Database
-from langgraph_pgstate.errors import CheckpointOrderError
+from langgraph_pgstate.errors import CheckpointOrderError, ConfigurationError, CorruptStateError
 from langgraph_pgstate.langgraph_compat import advance_ids_past
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.threads import Threads
@@ -369,6 +369,23 @@ async def test_a_put_that_sorts_before_its_parent(
             await saver.aput_writes(lost, [("messages", "late")], "task")
         # The ids have moved: the next try passes.
         await saver.aput(*put_arguments(parent, 1))
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_no_checkpoint_is_its_own_parent(colour: type, dsn: str, schema: str, connection: Any) -> None:
+    """A put with a tuple's own config; of a row that says so all the same, the history does not go round for ever."""
+    async with open_saver(colour, dsn, schema) as saver:
+        config = await saver.aput(*put_arguments(config_of("t"), 1))
+        _, checkpoint, metadata, _ = put_arguments(config, 1)
+        own = config["configurable"]["checkpoint_id"]
+        with pytest.raises(ConfigurationError, match="its own parent"):
+            await saver.aput(config, {**checkpoint, "id": own}, metadata, {})
+        found = await saver.aget_tuple(config)
+        assert found is not None
+        assert found.parent_config is None
+        connection.execute(f'UPDATE "{schema}".checkpoints SET parent_checkpoint_id = checkpoint_id')
+        with pytest.raises(CorruptStateError, match="its own ancestor"):
+            await saver.aget_delta_channel_history(config=config, channels=["absent"])
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import math
 import random
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 import ormsgpack
@@ -897,3 +898,47 @@ def test_segment_ids_are_positive_and_distinct() -> None:
         ids.add(new_segment_id(ids))
     assert len(ids) == 5000
     assert all(0 <= id < 2**31 for id in ids)
+
+
+class Interrupting(BaseModel):
+    """Sends the process Ctrl-C when it is built or taken apart, as often as `left` says."""
+
+    number: int = 0
+    left: ClassVar[int] = 0
+
+    @classmethod
+    def interrupt(cls) -> None:
+        if cls.left:
+            cls.left -= 1
+            signal.raise_signal(signal.SIGINT)
+
+    def model_post_init(self, context: Any) -> None:
+        self.interrupt()
+
+    def model_dump(self, **options: Any) -> dict[str, Any]:
+        self.interrupt()
+        return super().model_dump(**options)
+
+
+@pytest.mark.parametrize("nest", [lambda value: value, lambda value: {"deep": [value]}, lambda value: [1, value]])
+def test_an_interrupt_is_no_damage(monkeypatch: pytest.MonkeyPatch, nest: Callable[[Any], Any]) -> None:
+    """ormsgpack hides what Python code raises in the middle of its work; Ctrl-C is not what the bytes are like."""
+    for codec in (ValueCodec(), ValueCodec(Wrapped())):
+        value = nest(Interrupting())
+        monkeypatch.setattr(Interrupting, "left", 1)
+        with pytest.raises(KeyboardInterrupt):
+            codec.dumps("channel", value)
+        type_, data = codec.dumps("channel", value)
+        monkeypatch.setattr(Interrupting, "left", 1)
+        with pytest.raises(KeyboardInterrupt):
+            codec.loads(type_, data, "here")
+        assert codec.loads(type_, data, "here") == value
+    if type(value) is list:
+        array = ValueCodec().dumps("channel", value)[1]
+        monkeypatch.setattr(Interrupting, "left", 1)
+        with pytest.raises(KeyboardInterrupt):
+            ValueCodec().decode_elements(array, "here")
+
+
+class Wrapped(JsonPlusSerializer):
+    """A serializer of the user's own."""

@@ -175,6 +175,14 @@ def test_one_method_of_one_kind_is_called(pair: tuple[str, str], method: str) ->
         ValueCodec().loads("msgpack", named(*pair, "2026-01-02", 3, method), "here")
 
 
+def test_methods_of_that_name_on_other_data_types_are_not_called() -> None:
+    """`fromisoformat` is a datetime's, `construct` and `model_construct` are a pydantic model's."""
+    with pytest.raises(UnsafeTypeError):
+        ValueCodec().loads("msgpack", named("hostile", "Methodical", "2026-01-02", 3), "here")
+    for code in (4, 5):
+        assert ValueCodec().loads("msgpack", named("hostile", "Methodical", {"gone": 1}, code), "here") == {"gone": 1}
+
+
 def test_enums_make_no_enums() -> None:
     """Called with more than a value, an enum makes a new one."""
     for module, name in (("enum", "Enum"), ("hostile", "Kind")):

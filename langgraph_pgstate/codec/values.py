@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -41,6 +42,9 @@ _TYPE_CODES = {cls: code for code, cls in enumerate(SHAPES)}
 
 # Before an array that holds nothing but plain messages; no value of msgpack begins so.
 PLAIN_MARK: Final = b"\xc1"
+
+# All that ormsgpack says of whatever an extension hook raised; of Ctrl-C, too, which says nothing of the bytes.
+_HOOK_FAILED: Final = "ext_hook failed"
 
 # So many messages are told from others at once: two thirds of the cost of looking at each.
 BLOCK: Final = 64
@@ -132,7 +136,7 @@ class ValueCodec:
         except PGStateError:
             raise
         except Exception as error:
-            raise SerializationError(channel, value, error) from error
+            raise self._explain(channel, value, error) from error
 
     def loads(self, type_: str, data: bytes, where: str) -> Any:
         """The value that `dumps` was given.
@@ -141,15 +145,23 @@ class ValueCodec:
             UnsafeTypeError: If it holds a type that may not be built, and the serializer is the strict default.
             CorruptStateError: If the bytes are not what the type says.
             UnreadableFormatError: If the serializer does not know the type.
+            KeyboardInterrupt: If a signal interrupted it, whatever its handler raised.
         """
         if type_ == TYPE_STR:
             return data.decode("utf-8", "surrogatepass")
         if type_ == TYPE_INT:
             return int(data)
         with self._refusing(where):
-            if self.is_native and type_ == "msgpack":
-                return self._unpack(data, None)
-            return self.serde.loads_typed((type_, data))
+            try:
+                if self.is_native and type_ == "msgpack":
+                    return self._unpack(data, None)
+                return self.serde.loads_typed((type_, data))
+            except ValueError as error:
+                if str(error) != _HOOK_FAILED:
+                    raise
+                # Raises again if it is the bytes that are wrong.
+                self.serde.loads_typed((type_, data))
+                raise KeyboardInterrupt from None
 
     def is_inline(self, value: Any) -> bool:
         """Whether a value is a small exact scalar that msgpack says exactly: it may sit in the checkpoint row."""
@@ -177,11 +189,17 @@ class ValueCodec:
     def decode_elements(self, payload: bytes, where: str) -> tuple[list[Any], bytes]:
         """Elements from an array, marked or not, with their fingerprints (16 bytes each)."""
         digests: list[bytes] = []
+        were_plain = payload.startswith(PLAIN_MARK)
+        array = payload[len(PLAIN_MARK) :] if were_plain else payload
         with self._refusing(where):
-            if payload.startswith(PLAIN_MARK):
-                elements = self._unpack(payload[len(PLAIN_MARK) :], digests, were_plain=True)
-            else:
-                elements = self._unpack(payload, digests)
+            try:
+                elements = self._unpack(array, digests, were_plain=were_plain)
+            except ValueError as error:
+                if str(error) != _HOOK_FAILED:
+                    raise
+                # As in `loads`.
+                self._unpack(array, None)
+                raise KeyboardInterrupt from None
             if type(elements) is not list:
                 raise CorruptStateError(where, "it holds no array")
         # One fingerprint per element is only certain when every element is itself a message: nested ones count too.
@@ -239,10 +257,19 @@ class ValueCodec:
         try:
             type_, data = self.serde.dumps_typed([element])
         except Exception as error:
-            raise SerializationError(channel, element, error) from error
+            raise self._explain(channel, element, error) from error
         if type_ != "msgpack":
             raise SerializationError(channel, element, TypeError(f"the serializer fell back to {type_}"))
         return data[1:]
+
+    def _explain(self, channel: str, value: Any, error: Exception) -> BaseException:
+        """Return what kept a value from being stored."""
+        if isinstance(error, ormsgpack.MsgpackEncodeError):
+            # It hides what raised in Python code that it called; here, too, that may have been Ctrl-C.
+            with suppress(Exception):
+                self.serde.dumps_typed([value])
+                return KeyboardInterrupt()
+        return SerializationError(channel, value, error)
 
     def _unpack(self, data: bytes, digests: list[bytes] | None, *, were_plain: bool = False) -> Any:
         # Any: for a class that is derived from a protocol, `isinstance` takes longer than small values do.

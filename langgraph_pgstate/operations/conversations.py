@@ -330,11 +330,14 @@ class _Comparison:
         ids = [{"message_id": id} for id in _distinct([element.id for element in difference.stored])]
         present = fitting_ids(self._thread_id, ids)
         said = [Said(id, element.mark) for id, element in zip(present, difference.stored, strict=True)]
-        before = {*difference.before}
+        before = difference.before
+        # Where messages were only added, those before them need not be looked up.
+        first = len(before) if difference.recorded == before == said[: len(before)] else 0
+        known = {*before}
         given = [
             {"message_id": one.message_id, **element.row}
             for one, element in zip(said, difference.stored, strict=True)
-            if one not in before
+            if one not in known
         ]
         await self._reconcile(
             {
@@ -343,7 +346,7 @@ class _Comparison:
                 "channel": difference.channel,
                 "messages": given,
                 "present_ids": present,
-                "named_ids": None,
+                "named_ids": present[first:] if first else None,
             }
         )
         return said

@@ -11,7 +11,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph_pgstate.codec.states import Manifest, decode_state
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.port import Port
-from langgraph_pgstate.errors import ConflictError, NotFoundError
+from langgraph_pgstate.errors import ConflictError, CorruptStateError, NotFoundError
 from langgraph_pgstate.langgraph_compat import advance_ids_past
 from langgraph_pgstate.operations.addresses import Address
 from langgraph_pgstate.operations.checkpoints import get_tuple, read_values
@@ -44,6 +44,7 @@ async def get_delta_channel_history(
     Raises:
         NotFoundError: If the checkpoint is not there, as when a prune has taken it since the caller has read it.
         ConflictError: If its ancestors keep being deleted.
+        CorruptStateError: If a stored value is damaged, or a checkpoint is among its own ancestors.
     """
     for _ in range(_ATTEMPTS):
         target = address
@@ -76,6 +77,7 @@ async def _read_history(
     chain: list[str] = []
     depth: dict[str, int] = {}
     seeds: dict[str, tuple[str, Any, int | None]] = {}
+    seen: set[str] = set()
     cursor: str | None = address.checkpoint_id
     is_target = True
     while cursor is not None and len(depth) < len(channels):
@@ -83,6 +85,9 @@ async def _read_history(
         cursor = None
         for checkpoint_id, parent_id, state, segment_ids, state_version in rows:
             cursor = parent_id
+            if checkpoint_id in seen:
+                raise CorruptStateError(str(address._replace(checkpoint_id=checkpoint_id)), "it is its own ancestor")
+            seen.add(checkpoint_id)
             if is_target:
                 # The target's own writes are pending, and its own values are what the history leads to.
                 is_target = False

@@ -143,6 +143,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
 
         Raises:
             CheckpointOrderError: Under a guard, if its id does not sort after its parent's.
+            ConfigurationError: If it is to be its own parent.
         """
         request = request_put(self._codec, config, checkpoint, metadata, new_versions, self._thread_keys)
         if request.parent is not None:
@@ -156,6 +157,11 @@ class CommonSaver(BaseCheckpointSaver[str]):
         """Refuse a checkpoint that a thread would go on without, or log it where nothing is refused."""
         advance_ids_past(parent_id)
         checkpoint_id = str(address.checkpoint_id)
+        if checkpoint_id == parent_id:
+            raise ConfigurationError(
+                f"checkpoint {checkpoint_id} cannot be its own parent: put takes the config of the one before it, "
+                "which is a tuple's `parent_config`"
+            )
         if checkpoint_id > parent_id:
             return
         error = CheckpointOrderError(address.thread_id, address.checkpoint_ns, checkpoint_id, parent_id)

@@ -493,7 +493,7 @@ class Verifier:
             # One that was never entered may have come with a fork or a copy.
             start = min((entry["at"] - 2 for entry in entries), default=0.0)
             hit = {entry["by"] for entry in entries}
-            for fault in self._by["fault"]:
+            for fault in self._by["fault"] + self._by["aimed"]:
                 if start < fault["at"] < line["at"] and (
                     fault["kind"] in _OF_LINES or not hit or any(_hits(fault, name) for name in hit)
                 ):

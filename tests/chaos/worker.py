@@ -310,6 +310,9 @@ class Worker:
         after = self.draw.choice((0.0005, 0.002, 0.01, 0.03, 0.1))
         durability = self.draw.choice(("async", "async", "async", "sync", "exit"))
         self.journal.note("run", run=run_id, thread=thread_id, cancel=cancel, durability=durability, **more)
+        if cancel:
+            # Before it: another process may meet what it has left while this one still unwinds.
+            self.journal.note("aimed", kind=f"cancel by {cancel}")
         work = self._stream(self.graph(profile), thread_id, given, config, durability, cancel == "abandon")
         told, error = "error", {}
         try:

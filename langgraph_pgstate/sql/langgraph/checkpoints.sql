@@ -1,6 +1,6 @@
 -- name: get_checkpoints
 -- Some checkpoints of a namespace, without their values.
-SELECT checkpoint_id, parent_checkpoint_id, checkpoint, metadata FROM /*schema*/checkpoints
+SELECT checkpoint_id, nullif(parent_checkpoint_id, checkpoint_id), checkpoint, metadata FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[]);
 
 -- name: find_blobs
