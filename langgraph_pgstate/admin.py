@@ -16,15 +16,19 @@ from langgraph_pgstate.codec.serializer import plain_serializer
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import DEFAULT_PREPARE_THRESHOLD, Database
 from langgraph_pgstate.db.embedded import embedded_server
-from langgraph_pgstate.db.port import Port
+from langgraph_pgstate.db.protocol import Port
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, DatabaseError, PGStateError
 from langgraph_pgstate.langgraph_compat import SAFE_TYPES
-from langgraph_pgstate.operations import conversations, integrity, transfer, transfer_langgraph, upcasting
-from langgraph_pgstate.operations import schema as schemas
-from langgraph_pgstate.operations.addresses import thread_id_of, thread_ids_of
-from langgraph_pgstate.operations.transfer_langgraph import LangGraphStore
-from langgraph_pgstate.operations.transfer_pgstate import PGStateStore
-from langgraph_pgstate.operations.versions import StateVersions, Upcaster
+from langgraph_pgstate.operations.admin import integrity
+from langgraph_pgstate.operations.admin import schema as schemas
+from langgraph_pgstate.operations.checkpoints import upcasting
+from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of, thread_ids_of
+from langgraph_pgstate.operations.checkpoints.versions import StateVersions, Upcaster
+from langgraph_pgstate.operations.record import conversations
+from langgraph_pgstate.operations.transfer import langgraph as langgraph_transfer
+from langgraph_pgstate.operations.transfer import transfer
+from langgraph_pgstate.operations.transfer.langgraph import LangGraphStore
+from langgraph_pgstate.operations.transfer.pgstate import PGStateStore
 from langgraph_pgstate.settings import DEFAULT_EMBEDDED_PATH, DEFAULT_SCHEMA, RetryPolicy, check_schema_name
 from langgraph_pgstate.sql import Queries, langgraph_queries, queries
 from langgraph_pgstate.types import CheckReport, Problem, Progress, SchemaStatus, TransferReport, UpcastReport
@@ -258,7 +262,7 @@ class Admin:
         theirs = langgraph_queries(source_schema)
         self._database.run(schemas.check_version, self._queries)
         with Database.open(source_dsn, schema=source_schema, pool=False, prepare_threshold=None) as source:
-            source.run(transfer_langgraph.check_tables, theirs)
+            source.run(langgraph_transfer.check_tables, theirs)
             reader = ValueCodec(self._serde or plain_serializer())
 
             async def copy(target_port: Port, source_port: Port, thread_id: str) -> TransferReport:
@@ -274,8 +278,8 @@ class Admin:
                 return report
 
             if thread_ids is None:
-                total = source.run(transfer_langgraph.count_threads, theirs)
-                threads: Iterable[str] = self._threads(source, transfer_langgraph.next_threads, theirs, None)
+                total = source.run(langgraph_transfer.count_threads, theirs)
+                threads: Iterable[str] = self._threads(source, langgraph_transfer.next_threads, theirs, None)
             else:
                 threads = thread_ids_of(thread_ids)
                 total = len(threads)
@@ -312,7 +316,7 @@ class Admin:
         theirs = langgraph_queries(target_schema)
         self._database.run(schemas.check_version, self._queries)
         with Database.open(target_dsn, schema=target_schema, pool=False, prepare_threshold=None) as target:
-            target.run(transfer_langgraph.create_tables, theirs)
+            target.run(langgraph_transfer.create_tables, theirs)
 
             async def copy(target_port: Port, source_port: Port, thread_id: str) -> TransferReport:
                 return await transfer.transfer_thread(

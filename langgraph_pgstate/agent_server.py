@@ -27,15 +27,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from langgraph_pgstate.codec import frames
-from langgraph_pgstate.codec.widening import WideningSerializer
+from langgraph_pgstate.codec.serializer import WideningSerializer
 from langgraph_pgstate.db.database import DEFAULT_PREPARE_THRESHOLD, AsyncDatabase
 from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.errors import ConfigurationError, PGStateError, ToolSetupError
-from langgraph_pgstate.holders import holder_id
-from langgraph_pgstate.operations import schema
-from langgraph_pgstate.operations.expiry import ExpiryKeeper
-from langgraph_pgstate.recorder import LoopRecorder
-from langgraph_pgstate.recorder.handler import RecordingHandler
+from langgraph_pgstate.operations.admin import schema
+from langgraph_pgstate.operations.threads.expiry import ExpiryKeeper
+from langgraph_pgstate.process_identity import holder_id
+from langgraph_pgstate.record import LoopRecorder
+from langgraph_pgstate.record.handler import RecordingHandler
 from langgraph_pgstate.saver import AsyncPGStateSaver
 from langgraph_pgstate.settings import AgentServerSettings, RecorderSettings
 from langgraph_pgstate.sql import preload, queries

@@ -25,20 +25,22 @@ from langgraph_pgstate.db.database import (
     Database,
 )
 from langgraph_pgstate.db.embedded import embedded_server
-from langgraph_pgstate.db.port import Port
-from langgraph_pgstate.events import AsyncEvents, Events
-from langgraph_pgstate.leases import AsyncLeases, Leases
-from langgraph_pgstate.messages import AsyncMessages, Messages
-from langgraph_pgstate.operations import conversations, integrity
-from langgraph_pgstate.operations.addresses import configurable_of, thread_id_of
-from langgraph_pgstate.operations.companions import Companion, Companions
-from langgraph_pgstate.operations.expiry import ExpiryKeeper
-from langgraph_pgstate.operations.messages import MessageKeeper
-from langgraph_pgstate.operations.projections import Projector, check_projectable
-from langgraph_pgstate.operations.versions import StateVersions, Upcaster
-from langgraph_pgstate.prices import AsyncPrices, Prices
-from langgraph_pgstate.recorder import AsyncRecorder, Recorder
-from langgraph_pgstate.runs import AsyncRuns, Runs
+from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.leases.leases import AsyncLeases, Leases
+from langgraph_pgstate.operations.admin import integrity
+from langgraph_pgstate.operations.checkpoints.addresses import configurable_of, thread_id_of
+from langgraph_pgstate.operations.checkpoints.versions import StateVersions, Upcaster
+from langgraph_pgstate.operations.record import conversations
+from langgraph_pgstate.operations.record.message_hook import MessageKeeper
+from langgraph_pgstate.operations.record.projections import Projector, check_projectable
+from langgraph_pgstate.operations.record.put_hook import Companion, Companions
+from langgraph_pgstate.operations.threads.expiry import ExpiryKeeper
+from langgraph_pgstate.record import AsyncRecorder, Recorder
+from langgraph_pgstate.record.events import AsyncEvents, Events
+from langgraph_pgstate.record.messages import AsyncMessages, Messages
+from langgraph_pgstate.record.prices import AsyncPrices, Prices
+from langgraph_pgstate.record.runs import AsyncRuns, Runs
+from langgraph_pgstate.record.spans import AsyncSpans, Spans
 from langgraph_pgstate.saver import AsyncPGStateSaver, Guard, PGStateSaver
 from langgraph_pgstate.settings import (
     DEFAULT_CACHE_BYTES,
@@ -53,7 +55,6 @@ from langgraph_pgstate.settings import (
     ThreadKeys,
     check_schema_name,
 )
-from langgraph_pgstate.spans import AsyncSpans, Spans
 from langgraph_pgstate.sql import Queries, queries
 from langgraph_pgstate.threads import AsyncThreads, Threads
 from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger, ToolPolicy, ToolSettings

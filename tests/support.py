@@ -21,7 +21,7 @@ from langgraph.graph import END, START, StateGraph
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.db.database import Database
-from langgraph_pgstate.operations import journal
+from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.sql import queries
 
 Saver = PGStateSaver | AsyncPGStateSaver

@@ -28,10 +28,10 @@ from support_server import ROOT, AgentServer
 import langgraph_pgstate
 from langgraph_pgstate import agent_server
 from langgraph_pgstate.agent_server import LoopToolLedger, checkpointer, record, state
+from langgraph_pgstate.codec.serializer import WideningSerializer
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.codec.widening import WideningSerializer
 from langgraph_pgstate.errors import ConfigurationError, SchemaMissingError, ToolSetupError, UnsafeTypeError
-from langgraph_pgstate.holders import is_known_dead
+from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.settings import AgentServerSettings
 
 pytestmark = pytest.mark.once
@@ -343,7 +343,7 @@ def test_nothing_blocks_the_loop(environment: pytest.MonkeyPatch) -> None:
         from blockbuster import BlockBuster
         from langgraph.graph import START, MessagesState, StateGraph
         from langgraph_pgstate.agent_server import checkpointer, record, state
-        from langgraph_pgstate.holders import is_known_dead, holder_id
+        from langgraph_pgstate.process_identity import is_known_dead, holder_id
 
         builder = StateGraph(MessagesState).add_node("say", lambda said: {"messages": ["x" * 600_000]})
         graph = record(builder.add_edge(START, "say").compile())

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver
 from langgraph_pgstate.admin import Admin
 from langgraph_pgstate.cli.app import app
-from langgraph_pgstate.operations import conversations
+from langgraph_pgstate.operations.record import conversations
 from langgraph_pgstate.types import Progress
 
 

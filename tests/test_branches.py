@@ -24,7 +24,7 @@ from langgraph_pgstate import PGState, PGStateSaver, ThreadKeys
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
-from langgraph_pgstate.operations import branches
+from langgraph_pgstate.operations.threads import branches
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.threads import AsyncThreads, Threads
 from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger

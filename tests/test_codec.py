@@ -35,13 +35,13 @@ from pydantic import BaseModel
 from samples import exactly
 
 from langgraph_pgstate.codec import frames, values
-from langgraph_pgstate.codec.batches import encode_writes, pack_writes, unpack_writes
 from langgraph_pgstate.codec.ids import new_segment_id
 from langgraph_pgstate.codec.lists import MERGE_AT, SEGMENT_BYTES, Fresh, Run, arrange
 from langgraph_pgstate.codec.messages import DIGEST_SIZE, SHAPES, extension
 from langgraph_pgstate.codec.metadata import join_metadata, split_metadata
 from langgraph_pgstate.codec.states import Elements, Inline, Manifest, Scalar, decode_state, encode_state
 from langgraph_pgstate.codec.values import PLAIN_MARK, ValueCodec, array_header, encodes_as_utf8, split_array
+from langgraph_pgstate.codec.writes import encode_writes, pack_writes, unpack_writes
 from langgraph_pgstate.errors import CorruptStateError, SerializationError, UnreadableFormatError
 
 SLOW = JsonPlusSerializer(allowed_msgpack_modules=True)

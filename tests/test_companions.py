@@ -11,9 +11,9 @@ from support import COLOURS, config_of, counted, open_saver, put_arguments, put_
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import SchemaMissingError
-from langgraph_pgstate.operations import planning
-from langgraph_pgstate.operations.companions import Statement
-from langgraph_pgstate.operations.planning import PutPlan
+from langgraph_pgstate.operations.checkpoints import planning
+from langgraph_pgstate.operations.checkpoints.planning import PutPlan
+from langgraph_pgstate.operations.record.put_hook import Statement
 from langgraph_pgstate.sql import NamedQuery
 
 

@@ -22,9 +22,9 @@ from support_record import ask
 from test_state import COLOURS, open_state
 
 from langgraph_pgstate import PGState
-from langgraph_pgstate.branches import Difference, ValueChange
 from langgraph_pgstate.errors import NotFoundError, UnsafeTypeError
-from langgraph_pgstate.operations.differences import States, _rebuilt, compare
+from langgraph_pgstate.operations.checkpoints.differences import States, _rebuilt, compare
+from langgraph_pgstate.types.branches import Difference, ValueChange
 
 
 @pytest.fixture(params=COLOURS, ids=lambda colour: colour.__name__)

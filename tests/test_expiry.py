@@ -17,7 +17,7 @@ from langgraph_pgstate import PGState
 from langgraph_pgstate.admin import Admin
 from langgraph_pgstate.cli.app import app
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
-from langgraph_pgstate.operations import expiry
+from langgraph_pgstate.operations.threads import expiry
 from langgraph_pgstate.types import PruneResult
 
 DAY = timedelta(days=1)
@@ -284,7 +284,7 @@ def test_many_sweep_at_once(dsn: str, schema: str, connection: psycopg.Connectio
 
 
 def test_only_a_threads_first_checkpoint_costs_a_statement(dsn: str, schema: str) -> None:
-    from langgraph_pgstate.operations.planning import plan_put
+    from langgraph_pgstate.operations.checkpoints.planning import plan_put
 
     with PGState.open(dsn, schema=schema, thread_ttl=DAY) as state:
         state.setup()

@@ -17,7 +17,7 @@ from test_state import open_state
 
 from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.errors import ConfigurationError, LeaseHeldError, StaleHeadError, ThreadDeletedError
-from langgraph_pgstate.operations.guards import PastId
+from langgraph_pgstate.operations.leases.guards import PastId
 
 INPUT: dict[str, Any] = {"items": [], "count": 0}
 GUARDS = ["head", "lease", ("head", "lease")]

@@ -37,13 +37,14 @@ from support import (
 from test_guards import INPUT, rows
 from test_leases import hold, leases, maybe
 
-from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver, lease_registry
-from langgraph_pgstate.db.port import run_blocking
-from langgraph_pgstate.db.ports import BlockingPort
+from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
+from langgraph_pgstate.db.adapters import BlockingPort
+from langgraph_pgstate.db.protocol import run_blocking
 from langgraph_pgstate.errors import LeaseHeldError, LeaseLostError, PGStateError, UnavailableError
-from langgraph_pgstate.operations import leases as operations
-from langgraph_pgstate.operations.addresses import Address, address_of
-from langgraph_pgstate.operations.guards import Guard
+from langgraph_pgstate.leases import registry
+from langgraph_pgstate.operations.checkpoints.addresses import Address, address_of
+from langgraph_pgstate.operations.leases import leases as operations
+from langgraph_pgstate.operations.leases.guards import Guard
 from langgraph_pgstate.settings import RetryPolicy
 from langgraph_pgstate.sql import queries
 
@@ -55,7 +56,7 @@ ROUNDS = [0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987]
 @pytest.fixture(autouse=True)
 def unaided(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.disable()
-    monkeypatch.setattr(lease_registry, "_ENTRY_SECONDS", 3600)
+    monkeypatch.setattr(registry, "_ENTRY_SECONDS", 3600)
     yield
     gc.enable()
 
@@ -356,7 +357,7 @@ async def test_a_run_that_fails_before_it_has_begun_gives_its_lease_back(
     colour: type, dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its task goes on, its objects are kept, and LangGraph never unwinds a loop that it could not enter."""
-    monkeypatch.setattr(lease_registry, "_ENTRY_SECONDS", 0.2)
+    monkeypatch.setattr(registry, "_ENTRY_SECONDS", 0.2)
     kept = []
     async with open_saver(colour, dsn, schema, **FOREVER) as saver:
         graph = loop_graph(1).compile(checkpointer=saver)
@@ -367,7 +368,7 @@ async def test_a_run_that_fails_before_it_has_begun_gives_its_lease_back(
                 kept.append(error)
         await wait_until_free(connection, schema)
         assert kept
-        monkeypatch.setattr(lease_registry, "_ENTRY_SECONDS", 3600)
+        monkeypatch.setattr(registry, "_ENTRY_SECONDS", 3600)
         # Nor does one whose state cannot be read.
         await graph.ainvoke(INPUT, config_of("u"))
         connection.execute(f"UPDATE {schema}.checkpoints SET state = 'x' WHERE thread_id = 'u'")
@@ -400,7 +401,7 @@ def test_an_interrupted_blocking_run_gives_its_lease_back(
     dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It may be interrupted while its loop is entered, too; at the end of that only the collector frees it.
-    monkeypatch.setattr(lease_registry, "_ENTRY_SECONDS", 0.2)
+    monkeypatch.setattr(registry, "_ENTRY_SECONDS", 0.2)
 
     def is_held() -> bool:
         with psycopg.connect(dsn, autocommit=True) as own:

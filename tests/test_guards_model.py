@@ -21,13 +21,15 @@ from test_guards import rows
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.port import run_blocking
-from langgraph_pgstate.db.ports import BlockingPort
+from langgraph_pgstate.db.adapters import BlockingPort
+from langgraph_pgstate.db.protocol import run_blocking
 from langgraph_pgstate.errors import LeaseHeldError, LeaseLostError, PGStateError, StaleHeadError, ThreadDeletedError
-from langgraph_pgstate.operations import checkpoints, leases, threads, writes
-from langgraph_pgstate.operations.guards import Guard
-from langgraph_pgstate.operations.planning import plan_put
-from langgraph_pgstate.operations.requests import request_put
+from langgraph_pgstate.operations.checkpoints import checkpoints, writes
+from langgraph_pgstate.operations.checkpoints.planning import plan_put
+from langgraph_pgstate.operations.checkpoints.requests import request_put
+from langgraph_pgstate.operations.leases import leases
+from langgraph_pgstate.operations.leases.guards import Guard
+from langgraph_pgstate.operations.threads import threads
 from langgraph_pgstate.sql import queries
 
 REFUSALS = (StaleHeadError, LeaseLostError, LeaseHeldError, ThreadDeletedError)

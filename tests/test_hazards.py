@@ -21,9 +21,9 @@ from typing_extensions import TypedDict
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import DatabaseError
-from langgraph_pgstate.operations import planning
-from langgraph_pgstate.operations.addresses import address_of
-from langgraph_pgstate.operations.messages import MessageKeeper
+from langgraph_pgstate.operations.checkpoints import planning
+from langgraph_pgstate.operations.checkpoints.addresses import address_of
+from langgraph_pgstate.operations.record.message_hook import MessageKeeper
 
 
 @contextmanager

@@ -11,16 +11,17 @@ import pytest
 from samples import checkpoint_of, config_of, forget, id_of, messages, put_values, values_of
 from support import COLOURS, open_saver
 
-from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver, cache
-from langgraph_pgstate.cache import Cache
+from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver
 from langgraph_pgstate.codec import frames
 from langgraph_pgstate.codec.lists import Run
 from langgraph_pgstate.codec.states import Elements, Manifest, Scalar, Slice
 from langgraph_pgstate.codec.values import Marks
-from langgraph_pgstate.db.ports import BlockingPort
+from langgraph_pgstate.db.adapters import BlockingPort
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError
-from langgraph_pgstate.operations import checkpoints, planning
-from langgraph_pgstate.operations.addresses import Address, address_of
+from langgraph_pgstate.operations.checkpoints import checkpoints, planning
+from langgraph_pgstate.operations.checkpoints.addresses import Address, address_of
+from langgraph_pgstate.saver import cache
+from langgraph_pgstate.saver.cache import Cache
 
 
 def another(saver: PGStateSaver) -> PGStateSaver:

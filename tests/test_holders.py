@@ -9,10 +9,11 @@ import sys
 
 import pytest
 
-from langgraph_pgstate.holders import holder_id, is_known_dead
+from langgraph_pgstate.process_identity import holder_id, is_known_dead
 
 CHILD = (
-    "import sys, time; from langgraph_pgstate.holders import holder_id; print(holder_id(), flush=True); time.sleep(60)"
+    "import sys, time; from langgraph_pgstate.process_identity import holder_id; "
+    "print(holder_id(), flush=True); time.sleep(60)"
 )
 
 

@@ -35,8 +35,8 @@ from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver
 from langgraph_pgstate.cli.app import app
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import UnreadableFormatError
-from langgraph_pgstate.operations import journal
-from langgraph_pgstate.operations.messages import MessageKeeper
+from langgraph_pgstate.operations.record import journal
+from langgraph_pgstate.operations.record.message_hook import MessageKeeper
 from langgraph_pgstate.settings import RecorderSettings
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.threads import Threads

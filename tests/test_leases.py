@@ -23,7 +23,7 @@ from test_state import open_state
 
 from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.errors import ConfigurationError, LeaseHeldError, LeaseLostError, ThreadDeletedError
-from langgraph_pgstate.holders import holder_id
+from langgraph_pgstate.process_identity import holder_id
 
 
 def leases(connection: psycopg.Connection, schema: str) -> list[tuple[str, bool]]:

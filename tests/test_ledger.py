@@ -27,10 +27,10 @@ from langgraph_pgstate.errors import (
     ToolOvertakenError,
     ToolTimeoutError,
 )
-from langgraph_pgstate.operations import tool_executions
-from langgraph_pgstate.operations.tool_executions import Intent, Outcome, Recorded
+from langgraph_pgstate.operations.tools import tool_executions
+from langgraph_pgstate.operations.tools.tool_executions import Intent, Outcome, Recorded
 from langgraph_pgstate.sql import queries
-from langgraph_pgstate.tools import Backoff, Happened, ToolPolicy, ToolSettings, current_execution, flow
+from langgraph_pgstate.tools import Backoff, Happened, ToolPolicy, ToolSettings, action_runner, current_execution
 
 pytestmark = pytest.mark.smoke
 
@@ -733,7 +733,7 @@ async def test_a_tool_that_sends_its_parent_somewhere_does_so_again(bench: Bench
 async def test_a_tool_is_not_kept_from_running_where_nothing_is_stored(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(flow, "_LONGEST_CATCH_UP", 0.05)
+    monkeypatch.setattr(action_runner, "_LONGEST_CATCH_UP", 0.05)
     till = Till()
     inner = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
     inner.checkpointer = False

@@ -26,13 +26,8 @@ from test_ledger import CHARGE, Till, leave_behind, rows, run_and_lose
 from test_ledger_more import coloured, one_node
 
 from langgraph_pgstate import PGStateSaver
-from langgraph_pgstate.errors import (
-    RunBudgetExceededError,
-    ToolFailedError,
-    ToolOutcomeUnknownError,
-    ToolSetupError,
-)
-from langgraph_pgstate.operations import tool_executions
+from langgraph_pgstate.errors import RunBudgetExceededError, ToolFailedError, ToolOutcomeUnknownError, ToolSetupError
+from langgraph_pgstate.operations.tools import tool_executions
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.threads import AsyncThreads, Threads
 from langgraph_pgstate.tools import Backoff, Budget, ToolLedger, ToolSettings

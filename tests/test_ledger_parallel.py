@@ -18,11 +18,11 @@ from support_ledger import LEDGERS, Bench, Line, agent_graph, ask, calls, open_b
 from test_ledger import CHARGE, Till, rows, run_and_lose
 
 from langgraph_pgstate import PGStateSaver, RetryPolicy
-from langgraph_pgstate.db.port import run_blocking
-from langgraph_pgstate.db.ports import BlockingPort
+from langgraph_pgstate.db.adapters import BlockingPort
+from langgraph_pgstate.db.protocol import run_blocking
 from langgraph_pgstate.errors import ToolFailedError
-from langgraph_pgstate.operations import tool_executions
-from langgraph_pgstate.operations.tool_executions import Intent
+from langgraph_pgstate.operations.tools import tool_executions
+from langgraph_pgstate.operations.tools.tool_executions import Intent
 from langgraph_pgstate.sql import queries
 
 CALLS = 6

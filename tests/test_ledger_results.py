@@ -15,7 +15,7 @@ from support_ledger import LEDGERS, Bench, ask, calls, open_bench, thread, tool_
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import CorruptStateError, UnreadableFormatError
-from langgraph_pgstate.operations.tool_executions import Outcome, Recorded
+from langgraph_pgstate.operations.tools.tool_executions import Outcome, Recorded
 from langgraph_pgstate.tools import ToolSettings
 from langgraph_pgstate.tools.results import ParentAnswer, restore, success
 from langgraph_pgstate.types import ToolExecution

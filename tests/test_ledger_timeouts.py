@@ -23,7 +23,7 @@ from support_ledger import LEDGERS, Bench, agent_graph, ask, calls, open_bench, 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.errors import DatabaseError, ToolSetupError, ToolTimeoutError
 from langgraph_pgstate.sql import queries
-from langgraph_pgstate.tools import AsyncToolLedger, Backoff, ToolLedger, flow, hands
+from langgraph_pgstate.tools import AsyncToolLedger, Backoff, ToolLedger, action_runner, executor
 
 BOOK = calls(("call_1", "book", {"room": "7"}))
 
@@ -207,7 +207,7 @@ async def test_a_tool_that_ends_when_its_time_is_just_over_is_rolled_back(
         slow.ended.wait(60)
         return True
 
-    monkeypatch.setattr(hands, "interrupt", interrupt)
+    monkeypatch.setattr(executor, "interrupt", interrupt)
 
     async def athen(lent: Any) -> None:
         with suppress(asyncio.CancelledError):
@@ -224,7 +224,7 @@ async def test_what_the_server_ended_in_time_took_too_long(
 ) -> None:
     """A tool that blocks its event loop keeps its own timeout from being noticed: the server notices it."""
     schema = bench.saver.schema
-    monkeypatch.setattr(flow, "_SERVERS_GRACE", 0.0)
+    monkeypatch.setattr(action_runner, "_SERVERS_GRACE", 0.0)
     slow = Slow(bench)
 
     def until_ended(lent: Any) -> None:

@@ -18,9 +18,9 @@ from support import COLOURS, config_of, counted, invoke, move_journal, open_save
 
 from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.errors import ConflictError
-from langgraph_pgstate.operations.companions import Companions, Statement
-from langgraph_pgstate.operations.messages import MessageKeeper
-from langgraph_pgstate.operations.planning import PutPlan
+from langgraph_pgstate.operations.checkpoints.planning import PutPlan
+from langgraph_pgstate.operations.record.message_hook import MessageKeeper
+from langgraph_pgstate.operations.record.put_hook import Companions, Statement
 
 
 class Row(NamedTuple):

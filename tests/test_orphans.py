@@ -20,7 +20,7 @@ from support import COLOURS, GUARD_SECONDS, config_of, loop_graph, open_saver, p
 
 from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.admin import Admin
-from langgraph_pgstate.operations import orphans
+from langgraph_pgstate.operations.admin import orphans
 
 THREAD = config_of("t")
 MISSING = {"configurable": {**THREAD["configurable"], "checkpoint_id": "1f000000-0000-6000-8000-000000000000"}}

@@ -19,9 +19,9 @@ from support import COLOURS, config_of, counted, invoke, open_saver, put_argumen
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import ConfigurationError, ConflictError
-from langgraph_pgstate.operations.companions import Companions, Statement
-from langgraph_pgstate.operations.planning import PutPlan
-from langgraph_pgstate.operations.projections import Projector, check_projectable
+from langgraph_pgstate.operations.checkpoints.planning import PutPlan
+from langgraph_pgstate.operations.record.projections import Projector, check_projectable
+from langgraph_pgstate.operations.record.put_hook import Companions, Statement
 from langgraph_pgstate.sql import queries
 
 

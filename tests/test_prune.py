@@ -190,7 +190,7 @@ def test_more_threads_than_a_page_are_pruned(
     saver: PGStateSaver, tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pages of threads follow one another, also while the threads read go."""
-    monkeypatch.setattr("langgraph_pgstate.operations.retention._THREAD_PAGE", 3)
+    monkeypatch.setattr("langgraph_pgstate.operations.threads.prune._THREAD_PAGE", 3)
     for number in range(8):
         put_values(saver, config_of(f"t{number}"), {"x": 1})
     assert saver.prune(strategy="delete", dry_run=True).threads == 8

@@ -17,8 +17,8 @@ from test_architecture import methods, parameters
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, StaleVersionError
-from langgraph_pgstate.operations.asking import decode_cursor, encode_cursor
-from langgraph_pgstate.operations.reading_spans import build_tree
+from langgraph_pgstate.operations.record.spans import build_tree
+from langgraph_pgstate.operations.threads.paging import decode_cursor, encode_cursor
 from langgraph_pgstate.types import Span
 
 pytestmark = pytest.mark.smoke
@@ -358,7 +358,7 @@ async def test_each_attempt_of_a_run_has_its_own_spans(parts: Parts, record: Rec
 async def test_a_trace_of_more_than_a_page_is_whole(
     parts: Parts, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("langgraph_pgstate.operations.reading_spans.MAX_PAGE", 4)
+    monkeypatch.setattr("langgraph_pgstate.operations.record.spans.MAX_PAGE", 4)
     record.span("root", "graph")
     for number in range(8):
         record.span(f"s{number}", parent_span_id="root")

@@ -15,9 +15,9 @@ from langgraph.graph import START, StateGraph
 from support import COLOURS, GUARD_SECONDS, config_of, open_saver
 
 from langgraph_pgstate import PGStateSaver
-from langgraph_pgstate.db import ports
+from langgraph_pgstate.db import adapters
 from langgraph_pgstate.errors import NotFoundError
-from langgraph_pgstate.operations import history, listing
+from langgraph_pgstate.operations.checkpoints import history, listing
 
 THREAD = config_of("t")
 TURNS = 8
@@ -89,7 +89,7 @@ def before_statement(number: int, act: Callable[[], Any], monkeypatch: pytest.Mo
         return fetch
 
     with monkeypatch.context() as patch:
-        for kind in (ports.BlockingPort, ports.SuspendingPort):
+        for kind in (adapters.BlockingPort, adapters.SuspendingPort):
             patch.setattr(kind, "fetch", blocking(kind.fetch))
         yield
 

@@ -12,7 +12,7 @@ from support import COLOURS, config_of, move_journal, open_saver, put_arguments
 
 from langgraph_pgstate import PGStateSaver, ThreadKeys
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.operations.messages import MessageKeeper
+from langgraph_pgstate.operations.record.message_hook import MessageKeeper
 
 RECORD = ("projections", "runs", "spans", "tool_executions", "messages", "events")
 

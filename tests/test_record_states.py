@@ -20,7 +20,7 @@ from support_record import Record, at
 from langgraph_pgstate import PGState
 from langgraph_pgstate.admin import Admin
 from langgraph_pgstate.db.database import Database
-from langgraph_pgstate.operations.messages import message_row
+from langgraph_pgstate.operations.record.message_hook import message_row
 from langgraph_pgstate.settings import RecorderSettings
 
 COLUMNS = ("role", "agent", "content", "tool_calls", "tool_call_id")

@@ -21,8 +21,8 @@ from langgraph.types import Command, Send, interrupt
 from support_recorder import config, model, recording, recording_async, rows
 
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.prices import Prices
-from langgraph_pgstate.recorder import AsyncRecorder, Recorder
+from langgraph_pgstate.record import AsyncRecorder, Recorder
+from langgraph_pgstate.record.prices import Prices
 from langgraph_pgstate.settings import RecorderSettings
 
 pytestmark = pytest.mark.smoke

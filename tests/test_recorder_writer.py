@@ -21,11 +21,12 @@ from support_recorder import config, model, recording, recording_async, rows
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.errors import ConfigurationError, SchemaMissingError
-from langgraph_pgstate.operations import journal, maintenance
-from langgraph_pgstate.prices import AsyncPrices, Prices
-from langgraph_pgstate.recorder import Recorder
-from langgraph_pgstate.recorder.capture import capture
-from langgraph_pgstate.recorder.tracker import Tracker
+from langgraph_pgstate.operations.admin import maintenance
+from langgraph_pgstate.operations.record import journal
+from langgraph_pgstate.record import Recorder
+from langgraph_pgstate.record.capture import capture
+from langgraph_pgstate.record.prices import AsyncPrices, Prices
+from langgraph_pgstate.record.tracker import Tracker
 from langgraph_pgstate.settings import RecorderSettings
 from langgraph_pgstate.sql import queries
 

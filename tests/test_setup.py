@@ -38,8 +38,8 @@ from langgraph_pgstate.errors import (
     SchemaMissingError,
     SchemaOutdatedError,
 )
-from langgraph_pgstate.operations import schema as operations
-from langgraph_pgstate.operations.schema import get_status, migrate_to, setup_script
+from langgraph_pgstate.operations.admin import schema as operations
+from langgraph_pgstate.operations.admin.schema import get_status, migrate_to, setup_script
 from langgraph_pgstate.sql import Migration, langgraph_tables, migrations, queries, schema_story
 
 # Partitions that `setup` makes ahead, by the calendar and no migration's.

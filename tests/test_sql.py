@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from importlib import resources
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,15 +17,16 @@ from psycopg import sql
 from psycopg.pq import ExecStatus
 from support import config_of, put_arguments
 
+import langgraph_pgstate.sql
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.db import database
-from langgraph_pgstate.db.port import run_blocking
-from langgraph_pgstate.db.ports import BlockingPort
-from langgraph_pgstate.operations.checkpoints import _query_of
-from langgraph_pgstate.operations.companions import Companions
-from langgraph_pgstate.operations.messages import MessageKeeper
-from langgraph_pgstate.operations.projections import Projector
-from langgraph_pgstate.operations.retention import next_threads
+from langgraph_pgstate.db.adapters import BlockingPort
+from langgraph_pgstate.db.protocol import run_blocking
+from langgraph_pgstate.operations.checkpoints.checkpoints import _query_of
+from langgraph_pgstate.operations.record.message_hook import MessageKeeper
+from langgraph_pgstate.operations.record.projections import Projector
+from langgraph_pgstate.operations.record.put_hook import Companions
+from langgraph_pgstate.operations.threads.prune import next_threads
 from langgraph_pgstate.sql import NamedQuery, Queries, migrations, queries
 
 TABLES = (
@@ -45,12 +46,8 @@ TABLES = (
     "journal",
 )
 NAMES = sorted(queries("pgstate").all)
-FILES = sorted(
-    f"{folder}/{entry.name}" if folder else entry.name
-    for folder in ("", "queries", "migrations")
-    for entry in resources.files("langgraph_pgstate.sql").joinpath(folder).iterdir()
-    if entry.name.endswith(".sql")
-)
+SQL = Path(langgraph_pgstate.sql.__file__).parent
+FILES = sorted(str(path.relative_to(SQL)) for path in SQL.rglob("*.sql") if path.parent.name != "langgraph")
 # Which of them puts are sent as, whatever they inherit and bring.
 PUTS = sorted(
     {
@@ -70,7 +67,7 @@ Crowd = tuple[psycopg.Connection, Queries, dict[str, dict[str, Any]]]
 
 
 def read(name: str) -> str:
-    return resources.files("langgraph_pgstate.sql").joinpath(name).read_text("utf-8")
+    return (SQL / name).read_text("utf-8")
 
 
 def without_parameters(text: str) -> str:
@@ -155,13 +152,7 @@ def test_every_statement_of_a_query_file_has_a_name() -> None:
 
 
 def test_every_query_is_used() -> None:
-    sources = resources.files("langgraph_pgstate")
-    code = "\n".join(
-        entry.read_text("utf-8")
-        for folder in ("operations", "sql", "cli", ".")
-        for entry in sources.joinpath(folder).iterdir()
-        if entry.name.endswith(".py")
-    )
+    code = "\n".join(path.read_text("utf-8") for path in SQL.parent.rglob("*.py"))
     assert [
         name
         for name in NAMES

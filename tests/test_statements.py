@@ -16,9 +16,9 @@ import pytest
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from langgraph_pgstate.db.adapters import BlockingPort, SuspendingPort
 from langgraph_pgstate.db.database import AsyncDatabase, Database
-from langgraph_pgstate.db.port import Port
-from langgraph_pgstate.db.ports import BlockingPort, SuspendingPort
+from langgraph_pgstate.db.protocol import Port
 from langgraph_pgstate.db.statements import Statements, _Prepared, array_literal
 from langgraph_pgstate.errors import ConflictError, DatabaseError, SchemaMissingError
 from langgraph_pgstate.settings import RetryPolicy

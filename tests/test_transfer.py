@@ -26,10 +26,10 @@ from langgraph_pgstate.admin import Admin
 from langgraph_pgstate.codec import frames
 from langgraph_pgstate.codec.opaque import OpaqueCodec, join_elements, split_elements
 from langgraph_pgstate.db.database import Database
-from langgraph_pgstate.db.port import Port
+from langgraph_pgstate.db.protocol import Port
 from langgraph_pgstate.errors import ConfigurationError, ConflictError, SchemaMissingError
-from langgraph_pgstate.operations.transfer import Record, Stored
-from langgraph_pgstate.operations.transfer_pgstate import PGStateStore
+from langgraph_pgstate.operations.transfer.pgstate import PGStateStore
+from langgraph_pgstate.operations.transfer.transfer import Record, Stored
 from langgraph_pgstate.sql import langgraph_queries, queries
 from langgraph_pgstate.types import Progress, TransferReport
 

@@ -24,7 +24,7 @@ from samples import checkpoint_of, config_of, id_of, message, put_values
 from langgraph_pgstate import AsyncPGState, AsyncPGStateSaver, PGState, PGStateSaver
 from langgraph_pgstate.admin import Admin
 from langgraph_pgstate.errors import ConfigurationError, StateVersionError, UpcastError
-from langgraph_pgstate.operations.versions import StateVersions
+from langgraph_pgstate.operations.checkpoints.versions import StateVersions
 
 Open = Callable[..., PGStateSaver]
 

@@ -22,7 +22,7 @@ from langgraph_pgstate.errors import (
     SerializationError,
     UnsafeTypeError,
 )
-from langgraph_pgstate.operations import waiting
+from langgraph_pgstate.operations.threads import interrupts
 from langgraph_pgstate.types import WaitingThread
 
 
@@ -120,8 +120,8 @@ def test_those_asked_last_come_first_and_pages_meet(state: PGState) -> None:
 
 def test_a_page_ends_where_enough_was_read(state: PGState, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many answered questions do not make one call read them all; nothing is lost or seen twice on the way."""
-    monkeypatch.setattr(waiting, "_SCAN_PAGE", 2)
-    monkeypatch.setattr(waiting, "_SCAN_PAGES", 2)
+    monkeypatch.setattr(interrupts, "_SCAN_PAGE", 2)
+    monkeypatch.setattr(interrupts, "_SCAN_PAGES", 2)
     graph = asking(state.saver, "go on?")
     for number in range(13):
         graph.invoke({"said": []}, config_of(f"t{number}"))
@@ -366,7 +366,7 @@ def test_an_answer_whose_acknowledgement_was_lost_is_given_once(dsn: str, schema
         lost = []
 
         async def losing(port: Any, *arguments: Any) -> Any:
-            found = await waiting.answer(port, *arguments)
+            found = await interrupts.answer(port, *arguments)
             if not lost:
                 # All was committed; the caller's connection breaks before it hears of it.
                 lost.append(found)
@@ -374,7 +374,7 @@ def test_an_answer_whose_acknowledgement_was_lost_is_given_once(dsn: str, schema
                 await port.fetch(state.threads._queries.get_head, {"thread_id": "t"})
             return found
 
-        request = waiting.request_answer(state.threads._codec, "yes", "alice", None)
+        request = interrupts.request_answer(state.threads._codec, "yes", "alice", None)
         found = database.run(losing, state.threads._queries, state.threads._codec, "t", request)
         assert len(lost) == 1
         assert (found.interrupt_id, found.value, found.answered_by) == (expected, "yes", "alice")

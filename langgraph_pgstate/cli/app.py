@@ -27,9 +27,9 @@ from langgraph_pgstate.cli.output import (
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, PGStateError
-from langgraph_pgstate.operations.retention import KEEP_LATEST, STRATEGIES, request_prune
-from langgraph_pgstate.operations.schema import setup_script
-from langgraph_pgstate.operations.sizes import count_orphan_writes, get_server_version, list_table_sizes
+from langgraph_pgstate.operations.admin.schema import setup_script
+from langgraph_pgstate.operations.admin.sizes import count_orphan_writes, get_server_version, list_table_sizes
+from langgraph_pgstate.operations.threads.prune import KEEP_LATEST, STRATEGIES, request_prune
 from langgraph_pgstate.saver import PGStateSaver
 from langgraph_pgstate.settings import DEFAULT_SCHEMA, DSN_VARIABLE, age, check_schema_name
 from langgraph_pgstate.sql import queries

@@ -10,7 +10,6 @@ import typer
 from langchain_core.messages import BaseMessage
 from rich.text import Text
 
-from langgraph_pgstate.branches import ChannelDifference, Difference, MessageChange, ValueChange
 from langgraph_pgstate.cli.output import console
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.cli.tree import draw, message_text, outline, short_id
@@ -18,12 +17,13 @@ from langgraph_pgstate.codec.serializer import plain_serializer
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import NotFoundError, StateVersionError
-from langgraph_pgstate.operations import branches
-from langgraph_pgstate.operations import schema as schemas
-from langgraph_pgstate.operations.addresses import Address
+from langgraph_pgstate.operations.admin import schema as schemas
+from langgraph_pgstate.operations.checkpoints.addresses import Address
+from langgraph_pgstate.operations.threads import branches
 from langgraph_pgstate.saver import PGStateSaver
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.threads import Threads
+from langgraph_pgstate.types.branches import ChannelDifference, Difference, MessageChange, ValueChange
 
 _SIGNS: Final = {
     "added": ("+", "green"),

@@ -19,7 +19,7 @@ from langgraph_pgstate.cli.record import AgentOption, LimitOption, TenantOption,
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
-from langgraph_pgstate.operations import schema as schemas
+from langgraph_pgstate.operations.admin import schema as schemas
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.state import PGState
 from langgraph_pgstate.threads import Threads

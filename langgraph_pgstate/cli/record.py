@@ -18,17 +18,17 @@ from langgraph_pgstate.cli.output import bytes_in_words, console, count, new_tab
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, PGStateError
-from langgraph_pgstate.holders import is_known_dead
-from langgraph_pgstate.operations import journal
-from langgraph_pgstate.operations import schema as schemas
-from langgraph_pgstate.operations.reading_runs import STATUSES as RUN_STATUSES
-from langgraph_pgstate.operations.reading_threads import STATUSES as THREAD_STATUSES
-from langgraph_pgstate.operations.statistics import USAGE_KEYS
-from langgraph_pgstate.prices import Prices
-from langgraph_pgstate.recorder import Recorder
-from langgraph_pgstate.runs import Runs
+from langgraph_pgstate.operations.admin import schema as schemas
+from langgraph_pgstate.operations.record import journal
+from langgraph_pgstate.operations.record.runs import STATUSES as RUN_STATUSES
+from langgraph_pgstate.operations.record.statistics import USAGE_KEYS
+from langgraph_pgstate.operations.threads.search import STATUSES as THREAD_STATUSES
+from langgraph_pgstate.process_identity import is_known_dead
+from langgraph_pgstate.record import Recorder
+from langgraph_pgstate.record.prices import Prices
+from langgraph_pgstate.record.runs import Runs
+from langgraph_pgstate.record.spans import Spans
 from langgraph_pgstate.settings import age
-from langgraph_pgstate.spans import Spans
 from langgraph_pgstate.sql import Queries, queries
 from langgraph_pgstate.threads import Threads
 from langgraph_pgstate.types import PruneResult, Run, Span, SpanNode, ToolStatistics

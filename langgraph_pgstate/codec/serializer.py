@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Literal, Self
@@ -24,22 +25,14 @@ from langgraph.checkpoint.serde.jsonplus import (
 )
 from langgraph.types import Send
 
-from langgraph_pgstate.codec.building import (
-    NUMPY,
-    PLAIN,
-    REFUSED,
-    Types,
-    is_enum,
-    is_imported,
-    is_model,
-    tell_plain,
-)
+from langgraph_pgstate.codec.building import NUMPY, PLAIN, REFUSED, Types, is_enum, is_imported, is_model, tell_plain
 from langgraph_pgstate.codec.messages import UNPACK_OPTIONS
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.langgraph_compat import DeltaSnapshot, msgpack_encoder, strict_hook
 from langgraph_pgstate.settings import AllowedTypes, check_allowed_types
 
 # What takes a value apart, and puts it together: `build(payload)`.
+_widening = threading.Lock()
 _CALLS: Final[Mapping[int, Callable[[Any, Any], Any]]] = {
     EXT_CONSTRUCTOR_SINGLE_ARG: lambda build, payload: build(payload),
     EXT_CONSTRUCTOR_POS_ARGS: lambda build, payload: build(*payload),
@@ -119,6 +112,23 @@ class StateSerializer(JsonPlusSerializer):
         except Exception as error:
             tell_plain(".".join(path[:-1]), path[-1], type(error).__name__)
             return value
+
+
+class WideningSerializer(StateSerializer):
+    """The serializer of the savers; allowing more types changes this very object.
+
+    The Agent Server wraps the saver in a class of its own, whose clones do not reach the saver (and, as of 0.16.7,
+    cannot be made). With this serializer no clone is needed: what one graph's schema names, all graphs of the process
+    may build.
+    """
+
+    def with_msgpack_allowlist(self, extra_allowlist: Iterable[tuple[str, ...] | type]) -> Self:
+        """Allow more types, from now on and for whoever holds this serializer; safe to call from many threads."""
+        with _widening:
+            types = self.types.allowing(extra_allowlist)
+            if types is not self.types:
+                self._use(types)
+        return self
 
 
 def state_serializer(

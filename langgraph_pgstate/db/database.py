@@ -18,15 +18,8 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
-from langgraph_pgstate.db.port import Port, run_blocking
-from langgraph_pgstate.db.ports import (
-    AsyncConnection,
-    BlockingPort,
-    Connection,
-    SuspendingPort,
-    is_idle,
-    port_of,
-)
+from langgraph_pgstate.db.adapters import AsyncConnection, BlockingPort, Connection, SuspendingPort, is_idle, port_of
+from langgraph_pgstate.db.protocol import Port, run_blocking
 from langgraph_pgstate.db.retrying import Outage, Tries
 from langgraph_pgstate.db.translate import is_read_only, reason_of, refusal, translate, unknown_host
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, UnavailableError

@@ -14,7 +14,7 @@ from typing import Final
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from langgraph_pgstate.db.ports import AsyncConnection, Connection
+from langgraph_pgstate.db.adapters import AsyncConnection, Connection
 
 _PATIENCE: Final = 1.0
 

@@ -3,8 +3,8 @@
 Both are thin: arguments are checked and values encoded here, everything else is an operation, written once.
 """
 
+from langgraph_pgstate.saver.aio import AsyncPGStateSaver
 from langgraph_pgstate.saver.blocking import PGStateSaver
 from langgraph_pgstate.saver.common import Guard
-from langgraph_pgstate.saver.suspending import AsyncPGStateSaver
 
 __all__ = ["AsyncPGStateSaver", "Guard", "PGStateSaver"]

@@ -30,27 +30,25 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from langgraph_pgstate.call_site import Origin
 from langgraph_pgstate.codec.serializer import state_serializer
-from langgraph_pgstate.db.database import (
-    DEFAULT_PREPARE_THRESHOLD,
-    Connection,
-    ConnectionPool,
-    Database,
-)
+from langgraph_pgstate.db.database import DEFAULT_PREPARE_THRESHOLD, Connection, ConnectionPool, Database
 from langgraph_pgstate.db.embedded import embedded_server
-from langgraph_pgstate.db.port import Port
+from langgraph_pgstate.db.protocol import Port
 from langgraph_pgstate.errors import CorruptStateError, StaleHeadError
-from langgraph_pgstate.guarding import Guarding
-from langgraph_pgstate.holding import LeaseKeeper
-from langgraph_pgstate.lease_registry import Held
-from langgraph_pgstate.operations import checkpoints, guards, listing, recovering, retention, schema, threads, writes
-from langgraph_pgstate.operations.addresses import Address, address_of, several, thread_id_of
-from langgraph_pgstate.operations.companions import Companion
-from langgraph_pgstate.operations.history import get_delta_channel_history
-from langgraph_pgstate.operations.planning import PutPlan, plan_put
-from langgraph_pgstate.operations.versions import StateVersions, Upcaster
-from langgraph_pgstate.operations.writes import put_writes, request_writes
-from langgraph_pgstate.origins import Origin
+from langgraph_pgstate.leases.manager import LeaseKeeper
+from langgraph_pgstate.leases.policy import Guarding
+from langgraph_pgstate.leases.registry import Held
+from langgraph_pgstate.operations.admin import schema
+from langgraph_pgstate.operations.checkpoints import checkpoints, corrupt_fallback, listing, writes
+from langgraph_pgstate.operations.checkpoints.addresses import Address, address_of, several, thread_id_of
+from langgraph_pgstate.operations.checkpoints.history import get_delta_channel_history
+from langgraph_pgstate.operations.checkpoints.planning import PutPlan, plan_put
+from langgraph_pgstate.operations.checkpoints.versions import StateVersions, Upcaster
+from langgraph_pgstate.operations.checkpoints.writes import put_writes, request_writes
+from langgraph_pgstate.operations.leases import guards
+from langgraph_pgstate.operations.record.put_hook import Companion
+from langgraph_pgstate.operations.threads import prune, threads
 from langgraph_pgstate.saver.common import CommonSaver, Guard, run_ids_of
 from langgraph_pgstate.settings import (
     DEFAULT_CACHE_BYTES,
@@ -289,7 +287,7 @@ class PGStateSaver(CommonSaver):
             if not self._passes_damage:
                 raise
             damage = error
-        return self._run(recovering.get_good_ancestor, self._queries, self._codec, address, damage, self._load)
+        return self._run(corrupt_fallback.get_good_ancestor, self._queries, self._codec, address, damage, self._load)
 
     def _get_guarded(self, config: RunnableConfig, origin: Origin | None) -> CheckpointTuple | None:
         address = address_of(config)
@@ -489,15 +487,15 @@ class PGStateSaver(CommonSaver):
         Raises:
             ConfigurationError: If an argument is not usable.
         """
-        request = retention.request_prune(thread_ids, strategy, keep_last, older_than, dry_run)
+        request = prune.request_prune(thread_ids, strategy, keep_last, older_than, dry_run)
         result = PruneResult(dry_run=dry_run)
         ids = request.thread_ids or ()
         cursor = ""
         while True:
             if request.thread_ids is None:
-                ids = tuple(self._run(retention.next_threads, self._queries, cursor))
+                ids = tuple(self._run(prune.next_threads, self._queries, cursor))
             for id in ids:
-                result += self._run(retention.prune_thread, self._queries, request, id)
+                result += self._run(prune.prune_thread, self._queries, request, id)
                 self._forget(id)
                 cursor = id
             if request.thread_ids is not None or not ids:

@@ -23,26 +23,22 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from langgraph_pgstate.cache import Cache, Touches
+from langgraph_pgstate.call_site import Origin
 from langgraph_pgstate.codec.states import Manifest
 from langgraph_pgstate.codec.values import ValueCodec, encodes_as_utf8
 from langgraph_pgstate.errors import CheckpointOrderError, ConfigurationError
-from langgraph_pgstate.guarding import Guarding
 from langgraph_pgstate.langgraph_compat import advance_ids_past
-from langgraph_pgstate.operations import guards
-from langgraph_pgstate.operations.addresses import Address, several
-from langgraph_pgstate.operations.companions import Companion, forget_thread
-from langgraph_pgstate.operations.listing import Page
-from langgraph_pgstate.operations.planning import PutPlan
-from langgraph_pgstate.operations.reading import CheckpointRow, Segments, WritesRow, load_tuple
-from langgraph_pgstate.operations.requests import PutRequest, request_put, root_of
-from langgraph_pgstate.operations.versions import StateVersions
-from langgraph_pgstate.origins import Origin
-from langgraph_pgstate.settings import (
-    GuardSettings,
-    ThreadKeys,
-    check_schema_name,
-)
+from langgraph_pgstate.leases.policy import Guarding
+from langgraph_pgstate.operations.checkpoints.addresses import Address, several
+from langgraph_pgstate.operations.checkpoints.listing import Page
+from langgraph_pgstate.operations.checkpoints.planning import PutPlan
+from langgraph_pgstate.operations.checkpoints.reading import CheckpointRow, Segments, WritesRow, load_tuple
+from langgraph_pgstate.operations.checkpoints.requests import PutRequest, request_put, root_of
+from langgraph_pgstate.operations.checkpoints.versions import StateVersions
+from langgraph_pgstate.operations.leases import guards
+from langgraph_pgstate.operations.record.put_hook import Companion, forget_thread
+from langgraph_pgstate.saver.cache import Cache, Touches
+from langgraph_pgstate.settings import GuardSettings, ThreadKeys, check_schema_name
 from langgraph_pgstate.sql import Queries, queries
 
 Guard = str | Sequence[str] | None

@@ -18,9 +18,11 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from itertools import product
 
 from langgraph_pgstate.settings import check_schema_name
@@ -197,7 +199,7 @@ def _read(name: str) -> str:
 
 def _load(schema: str, folder: str) -> list[NamedQuery]:
     found = []
-    for entry in resources.files(__name__).joinpath(folder).iterdir():
+    for entry in _files(resources.files(__name__).joinpath(folder)):
         text = entry.read_text("utf-8")
         headers = list(_HEADER.finditer(text))
         for header, following in zip(headers, [*headers[1:], None], strict=True):
@@ -208,6 +210,15 @@ def _load(schema: str, folder: str) -> list[NamedQuery]:
             for variant in _variants(header.group(3), body):
                 found.append(_parse(f"{name}_{variant}", purpose, _in_schema(_variant(body, variant), schema)))
     return found
+
+
+def _files(folder: Traversable) -> Iterator[Traversable]:
+    """Return the files of a folder and of the folders in it, in order of their names."""
+    for entry in sorted(folder.iterdir(), key=lambda item: item.name):
+        if entry.is_dir():
+            yield from _files(entry)
+        else:
+            yield entry
 
 
 def _variants(declared: str | None, body: str) -> list[str]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from langgraph_pgstate.branches import Branch, Difference, Label, LineageStep
-from langgraph_pgstate.operations import branches, differences
-from langgraph_pgstate.operations.addresses import address_of, identifier, thread_id_of
+from langgraph_pgstate.operations.checkpoints import differences
+from langgraph_pgstate.operations.checkpoints.addresses import address_of, identifier, thread_id_of
+from langgraph_pgstate.operations.threads import branches
 from langgraph_pgstate.threads.common import AsyncThreadsBase, ThreadsBase
+from langgraph_pgstate.types.branches import Branch, Difference, Label, LineageStep
 
 
 class Branches(ThreadsBase):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import AsyncDatabase, Database
-from langgraph_pgstate.operations.versions import StateVersions
+from langgraph_pgstate.operations.checkpoints.versions import StateVersions
 from langgraph_pgstate.sql import Queries
 
 

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from langgraph_pgstate.operations import reading_runs, reading_threads
-from langgraph_pgstate.operations.addresses import thread_id_of
-from langgraph_pgstate.operations.asking import Moment, understanding
+from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of
+from langgraph_pgstate.operations.record import runs as runs_operations
+from langgraph_pgstate.operations.threads import search as search_operations
+from langgraph_pgstate.operations.threads.paging import Moment, understanding
 from langgraph_pgstate.threads.branches import AsyncBranches, Branches
-from langgraph_pgstate.threads.inbox import AsyncInbox, Inbox
-from langgraph_pgstate.threads.retention import AsyncRetention, Retention
+from langgraph_pgstate.threads.expiry import AsyncRetention, Retention
+from langgraph_pgstate.threads.interrupts import AsyncInbox, Inbox
 from langgraph_pgstate.types import Page, RunawayThread, Thread
 
 
@@ -59,7 +60,7 @@ class Threads(Inbox, Branches, Retention):
         Raises:
             ConfigurationError: If an argument cannot be searched for.
         """
-        question = reading_threads.request_threads(
+        question = search_operations.request_threads(
             user_id=user_id,
             tenant_id=tenant_id,
             agent=agent,
@@ -71,7 +72,7 @@ class Threads(Inbox, Branches, Retention):
             limit=limit,
             cursor=cursor,
         )
-        return self._database.run(reading_threads.list_threads, self._queries, question)
+        return self._database.run(search_operations.list_threads, self._queries, question)
 
     def search(
         self,
@@ -114,7 +115,7 @@ class Threads(Inbox, Branches, Retention):
         Raises:
             ConfigurationError: If an argument cannot be searched for, or `where` is no JSON path.
         """
-        question = reading_threads.request_threads(
+        question = search_operations.request_threads(
             user_id=user_id,
             tenant_id=tenant_id,
             agent=agent,
@@ -130,11 +131,11 @@ class Threads(Inbox, Branches, Retention):
             where=where,
         )
         with understanding("where", where):
-            return self._database.run(reading_threads.list_threads, self._queries, question)
+            return self._database.run(search_operations.list_threads, self._queries, question)
 
     def get(self, thread_id: str) -> Thread | None:
         """One thread with its newest checkpoint and its projected channels; `None` if there is none. One round trip."""
-        return self._database.run(reading_threads.get_thread, self._queries, thread_id_of(thread_id))
+        return self._database.run(search_operations.get_thread, self._queries, thread_id_of(thread_id))
 
     def update_metadata(
         self, thread_id: str, metadata: Mapping[str, Any], *, expected_version: int | None = None
@@ -154,17 +155,17 @@ class Threads(Inbox, Branches, Retention):
             StaleVersionError: If somebody else has changed it since. Nothing was written.
             ConfigurationError: If JSON cannot say what to merge. Nothing was written.
         """
-        change = reading_threads.request_change(metadata, expected_version)
-        return self._database.run(reading_threads.change_thread, self._queries, thread_id_of(thread_id), change)
+        change = search_operations.request_change(metadata, expected_version)
+        return self._database.run(search_operations.change_thread, self._queries, thread_id_of(thread_id), change)
 
     def set_title(self, thread_id: str, title: str | None, *, expected_version: int | None = None) -> Thread:
         """Set or take away what people call a thread. Like `update_metadata` in all else."""
-        change = reading_threads.request_change({}, expected_version, title)
-        return self._database.run(reading_threads.change_thread, self._queries, thread_id_of(thread_id), change)
+        change = search_operations.request_change({}, expected_version, title)
+        return self._database.run(search_operations.change_thread, self._queries, thread_id_of(thread_id), change)
 
     def runaway(
         self,
-        steps: int = reading_runs.LEAST_STEPS,
+        steps: int = runs_operations.LEAST_STEPS,
         *,
         since: Moment | None = None,
         limit: int = 20,
@@ -181,8 +182,8 @@ class Threads(Inbox, Branches, Retention):
         Raises:
             ConfigurationError: If `steps` is less than 25, or another argument cannot be searched for.
         """
-        parameters = reading_runs.request_runaways(steps, since, limit, cursor)
-        return self._database.run(reading_runs.list_runaway_threads, self._queries, parameters)
+        parameters = runs_operations.request_runaways(steps, since, limit, cursor)
+        return self._database.run(runs_operations.list_runaway_threads, self._queries, parameters)
 
 
 class AsyncThreads(AsyncInbox, AsyncBranches, AsyncRetention):
@@ -203,7 +204,7 @@ class AsyncThreads(AsyncInbox, AsyncBranches, AsyncRetention):
         cursor: str | None = None,
     ) -> Page[Thread]:
         """Async twin of `Threads.list`."""
-        question = reading_threads.request_threads(
+        question = search_operations.request_threads(
             user_id=user_id,
             tenant_id=tenant_id,
             agent=agent,
@@ -215,7 +216,7 @@ class AsyncThreads(AsyncInbox, AsyncBranches, AsyncRetention):
             limit=limit,
             cursor=cursor,
         )
-        return await self._database.run(reading_threads.list_threads, self._queries, question)
+        return await self._database.run(search_operations.list_threads, self._queries, question)
 
     async def search(
         self,
@@ -235,7 +236,7 @@ class AsyncThreads(AsyncInbox, AsyncBranches, AsyncRetention):
         cursor: str | None = None,
     ) -> Page[Thread]:
         """Async twin of `Threads.search`."""
-        question = reading_threads.request_threads(
+        question = search_operations.request_threads(
             user_id=user_id,
             tenant_id=tenant_id,
             agent=agent,
@@ -251,32 +252,32 @@ class AsyncThreads(AsyncInbox, AsyncBranches, AsyncRetention):
             where=where,
         )
         with understanding("where", where):
-            return await self._database.run(reading_threads.list_threads, self._queries, question)
+            return await self._database.run(search_operations.list_threads, self._queries, question)
 
     async def get(self, thread_id: str) -> Thread | None:
         """Async twin of `Threads.get`."""
-        return await self._database.run(reading_threads.get_thread, self._queries, thread_id_of(thread_id))
+        return await self._database.run(search_operations.get_thread, self._queries, thread_id_of(thread_id))
 
     async def update_metadata(
         self, thread_id: str, metadata: Mapping[str, Any], *, expected_version: int | None = None
     ) -> Thread:
         """Async twin of `Threads.update_metadata`."""
-        change = reading_threads.request_change(metadata, expected_version)
-        return await self._database.run(reading_threads.change_thread, self._queries, thread_id_of(thread_id), change)
+        change = search_operations.request_change(metadata, expected_version)
+        return await self._database.run(search_operations.change_thread, self._queries, thread_id_of(thread_id), change)
 
     async def set_title(self, thread_id: str, title: str | None, *, expected_version: int | None = None) -> Thread:
         """Async twin of `Threads.set_title`."""
-        change = reading_threads.request_change({}, expected_version, title)
-        return await self._database.run(reading_threads.change_thread, self._queries, thread_id_of(thread_id), change)
+        change = search_operations.request_change({}, expected_version, title)
+        return await self._database.run(search_operations.change_thread, self._queries, thread_id_of(thread_id), change)
 
     async def runaway(
         self,
-        steps: int = reading_runs.LEAST_STEPS,
+        steps: int = runs_operations.LEAST_STEPS,
         *,
         since: Moment | None = None,
         limit: int = 20,
         cursor: str | None = None,
     ) -> Page[RunawayThread]:
         """Async twin of `Threads.runaway`."""
-        parameters = reading_runs.request_runaways(steps, since, limit, cursor)
-        return await self._database.run(reading_runs.list_runaway_threads, self._queries, parameters)
+        parameters = runs_operations.request_runaways(steps, since, limit, cursor)
+        return await self._database.run(runs_operations.list_runaway_threads, self._queries, parameters)

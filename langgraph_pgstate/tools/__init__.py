@@ -1,7 +1,7 @@
 """Tool executions: each action is done once, however often the process is killed."""
 
 from langgraph_pgstate.tools.budget import Budget
-from langgraph_pgstate.tools.calls import Execution, current_execution
+from langgraph_pgstate.tools.intents import Execution, current_execution
 from langgraph_pgstate.tools.ledger import AsyncToolLedger, ToolLedger
 from langgraph_pgstate.tools.policy import Backoff, Happened, ToolPolicy, ToolSettings
 

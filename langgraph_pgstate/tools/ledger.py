@@ -19,27 +19,21 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import AsyncDatabase, Database
-from langgraph_pgstate.db.port import run_blocking
+from langgraph_pgstate.db.protocol import run_blocking
 from langgraph_pgstate.db.translate import rolled_back
-from langgraph_pgstate.errors import (
-    ArgumentTypeError,
-    ConfigurationError,
-    NotFoundError,
-    PGStateError,
-    ToolSetupError,
-)
-from langgraph_pgstate.operations import tool_executions
-from langgraph_pgstate.operations.addresses import thread_id_of
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError, PGStateError, ToolSetupError
+from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of
+from langgraph_pgstate.operations.tools import tool_executions
 from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.tools.action_runner import Flow
 from langgraph_pgstate.tools.budget import Budget
-from langgraph_pgstate.tools.calls import RunOf, _current, intent_of_function, intent_of_request, may_be_ahead
 from langgraph_pgstate.tools.compensation import Compensator, compensate_all
-from langgraph_pgstate.tools.flow import Flow
-from langgraph_pgstate.tools.hands import BlockingHands, Hands, OffloadingHands, SuspendingHands
-from langgraph_pgstate.tools.jobs import Job, undone
+from langgraph_pgstate.tools.executor import BlockingHands, Hands, OffloadingHands, SuspendingHands
+from langgraph_pgstate.tools.intents import RunOf, _current, intent_of_function, intent_of_request, may_be_ahead
 from langgraph_pgstate.tools.middleware import middleware_of
 from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
 from langgraph_pgstate.tools.results import as_answer, parse_reference, restore
+from langgraph_pgstate.tools.tool_call import Job, undone
 from langgraph_pgstate.types import CompensationReport, ToolExecution
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -1,0 +1,71 @@
+"""Which run a saver is called by, and from where: what LangGraph does not tell it, looked up in what it passes."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import AsyncExitStack, ExitStack, suppress
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Final
+
+from langgraph_pgstate.operations.checkpoints.addresses import configurable_of
+
+# As LangGraph names it: what every node and every subgraph of a run is given.
+RUNTIME: Final = "__pregel_runtime"
+# How far up the caller's loop is looked for; other people's wrappers may stand between.
+_FRAMES: Final = 20
+
+
+def run_of(config: Mapping[str, Any]) -> Any:
+    """What tells a run from others: an object that its nodes and subgraphs share. Outside of one: `None`."""
+    runtime = configurable_of(config).get(RUNTIME)
+    return None if runtime is None else getattr(runtime, "control", None) or runtime
+
+
+@dataclass(slots=True, eq=False)
+class Origin:
+    """Where a read comes from.
+
+    Attributes:
+        starter: The task or thread that is running.
+        exits: The exit stack of the loop that reads, if it is one of LangGraph's: unwound when it has written all.
+        loop: That loop.
+        taken: The lease that was taken for the read.
+        is_left: Whether the read was cancelled; checked after `taken` is set, as `taken` is after this is.
+        was_asked: Whether the statement that takes the lease was sent.
+        is_asking: Whether it is being answered.
+    """
+
+    starter: asyncio.Task[Any] | threading.Thread
+    exits: ExitStack | AsyncExitStack | None = None
+    loop: Any = None
+    taken: Any = None
+    is_left: bool = False
+    was_asked: bool = False
+    is_asking: bool = False
+
+    @classmethod
+    def here(cls) -> Origin:
+        """Where the caller was called from.
+
+        LangGraph tells a saver when a run starts, by reading; but not when it ends. So the loop is looked for that
+        reads. Where it is not found, as in a version that is made differently, leases are given back later: when the
+        run's objects are gone, or its task is done.
+        """
+        starter: asyncio.Task[Any] | threading.Thread | None = None
+        with suppress(RuntimeError):
+            starter = asyncio.current_task()
+        frame: FrameType | None = sys._getframe(1)
+        for _ in range(_FRAMES):
+            if frame is None:
+                break
+            if frame.f_code.co_name in ("__enter__", "__aenter__"):
+                loop = frame.f_locals.get("self")
+                exits = getattr(loop, "stack", None)
+                if isinstance(exits, ExitStack | AsyncExitStack):
+                    return cls(starter or threading.current_thread(), exits, loop)
+            frame = frame.f_back
+        return cls(starter or threading.current_thread())

@@ -1,0 +1,503 @@
+"""Leases taken, renewed and given back, for runs and for blocks of code."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
+from typing import Any, Final, TypeVar
+
+from langgraph_pgstate.call_site import Origin
+from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.errors import LeaseHeldError, LeaseLostError, PGStateError
+from langgraph_pgstate.langgraph_compat import unwind_when_cancelled
+from langgraph_pgstate.leases.registry import CLOSING_SECONDS, Held, LeaseRegistry, Run, next_holder
+from langgraph_pgstate.operations.leases import leases
+from langgraph_pgstate.process_identity import is_known_dead
+from langgraph_pgstate.settings import GuardSettings
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.types import Lease
+
+T = TypeVar("T")
+
+_FIRST_DELAY, _LONGEST_DELAY = 0.02, 0.5
+# How long `close` waits for leases that are being given back.
+_CLOSE_SECONDS: Final = 3.0
+
+_NOT_YET: Final = "lease %d could not be given back yet: %s"
+_NOT_RENEWED: Final = "leases could not be renewed or given back, they expire unless it is possible soon: %s"
+
+_log = logging.getLogger("langgraph_pgstate.leases")
+
+
+class _LeftError(Exception):
+    """Who wanted a lease has been cancelled before it was asked for."""
+
+
+async def _take_unless_left(
+    port: Port, queries: Queries, thread_id: str, holder: str, ttl: float, free: Sequence[int], origin: Origin
+) -> Lease:
+    """Take a lease, unless nobody waits for it any more."""
+    if origin.is_left:
+        raise _LeftError
+    origin.was_asked = origin.is_asking = True
+    try:
+        return await leases.take(port, queries, thread_id, holder, ttl, free)
+    finally:
+        origin.is_asking = False
+
+
+def _next_delay(delay: float, deadline: float, since: float) -> float:
+    now = time.monotonic()
+    return max(0.0, min(delay, (deadline if now < deadline else since + CLOSING_SECONDS) - now))
+
+
+class LeaseKeeper(LeaseRegistry):
+    """Takes leases for blocking runs, renews them in a thread of its own, and gives them back.
+
+    Args:
+        database: Where the tables are. Not a connection inside somebody's transaction: leases are renewed beside it.
+        queries: The queries of their schema.
+        settings: How long a lease lasts, and how long to wait for one.
+    """
+
+    def __init__(self, database: Database, queries: Queries, settings: GuardSettings) -> None:
+        super().__init__(settings)
+        self._database = database
+        self._queries = queries
+        # Unlike a lock's, its `put` may be called from a garbage collector's callback.
+        self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, thread_id: str, config: Mapping[str, Any], origin: Origin | None = None) -> None:
+        """A run is about to read a thread: it takes its lease, unless it has it. Anybody else reads freely.
+
+        Raises:
+            LeaseHeldError: If somebody else holds it.
+            LeaseLostError: If it had it and lost it.
+            ThreadDeletedError: If the thread was deleted.
+        """
+        origin = origin or Origin.here()
+        run = self._run(config)
+        if run is None or self._has(thread_id, run):
+            return
+        held = self._take(thread_id, run, True, self._patience(None, None), origin)
+        # LangGraph's own come after this one, so it is the last to be called.
+        if isinstance(origin.exits, ExitStack):
+            origin.exits.callback(self._end, held)
+        elif origin.exits is not None:
+            origin.exits.push_async_callback(self._end_apart, held)
+            unwind_when_cancelled(origin.exits)
+
+    def leave(self, origin: Origin | None) -> None:
+        """Give back soon what a read has taken, or is about to take, because it failed. Waits for nothing."""
+        if origin is not None:
+            self._note_left(origin)
+            self._start()
+            self._wake.put(True)
+
+    def leave_entry(self, thread_id: str, config: Mapping[str, Any]) -> None:
+        """Give back soon what a run has taken, if it fails before it has begun. Waits for nothing."""
+        if (held := self._entering(thread_id, config)) is not None:
+            held.end()
+            self._wake.put(True)
+
+    @contextmanager
+    def writing(self, thread_id: str, config: Mapping[str, Any]) -> Iterator[Held]:
+        """The lease for a write: the run's, that of the code around, or one for this write alone.
+
+        Raises:
+            LeaseHeldError: If somebody else holds it.
+            LeaseLostError: If it was lost.
+            ThreadDeletedError: If the thread was deleted.
+        """
+        run = self._run(config)
+        held = self._find(thread_id, run)
+        is_own = held is None and run is None
+        if held is None:
+            held = self._take(thread_id, run, False, self._patience(None, None))
+        try:
+            yield held
+        except LeaseLostError:
+            held.is_lost = True
+            raise
+        finally:
+            if is_own:
+                self._release(held)
+
+    @contextmanager
+    def hold(self, thread_id: str, on_busy: str | None = None, wait_timeout: float | None = None) -> Iterator[Held]:
+        """Hold a lease for a block of code, and for the runs that it starts.
+
+        Raises:
+            LeaseHeldError: If somebody else holds it.
+            LeaseLostError: If it was lost in the meantime; at the end of the block.
+            ThreadDeletedError: If the thread was deleted.
+        """
+        deadline = self._patience(on_busy, wait_timeout)
+        around = self._around_here(thread_id)
+        held = around.check() if around is not None else self._take(thread_id, None, True, deadline)
+        try:
+            with self._around(held):
+                yield held
+        except BaseException:
+            if around is None:
+                with suppress(PGStateError):
+                    self._release(held)
+            raise
+        if around is None and not self._release(held) and not held.is_deleted:
+            raise LeaseLostError(thread_id, held.lease.fencing_token)
+
+    def close(self) -> None:
+        """Give back what is held, and end the thread. It takes some seconds at most where the server answers late."""
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        with self._book:
+            held = list(self._held)
+        for one in held:
+            if time.monotonic() < deadline:
+                with suppress(PGStateError):
+                    self._release(one)
+        for thread_id, holder in self._survey_doubts():
+            if time.monotonic() < deadline:
+                with suppress(PGStateError):
+                    self._settle(thread_id, holder)
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._wake.put(True)
+            thread.join(_CLOSE_SECONDS)
+
+    def _take(
+        self, thread_id: str, run: Run | None, is_read_first: bool, deadline: float, origin: Origin | None = None
+    ) -> Held:
+        origin, since = origin or Origin.here(), time.monotonic()
+        holder = run.holder_id if run is not None else next_holder()
+        dead: list[int] = []
+        delay = _FIRST_DELAY
+        ttl = self._settings.lease_ttl
+        try:
+            while True:
+                free = [*self._free_tokens(thread_id, run, origin), *dead]
+                try:
+                    lease = self._database.run(_take_unless_left, self._queries, thread_id, holder, ttl, free, origin)
+                    return self._note_taken(lease, run, is_read_first, origin)
+                except LeaseHeldError as error:
+                    origin.was_asked = False
+                    if error.fencing_token not in dead and is_known_dead(error.holder_id or ""):
+                        dead.append(error.fencing_token or 0)
+                        continue
+                    if time.monotonic() >= deadline and (found := self._explain(error, run, origin, since)) is not None:
+                        raise found from None
+                time.sleep(_next_delay(delay, deadline, since))
+                delay = min(delay * 2, _LONGEST_DELAY)
+        except BaseException as error:
+            self._note_doubt(thread_id, run, holder, origin, error)
+            raise
+        finally:
+            self._start()
+
+    def _end(self, held: Held) -> None:
+        try:
+            self._release(held)
+        except PGStateError as error:
+            _log.warning(_NOT_YET, held.lease.fencing_token, error)
+
+    async def _end_apart(self, held: Held) -> None:
+        held.end()
+        try:
+            await asyncio.to_thread(self._end, held)
+        finally:
+            # Where it was cancelled before a thread was found.
+            self._wake.put(True)
+
+    def _release(self, held: Held) -> bool:
+        """Give a lease back; if that fails, the thread that renews tries again until it expires."""
+        held.end()
+        held.is_returned = True
+        lease = held.lease
+        is_mine = not held.is_lost
+        try:
+            if is_mine:
+                is_mine = self._database.run(leases.release, self._queries, lease.thread_id, lease.fencing_token)
+        except BaseException:
+            held.is_returned = False
+            self._start()
+            self._wake.put(True)
+            raise
+        # Only now: until then others can tell that it is over.
+        self._note_gone(held)
+        return is_mine
+
+    def _settle(self, thread_id: str, holder: str) -> None:
+        self._database.run(leases.release, self._queries, thread_id, None, holder)
+        self._doubtful.pop(holder, None)
+
+    def _start(self) -> None:
+        with self._book:
+            if self._has_work and (self._thread is None or not self._thread.is_alive()):
+                self._thread = threading.Thread(target=self._work, name="pgstate-leases", daemon=True)
+                self._thread.start()
+
+    def _note_end(self, _: Any) -> None:
+        self._wake.put(True)
+
+    def _work(self) -> None:
+        me = threading.current_thread()
+        while self._thread is me:
+            with suppress(queue.Empty):
+                self._wake.get(timeout=self._pause)
+            try:
+                mine, over = self._survey()
+                due = [held for held in mine if held.is_renewal_due(self._settings.lease_ttl)]
+                keys = [(held.lease.thread_id, held.lease.fencing_token) for held in due]
+                if keys:
+                    still = self._database.run(leases.renew, self._queries, keys, self._settings.lease_ttl)
+                    self._note_renewed(due, still)
+                for held in over:
+                    self._release(held)
+                for thread_id, holder in self._survey_doubts():
+                    self._settle(thread_id, holder)
+            except PGStateError as error:
+                _log.warning(_NOT_RENEWED, error)
+            with self._book:
+                if not self._has_work and self._thread is me:
+                    self._thread = None
+
+
+class AsyncLeaseKeeper(LeaseRegistry):
+    """Asynchronous twin of `LeaseKeeper`: a task of the event loop renews."""
+
+    def __init__(self, database: AsyncDatabase, queries: Queries, settings: GuardSettings) -> None:
+        super().__init__(settings)
+        self._database = database
+        self._queries = queries
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        # What goes on though its caller is cancelled; the event loop itself keeps no task alive.
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def begin(self, thread_id: str, config: Mapping[str, Any], origin: Origin | None = None) -> None:
+        """Async twin of `LeaseKeeper.begin`."""
+        origin = origin or Origin.here()
+        run = self._run(config)
+        if run is None or self._has(thread_id, run):
+            return
+        held = await self._take(thread_id, run, True, self._patience(None, None), origin)
+        if isinstance(origin.exits, AsyncExitStack):
+            origin.exits.push_async_callback(self._end, held)
+            unwind_when_cancelled(origin.exits)
+        elif origin.exits is not None:
+            origin.exits.callback(self._end_from_thread, held, asyncio.get_running_loop())
+
+    def leave(self, origin: Origin | None) -> None:
+        """Async twin of `LeaseKeeper.leave`; to be called on the event loop."""
+        if origin is not None:
+            self._note_left(origin)
+            if origin.taken is not None and not origin.taken.is_returned:
+                self._give_back(origin.taken)
+
+    def leave_entry(self, thread_id: str, config: Mapping[str, Any]) -> None:
+        """Async twin of `LeaseKeeper.leave_entry`; to be called on the event loop."""
+        if (held := self._entering(thread_id, config)) is not None:
+            self._give_back(held)
+
+    @asynccontextmanager
+    async def writing(self, thread_id: str, config: Mapping[str, Any]) -> AsyncIterator[Held]:
+        """Async twin of `LeaseKeeper.writing`."""
+        run = self._run(config)
+        held = self._find(thread_id, run)
+        is_own = held is None and run is None
+        if held is None:
+            held = await self._take(thread_id, run, False, self._patience(None, None))
+        try:
+            yield held
+        except LeaseLostError:
+            held.is_lost = True
+            raise
+        finally:
+            if is_own:
+                await asyncio.shield(self._give_back(held))
+
+    @asynccontextmanager
+    async def hold(
+        self, thread_id: str, on_busy: str | None = None, wait_timeout: float | None = None
+    ) -> AsyncIterator[Held]:
+        """Async twin of `LeaseKeeper.hold`."""
+        deadline = self._patience(on_busy, wait_timeout)
+        around = self._around_here(thread_id)
+        held = around.check() if around is not None else await self._take(thread_id, None, True, deadline)
+        try:
+            with self._around(held):
+                yield held
+        except BaseException:
+            if around is None:
+                with suppress(PGStateError):
+                    await asyncio.shield(self._give_back(held))
+            raise
+        if around is None and not await asyncio.shield(self._give_back(held)) and not held.is_deleted:
+            raise LeaseLostError(thread_id, held.lease.fencing_token)
+
+    async def close(self) -> None:
+        """Async twin of `LeaseKeeper.close`; not cut short by cancellation, but it takes some seconds at most."""
+        closing = asyncio.create_task(self._close())
+        cancelled: asyncio.CancelledError | None = None
+        while not closing.done():
+            try:
+                await asyncio.wait([closing])
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+        await closing
+
+    async def _close(self) -> None:
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task], timeout=_CLOSE_SECONDS)
+        with self._book:
+            held = list(self._held)
+        for one in held:
+            self._give_back(one)
+        self._settle_doubts()
+        while self._tasks and (left := deadline - time.monotonic()) > 0:
+            await asyncio.wait([*self._tasks], timeout=left)
+        for late in self._tasks:
+            late.cancel()
+
+    async def _take(
+        self, thread_id: str, run: Run | None, is_read_first: bool, deadline: float, origin: Origin | None = None
+    ) -> Held:
+        """Take a lease. A caller that is cancelled does not cancel what was sent: it is given back once it is taken."""
+        origin = origin or Origin.here()
+        taking = self._keep(self._take_apart(thread_id, run, is_read_first, deadline, origin))
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            self.leave(origin)
+            if origin.taken is None and not origin.is_asking:
+                taking.cancel()
+            raise
+
+    async def _take_apart(
+        self, thread_id: str, run: Run | None, is_read_first: bool, deadline: float, origin: Origin
+    ) -> Held:
+        since = time.monotonic()
+        holder = run.holder_id if run is not None else next_holder()
+        dead: list[int] = []
+        delay = _FIRST_DELAY
+        ttl = self._settings.lease_ttl
+        try:
+            while True:
+                free = [*self._free_tokens(thread_id, run, origin), *dead]
+                try:
+                    lease = await self._database.run(
+                        _take_unless_left, self._queries, thread_id, holder, ttl, free, origin
+                    )
+                    held = self._note_taken(lease, run, is_read_first, origin)
+                    if held.has_ended:
+                        self._give_back(held)
+                    return held
+                except LeaseHeldError as error:
+                    origin.was_asked = False
+                    if error.fencing_token not in dead and is_known_dead(error.holder_id or ""):
+                        dead.append(error.fencing_token or 0)
+                        continue
+                    if time.monotonic() >= deadline and (found := self._explain(error, run, origin, since)) is not None:
+                        raise found from None
+                await asyncio.sleep(_next_delay(delay, deadline, since))
+                delay = min(delay * 2, _LONGEST_DELAY)
+        except BaseException as error:
+            self._note_doubt(thread_id, run, holder, origin, error)
+            raise
+        finally:
+            self._start()
+
+    async def _end(self, held: Held) -> None:
+        try:
+            await asyncio.shield(self._give_back(held))
+        except PGStateError as error:
+            _log.warning(_NOT_YET, held.lease.fencing_token, error)
+
+    def _end_from_thread(self, held: Held, loop: asyncio.AbstractEventLoop) -> None:
+        held.end()
+        # A blocking run on another thread; its reads and writes wait for the loop in the same way.
+        if loop.is_running():
+            asyncio.run_coroutine_threadsafe(self._end(held), loop).result()
+
+    def _give_back(self, held: Held) -> asyncio.Task[bool]:
+        """Give a lease back in a task of its own; if that fails, the task that renews tries again until it expires."""
+        held.end()
+        held.is_returned = True
+        return self._keep(self._release(held))
+
+    async def _release(self, held: Held) -> bool:
+        lease = held.lease
+        is_mine = not held.is_lost
+        try:
+            if is_mine:
+                is_mine = await self._database.run(leases.release, self._queries, lease.thread_id, lease.fencing_token)
+        except BaseException:
+            held.is_returned = False
+            raise
+        # Only now: until then others can tell that it is over.
+        self._note_gone(held)
+        return is_mine
+
+    def _settle_doubts(self) -> None:
+        for thread_id, holder in self._survey_doubts():
+            self._keep(self._settle(thread_id, holder))
+
+    async def _settle(self, thread_id: str, holder: str) -> None:
+        await self._database.run(leases.release, self._queries, thread_id, None, holder)
+        self._doubtful.pop(holder, None)
+
+    def _keep(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._drop)
+        return task
+
+    def _drop(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        # Retrieved, so that asyncio does not log it.
+        if not task.cancelled():
+            task.exception()
+
+    def _start(self) -> None:
+        if self._has_work and (self._task is None or self._task.done()):
+            self._loop = asyncio.get_running_loop()
+            self._task = self._loop.create_task(self._work(), name="pgstate-leases")
+
+    def _note_end(self, _: Any) -> None:
+        if self._loop is not None:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._wake.set)
+
+    async def _work(self) -> None:
+        me = asyncio.current_task()
+        while self._task is me:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), self._pause)
+            self._wake.clear()
+            try:
+                mine, over = self._survey()
+                due = [held for held in mine if held.is_renewal_due(self._settings.lease_ttl)]
+                keys = [(held.lease.thread_id, held.lease.fencing_token) for held in due]
+                if keys:
+                    still = await self._database.run(leases.renew, self._queries, keys, self._settings.lease_ttl)
+                    self._note_renewed(due, still)
+                for held in over:
+                    await asyncio.shield(self._give_back(held))
+                for thread_id, holder in self._survey_doubts():
+                    await self._settle(thread_id, holder)
+            except PGStateError as error:
+                _log.warning(_NOT_RENEWED, error)
+            if not self._has_work and self._task is me:
+                self._task = None

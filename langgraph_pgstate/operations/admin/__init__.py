@@ -1,0 +1,1 @@
+"""The schema, its maintenance, its checks and its sizes."""

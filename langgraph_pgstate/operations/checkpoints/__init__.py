@@ -1,0 +1,1 @@
+"""Checkpoints: plan, write, read, list, compare and upcast them."""

@@ -1,0 +1,452 @@
+"""Checkpoints: put and get."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from langgraph.checkpoint.serde.types import TASKS
+
+from langgraph_pgstate.codec.ids import new_entry_id, new_revision
+from langgraph_pgstate.codec.states import Elements, Manifest
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.errors import ConflictError, CorruptStateError, StaleHeadError, UnsafeTypeError
+from langgraph_pgstate.langgraph_compat import advance_ids_past
+from langgraph_pgstate.operations.checkpoints.addresses import Address
+from langgraph_pgstate.operations.checkpoints.planning import PutPlan, find_missing, plan_put
+from langgraph_pgstate.operations.checkpoints.reading import (
+    CheckpointRow,
+    Known,
+    Segments,
+    WritesRow,
+    flatten_writes,
+    is_old_format,
+    load_tuple,
+    load_value,
+    states_to_manifests,
+)
+from langgraph_pgstate.operations.checkpoints.requests import PutRequest
+from langgraph_pgstate.operations.leases.guards import Guard, is_guard
+from langgraph_pgstate.operations.record.journal_entry import Note
+from langgraph_pgstate.operations.record.put_hook import Companion, Statement, is_refusal
+from langgraph_pgstate.sql import NamedQuery, Queries
+
+# Greater than every id: where a list begins.
+TOP: Final = "\U0010ffff"
+_SCAN_PAGE: Final = 200
+_PUT_ATTEMPTS: Final = 4
+_UNIQUE_VIOLATION: Final = "23505"
+# The kind of row by which `get_checkpoint` answers a checkpoint whose parent is gone.
+_CUT: Final = 3
+_NOTHING_KNOWN: Final[dict[str, Any]] = {"known_revision": None, "missing_ids": []}
+
+_logger = logging.getLogger("langgraph_pgstate")
+
+
+async def put(
+    port: Port,
+    queries: Queries,
+    codec: ValueCodec,
+    plan: PutPlan,
+    touch_thread: bool,
+    companion: Companion | None = None,
+    config: Mapping[str, Any] | None = None,
+    guard: Guard | None = None,
+) -> PutPlan:
+    """Store a checkpoint. One statement, so one round trip and all or nothing; safe to repeat.
+
+    With a companion or a guard it is one transaction of several statements, still in one round trip.
+
+    Args:
+        port: The connection.
+        queries: The queries of the schema.
+        codec: Encodes values, should the plan have to be made anew.
+        plan: What to store, planned from what this process remembers of the parent.
+        touch_thread: Whether the thread's row is made or updated, too.
+        companion: Whose statements are sent along; asked anew each time the checkpoint is sent.
+        config: The put's config, for the companion.
+        guard: What the checkpoint rests on.
+
+    Returns:
+        The plan that was carried out, if need be another one; to be remembered once it is committed.
+
+    Raises:
+        ConflictError: If the checkpoints it inherits from keep vanishing.
+        StaleHeadError: If the guard refuses it: somebody else has advanced the branch; or if it holds DeltaChannels
+            and the checkpoint they are rebuilt from is gone.
+        LeaseLostError: If the guard refuses it: the lease was taken over.
+        ThreadDeletedError: If the guard refuses it: the thread was deleted.
+    """
+    request = plan.request
+    if plan.tried:
+        # The first try may have been committed although its answer was lost: its segments' ids are taken.
+        plan = plan.with_new_ids()
+    elif not plan.is_complete:
+        plan = await _plan_from_database(port, queries, codec, request, plan.parent)
+    else:
+        plan.tried = True
+    # What fails in a caller's transaction would end that.
+    replaces = port.is_in_transaction
+    for _ in range(_PUT_ATTEMPTS):
+        try:
+            # Another one each time it is sent.
+            plan.manifest.revision = new_revision()
+            if companion is None and guard is None and len(plan.bases) <= 1:
+                # Most puts, without detours.
+                query = _query_of(queries, plan, touch_thread, replaces)
+                is_stored = await port.execute(query, plan.parameters(codec, touch_thread)) > 0
+            else:
+                is_stored = await _send(port, queries, codec, plan, touch_thread, replaces, companion, config, guard)
+            if is_stored:
+                return plan
+        except StaleHeadError:
+            # What its tasks have written already, ahead of it, belongs to nothing.
+            await port.execute(queries.delete_orphan_writes, request.address._asdict())
+            raise
+        except Exception as error:
+            if replaces or touch_thread or getattr(error, "sqlstate", None) != _UNIQUE_VIOLATION:
+                raise
+            # There is one of that id: the other statement replaces it. A segment's id that is taken fails there, too.
+            replaces = True
+            continue
+        # A checkpoint that this one inherits from was deleted, or replaced, since it was read.
+        plan = await _plan_from_database(port, queries, codec, request)
+        touch_thread = True
+    raise ConflictError(f"{request.address} could not be stored: the checkpoints it builds on keep being deleted")
+
+
+async def _send(
+    port: Port,
+    queries: Queries,
+    codec: ValueCodec,
+    plan: PutPlan,
+    touch_thread: bool,
+    replaces: bool,
+    companion: Companion | None,
+    config: Mapping[str, Any] | None,
+    guard: Guard | None,
+) -> bool:
+    """Store a planned checkpoint with what goes along with it; false if one it inherits from is gone."""
+    others: Sequence[Statement] = ()
+    if companion is not None:
+        plan.note = Note()
+        # Before its parameters, because a companion may know whose run the checkpoint belongs to.
+        others = companion.before_put(plan, config or {})
+    parameters = plan.parameters(codec, touch_thread)
+    put: Statement = (_query_of(queries, plan, touch_thread, replaces), parameters)
+    noting: Statement | None = None
+    if plan.note:
+        noting = (
+            _query_of(queries, plan, touch_thread, replaces, is_recorded=True),
+            {**parameters, "entry_id": new_entry_id(), "entry": plan.note.pack()},
+        )
+    if len(plan.bases) <= 1:
+        return await _execute(port, queries, plan, put, noting, others, guard)
+    # Only a checkpoint with values from several others, which LangGraph does not make: a statement that looked for
+    # any number of them was planned anew each time (0.6 against 0.35 ms).
+    async with port.transaction():
+        held = await port.fetch(queries.hold_checkpoints, {**parameters, "checkpoint_ids": list(plan.bases)})
+        if dict(held) != plan.bases:
+            return False
+        return await _execute(port, queries, plan, put, noting, others, guard)
+
+
+def _query_of(
+    queries: Queries, plan: PutPlan, touch_thread: bool, replaces: bool, *, is_recorded: bool = False
+) -> NamedQuery:
+    """The variant of `put_checkpoint` that stores a plan; the one that also notes what is to be recorded, if told."""
+    name = "put_checkpoint_based" if len(plan.bases) == 1 else "put_checkpoint"
+    if plan.new_segments:
+        name += "_segment" if len(plan.new_segments) == 1 else "_segments"
+    if touch_thread:
+        name += "_touching"
+    elif replaces:
+        name += "_replacing"
+    return queries.all[f"{name}_recorded" if is_recorded else name]
+
+
+async def _execute(
+    port: Port,
+    queries: Queries,
+    plan: PutPlan,
+    put: Statement,
+    noting: Statement | None,
+    others: Sequence[Statement],
+    guard: Guard | None,
+) -> bool:
+    """Whether a put touched a row; with what guards it before, and others after it, in one transaction."""
+    plan.request.is_unaccompanied = False
+    if guard is None:
+        return await _execute_first(port, plan, (), put, noting, others)
+    address, parent = plan.request.address, plan.request.parent
+    try:
+        try:
+            return await _execute_first(port, plan, guard.before_put(queries, address, parent), put, noting, others)
+        except Exception as error:
+            if not guard.misses_thread(error):
+                raise
+        guard = guard.with_thread()
+        return await _execute_first(port, plan, guard.before_put(queries, address, parent), put, noting, others)
+    except Exception as error:
+        broken = guard.broken(error, address, parent.checkpoint_id if parent else None)
+        if broken is None:
+            raise
+        raise broken from error
+
+
+async def _execute_first(
+    port: Port,
+    plan: PutPlan,
+    guards: Sequence[Statement],
+    put: Statement,
+    noting: Statement | None,
+    others: Sequence[Statement],
+) -> bool:
+    """Whether a put touched a row; noting is its own statement's, guards come before and others after it.
+
+    What the database refuses for what it is is left out: no companion may fail a put. A guard may.
+    """
+    if noting is None and not others:
+        return await _execute_guarded(port, guards, put)
+    first = put if noting is None else noting
+    try:
+        if not others and len(plan.bases) <= 1:
+            return await _execute_guarded(port, guards, first)
+        return (await port.execute_together([*guards, first, *others]))[len(guards)] > 0
+    except Exception as error:
+        if not is_refusal(error) or is_guard(error):
+            raise
+        refused = error
+    # If it was the put itself that was refused, it is again, and nothing was left out.
+    is_stored = await _execute_guarded(port, guards, put)
+    _logger.error("%s is stored without what was to be recorded with it: %s", plan.request.address, refused)
+    plan.request.is_unaccompanied = True
+    return is_stored
+
+
+async def _execute_guarded(port: Port, guards: Sequence[Statement], first: Statement) -> bool:
+    if not guards:
+        return await port.execute(*first) > 0
+    return (await port.execute_together([*guards, first]))[-1] > 0
+
+
+async def _plan_from_database(
+    port: Port, queries: Queries, codec: ValueCodec, request: PutRequest, parent: Manifest | None = None
+) -> PutPlan:
+    """Plan a put from what the database knows of its parent, and of where inherited values are.
+
+    Raises:
+        StaleHeadError: If it rests on its parent, which is gone.
+    """
+    if parent is None and request.parent is not None:
+        found = await get_tuple(port, queries, codec, request.parent)
+        if found is None and request.rests_on_parent:
+            # Another run was faster, and a prune came after it. Stored, its DeltaChannels would be short.
+            address = request.address
+            await port.execute(queries.delete_orphan_writes, address._asdict())
+            parent_id = str(request.parent.checkpoint_id)
+            raise StaleHeadError(address.thread_id, address.checkpoint_ns, parent_id, None)
+        if found is not None and not request.states.is_current(found[0].state_version):
+            return _plan_from_older(codec, request, *found)
+        parent = _parent_of(codec, request, *found) if found is not None else None
+    key = {"thread_id": request.address.thread_id, "checkpoint_ns": request.address.checkpoint_ns}
+    # Values of another state version are not to be had as they are.
+    scanned = {**key, "state_version": request.states.current}
+    others: dict[str, Manifest] = {}
+    missing = find_missing(codec, request, parent)
+    cursor = TOP
+    while missing:
+        # A copy of a checkpoint inherits from its sibling; no parent leads there.
+        rows = await port.fetch(queries.scan_states, {**scanned, "cursor_id": cursor, "page_size": _SCAN_PAGE})
+        for checkpoint_id, manifest in states_to_manifests(rows, f"thread {request.address.thread_id!r}").items():
+            cursor = checkpoint_id
+            still_missing = [
+                channel
+                for channel in missing
+                if manifest.entry(channel, request.checkpoint["channel_versions"][channel]) is None
+            ]
+            if len(still_missing) < len(missing):
+                others[checkpoint_id] = manifest
+                missing = still_missing
+        if len(rows) < _SCAN_PAGE:
+            break
+    return plan_put(codec, request, parent, others)
+
+
+def _plan_from_older(
+    codec: ValueCodec, request: PutRequest, row: CheckpointRow, segments: Segments, writes: Any, sends: Sequence[Any]
+) -> PutPlan:
+    """Plan a put on a parent of an older state version: whole, for its values became others without new versions.
+
+    Only what lists share with the parent's element by element is not written again. What the checkpoint does not bring,
+    because its graph does not know the channel, or because it is a DeltaChannel's, it takes from the upcast parent.
+    """
+    loaded, manifest = load_tuple(codec, row, segments, (), sends)
+    upcast = request.states.upcast(loaded, row.state_version).checkpoint
+    checkpoint = request.checkpoint
+    inherited = {
+        channel: upcast["channel_values"][channel]
+        for channel, version in checkpoint["channel_versions"].items()
+        if channel not in request.new_versions
+        and channel in upcast["channel_values"]
+        and upcast["channel_versions"].get(channel) == version
+    }
+    request.checkpoint = {**checkpoint, "channel_values": {**inherited, **checkpoint["channel_values"]}}
+    # Without its versions nothing can be inherited from it as it is.
+    parent = Manifest({}, manifest.entries, row.revision)
+    return plan_put(codec, request, parent, {})
+
+
+def _parent_of(
+    codec: ValueCodec, request: PutRequest, row: CheckpointRow, segments: Segments, writes: Any, sends: Any
+) -> Manifest:
+    """The parent's manifest, with the fingerprints of lists that are about to change.
+
+    Reading a list costs a third of writing it, and what it shares with its next version need not be written again.
+    """
+    manifest = row.decode().manifest
+    manifest.revision = row.revision
+    for channel, entry in manifest.entries.items():
+        if isinstance(entry, Elements) and channel in request.new_versions:
+            try:
+                _, manifest.entries[channel] = load_value(codec, entry, segments, str(row.address))
+            except (CorruptStateError, UnsafeTypeError):
+                # Then the list is written in full; whoever reads the old one is told.
+                continue
+    return manifest
+
+
+async def get_tuple(
+    port: Port, queries: Queries, codec: ValueCodec, address: Address, known: Known | None = None
+) -> tuple[CheckpointRow, Segments, list[WritesRow], list[Any]] | None:
+    """Read one checkpoint, the latest if the address names none. One round trip, except for formats before 4.
+
+    Args:
+        port: The connection.
+        queries: The queries of the schema.
+        codec: Decodes what formats before 4 keep elsewhere.
+        address: The checkpoint.
+        known: What need not be fetched if it is the one that is expected, and as it was.
+
+    Returns:
+        What `load_tuple` needs; `None` if there is no such checkpoint.
+    """
+    query = queries.get_checkpoint if address.checkpoint_id else queries.get_latest_checkpoint
+    expected = _NOTHING_KNOWN if known is None else {"known_revision": known.revision, "missing_ids": known.missing}
+    rows = await port.fetch(query, {**address._asdict(), **expected})
+    head = None
+    segments = []
+    writes = []
+    for kind, a, b, c, n, data, ids, state_version in rows:
+        if kind == 1:
+            segments.append((n, data))
+        elif kind == 2:
+            writes.append(WritesRow(a, b, n, data))
+        elif kind == 4:
+            # A fork of an older checkpoint has to become the newest.
+            advance_ids_past(a)
+        else:
+            head = CheckpointRow(
+                Address(address.thread_id, address.checkpoint_ns, a), b, c, data, ids, n, state_version, kind == _CUT
+            )
+    if head is None:
+        return None
+    advance_ids_past(str(head.address.checkpoint_id))
+    sends: list[Any] = []
+    if head.parent_id and _is_old(head):
+        id = str(head.address.checkpoint_id)
+        sends = (await read_pending_sends(port, queries, codec, [head])).get(id, [])
+        if not (await read_values(port, queries, address.thread_id, address.checkpoint_ns, [id])).there:
+            # Pruned in between, and its parent's writes with it.
+            return await get_tuple(port, queries, codec, address)
+    contents = known.contents if known is not None and known.revision == head.revision else None
+    return head, Segments(segments, contents), writes, sends
+
+
+def _is_old(row: CheckpointRow) -> bool:
+    """Whether a checkpoint is of a format before 4. Of a damaged one nobody knows; whoever loads it is told."""
+    try:
+        return is_old_format(row.decode())
+    except CorruptStateError:
+        return False
+
+
+async def read_pending_sends(
+    port: Port, queries: Queries, codec: ValueCodec, rows: Sequence[CheckpointRow]
+) -> dict[str, list[Any]]:
+    """By checkpoint id, the sends that checkpoints of a format before 4 keep among their parents' writes."""
+    old: dict[tuple[str, str], list[CheckpointRow]] = defaultdict(list)
+    for row in rows:
+        if row.parent_id and row.state is not None and _is_old(row):
+            old[row.address.thread_id, row.address.checkpoint_ns].append(row)
+    sends = {}
+    for (thread_id, namespace), children in old.items():
+        found = await read_writes(port, queries, thread_id, namespace, [str(row.parent_id) for row in children])
+        for row in children:
+            where = f"the parent of {row.address}"
+            values = [
+                codec.loads(type_, data, where)
+                for _, _, (_, channel, type_, data) in flatten_writes(found.get(str(row.parent_id), []), where)
+                if channel == TASKS
+            ]
+            if values:
+                sends[str(row.address.checkpoint_id)] = values
+    return sends
+
+
+class Values(NamedTuple):
+    """What some checkpoints of a namespace refer to, and what was written after them.
+
+    Attributes:
+        there: Those of the checkpoints that were there when the rest was read; of others some of it may be missing.
+        segments: The segments.
+        writes: Pending writes by checkpoint.
+    """
+
+    there: set[str]
+    segments: Segments
+    writes: dict[str, list[WritesRow]]
+
+
+async def read_values(
+    port: Port,
+    queries: Queries,
+    thread_id: str,
+    namespace: str,
+    checkpoint_ids: Sequence[str],
+    segment_ids: Sequence[int] = (),
+) -> Values:
+    """Read some segments and the pending writes of some checkpoints. One round trip, one snapshot.
+
+    A prune may have come since the checkpoints' rows were read: then they are not `there`.
+    """
+    key = {"thread_id": thread_id, "checkpoint_ns": namespace}
+    listed = {"checkpoint_ids": list(checkpoint_ids), "segment_ids": list(segment_ids)}
+    there: set[str] = set()
+    segments = []
+    writes: dict[str, list[WritesRow]] = defaultdict(list)
+    for kind, a, b, c, n, data in await port.fetch(queries.get_values, {**key, **listed}):
+        if kind == 0:
+            there.add(a)
+        elif kind == 1:
+            segments.append((n, data))
+        else:
+            writes[a].append(WritesRow(b, c, n, data))
+    return Values(there, Segments(segments), writes)
+
+
+async def read_writes(
+    port: Port, queries: Queries, thread_id: str, namespace: str, checkpoint_ids: Sequence[str]
+) -> dict[str, list[WritesRow]]:
+    """What was written after some checkpoints of a namespace, by checkpoint. One round trip."""
+    rows = await port.fetch(
+        queries.get_writes,
+        {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_ids": list(checkpoint_ids)},
+    )
+    found: dict[str, list[WritesRow]] = defaultdict(list)
+    for checkpoint_id, task_id, task_path, idx, data in rows:
+        found[checkpoint_id].append(WritesRow(task_id, task_path, idx, data))
+    return found

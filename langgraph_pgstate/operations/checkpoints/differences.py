@@ -1,0 +1,291 @@
+"""Differences: how the states of two checkpoints compare, of one thread or of two."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pickle
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any, Final, NamedTuple
+
+from langchain_core.messages import BaseMessage, RemoveMessage
+from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from pydantic import BaseModel
+
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.errors import NotFoundError
+from langgraph_pgstate.operations.checkpoints.addresses import Address
+from langgraph_pgstate.operations.checkpoints.checkpoints import get_tuple
+from langgraph_pgstate.operations.checkpoints.history import get_delta_channel_history
+from langgraph_pgstate.operations.checkpoints.reading import load_tuple
+from langgraph_pgstate.operations.checkpoints.versions import UNVERSIONED, StateVersions
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.types.branches import ChannelDifference, Difference, MessageChange, ValueChange
+
+# Where LangGraph keeps what to run next, the input on its way, and what is asked and answered.
+_SCHEDULE_PREFIXES: Final = ("branch:", "join:", "start:", "__pregel_")
+_SCHEDULE: Final = frozenset(
+    {"__start__", "__input__", "__interrupt__", "__resume__", "__error__", "__scheduled__", "__no_writes__"}
+)
+# What is nested deeper is compared whole.
+_MAX_DEPTH: Final = 50
+_MISSING: Final = object()
+
+
+class States(NamedTuple):
+    """What is to be compared: of each checkpoint its config, and its channels' values."""
+
+    first: Mapping[str, Any]
+    second: Mapping[str, Any]
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+
+
+async def read_states(
+    port: Port,
+    queries: Queries,
+    codec: ValueCodec,
+    first: Address,
+    second: Address,
+    versions: StateVersions | None = None,
+) -> States:
+    """The states of two checkpoints; of the latest, where none is named. Two round trips, more with DeltaChannels.
+
+    Args:
+        port: The connection.
+        queries: The queries of the schema.
+        codec: Decodes the states.
+        first: One checkpoint.
+        second: The other.
+        versions: Brings both up to the newest version of the state; without them they are compared as they are stored.
+
+    Raises:
+        NotFoundError: If one of them does not exist.
+        UnsafeTypeError: If one holds a type that may not be built.
+        CorruptStateError: If one is damaged.
+        StateVersionError: If one is of a version that `versions` do not know.
+        UpcastError: If an upcaster fails on one.
+    """
+    first_config, before = await _read_state(port, queries, codec, first, versions)
+    second_config, after = await _read_state(port, queries, codec, second, versions)
+    return States(first_config, second_config, before, after)
+
+
+async def _read_state(
+    port: Port, queries: Queries, codec: ValueCodec, address: Address, versions: StateVersions | None
+) -> tuple[Mapping[str, Any], dict[str, Any]]:
+    found = await get_tuple(port, queries, codec, address)
+    if found is None:
+        raise NotFoundError(f"there is no {address}" if address.checkpoint_id else f"there is no {address.thread_id!r}")
+    loaded = load_tuple(codec, *found)[0]
+    if versions is not None:
+        loaded = versions.upcast(loaded, found[0].state_version)
+    values = {name: _unwrapped(value) for name, value in loaded.checkpoint["channel_values"].items()}
+    if deltas := _delta_channels(loaded):
+        # Of such a channel a checkpoint holds nothing but what its ancestors received.
+        history = await get_delta_channel_history(
+            port, queries, codec, found[0].address, deltas, versions or UNVERSIONED
+        )
+        for name, received in history.items():
+            values[name] = _rebuilt(_unwrapped(received.get("seed")), [value for _, _, value in received["writes"]])
+    return loaded.config, values
+
+
+def _delta_channels(loaded: CheckpointTuple) -> list[str]:
+    counters = loaded.metadata.get("counters_since_delta_snapshot") or {}
+    return [name for name in counters if name not in loaded.checkpoint["channel_values"]]
+
+
+def _unwrapped(value: Any) -> Any:
+    """What a snapshot of a DeltaChannel holds; any other value as it is."""
+    return value.value if type(value).__name__ == "_DeltaSnapshot" else value
+
+
+def _rebuilt(seed: Any, writes: Sequence[Any]) -> Any:
+    """A DeltaChannel's value, as far as it can be told without its reducer: messages by their ids, others in a row."""
+    items = [*seed] if isinstance(seed, list | tuple) else [] if seed is None else [seed]
+    for write in writes:
+        items += write if isinstance(write, list | tuple) else [write]
+    if not items or not _may_be_messages(items):
+        return items
+    known: dict[Any, BaseMessage] = {}
+    for item in items:
+        if item.id == REMOVE_ALL_MESSAGES:
+            known.clear()
+        elif isinstance(item, RemoveMessage):
+            known.pop(item.id, None)
+        else:
+            known[item.id or object()] = item
+    return [*known.values()]
+
+
+def compare(states: States) -> Difference:
+    """How two states differ, channel by channel. Pure; reads every value of both."""
+    before = {name: value for name, value in states.before.items() if not _is_schedule(name)}
+    after = {name: value for name, value in states.after.items() if not _is_schedule(name)}
+    found = []
+    for name in sorted(before.keys() | after.keys()):
+        if (difference := _compare_channel(name, before.get(name, _MISSING), after.get(name, _MISSING))) is not None:
+            found.append(difference)
+    return Difference(states.first, states.second, tuple(found))
+
+
+def _is_schedule(channel: str) -> bool:
+    return channel in _SCHEDULE or channel.startswith(_SCHEDULE_PREFIXES)
+
+
+def _compare_channel(name: str, before: Any, after: Any) -> ChannelDifference | None:
+    messages: tuple[MessageChange, ...] = ()
+    values: tuple[ValueChange, ...] = ()
+    if before is _MISSING or after is _MISSING:
+        change, value = ("added", after) if before is _MISSING else ("removed", before)
+        given = [] if before is _MISSING else before, [] if after is _MISSING else after
+        if _is_messages(value):
+            messages = tuple(_compare_messages(*given))
+        missing = {
+            "before" if before is _MISSING else "after": None,
+            "after" if before is _MISSING else "before": value,
+        }
+        if not messages:
+            values = (ValueChange(change, (), **missing),)
+        return ChannelDifference(name, change, **missing, messages=messages, values=values)
+    if _may_be_messages(before) and _may_be_messages(after) and (before or after):
+        messages = tuple(_compare_messages(before, after))
+        values = () if messages else tuple(_compare_order(before, after))
+    else:
+        values = tuple(_compare_values(before, after, (), 0))
+    return ChannelDifference(name, "changed", before, after, messages, values) if messages or values else None
+
+
+def _is_messages(value: Any) -> bool:
+    return bool(value) and _may_be_messages(value)
+
+
+def _may_be_messages(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, BaseMessage) for item in value)
+
+
+def _compare_messages(before: Sequence[BaseMessage], after: Sequence[BaseMessage]) -> Iterator[MessageChange]:
+    """Messages are told apart by their ids; those without one, or with one that comes twice, by what they say."""
+    old, new = _keyed(before), _keyed(after)
+    for key, (place, message) in old.items():
+        if key not in new:
+            yield MessageChange("removed", message.id, place, message, None)
+    for key, (place, message) in new.items():
+        if key not in old:
+            yield MessageChange("added", message.id, place, None, message)
+        elif any(_compare_values(old[key][1], message, (), 0)):
+            yield MessageChange("edited", message.id, place, old[key][1], message)
+
+
+def _keyed(messages: Sequence[BaseMessage]) -> dict[Any, tuple[int, BaseMessage]]:
+    found: dict[Any, tuple[int, BaseMessage]] = {}
+    for place, message in enumerate(messages):
+        key: Any = message.id if message.id is not None else (message.type, repr(message.content))
+        number = 0
+        while (key, number) in found:
+            number += 1
+        found[key, number] = (place, message)
+    return found
+
+
+def _compare_order(before: Sequence[Any], after: Sequence[Any]) -> Iterator[ValueChange]:
+    ids = [message.id for message in before], [message.id for message in after]
+    if ids[0] != ids[1]:
+        yield ValueChange("changed", (), *ids)
+
+
+def _compare_values(before: Any, after: Any, path: tuple[Any, ...], depth: int) -> Iterator[ValueChange]:
+    """Where two values differ, as deep as both are of one shape."""
+    if before is after:
+        return
+    parts = (_parts(before), _parts(after)) if type(before) is type(after) and depth < _MAX_DEPTH else (None, None)
+    if isinstance(parts[0], Mapping) and isinstance(parts[1], Mapping):
+        yield from _compare_mappings(parts[0], parts[1], path, depth)
+    elif isinstance(parts[0], list) and isinstance(parts[1], list):
+        yield from _compare_lists(parts[0], parts[1], path, depth)
+    elif isinstance(before, Set) and isinstance(after, Set):
+        for item in sorted(before - after, key=repr):
+            yield ValueChange("removed", (*path, item), item, None)
+        for item in sorted(after - before, key=repr):
+            yield ValueChange("added", (*path, item), None, item)
+    elif not _is_same(before, after):
+        yield ValueChange("changed", path, before, after)
+
+
+def _parts(value: Any) -> Mapping[Any, Any] | list[Any] | None:
+    """A value as a mapping or a list of its parts; `None` if it has none."""
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, list | tuple):
+        return [*value]
+    if isinstance(value, BaseModel):
+        return {**value.__dict__, **(value.__pydantic_extra__ or {})}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
+    return None
+
+
+def _compare_mappings(
+    before: Mapping[Any, Any], after: Mapping[Any, Any], path: tuple[Any, ...], depth: int
+) -> Iterator[ValueChange]:
+    for key, value in before.items():
+        if key not in after:
+            yield ValueChange("removed", (*path, key), value, None)
+    for key, value in after.items():
+        if key not in before:
+            yield ValueChange("added", (*path, key), None, value)
+        else:
+            yield from _compare_values(before[key], value, (*path, key), depth + 1)
+
+
+def _compare_lists(
+    before: Sequence[Any], after: Sequence[Any], path: tuple[Any, ...], depth: int
+) -> Iterator[ValueChange]:
+    """What both begin and end with is the same; between, items are compared place by place."""
+    shorter = min(len(before), len(after))
+    start = 0
+    while start < shorter and _is_equal(before[start], after[start], depth + 1):
+        start += 1
+    end = 0
+    while end < shorter - start and _is_equal(before[-1 - end], after[-1 - end], depth + 1):
+        end += 1
+    old, new = before[start : len(before) - end], after[start : len(after) - end]
+    for place, (one, other) in enumerate(zip(old, new, strict=False), start):
+        yield from _compare_values(one, other, (*path, place), depth + 1)
+    for place in range(start + len(new), start + len(old)):
+        yield ValueChange("removed", (*path, place), before[place], None)
+    for place in range(start + len(old), start + len(new)):
+        yield ValueChange("added", (*path, place), None, after[place])
+
+
+def _is_equal(before: Any, after: Any, depth: int) -> bool:
+    """Whether `_compare_values` would find nothing; looks at each part once."""
+    if before is after:
+        return True
+    if type(before) is not type(after):
+        return False
+    parts = (_parts(before), _parts(after)) if depth < _MAX_DEPTH else (None, None)
+    if isinstance(parts[0], Mapping) and isinstance(parts[1], Mapping):
+        one, other = parts[0], parts[1]
+        return one.keys() == other.keys() and all(_is_equal(one[key], other[key], depth + 1) for key in one)
+    if isinstance(parts[0], list) and isinstance(parts[1], list):
+        pairs = zip(parts[0], parts[1], strict=False)
+        return len(parts[0]) == len(parts[1]) and all(_is_equal(*pair, depth + 1) for pair in pairs)
+    return _is_same(before, after)
+
+
+def _is_same(before: Any, after: Any) -> bool:
+    """Whether two values without parts are the same: of one type, and equal or both no number at all."""
+    if type(before) is not type(after):
+        return False
+    try:
+        equal = before == after
+        if type(equal) is bool:
+            return equal or (isinstance(before, float) and math.isnan(before) and math.isnan(after))
+        # Arrays and the like do not compare to one truth.
+        return pickle.dumps(before) == pickle.dumps(after)
+    except Exception:
+        return repr(before) == repr(after)

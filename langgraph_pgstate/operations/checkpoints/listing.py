@@ -1,0 +1,239 @@
+"""Lists of checkpoints, page by page."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from langgraph.checkpoint.base import CheckpointTuple
+
+from langgraph_pgstate.codec.metadata import filter_json
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.errors import ArgumentTypeError, CorruptStateError
+from langgraph_pgstate.langgraph_compat import advance_ids_past
+from langgraph_pgstate.operations.checkpoints.addresses import (
+    Address,
+    before_id,
+    configurable_of,
+    identifier,
+    thread_id_of,
+)
+from langgraph_pgstate.operations.checkpoints.checkpoints import TOP, read_pending_sends, read_values
+from langgraph_pgstate.operations.checkpoints.reading import (
+    CheckpointRow,
+    Segments,
+    WritesRow,
+    load_bare_tuple,
+    load_tuple,
+)
+from langgraph_pgstate.operations.checkpoints.versions import UNVERSIONED, StateVersions
+from langgraph_pgstate.sql import NamedQuery, Queries
+from langgraph_pgstate.types import Row, Rows
+
+# `list_everywhere` says this number, too.
+_PAGE: Final = 50
+_READ_ATTEMPTS: Final = 3
+_RUN_ID_BYTES: Final = 512
+_INT4_MAX: Final = 2**31 - 1
+
+_logger = logging.getLogger("langgraph_pgstate")
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A listing to be read page by page.
+
+    Attributes:
+        query: Name of the query.
+        parameters: Its parameters, but for cursor and page size.
+        limit: Rows still wanted; `None` for all.
+        with_state: Whether the state is read.
+        cursor: `(checkpoint_id, thread_id, checkpoint_ns)` of the last row read.
+    """
+
+    query: str
+    parameters: Mapping[str, Any]
+    limit: int | None
+    with_state: bool
+    cursor: tuple[str, str, str] = (TOP, TOP, TOP)
+
+
+def request_list(
+    config: Mapping[str, Any] | None,
+    filter: Mapping[str, Any] | None,
+    before: Mapping[str, Any] | None,
+    limit: int | None,
+    metadata_only: bool,
+) -> Listing | None:
+    """Check a listing's arguments; `None` if nothing can match.
+
+    Raises:
+        ConfigurationError: If an argument cannot be searched for.
+    """
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
+        raise ArgumentTypeError(f"limit must be an integer, not {type(limit).__name__}")
+    if limit is not None and limit <= 0:
+        return None
+    if filter is not None and not isinstance(filter, Mapping):
+        raise ArgumentTypeError(f"filter must be a dict of metadata keys and values, not {type(filter).__name__}")
+    parameters: dict[str, Any] = {
+        **_typed_filter(filter or {}),
+        "before_id": before_id(before),
+        "with_state": not metadata_only,
+    }
+    if config is None or not configurable_of(config):
+        name = "list_of_run" if parameters["run_id"] is not None else "list_everywhere"
+        return Listing(name, parameters, limit, not metadata_only)
+    configurable = configurable_of(config)
+    checkpoint_id = configurable.get("checkpoint_id")
+    parameters["thread_id"] = thread_id_of(configurable.get("thread_id"))
+    parameters["checkpoint_id"] = identifier("checkpoint_id", checkpoint_id) if checkpoint_id else None
+    namespace = configurable.get("checkpoint_ns")
+    if namespace is None:
+        return Listing("list_in_thread", parameters, limit, not metadata_only)
+    parameters["checkpoint_ns"] = identifier("checkpoint_ns", namespace)
+    return Listing("list_in_namespace", parameters, limit, not metadata_only)
+
+
+def _typed_filter(filter: Mapping[str, Any]) -> dict[str, Any]:
+    """A metadata filter, split over the typed columns and the rest."""
+    columns: dict[str, Any] = {"source": None, "step": None, "run_id": None}
+    rest = {}
+    for key, value in filter.items():
+        if key == "step" and type(value) is int and abs(value) <= _INT4_MAX:
+            columns[key] = value
+        elif key in ("source", "run_id") and type(value) is str and "\0" not in value and value.isascii():
+            if len(value) <= _RUN_ID_BYTES:
+                columns[key] = value
+            else:
+                rest[key] = value
+        else:
+            rest[key] = value
+    return {**columns, "metadata": filter_json(rest) if rest else None}
+
+
+@dataclass(slots=True)
+class Page:
+    """One page of a listing, read but not decoded.
+
+    Attributes:
+        rows: The checkpoints.
+        created_at: Their times.
+        following: The listing of what comes after; `None` when this was all.
+        segments: Segments by thread and namespace; `None` when only metadata was read.
+        writes: Pending writes by thread, namespace and checkpoint.
+        sends: Pending sends of old formats, by checkpoint.
+    """
+
+    rows: list[CheckpointRow]
+    created_at: list[Any]
+    following: Listing | None
+    segments: dict[tuple[str, str], Segments] | None = None
+    writes: dict[tuple[str, str], dict[str, list[WritesRow]]] = field(default_factory=dict)
+    sends: dict[str, list[Any]] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Stored bytes of its segments."""
+        return sum(segments.size for segments in (self.segments or {}).values())
+
+    def leave_out(self, gone: Collection[Address]) -> None:
+        """Leave out some of the checkpoints."""
+        kept = [(row, at) for row, at in zip(self.rows, self.created_at, strict=True) if row.address not in gone]
+        self.rows, self.created_at = [row for row, _ in kept], [at for _, at in kept]
+
+    def load(
+        self, codec: ValueCodec, states: StateVersions = UNVERSIONED, *, without_damaged: bool = False
+    ) -> list[CheckpointTuple]:
+        """The page as LangGraph wants it, in the current version of the state.
+
+        Args:
+            codec: Decodes the values.
+            states: The versions of the state.
+            without_damaged: Leave out, and log, what cannot be read.
+        """
+        if self.segments is None:
+            return [load_bare_tuple(codec, row, at) for row, at in zip(self.rows, self.created_at, strict=True)]
+        loaded = []
+        for row in self.rows:
+            thread_id, namespace, id = row.address
+            writes = self.writes[thread_id, namespace].get(str(id), [])
+            try:
+                item, _ = load_tuple(codec, row, self.segments[thread_id, namespace], writes, self.sends.get(str(id)))
+            except CorruptStateError as error:
+                if not without_damaged:
+                    raise
+                _logger.error("%s; it is left out of the list", error)
+                continue
+            loaded.append(states.upcast(item, row.state_version))
+        return loaded
+
+
+async def list_page(port: Port, queries: Queries, codec: ValueCodec, listing: Listing) -> Page:
+    """Read one page of a listing. A checkpoint that was pruned or deleted meanwhile is not on it.
+
+    Round trips: one, and one for each namespace on the page unless only metadata is read; one more for the first page
+    of what came before some checkpoint of a namespace.
+    """
+    parameters = listing.parameters
+    if parameters["before_id"] is not None and "checkpoint_ns" in parameters and listing.cursor[0] == TOP:
+        # LangGraph replays a subgraph from what it finds so; what it makes of it has to become the newest.
+        for row in await port.fetch(queries.get_newest, parameters):
+            advance_ids_past(row[0])
+    page_size = _PAGE if listing.limit is None else min(_PAGE, listing.limit)
+    cursor_id, cursor_thread, cursor_ns = listing.cursor
+    query: NamedQuery = getattr(queries, listing.query)
+    cursor = {"cursor_id": cursor_id, "cursor_thread": cursor_thread, "cursor_ns": cursor_ns}
+    for _ in range(_READ_ATTEMPTS):
+        found = await port.fetch(query, {**listing.parameters, **cursor, "page_size": page_size})
+        for row in found:
+            advance_ids_past(row[2])
+        page = Page(
+            [_checkpoint_row(row) for row in found],
+            [row[5] for row in found],
+            _following(listing, found, page_size),
+        )
+        if not listing.with_state:
+            return page
+        gone = await _read_values(port, queries, codec, page)
+        if not gone:
+            return page
+    page.leave_out(gone)
+    return page
+
+
+def _checkpoint_row(row: Row) -> CheckpointRow:
+    thread_id, namespace, id, parent_id, metadata, _, state, segment_ids, state_version, present_parent_id = row
+    is_cut = parent_id != present_parent_id
+    address = Address(thread_id, namespace, id)
+    return CheckpointRow(address, parent_id, metadata, state, segment_ids, 0, state_version, is_cut)
+
+
+def _following(listing: Listing, found: Rows, page_size: int) -> Listing | None:
+    remaining = None if listing.limit is None else listing.limit - len(found)
+    if len(found) < page_size or remaining == 0:
+        return None
+    thread_id, namespace, checkpoint_id = found[-1][:3]
+    return replace(listing, limit=remaining, cursor=(checkpoint_id, thread_id, namespace))
+
+
+async def _read_values(port: Port, queries: Queries, codec: ValueCodec, page: Page) -> set[Address]:
+    """Read what the rows of a page refer to; those that are gone by now, as when a prune came between."""
+    # First: where the checkpoints are still there afterwards, their parents' writes were, too.
+    page.sends = await read_pending_sends(port, queries, codec, page.rows)
+    page.segments = {}
+    gone: set[Address] = set()
+    by_namespace: dict[tuple[str, str], list[CheckpointRow]] = defaultdict(list)
+    for row in page.rows:
+        by_namespace[row.address[:2]].append(row)
+    for (thread_id, namespace), rows in by_namespace.items():
+        ids = [str(row.address.checkpoint_id) for row in rows]
+        segment_ids = sorted({id for row in rows for id in row.segment_ids})
+        found = await read_values(port, queries, thread_id, namespace, ids, segment_ids)
+        page.segments[thread_id, namespace], page.writes[thread_id, namespace] = found.segments, found.writes
+        gone.update(row.address for row in rows if row.address.checkpoint_id not in found.there)
+    return gone

@@ -1,0 +1,320 @@
+"""Planning a put: which of a checkpoint's values are inherited, which are written, and how. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from langgraph_pgstate.codec import frames
+from langgraph_pgstate.codec.ids import new_segment_id
+from langgraph_pgstate.codec.lists import SEGMENT_BYTES, Fresh, Run, arrange
+from langgraph_pgstate.codec.states import (
+    NOTHING,
+    Elements,
+    Entry,
+    Inline,
+    Manifest,
+    Scalar,
+    Slice,
+    encode_state,
+    unknown_keys,
+)
+from langgraph_pgstate.codec.values import NO_MARKS, PLAIN_MARK, ValueCodec, array_header
+from langgraph_pgstate.operations.checkpoints.addresses import identifier
+from langgraph_pgstate.operations.checkpoints.requests import PutRequest, end_to_end
+from langgraph_pgstate.operations.record.journal_entry import Note
+
+# A reference to a segment costs about this much in the row; a smaller value may as well stand there itself.
+_INLINE_BYTES: Final = 96
+# A value that is new may stand in the row up to this size: the next superstep may replace it, and then one row was
+# written instead of two. The first checkpoint that inherits it moves it to a segment.
+_NEW_INLINE_BYTES: Final = 2 * 1024
+# Values below this share one segment per put; a larger one has its own, so that a prune can free it alone.
+_SHARED_BYTES: Final = 4 * 1024
+_NUMBERS: Final = frozenset({int, float, bool, type(None)})
+# Drawn ones are never negative: a row cannot have this one.
+_NO_REVISION: Final = -1
+_TO_STORE: Final = Scalar(None)
+
+
+@dataclass(slots=True)
+class PutPlan:
+    """What a put sends to the database.
+
+    Attributes:
+        request: The put.
+        manifest: Where the values will be.
+        new_segments: Frames to write, by id.
+        bases: Revisions of the checkpoints that values are inherited from, by id; they must still be there, unchanged.
+        parent: The parent's manifest, if it was known.
+        contents: What is in the new segments, by id.
+        is_complete: Whether everything inherited was found; if not, nothing is planned and the database must be asked.
+        tried: Whether the plan was sent already; its ids may then be taken.
+        note: What companions want noted with the checkpoint; begun anew each time it is sent.
+    """
+
+    request: PutRequest
+    manifest: Manifest
+    new_segments: dict[int, bytes]
+    bases: dict[str, int]
+    parent: Manifest | None = None
+    contents: dict[int, bytes] = field(default_factory=dict)
+    is_complete: bool = True
+    tried: bool = False
+    note: Note | None = None
+
+    def with_new_ids(self) -> PutPlan:
+        """The same plan with other ids for its new segments."""
+        taken = self.manifest.positions()
+        ids: dict[int, int] = {}
+        for old in self.new_segments:
+            ids[old] = new_segment_id(taken, ids.values())
+        entries = {channel: _renumber(entry, ids) for channel, entry in self.manifest.entries.items()}
+        return replace(
+            self,
+            manifest=Manifest(self.manifest.versions, entries),
+            new_segments={ids[old]: frame for old, frame in self.new_segments.items()},
+            contents={ids[old]: content for old, content in self.contents.items()},
+        )
+
+    def parameters(self, codec: ValueCodec, touch_thread: bool) -> dict[str, Any]:
+        """Parameters of the variant of `put_checkpoint` that stores the plan."""
+        request = self.request
+        checkpoint = request.checkpoint
+        thread_id, checkpoint_ns, checkpoint_id = request.address
+        manifest = self.manifest
+        unknown = unknown_keys(checkpoint)
+        extra = {key: codec.dumps(key, checkpoint[key]) for key in unknown} if unknown else {}
+        parameters = {
+            "thread_id": thread_id,
+            "checkpoint_ns": checkpoint_ns,
+            "checkpoint_id": checkpoint_id,
+            "parent_checkpoint_id": request.parent.checkpoint_id if request.parent else None,
+            "revision": manifest.revision,
+            "segment_ids": manifest.segment_ids(),
+            "metadata": request.metadata,
+            "state": encode_state(checkpoint, manifest, extra, request.exact_metadata),
+            "state_version": request.states.version,
+            **(request.columns if touch_thread else request.columns_without_owner),
+        }
+        if len(self.bases) == 1:
+            ((parameters["base_id"], parameters["base_revision"]),) = self.bases.items()
+        if len(self.new_segments) == 1:
+            ((parameters["new_id"], parameters["new_data"]),) = self.new_segments.items()
+        elif self.new_segments:
+            parameters |= self.segment_parameters()
+        return parameters
+
+    def segment_parameters(self) -> dict[str, Any]:
+        """Parameters that hand over any number of new segments, or none."""
+        data = list(self.new_segments.values())
+        return {"new_ids": list(self.new_segments), **end_to_end(data, "new_data", "new_starts", "new_lengths")}
+
+
+def plan_put(
+    codec: ValueCodec, request: PutRequest, parent: Manifest | None, others: Mapping[str, Manifest] | None = None
+) -> PutPlan:
+    """Decide how each value of a checkpoint is stored.
+
+    Args:
+        codec: Encodes the values.
+        request: The put.
+        parent: The parent's manifest, if it is known.
+        others: Manifests of further checkpoints of the namespace in which inherited values were found, by id. When
+            given, the database was asked: a value that is found nowhere is taken from the checkpoint itself.
+
+    Returns:
+        The plan; an incomplete one if the parent, or the home of an inherited value, is not known.
+
+    Raises:
+        SerializationError: If a value cannot be stored.
+    """
+    values = request.checkpoint["channel_values"]
+    # The plan's manifest outlives the put; the caller's dict may change.
+    versions = dict(request.checkpoint["channel_versions"])
+    entries: dict[str, Entry] = {}
+    bases: dict[str, int] = {}
+    brought: list[str] = []
+    parent_id = request.parent.checkpoint_id if request.parent else None
+    if others is None and parent_id and parent is None:
+        return PutPlan(request, Manifest(versions, {}), {}, {}, is_complete=False)
+    if parent_id and parent and request.rests_on_parent:
+        _rest_on(bases, parent_id, parent.revision)
+    homes = [(parent_id, parent)] if parent_id and parent else []
+    if others:
+        homes += others.items()
+    writer = _SegmentWriter(codec, parent.positions() if parent else ())
+    for channel, version in versions.items():
+        value = values.get(channel, NOTHING)
+        if type(value) is not list and codec.is_inline(value):
+            entries[channel] = Scalar(value)
+            continue
+        if channel not in request.new_versions:
+            found = _find(channel, version, homes)
+            if found is not None:
+                entry, home, revision = found
+                if isinstance(entry, Entry):
+                    entries[channel] = writer.settle(channel, entry) if type(entry) is Inline else entry
+                    _rest_on(bases, home, revision)
+                continue
+            if others is None:
+                return PutPlan(request, Manifest(versions, {}), {}, {}, parent, is_complete=False)
+        if value is not NOTHING:
+            # Stored below, in this place: nothing is encoded for a plan that turns out to be incomplete.
+            entries[channel] = _TO_STORE
+            brought.append(channel)
+    for channel in brought:
+        base = parent.entries.get(channel) if parent is not None else None
+        entries[channel], builds_on_base = writer.store(channel, values[channel], base)
+        if builds_on_base and parent is not None and parent_id:
+            _rest_on(bases, parent_id, parent.revision)
+    for channel, value in values.items():
+        # A scalar without a version is kept, as LangGraph's own PostgreSQL saver keeps it.
+        if channel not in versions and codec.is_inline(value):
+            entries[identifier("channel name", channel)] = Scalar(value)
+    writer.finish(entries)
+    return PutPlan(request, Manifest(versions, entries), writer.segments, bases, parent, writer.contents)
+
+
+def find_missing(codec: ValueCodec, request: PutRequest, parent: Manifest | None) -> list[str]:
+    """Channels whose values a put inherits, but not from its parent."""
+    values = request.checkpoint["channel_values"]
+    return [
+        channel
+        for channel, version in request.checkpoint["channel_versions"].items()
+        if channel not in request.new_versions
+        and not codec.is_inline(values.get(channel, NOTHING))
+        and (parent is None or parent.entry(channel, version) is None)
+    ]
+
+
+def _rest_on(bases: dict[str, int], checkpoint_id: str, revision: int) -> None:
+    """Note what a plan rests on. Of two revisions of one checkpoint one is gone: then the put is to be refused."""
+    if bases.setdefault(checkpoint_id, revision) != revision:
+        bases[checkpoint_id] = _NO_REVISION
+
+
+def _find(channel: str, version: Any, homes: Sequence[tuple[str, Manifest]]) -> tuple[Entry | object, str, int] | None:
+    """A channel's entry at a version, with id and revision of the checkpoint that has it."""
+    for home, manifest in homes:
+        entry = manifest.entry(channel, version)
+        if entry is not None:
+            return entry, home, manifest.revision
+    return None
+
+
+class _SegmentWriter:
+    """Collects the segments of one put.
+
+    Args:
+        codec: Encodes values.
+        taken: Ids of segments that the put is likely to inherit: its new ones have others.
+    """
+
+    def __init__(self, codec: ValueCodec, taken: Collection[int]) -> None:
+        self._codec = codec
+        self._taken = taken
+        self.segments: dict[int, bytes] = {}
+        self.contents: dict[int, bytes] = {}
+        self._shared: list[tuple[str, str, bytes]] = []
+        self._inline_budget = _NEW_INLINE_BYTES
+
+    def store(self, channel: str, value: Any, base: Entry | None) -> tuple[Entry, bool]:
+        """The entry for a value to be written, and whether it refers to segments of the base."""
+        # A fingerprint takes 16 bytes; a list of numbers is smaller whole.
+        if self._codec.is_native and type(value) is list and value and type(value[0]) not in _NUMBERS:
+            stored = self._store_list(channel, value, base if isinstance(base, Elements) else None)
+            if stored is not None:
+                return stored
+        type_, data = self._codec.dumps(channel, value)
+        if len(data) <= _INLINE_BYTES:
+            return Inline(type_, data), False
+        if len(data) <= self._inline_budget:
+            self._inline_budget -= len(data)
+            return Inline(type_, data), False
+        if len(data) < _SHARED_BYTES:
+            return self._share(channel, type_, data), False
+        if len(data) <= frames.MAX_WITH_DICTIONARY:
+            return Slice(type_, self._add(data), 0, len(data)), False
+        frame, look = frames.pack_large(data, base.look if isinstance(base, Slice) else None)
+        return Slice(type_, self._add(data, frame), 0, len(data), look), False
+
+    def settle(self, channel: str, entry: Inline) -> Entry:
+        """The entry for an inherited value that stood in its checkpoint's row."""
+        return entry if len(entry.data) <= _INLINE_BYTES else self._share(channel, entry.type, entry.data)
+
+    def _share(self, channel: str, type_: str, data: bytes) -> Slice:
+        self._shared.append((channel, type_, data))
+        # Replaced in `finish`, when the shared segment is complete.
+        return Slice(type_, 0, 0, len(data))
+
+    def finish(self, entries: dict[str, Entry]) -> None:
+        """Write the shared segment and settle the entries that wait for it."""
+        if not self._shared:
+            return
+        segment_id = self._add(b"".join(data for _, _, data in self._shared))
+        offset = 0
+        for channel, type_, data in self._shared:
+            entries[channel] = Slice(type_, segment_id, offset, len(data))
+            offset += len(data)
+
+    def _store_list(self, channel: str, value: list[Any], base: Elements | None) -> tuple[Entry, bool] | None:
+        """A list as runs and fresh segments; `None` if its elements cannot be told apart."""
+        codec = self._codec
+        try:
+            marks = codec.marks(channel, value, base.marks if base and base.marks else NO_MARKS)
+        except TypeError:
+            # An element that only the serializer's fallback can store: the whole value goes that way, or is refused.
+            return None
+        old_runs = base.runs if base else ()
+        kept, rest = arrange(old_runs, base.marks.digests if base and base.marks else None, marks.digests)
+        if not kept and not any(isinstance(piece, Run) for piece in rest):
+            encoded = codec.encode_elements(channel, value)
+            if len(encoded) < _INLINE_BYTES:
+                return Inline("msgpack", array_header(len(value)) + encoded), False
+        runs = [*old_runs[:kept]]
+        inherits = kept > 0
+        for piece in rest:
+            if isinstance(piece, Fresh):
+                runs += self._store_elements(channel, value[piece.start : piece.stop])
+            else:
+                runs.append(piece)
+                inherits = True
+        return Elements(tuple(runs), marks), inherits
+
+    def _store_elements(self, channel: str, elements: Sequence[Any]) -> list[Run]:
+        runs = []
+        parts: list[bytes] = []
+        size = 0
+        are_plain = True
+        for element in elements:
+            if size >= SEGMENT_BYTES:
+                runs.append(self._add_elements(parts, size, are_plain))
+                parts, size, are_plain = [], 0, True
+            encoded, is_plain = self._codec.encode_element(channel, element)
+            parts.append(encoded)
+            size += len(encoded)
+            are_plain = are_plain and is_plain
+        runs.append(self._add_elements(parts, size, are_plain))
+        return runs
+
+    def _add_elements(self, parts: Sequence[bytes], size: int, are_plain: bool) -> Run:
+        content = b"".join([PLAIN_MARK if are_plain else b"", array_header(len(parts)), *parts])
+        return Run(self._add(content), 0, len(parts), size)
+
+    def _add(self, content: bytes, frame: bytes | None = None) -> int:
+        segment_id = new_segment_id(self._taken, self.segments)
+        self.segments[segment_id] = frames.pack(content) if frame is None else frame
+        self.contents[segment_id] = content
+        return segment_id
+
+
+def _renumber(entry: Entry, ids: Mapping[int, int]) -> Entry:
+    if isinstance(entry, Slice):
+        return replace(entry, segment_id=ids.get(entry.segment_id, entry.segment_id))
+    if isinstance(entry, Elements):
+        return replace(
+            entry, runs=tuple(replace(run, segment_id=ids.get(run.segment_id, run.segment_id)) for run in entry.runs)
+        )
+    return entry

@@ -1,0 +1,129 @@
+"""Bringing stored checkpoints up to the current version of the state, before their threads go on by themselves."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from langgraph.checkpoint.base import CheckpointTuple
+
+from langgraph_pgstate.codec.ids import new_revision
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.errors import ConfigurationError, PGStateError, SerializationError
+from langgraph_pgstate.operations.checkpoints.addresses import Address
+from langgraph_pgstate.operations.checkpoints.checkpoints import get_tuple
+from langgraph_pgstate.operations.checkpoints.planning import plan_put
+from langgraph_pgstate.operations.checkpoints.reading import is_old_format, load_tuple
+from langgraph_pgstate.operations.checkpoints.requests import PutRequest
+from langgraph_pgstate.operations.checkpoints.versions import FIRST_VERSION, StateVersions
+from langgraph_pgstate.settings import ThreadKeys
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.types import Problem, UpcastReport
+
+_PAGE: Final = 100
+
+
+async def upcast_thread(
+    port: Port, queries: Queries, codec: ValueCodec, states: StateVersions, thread_id: str, dry_run: bool
+) -> UpcastReport:
+    """Bring one thread's checkpoints up; each is one transaction, so it can be stopped and repeated at any time.
+
+    Safe while runs append: a checkpoint that is written again in the meantime is left to whoever wrote it. Ids, links,
+    times, metadata and pending writes stay as they are. Two round trips for each outdated checkpoint.
+
+    Args:
+        port: The connection.
+        queries: The queries of the schema.
+        codec: Decodes and encodes values.
+        states: The versions.
+        thread_id: The thread.
+        dry_run: Change nothing, only tell what would change.
+
+    Returns:
+        What changed; a checkpoint that cannot be brought up is a problem in it, and never an exception.
+    """
+    report = UpcastReport(threads=1, dry_run=dry_run)
+    cursor = ("", "")
+    while True:
+        rows = await port.fetch(
+            queries.scan_outdated,
+            {
+                "thread_id": thread_id,
+                "cursor_ns": cursor[0],
+                "cursor_id": cursor[1],
+                "state_version": states.current,
+                "page_size": _PAGE,
+            },
+        )
+        for namespace, checkpoint_id in rows:
+            cursor = (namespace, checkpoint_id)
+            await _upcast(port, queries, codec, states, Address(thread_id, namespace, checkpoint_id), report)
+        if len(rows) < _PAGE:
+            return report
+
+
+async def refuse_evolved(port: Port, queries: Queries, thread_id: str) -> None:
+    """Let nothing be imported into a thread that went on with a newer version of the state. One round trip.
+
+    What comes from elsewhere is of the first version, and would inherit values of a newer one.
+
+    Raises:
+        ConfigurationError: If it has a checkpoint of another version than the first.
+    """
+    first = {"thread_id": thread_id, "cursor_ns": "", "cursor_id": "", "state_version": FIRST_VERSION, "page_size": 1}
+    if await port.fetch(queries.scan_outdated, first):
+        raise ConfigurationError(
+            f"thread {thread_id!r} has gone on here with a newer version of the state; nothing was imported into it"
+        )
+
+
+async def _upcast(
+    port: Port, queries: Queries, codec: ValueCodec, states: StateVersions, address: Address, report: UpcastReport
+) -> None:
+    found = await get_tuple(port, queries, codec, address)
+    if found is None or states.is_current(found[0].state_version):
+        return
+    row, segments, _, sends = found
+    report.outdated += 1
+    try:
+        before, manifest = load_tuple(codec, row, segments, (), sends)
+        # Decoded once more, because an upcaster may change what it is given.
+        after = states.upcast(load_tuple(codec, row, segments, (), sends)[0], row.state_version)
+        _count_changes(codec, before, after, report)
+        if report.dry_run:
+            report.upcast += 1
+            return
+        state = row.decode()
+        if is_old_format(state):
+            # What it is to send is among its parent's writes, and would be stored twice.
+            report.problems.append(Problem(address.thread_id, str(address), "its format is too old to be written"))
+            return
+        checkpoint: Any = after.checkpoint
+        exact = {key: (type_, data) for key, (type_, data) in state.exact_metadata.items()}
+        request = PutRequest(
+            address, None, checkpoint, checkpoint["channel_versions"], row.metadata, exact, {}, ThreadKeys()
+        )
+        request.states = states
+        # What its lists share with what is stored is not written again.
+        plan = plan_put(codec, request, manifest, {})
+    except PGStateError as error:
+        report.problems.append(Problem(address.thread_id, str(address), str(error)))
+        return
+    parameters = plan.parameters(codec, False) | plan.segment_parameters()
+    parameters.update(revision=new_revision(), base_revision=row.revision)
+    if (await port.fetch(queries.upcast_checkpoint, parameters))[0][0]:
+        report.upcast += 1
+
+
+def _count_changes(codec: ValueCodec, before: CheckpointTuple, after: CheckpointTuple, report: UpcastReport) -> None:
+    old, new = before.checkpoint["channel_values"], after.checkpoint["channel_values"]
+    report.added.update(new.keys() - old.keys())
+    report.removed.update(old.keys() - new.keys())
+    report.changed.update(name for name in old.keys() & new.keys() if not _is_same(codec, old[name], new[name]))
+
+
+def _is_same(codec: ValueCodec, one: Any, other: Any) -> bool:
+    try:
+        return type(one) is type(other) and codec.dumps("it", one) == codec.dumps("it", other)
+    except SerializationError:
+        return False

@@ -1,0 +1,131 @@
+"""Pending writes: what a task wrote before its superstep is checkpointed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.codec.writes import Write, encode_writes, pack_writes, unpack_writes
+from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.errors import MissingKeyError
+from langgraph_pgstate.operations.checkpoints.addresses import Address, address_of, check_key_size, identifier
+from langgraph_pgstate.operations.checkpoints.requests import end_to_end, run_id_of
+from langgraph_pgstate.operations.leases.guards import Guard
+from langgraph_pgstate.operations.record.put_hook import Statement
+from langgraph_pgstate.sql import Queries
+
+
+@dataclass(frozen=True, slots=True)
+class WritesRequest:
+    """A call of `put_writes`, checked and encoded."""
+
+    address: Address
+    task_id: str
+    task_path: str
+    run_id: str | None
+    rows: list[tuple[int, list[Write]]]
+
+    def parameters(self, rows: Sequence[tuple[int, Sequence[Write]]]) -> dict[str, Any]:
+        """Parameters of the query `put_writes`."""
+        return {
+            **self.address._asdict(),
+            "task_id": self.task_id,
+            "task_path": self.task_path,
+            "run_id": self.run_id,
+            "idxs": [idx for idx, _ in rows],
+            **end_to_end([pack_writes(writes) for _, writes in rows], "data", "starts", "lengths"),
+        }
+
+
+def request_writes(
+    codec: ValueCodec, config: Mapping[str, Any], writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+) -> WritesRequest:
+    """Check and encode a task's writes.
+
+    Raises:
+        ConfigurationError: If an id is missing or cannot be stored.
+        SerializationError: If a value cannot be stored.
+    """
+    address = address_of(config)
+    if address.checkpoint_id is None:
+        raise MissingKeyError("put_writes needs the checkpoint_id of the checkpoint that the task started from")
+    task_id = identifier("task_id", str(task_id))
+    check_key_size("thread_id, checkpoint_ns, checkpoint_id and task_id", *address, task_id)
+    for channel, _ in writes:
+        identifier("channel name", channel)
+    return WritesRequest(
+        address, task_id, identifier("task_path", task_path), run_id_of(config), encode_writes(codec, writes)
+    )
+
+
+async def put_writes(port: Port, queries: Queries, request: WritesRequest, guard: Guard | None = None) -> None:
+    """Store a task's writes. One statement; only a task that stored other writes before costs two more.
+
+    Special channels replace what the task wrote to them before; ordinary writes never replace anything, so a repeated
+    call changes nothing.
+
+    Raises:
+        StaleHeadError: If the guard refuses them: somebody else has advanced the branch.
+        LeaseLostError: If the guard refuses them: the lease was taken over.
+        ThreadDeletedError: If the guard refuses them: the thread was deleted.
+    """
+    if not request.rows:
+        return
+    if guard is None:
+        await _put_writes(port, queries, request, ())
+        return
+    try:
+        try:
+            await _put_writes(port, queries, request, guard.before_writes(queries, request.address))
+        except Exception as error:
+            if not guard.misses_thread(error):
+                raise
+            guard = guard.with_thread()
+            await _put_writes(port, queries, request, guard.before_writes(queries, request.address))
+    except Exception as error:
+        broken = guard.broken(error, request.address, request.address.checkpoint_id)
+        if broken is None:
+            raise
+        raise broken from error
+
+
+async def _put_writes(port: Port, queries: Queries, request: WritesRequest, guards: Sequence[Statement]) -> None:
+    first, _ = request.rows[0]
+    is_plain = len(request.rows) == 1 and first >= 0
+    query = queries.put_new_writes if is_plain else queries.put_writes
+    parameters = {**request.parameters(request.rows), "idx": first}
+    if guards:
+        if (await port.execute_together([*guards, (query, parameters)]))[-1] == len(request.rows):
+            return
+        # Special channels are always stored.
+        refused = [(idx, writes) for idx, writes in request.rows if idx >= 0]
+    else:
+        stored = {row[0] for row in await port.fetch(query, parameters)}
+        refused = [(idx, writes) for idx, writes in request.rows if idx not in stored]
+    if refused:
+        await _add_missing(port, queries, request, refused, guards)
+
+
+async def _add_missing(
+    port: Port,
+    queries: Queries,
+    request: WritesRequest,
+    refused: Sequence[tuple[int, list[Write]]],
+    guards: Sequence[Statement],
+) -> None:
+    """Store those writes whose numbers the task has not used yet."""
+    async with port.transaction():
+        for query, parameters in guards:
+            await port.execute(query, parameters)
+        missing = [write for _, writes in refused for write in writes]
+        while missing:
+            rows = await port.fetch(queries.get_task_writes, {**request.address._asdict(), "task_id": request.task_id})
+            where = f"writes of task {request.task_id!r}"
+            used = {number for _, data in rows for number, *_ in unpack_writes(data, where)}
+            missing = [write for write in missing if write[0] not in used]
+            following = max((idx for idx, _ in rows), default=-1) + 1
+            # No answer means that another call took this idx in the meantime: what it wrote counts first.
+            if missing and await port.fetch(queries.put_writes, request.parameters([(following, missing)])):
+                return

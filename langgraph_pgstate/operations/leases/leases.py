@@ -1,0 +1,105 @@
+"""Leases: taken, renewed, given back, listed. Rows with compare-and-swap, by the database's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.errors import ConflictError, LeaseHeldError, ThreadDeletedError
+from langgraph_pgstate.operations.threads.paging import FIRST, decode_cursor, page_of, page_size
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.types import Lease, Page
+
+_KIND: Final = "leases"
+_ATTEMPTS: Final = 5
+
+
+async def take(
+    port: Port, queries: Queries, thread_id: str, holder_id: str, ttl: float, free_tokens: Sequence[int] = ()
+) -> Lease:
+    """Take a thread's lease. One statement; safe to repeat under the same `holder_id`.
+
+    Args:
+        port: The connection.
+        queries: The queries of the schema.
+        thread_id: The thread.
+        holder_id: Who takes it; another for each taking.
+        ttl: Seconds until it expires, unless it is renewed.
+        free_tokens: Leases that may be taken over although they have not expired, because their holders are gone.
+
+    Raises:
+        LeaseHeldError: If somebody else holds it; its `fencing_token` is that one's.
+        ThreadDeletedError: If the thread was deleted.
+    """
+    parameters = {"thread_id": thread_id, "holder_id": holder_id, "ttl": ttl, "free_tokens": list(free_tokens)}
+    for _ in range(_ATTEMPTS):
+        rows = await port.fetch(queries.take_lease, parameters)
+        for _, deleted_at, *_ in rows:
+            if deleted_at is not None:
+                raise ThreadDeletedError(thread_id, deleted_at)
+        for is_taken, _, holder, token, acquired_at, renewed_at, expires_at, run_id in rows:
+            if not is_taken:
+                raise LeaseHeldError(thread_id, holder, expires_at, token, acquired_at, run_id)
+            return Lease(thread_id, holder, token, acquired_at, renewed_at, expires_at)
+        # Somebody took it, or gave it back, while the statement ran; the next one sees what came of it.
+    raise ConflictError(f"the lease of thread {thread_id!r} keeps changing hands")
+
+
+async def renew(port: Port, queries: Queries, leases: Sequence[tuple[str, int]], ttl: float) -> set[tuple[str, int]]:
+    """Say that some leases are still held, for `ttl` seconds from now. One statement; safe to repeat.
+
+    Args:
+        port: The connection.
+        queries: The queries of the schema.
+        leases: Thread and fencing token of each.
+        ttl: Seconds.
+
+    Returns:
+        Those that still are; the others were lost.
+    """
+    if not leases:
+        return set()
+    thread_ids, tokens = zip(*leases, strict=True)
+    parameters = {"thread_ids": list(thread_ids), "fencing_tokens": list(tokens), "ttl": ttl}
+    return {(thread_id, token) for thread_id, token in await port.fetch(queries.renew_leases, parameters)}
+
+
+async def release(
+    port: Port, queries: Queries, thread_id: str, fencing_token: int | None, holder_id: str | None = None
+) -> bool:
+    """Give a lease back. One statement; safe to repeat.
+
+    Args:
+        port: The connection.
+        queries: The queries of the schema.
+        thread_id: The thread.
+        fencing_token: Its number, if it is known.
+        holder_id: Who may have taken it, if that is not known for certain.
+
+    Returns:
+        Whether it had not been lost.
+    """
+    parameters = {"thread_id": thread_id, "fencing_token": fencing_token, "holder_id": holder_id}
+    return await port.execute(queries.release_lease, parameters) > 0
+
+
+def request_leases(limit: int, cursor: str | None) -> dict[str, Any]:
+    """Check what is asked for, as parameters.
+
+    Raises:
+        ConfigurationError: If an argument cannot be searched for.
+    """
+    at, thread_id = decode_cursor(_KIND, cursor, (FIRST, ""))
+    return {"cursor_at": at, "cursor_id": thread_id, "page_size": page_size(limit) + 1}
+
+
+async def list_leases(port: Port, queries: Queries, parameters: dict[str, Any]) -> Page[Lease]:
+    """A page of the living leases, those that expire first at first. One round trip."""
+    rows = await port.fetch(queries.list_leases, parameters)
+    return page_of(rows, parameters["page_size"] - 1, lambda row: Lease(*row), _KIND, _position)
+
+
+def _position(lease: Lease) -> tuple[datetime, str]:
+    return lease.expires_at, lease.thread_id

@@ -1,0 +1,499 @@
+"""Conversations compared with the states they are of, and filled in from them.
+
+A conversation is what the rows of a branch's checkpoints say, one after the other. Both are read side by side, a page
+of checkpoints at a time, parents first: each message of the state is decoded once for all checkpoints that have it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import orjson
+import xxhash
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+
+from langgraph_pgstate.codec.messages import is_message
+from langgraph_pgstate.codec.states import Elements, Entry, Inline, Slice, State, decode_state
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.errors import CorruptStateError
+from langgraph_pgstate.operations.checkpoints.addresses import Address
+from langgraph_pgstate.operations.checkpoints.reading import Segments, load_value
+from langgraph_pgstate.operations.record import journal
+from langgraph_pgstate.operations.record.delta_messages import resolve_written
+from langgraph_pgstate.operations.record.journal_entry import WRITTEN, Note
+from langgraph_pgstate.operations.record.message_hook import content_id, fitting_ids, may_hold_messages, message_row
+from langgraph_pgstate.operations.record.messages import last_changes
+from langgraph_pgstate.sql import Queries, snapshot
+from langgraph_pgstate.types import BackfillReport, Problem
+
+_PAGE: Final = 50
+_MOST_PROBLEMS: Final = 10
+# So many checkpoints' conversations are remembered: a child is seldom far from its parent.
+_REMEMBERED: Final = 200
+_COLUMNS: Final = ("role", "agent", "content", "tool_calls", "tool_call_id")
+# What an encoded list, or a DeltaChannel's snapshot, begins with.
+_LISTS: Final = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD, 0xC7, 0xC8, 0xC9, *range(0xD4, 0xD9)})
+
+
+async def compare_thread(port: Port, queries: Queries, codec: ValueCodec, thread_id: str) -> list[Problem]:
+    """Compare a thread's conversations with its states, if any message of it was recorded. Writes nothing.
+
+    What waits in the journal, and what follows it, is left out; so is what cannot be decoded, and the checkpoints of a
+    DeltaChannel that hold no value of it.
+
+    Returns:
+        The checkpoints whose conversation is not what their state holds, the first ten by name.
+    """
+    key = {"thread_id": thread_id}
+    async with port.transaction():
+        await port.script(snapshot())
+        if not (await port.fetch(queries.has_messages, key))[0][0]:
+            return []
+        comparison = _Comparison(port, queries, codec, thread_id)
+        comparison.left_out = await _unwritten(port, queries, thread_id)
+        found: list[Difference] = []
+        total = 0
+        while (page := await comparison.next_page()) is not None:
+            total += len(page)
+            found += page[: _MOST_PROBLEMS - len(found)]
+    problems = [Problem(thread_id, str(one.address), one.why) for one in found]
+    if total > len(problems):
+        problems.append(Problem(thread_id, f"{total - len(problems)} more checkpoints", "their conversations differ"))
+    return problems
+
+
+async def backfill_thread(port: Port, queries: Queries, codec: ValueCodec, thread_id: str) -> BackfillReport:
+    """Record what a thread's checkpoints hold and the record lacks: messages, and the status of one without runs.
+
+    Page by page, each a transaction; what is recorded already stays as it is, so it is safe to repeat, and goes on
+    where it was stopped. Safe while runs append to the thread, and beside a prune. In memory are the messages of a
+    page's states.
+
+    Args:
+        port: The connection.
+        queries: The queries of the schema.
+        codec: Decodes the states. Of a serializer that is not LangGraph's own, messages are not recorded.
+        thread_id: The thread.
+
+    Returns:
+        What was done; a checkpoint that cannot be decoded is named in it.
+    """
+    report = BackfillReport(threads=1)
+    await journal.write(port, queries, [thread_id])
+    comparison = _Comparison(port, queries, codec, thread_id)
+    while codec.is_native:
+        async with port.transaction():
+            page = await comparison.next_page(fill=True)
+        if page is None:
+            break
+        report.messages += sum(one.missing for one in page)
+        report.filled += len({one.address for one in page})
+    report.checkpoints = comparison.checkpoints
+    report.problems = comparison.problems
+    report.statuses = await port.execute(queries.settle_status, {"thread_id": thread_id})
+    return report
+
+
+async def _unwritten(port: Port, queries: Queries, thread_id: str) -> set[str]:
+    """The checkpoints whose messages are still in the journal."""
+    found = set()
+    for _, _, data in await port.fetch(queries.read_entries, {"thread_ids": [thread_id], "page_size": None}):
+        try:
+            note = Note.unpack(thread_id, data)
+        except Exception:
+            continue
+        found |= {orjson.loads(change)["checkpoint_id"] for _, change in note.messages}
+    return found
+
+
+class Said(NamedTuple):
+    """A message as a conversation has it: its id, and what tells its text from another."""
+
+    message_id: str
+    mark: bytes
+
+
+@dataclass(slots=True)
+class _Element:
+    """A message of a state.
+
+    Attributes:
+        id: Its own id, or one that its content gives it.
+        mark: What tells its text from another.
+        row: Its columns.
+    """
+
+    id: str
+    mark: bytes
+    row: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Difference:
+    """A channel whose recorded messages are not those of the state.
+
+    Attributes:
+        address: The checkpoint.
+        channel: The channel.
+        run_id: The checkpoint's run.
+        stored: The state's messages.
+        recorded: Those of the record.
+        before: Those that the record has at the checkpoint's parent.
+    """
+
+    address: Address
+    channel: str
+    run_id: str | None
+    stored: list[_Element]
+    recorded: list[Said]
+    before: list[Said]
+
+    @property
+    def why(self) -> str:
+        """What differs, in a line."""
+        marks = [element.mark for element in self.stored]
+        same = next(
+            (at for at, (one, said) in enumerate(zip(marks, self.recorded, strict=False)) if one != said.mark),
+            min(len(marks), len(self.recorded)),
+        )
+        return (
+            f"channel {self.channel!r}: {len(self.recorded)} messages are recorded, the state has {len(marks)}, and "
+            f"they differ from number {same + 1} on; `pgstate backfill` records them anew"
+        )
+
+    @property
+    def missing(self) -> int:
+        """How many of the state's messages the record does not have at this checkpoint."""
+        return sum((Counter(one.mark for one in self.stored) - Counter(said.mark for said in self.recorded)).values())
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is recorded at a checkpoint.
+
+    Attributes:
+        said: The messages of each channel.
+        versions: The checkpoint's `channel_versions`.
+    """
+
+    said: dict[str, list[Said]] = field(default_factory=dict)
+    versions: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Row:
+    """A checkpoint of the root namespace."""
+
+    id: str
+    parent_id: str | None
+    run_id: str | None
+    counters: Sequence[str]
+    state: State
+
+
+class _Comparison:
+    """The comparison of one thread's record with its states.
+
+    Attributes:
+        checkpoints: How many were looked at.
+        problems: What could not be decoded.
+        left_out: Checkpoints that are not compared, nor is what follows them.
+    """
+
+    def __init__(self, port: Port, queries: Queries, codec: ValueCodec, thread_id: str) -> None:
+        self._port, self._queries, self._codec, self._thread_id = port, queries, codec, thread_id
+        self._cursor = ""
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._elements: dict[Hashable, list[_Element | None]] = {}
+        self.checkpoints = 0
+        self.problems: list[Problem] = []
+        self.left_out: set[str] = set()
+
+    async def next_page(self, *, fill: bool = False) -> list[Difference] | None:
+        """Compare the next checkpoints; `None` if there are none.
+
+        Args:
+            fill: Also record what differs. To be called in a transaction: no prune takes these checkpoints meanwhile.
+        """
+        key = {"thread_id": self._thread_id, "cursor_id": self._cursor, "page_size": _PAGE}
+        found = await self._port.fetch(self._queries.scan_conversations, key)
+        if not found:
+            return None
+        self._cursor = found[-1][0]
+        key["checkpoint_ids"] = sorted({id for row in found for id in row[:2] if id})
+        query = self._queries.find_present_held if fill else self._queries.find_present
+        present = {row[0] for row in await self._port.fetch(query, key)}
+        rows = self._decode(row for row in found if row[0] in present)
+        changes = await self._changes([row.id for row in rows])
+        await self._read_elements(rows)
+        differences = []
+        for row in rows:
+            if row.parent_id in self.left_out:
+                self.left_out.add(row.id)
+            if row.id in self.left_out:
+                continue
+            known = await self._known_at(row.parent_id) if row.parent_id in present else _Known()
+            now = _Known(_applied(known.said, changes[row.id]), row.state.manifest.versions)
+            for difference in self._compare(row, known, now):
+                differences.append(difference)
+                if fill:
+                    now.said[difference.channel] = await self._fill(difference)
+            if fill:
+                await self._fill_written(row, known, now, {change.channel for change in changes[row.id]})
+            self._known[row.id] = now
+        while len(self._known) > _REMEMBERED:
+            self._known.popitem(last=False)
+        self.checkpoints += len(found)
+        return differences
+
+    def _decode(self, found: Iterable[Sequence[Any]]) -> list[_Row]:
+        rows = []
+        for checkpoint_id, parent_id, run_id, counters, data, segment_ids in found:
+            try:
+                state = decode_state(data, segment_ids, str(self._address(checkpoint_id)))
+            except CorruptStateError as error:
+                self._problem(checkpoint_id, error.why)
+                self.left_out.add(checkpoint_id)
+                continue
+            rows.append(_Row(checkpoint_id, parent_id, run_id, counters or (), state))
+        return rows
+
+    async def _read_elements(self, rows: Sequence[_Row]) -> None:
+        """Decode what the page's states refer to and the last page's did not; forget what only that one did."""
+        wanted: dict[Hashable, tuple[Entry, str]] = {}
+        for row in rows:
+            for channel, entry in row.state.manifest.entries.items():
+                if may_hold_messages(channel):
+                    wanted |= {place: (part, row.id) for place, part in _parts(entry)}
+        self._elements = {place: found for place, found in self._elements.items() if place in wanted}
+        missing = {place: part for place, part in wanted.items() if place not in self._elements}
+        ids = {segment_id for part, _ in missing.values() for segment_id in _segment_ids(part)}
+        key = {"thread_id": self._thread_id, "segment_ids": sorted(ids)}
+        segments = Segments(await self._port.fetch(self._queries.get_segments, key) if ids else ())
+        for place, (part, checkpoint_id) in missing.items():
+            where = str(self._address(checkpoint_id))
+            try:
+                value = self._load(part, segments, where)
+            except Exception as error:
+                # Damaged bytes may make a decoder raise anything.
+                self._problem(checkpoint_id, error.why if isinstance(error, CorruptStateError) else str(error))
+                continue
+            if type(value) is _DeltaSnapshot:
+                value = value.value
+            self._elements[place] = [*map(_element, value)] if type(value) is list else []
+
+    def _load(self, part: Entry, segments: Segments, where: str) -> Any:
+        if isinstance(part, Elements):
+            return self._codec.decode_elements(segments.content(part.runs[0].segment_id, where), where)[0]
+        if isinstance(part, Slice):
+            content = segments.content(part.segment_id, where)
+            if part.length and part.offset < len(content) and content[part.offset] not in _LISTS:
+                return None
+        return load_value(self._codec, part, segments, where)[0]
+
+    def _stored(self, row: _Row, channel: str) -> list[_Element] | None:
+        """The messages of a channel; `None` if they are not known from the checkpoint alone."""
+        entry = row.state.manifest.entries.get(channel)
+        if entry is None:
+            return None if channel in row.counters or channel not in row.state.manifest.versions else []
+        if isinstance(entry, Elements):
+            elements: list[_Element | None] = []
+            for run in entry.runs:
+                part = self._elements.get(run.segment_id)
+                if part is None or len(part) < run.first + run.count:
+                    return None
+                elements += part[run.first : run.first + run.count]
+        else:
+            places = [place for place, _ in _parts(entry)]
+            if any(place not in self._elements for place in places):
+                return None
+            elements = [element for place in places for element in self._elements[place]]
+        return [element for element in elements if element is not None]
+
+    def _compare(self, row: _Row, known: _Known, now: _Known) -> Iterable[Difference]:
+        channels = {*now.said, *(name for name in row.state.manifest.entries if may_hold_messages(name))}
+        for channel in sorted(channels):
+            stored = self._stored(row, channel)
+            recorded = now.said.get(channel, [])
+            if stored is not None and [one.mark for one in stored] != [said.mark for said in recorded]:
+                yield Difference(
+                    self._address(row.id), channel, row.run_id, stored, recorded, known.said.get(channel, [])
+                )
+
+    async def _fill(self, difference: Difference) -> list[Said]:
+        """Record the messages of a state; what they are then called."""
+        ids = [{"message_id": id} for id in _distinct([element.id for element in difference.stored])]
+        present = fitting_ids(self._thread_id, ids)
+        said = [Said(id, element.mark) for id, element in zip(present, difference.stored, strict=True)]
+        before = difference.before
+        # Where messages were only added, those before them need not be looked up.
+        first = len(before) if difference.recorded == before == said[: len(before)] else 0
+        known = {*before}
+        given = [
+            {"message_id": one.message_id, **element.row}
+            for one, element in zip(said, difference.stored, strict=True)
+            if one not in known
+        ]
+        await self._reconcile(
+            {
+                **difference.address._asdict(),
+                "run_id": difference.run_id,
+                "channel": difference.channel,
+                "messages": given,
+                "present_ids": present,
+                "named_ids": present[first:] if first else None,
+            }
+        )
+        return said
+
+    async def _fill_written(self, row: _Row, known: _Known, now: _Known, recorded: set[str]) -> None:
+        """Record what the superstep before a checkpoint wrote to DeltaChannels, which have no value there."""
+        noted = [
+            {
+                **self._address(row.id)._asdict(),
+                "parent_checkpoint_id": row.parent_id,
+                "run_id": row.run_id,
+                "channel": channel,
+                "hears_remove_all": True,
+            }
+            for channel in row.counters
+            if row.parent_id
+            and channel not in recorded
+            and channel not in row.state.manifest.entries
+            and now.versions.get(channel) != known.versions.get(channel)
+        ]
+        written = [(WRITTEN, orjson.dumps(one)) for one in noted]
+        for _, change in await resolve_written(self._port, self._queries, written) if written else ():
+            await self._reconcile(orjson.loads(change))
+        if written:
+            now.said = _applied(known.said, (await self._changes([row.id]))[row.id])
+
+    async def _reconcile(self, change: dict[str, Any]) -> None:
+        ids = [message["message_id"] for message in change["messages"]]
+        messages = orjson.dumps(change["messages"]).decode()
+        await self._port.execute(self._queries.reconcile_messages, {**change, "message_ids": ids, "messages": messages})
+
+    async def _changes(self, checkpoint_ids: Sequence[str]) -> dict[str, list[_Change]]:
+        key = {"thread_id": self._thread_id, "checkpoint_ids": list(checkpoint_ids)}
+        found: dict[str, list[_Change]] = defaultdict(list)
+        for checkpoint_id, *row in await self._port.fetch(self._queries.get_message_changes, key):
+            found[checkpoint_id].append(_change_of(row))
+        return found
+
+    async def _known_at(self, checkpoint_id: str | None) -> _Known:
+        assert checkpoint_id is not None
+        known = self._known.get(checkpoint_id)
+        if known is None:
+            # Far from its child, or younger by its id.
+            said: dict[str, list[Said]] = defaultdict(list)
+            last = await last_changes(self._port, self._queries, self._thread_id, checkpoint_id)
+            changes = await self._changes(sorted({change.checkpoint_id for change in last}))
+            marks = {
+                (id, change.channel, change.message_id): change.mark for id, rows in changes.items() for change in rows
+            }
+            for one in last:
+                if one.change != "removed":
+                    mark = marks[one.checkpoint_id, one.channel, one.message_id]
+                    said[one.channel].append(Said(one.message_id, mark))
+            known = self._known[checkpoint_id] = _Known(said)
+        return known
+
+    def _address(self, checkpoint_id: str) -> Address:
+        return Address(self._thread_id, "", checkpoint_id)
+
+    def _problem(self, checkpoint_id: str, why: str) -> None:
+        self.problems.append(Problem(self._thread_id, str(self._address(checkpoint_id)), why))
+
+
+class _Change(NamedTuple):
+    """A row of `messages`."""
+
+    message_id: str
+    channel: str
+    change: str
+    position: int
+    mark: bytes
+
+
+def _change_of(row: Sequence[Any]) -> _Change:
+    message_id, channel, change, position, *columns = row
+    return _Change(message_id, channel, change, position, _mark(columns))
+
+
+def _applied(before: Mapping[str, list[Said]], changes: Sequence[_Change]) -> dict[str, list[Said]]:
+    """The messages of each channel after a checkpoint's changes."""
+    said = dict(before)
+    by_channel: dict[str, dict[str, _Change]] = defaultdict(dict)
+    for change in changes:
+        by_channel[change.channel][change.message_id] = change
+    for channel, changed in by_channel.items():
+        kept = []
+        for one in said.get(channel, []):
+            change_of_it = changed.get(one.message_id)
+            if change_of_it is None:
+                kept.append(one)
+            elif change_of_it.change == "edited":
+                kept.append(Said(one.message_id, change_of_it.mark))
+        known = {one.message_id for one in kept}
+        added = [one for one in changed.values() if one.change != "removed" and one.message_id not in known]
+        added.sort(key=lambda one: (one.position, one.message_id))
+        said[channel] = kept + [Said(one.message_id, one.mark) for one in added]
+    return said
+
+
+def _parts(entry: Entry) -> Iterable[tuple[Hashable, Entry]]:
+    """What is decoded at once of a value that may be a list, and what it is remembered by."""
+    match entry:
+        case Elements(runs):
+            for run in runs:
+                yield run.segment_id, Elements((run,))
+        case Slice("msgpack", segment_id, offset, length):
+            yield (segment_id, offset, length), entry
+        case Inline("msgpack", data):
+            if data and data[0] in _LISTS:
+                yield data, entry
+
+
+def _segment_ids(entry: Entry) -> Iterable[int]:
+    match entry:
+        case Elements(runs):
+            return [run.segment_id for run in runs]
+        case Slice(_, segment_id):
+            return [segment_id]
+    return []
+
+
+def _element(value: Any) -> _Element | None:
+    if not is_message(value):
+        return None
+    row = message_row(value)
+    id = value.id if type(value.id) is str and value.id else content_id(value)
+    return _Element(id, _mark([row[name] for name in _COLUMNS]), row)
+
+
+def _distinct(ids: Sequence[str]) -> list[str]:
+    """Ids with a number behind those that were there before, as a put calls them."""
+    seen: Counter[str] = Counter()
+    named = []
+    for id in ids:
+        seen[id] += 1
+        named.append(f"{id}-{seen[id]}" if seen[id] > 1 else id)
+    return named
+
+
+def _mark(columns: Sequence[Any]) -> bytes:
+    """16 bytes for what a message says, equal for what went through jsonb and what did not."""
+    return xxhash.xxh3_128_digest(json.dumps([_plain(value) for value in columns], sort_keys=True).encode())
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return int(value) if type(value) is float and value.is_integer() else value

@@ -1,0 +1,137 @@
+"""What a superstep wrote to a DeltaChannel, as changes of its messages.
+
+Most checkpoints hold no value of a DeltaChannel. What LangGraph rebuilds it from is stored, though: the writes that the
+superstep's tasks put under the checkpoint's parent. They are there before the checkpoint is, also when another process
+put them, and has died since. So a put notes only that there were any, and here they are read. They are taken as
+messages' reducers take them: by id, a message appends or replaces, a `RemoveMessage` removes. What a reducer makes of
+them beyond that, the channel's next snapshot says.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+from langchain_core.messages import BaseMessage, RemoveMessage, convert_to_messages
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
+
+from langgraph_pgstate.codec.serializer import plain_serializer
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.operations.checkpoints.reading import WritesRow, flatten_writes
+from langgraph_pgstate.operations.record.journal_entry import COMPARED, WRITTEN
+from langgraph_pgstate.operations.record.message_hook import content_id, fitting_ids, message_row
+from langgraph_pgstate.sql import Queries
+
+_log = logging.getLogger("langgraph_pgstate.record")
+# Messages are kept for LangGraph's own serializer only. Every other class is read as the data it has.
+_CODEC: Final = ValueCodec(plain_serializer())
+
+Place = tuple[str, str]
+"""A thread and a namespace."""
+
+
+async def resolve_written(
+    port: Port, queries: Queries, changes: Sequence[tuple[str, bytes]]
+) -> list[tuple[str, bytes]]:
+    """Changes of messages, those of `WRITTEN` turned into what was written. One round trip for each namespace of them.
+
+    What cannot be read is said in the log and left out.
+    """
+    noted = [orjson.loads(change) if kind == WRITTEN else None for kind, change in changes]
+    wanted: dict[Place, set[str]] = defaultdict(set)
+    for each in noted:
+        if each is not None:
+            wanted[_place(each)].add(each["parent_checkpoint_id"])
+    writes: dict[Place, dict[str, list[WritesRow]]] = {}
+    for place, ids in wanted.items():
+        key = {"thread_id": place[0], "checkpoint_ns": place[1], "checkpoint_ids": sorted(ids)}
+        found = writes[place] = defaultdict(list)
+        for checkpoint_id, task_id, task_path, idx, data in await port.fetch(queries.get_writes, key):
+            found[checkpoint_id].append(WritesRow(task_id, task_path, idx, data))
+    resolved = []
+    for pair, each in zip(changes, noted, strict=True):
+        if each is None:
+            resolved.append(pair)
+        elif change := _read(each, writes[_place(each)][each["parent_checkpoint_id"]]):
+            resolved.append((COMPARED, orjson.dumps(change)))
+    return resolved
+
+
+def _place(noted: Mapping[str, Any]) -> Place:
+    return noted["thread_id"], noted["checkpoint_ns"]
+
+
+def _read(noted: Mapping[str, Any], rows: Sequence[WritesRow]) -> dict[str, Any] | None:
+    where = f"checkpoint {noted['parent_checkpoint_id']!r} of thread {noted['thread_id']!r}"
+    try:
+        values = [
+            _CODEC.loads(type_, data, f"a write to {noted['channel']!r} at {where}")
+            for _, _, (_, channel, type_, data) in flatten_writes(rows, where)
+            if channel == noted["channel"]
+        ]
+    except PGStateError as error:
+        _log.error("messages of %s are left out until the next snapshot: %s", where, error)
+        return None
+    return _fold(noted, values)
+
+
+def _fold(noted: Mapping[str, Any], values: Sequence[Any]) -> dict[str, Any] | None:
+    """What some writes, in their order, add up to; `None` if there is no message among them."""
+    rows: dict[str, dict[str, Any]] = {}
+    gone: set[str] = set()
+    is_emptied = False
+    hears = noted["hears_remove_all"]
+    for message in _messages(values, is_lenient=hears):
+        if isinstance(message, RemoveMessage):
+            if message.id == REMOVE_ALL_MESSAGES:
+                if hears:
+                    rows, gone, is_emptied = {}, set(), True
+                continue
+            rows.pop(message.id or "", None)
+            gone.add(message.id or "")
+            continue
+        id = message.id if type(message.id) is str and message.id else content_id(message)
+        # In the place of its earlier version, unless that was removed.
+        rows[id] = {"message_id": id, **message_row(message), "is_moved": id in gone}
+    if not (rows or gone or is_emptied):
+        return None
+    messages = [{**row, "position": place} for place, row in enumerate(rows.values())]
+    thread_id = noted["thread_id"]
+    present = fitting_ids(thread_id, messages)
+    absent = fitting_ids(thread_id, [{"message_id": id} for id in sorted(gone - rows.keys())])
+    known = ("thread_id", "checkpoint_ns", "checkpoint_id", "run_id", "channel")
+    return {
+        **{name: noted[name] for name in known},
+        "messages": messages,
+        "present_ids": present,
+        # Of nothing else is it known whether it is there.
+        "named_ids": None if is_emptied else present + absent,
+    }
+
+
+def _messages(values: Sequence[Any], *, is_lenient: bool) -> Iterator[BaseMessage]:
+    """The messages written, in order.
+
+    Args:
+        values: What was written.
+        is_lenient: Whether the reducer is taken to be made of `add_messages`: what one write removes and says again
+            keeps its place.
+    """
+    for value in values:
+        items = value if isinstance(value, list) else [value]
+        last = {getattr(item, "id", None): item for item in items} if is_lenient else {}
+        for item in items:
+            if isinstance(item, BaseMessage):
+                if isinstance(item, RemoveMessage) and not isinstance(last.get(item.id, item), RemoveMessage):
+                    continue
+                yield item
+            elif isinstance(item, dict) and "content" in item and ("role" in item or "type" in item):
+                try:
+                    yield from convert_to_messages([item])
+                except (ValueError, NotImplementedError):
+                    continue

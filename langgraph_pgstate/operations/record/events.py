@@ -1,0 +1,59 @@
+"""Events, asked for: what happened to a thread, and how agents hand over to one another."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.operations.threads.paging import (
+    Moment,
+    decode_cursor,
+    page_of,
+    page_size,
+    since_of,
+    text_of,
+    time_of,
+)
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.types import Event, HandoffStatistics, Page
+
+_KIND = "events"
+
+
+def request_events(
+    thread_id: str, kind: str | None, run_id: str | None, limit: int, cursor: str | None
+) -> dict[str, Any]:
+    """Check what is asked for, as parameters.
+
+    Raises:
+        ConfigurationError: If an argument cannot be searched for.
+    """
+    (event_id,) = decode_cursor(_KIND, cursor, ("",))
+    return {
+        "thread_id": thread_id,
+        "kind": text_of("kind", kind),
+        "run_id": text_of("run_id", run_id),
+        "cursor_id": event_id,
+        "page_size": page_size(limit) + 1,
+    }
+
+
+async def list_events(port: Port, queries: Queries, parameters: dict[str, Any]) -> Page[Event]:
+    """A page of a thread's events, oldest first. One round trip."""
+    rows = await port.fetch(queries.list_events, parameters)
+    return page_of(rows, parameters["page_size"] - 1, lambda row: Event(*row), _KIND, lambda item: (item.event_id,))
+
+
+def request_handoffs(since: Moment | None, until: datetime | None, limit: int) -> dict[str, Any]:
+    """Check a question for handoffs, as parameters.
+
+    Raises:
+        ConfigurationError: If an argument cannot be searched for.
+    """
+    return {**since_of(since), "until": time_of("until", until), "page_size": page_size(limit)}
+
+
+async def count_handoffs(port: Port, queries: Queries, parameters: dict[str, Any]) -> tuple[HandoffStatistics, ...]:
+    """Who hands over to whom, how often, and for how long; the most frequent first. One round trip."""
+    return tuple(HandoffStatistics(*row) for row in await port.fetch(queries.count_handoffs, parameters))

@@ -1,0 +1,301 @@
+"""The journal: what was recorded, durable beside its checkpoint at once and in the tables within moments.
+
+A put takes an entry along in its own statement. Moving entries into the tables is left to a writer in the background,
+many at a time; whoever comes next does it when that one has died. An entry says all there is to know, so anybody may
+move it, and taking it out is one transaction with writing what it says: it is done once, and what was deleted meanwhile
+with its thread or run does not come back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.errors import UnreadableFormatError
+from langgraph_pgstate.operations.admin.maintenance import choose_dead, find_running, settle_runs
+from langgraph_pgstate.operations.record.delta_messages import resolve_written
+from langgraph_pgstate.operations.record.journal_entry import ADDED, COMPARED, WRITTEN, Note
+from langgraph_pgstate.operations.record.put_hook import Statement, is_refusal
+from langgraph_pgstate.sql import Queries
+
+SEMCONV_VERSION: Final = "1.41.1"
+"""The OpenTelemetry semantic conventions whose names `attributes` has."""
+
+_log = logging.getLogger("langgraph_pgstate.record")
+_MOST_ROWS: Final = 1000
+# What fits a socket's buffer is on its way although the event loop does something else.
+_MOST_BYTES: Final = 128 * 1024
+_PAGE: Final = 200
+# `take_entries` says so.
+_TAKEN: Final = "pgstate-journal:"
+_THREAD_PAGE: Final = 200
+
+
+def entry_of(key: tuple[str, str], entry_id: str, note: Note) -> dict[str, Any]:
+    """An entry without a checkpoint, as `put_entry` takes it.
+
+    Args:
+        key: Thread and run.
+        entry_id: The entry's id.
+        note: What is to be noted.
+    """
+    return {"thread_id": key[0], "run_id": key[1], "entry_id": entry_id, "entry": note.pack()}
+
+
+async def put_entry(port: Port, queries: Queries, entry: dict[str, Any], seconds_left: Callable[[], float]) -> None:
+    """Note something without a checkpoint. One statement; safe to repeat.
+
+    Args:
+        port: The connection.
+        queries: The queries of the schema.
+        entry: As `entry_of` gives it.
+        seconds_left: Tells how long the server may take.
+    """
+    await port.execute_within(seconds_left(), queries.put_entry, entry)
+
+
+async def write(
+    port: Port,
+    queries: Queries,
+    thread_ids: Sequence[str],
+    more: Note | None = None,
+    is_dead: Callable[[str], bool] | None = None,
+    own: Sequence[tuple[str, str]] = (),
+) -> int:
+    """Move what some threads have in the journal into the tables, and more after it; safe to repeat.
+
+    Batch by batch, each a transaction that is sent at once: no lock is held while an event loop has other things to do.
+
+    Rows that the database refuses for what they are do not keep the others back; they are said aloud and left out.
+    Where a run begins, what dead processes left running on its thread is ended.
+
+    Args:
+        port: The connection.
+        queries: The queries of the schema.
+        thread_ids: The threads.
+        more: Rows that are in no journal, of these threads or of others.
+        is_dead: Whether a holder is known to be dead; left out, nothing is ended.
+        own: Thread and id of this process's runs under way.
+
+    Returns:
+        How many entries there were.
+    """
+    threads = sorted({*thread_ids, *(more.thread_ids if more is not None else ())})
+    begun: set[str] = set()
+    ended: set[str] = set()
+    moved = 0
+    while True:
+        rows = await port.fetch(queries.read_entries, {"thread_ids": threads, "page_size": _PAGE})
+        is_last = len(rows) < _PAGE
+        for batch in _gather(_unpack(rows), more if is_last else None):
+            if any(kind == WRITTEN for kind, _ in batch.note.messages):
+                batch.note.messages = await resolve_written(port, queries, batch.note.messages)
+            if not await _move(port, queries, batch):
+                # Somebody else was faster; what is left is looked for again.
+                is_last = False
+                break
+            moved += len(batch.entries)
+            begun.update(thread_id for thread_id, _ in batch.note.begun)
+            ended.update(thread_id for thread_id, _, _ in batch.note.ended)
+        if is_last:
+            break
+    if begun and is_dead is not None:
+        running = [run for run in await find_running(port, queries, sorted(begun)) if run[:2] not in own]
+        for thread_id, dead in choose_dead(running, is_dead).items():
+            await settle_runs(port, queries, thread_id, dead)
+    if changed := begun | ended:
+        await port.execute(queries.refresh_statuses, {"thread_ids": sorted(changed)})
+    return moved
+
+
+async def recover(
+    port: Port,
+    queries: Queries,
+    seconds: float = 0.0,
+    is_dead: Callable[[str], bool] | None = None,
+    own: Sequence[tuple[str, str]] = (),
+) -> int:
+    """Move what nobody has moved for some seconds into the tables, thread by thread; safe to repeat.
+
+    Returns:
+        How many entries there were.
+    """
+    moved = 0
+    while True:
+        found = await port.fetch(queries.find_entries, {"seconds": seconds, "page_size": _THREAD_PAGE})
+        moved += await write(port, queries, [row[0] for row in found], None, is_dead, own) if found else 0
+        if len(found) < _THREAD_PAGE:
+            return moved
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Entries that are moved together.
+
+    Attributes:
+        note: What they say.
+        entries: Their threads and ids; none for rows that are in no journal.
+        size: Bytes of their rows.
+    """
+
+    note: Note = field(default_factory=Note)
+    entries: list[tuple[str, str]] = field(default_factory=list)
+    size: int = 0
+
+
+def _unpack(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[tuple[str, str], Note]]:
+    for thread_id, entry_id, data in rows:
+        try:
+            note = Note.unpack(thread_id, data)
+        except UnreadableFormatError:
+            # It stays, for a process that can read it.
+            raise
+        except Exception as error:
+            _log.error("entry %s in the journal of thread %r is left out: %s", entry_id, thread_id, error)
+            note = Note(thread_ids=[thread_id])
+        yield (thread_id, entry_id), note
+
+
+def _gather(entries: Iterable[tuple[tuple[str, str], Note]], more: Note | None) -> Iterator[_Batch]:
+    """Entries made few batches, none larger than it should be; no run begins twice in one."""
+    batch = _Batch()
+    begun: set[tuple[str, str]] = set()
+    given: list[tuple[tuple[str, str] | None, Note]] = [*entries]
+    if more is not None:
+        given.append((None, more))
+    for entry, note in given:
+        size = note.size
+        is_full = len(batch.note) + len(note) > _MOST_ROWS or batch.size + size > _MOST_BYTES
+        # What is in no journal is written without one: were its entries gone, it would wait for nothing.
+        if (batch.entries or batch.note) and (is_full or entry is None or not begun.isdisjoint(note.begun)):
+            yield batch
+            batch, begun = _Batch(), set()
+        batch.note.extend(note)
+        batch.size += size
+        begun.update(note.begun)
+        if entry is not None:
+            batch.entries.append(entry)
+    if batch.entries or batch.note:
+        yield batch
+
+
+async def _move(port: Port, queries: Queries, batch: _Batch) -> bool:
+    """Write what a batch says and take its entries out, or neither; false if somebody else has taken one."""
+    taking: list[Statement] = []
+    if batch.entries:
+        taken = {
+            "taken_thread_ids": [thread_id for thread_id, _ in batch.entries],
+            "taken_entry_ids": [entry_id for _, entry_id in batch.entries],
+            "thread_ids": sorted({thread_id for thread_id, _ in batch.entries}),
+        }
+        taking.append((queries.take_entries, taken))
+    try:
+        await port.execute_together([*taking, *_statements(queries, batch.note)])
+        return True
+    except Exception as error:
+        if _is_taken(error):
+            return False
+        if not is_refusal(error):
+            raise
+    # A row that the database refuses for what it is: the others are written without it.
+    try:
+        async with port.transaction():
+            if taking:
+                await port.fetch(*taking[0])
+            await _write(port, queries, batch.note)
+    except Exception as error:
+        if not _is_taken(error):
+            raise
+        return False
+    return True
+
+
+def _is_taken(error: Exception) -> bool:
+    return is_refusal(error) and _TAKEN in str(error)
+
+
+async def _write(port: Port, queries: Queries, note: Note) -> None:
+    try:
+        await port.execute_together(_statements(queries, note))
+    except Exception as error:
+        if not is_refusal(error):
+            raise
+        if len(note) > 1:
+            for half in note.halves():
+                await _write(port, queries, half)
+        else:
+            _log.error("PostgreSQL refuses %s: %s", _describe(note), error)
+
+
+def _describe(note: Note) -> str:
+    for name in ("runs", "spans", "events", "forks"):
+        for row in getattr(note, name):
+            found = orjson.loads(row)
+            return f"the row {found.get('span_id') or found.get('event_id') or found.get('run_id')} of {name}"
+    return f"messages of {', '.join(note.thread_ids)}"
+
+
+def _statements(queries: Queries, note: Note) -> list[Statement]:
+    """What writes a note's rows: a statement for each table, always in one order, so that none wait in a circle."""
+    among: dict[str, Any] = {"thread_ids": note.thread_ids}
+    found: list[Statement] = []
+    begun = {
+        "thread_ids": [thread_id for thread_id, _ in note.begun],
+        "run_ids": [run_id for _, run_id in note.begun],
+    }
+    if note.runs:
+        rows = _array(note.runs)
+        if note.begun:
+            found.append((queries.put_new_threads, {"rows": rows}))
+        found.append((queries.put_runs, {**among, "rows": rows, "ttl": note.ttl}))
+    if note.begun:
+        found.append((queries.settle_attempts, begun))
+    if note.spans:
+        found.append((queries.put_spans, {**among, "rows": _array(note.spans), "semconv_version": SEMCONV_VERSION}))
+    if note.events:
+        found.append((queries.put_events, {**among, "rows": _array(note.events)}))
+    if note.forks:
+        found.append((queries.put_forks, {**among, "rows": _array(note.forks)}))
+    if note.ended:
+        ended = {
+            "thread_ids": [thread_id for thread_id, _, _ in note.ended],
+            "run_ids": [run_id for _, run_id, _ in note.ended],
+        }
+        found.append((queries.total_runs, ended))
+    if note.begun or note.ended:
+        # In this transaction: a process that was killed after it would leave the thread busy for good.
+        found.append((queries.refresh_statuses, {"thread_ids": sorted({row[0] for row in (*note.begun, *note.ended)})}))
+    return found + list(_messages(queries, note))
+
+
+def _messages(queries: Queries, note: Note) -> Iterator[Statement]:
+    """Changes of messages in their order; neighbours of one kind in one statement."""
+    waiting: list[bytes] = []
+    kind_before = ADDED
+
+    def added() -> Iterator[Statement]:
+        if waiting:
+            query = queries.add_messages if kind_before == ADDED else queries.add_subgraph_messages
+            yield query, {"thread_ids": note.thread_ids, "changes": _array(waiting)}
+            waiting.clear()
+
+    for kind, change in note.messages:
+        if kind != kind_before:
+            yield from added()
+            kind_before = kind
+        if kind == COMPARED:
+            given = {"named_ids": None, **orjson.loads(change)}
+            given["message_ids"] = [message["message_id"] for message in given["messages"]]
+            yield queries.reconcile_messages, {**given, "messages": orjson.dumps(given["messages"]).decode()}
+        else:
+            waiting.append(change)
+    yield from added()
+
+
+def _array(rows: Sequence[bytes]) -> str:
+    return (b"[" + b",".join(rows) + b"]").decode()

@@ -1,0 +1,276 @@
+"""Chat messages as rows of their own: each once, where it first appeared, and what was edited or removed later.
+
+The saver knows by fingerprint which elements of a list are new; those at its end are noted in the journal with the
+checkpoint. Where something else happened to a list, or where this process does not know what was recorded before it,
+the ids of all its messages are noted in their order, and compared with the branch.
+Of a DeltaChannel, which most checkpoints hold no value of, it is noted that the superstep wrote to it: what it wrote is
+in the tables already, under the checkpoint's parent, whoever wrote it (`operations/record/delta_messages.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+import xxhash
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langgraph.channels.delta import DeltaChannel
+from langgraph.graph import message as reducers
+
+from langgraph_pgstate.codec.messages import is_message
+from langgraph_pgstate.codec.metadata import to_json
+from langgraph_pgstate.codec.states import Elements
+from langgraph_pgstate.operations.checkpoints.planning import PutPlan
+from langgraph_pgstate.operations.checkpoints.requests import PutRequest
+from langgraph_pgstate.operations.record.journal_entry import ADDED, ADDED_IN_SUBGRAPH, COMPARED, WRITTEN
+from langgraph_pgstate.operations.record.put_hook import ListChange, Statement, list_changes, split_digests
+from langgraph_pgstate.settings import MAX_KEY_BYTES
+
+# LangGraph's own channels; but a graph whose whole state is one list keeps it in the first, a function's in the second.
+_OWN_CHANNELS: Final = "__"
+_STATE_CHANNELS: Final = frozenset({"__root__", "__previous__"})
+# What a checkpoint's metadata say of its DeltaChannels: all of those that took no snapshot.
+_COUNTERS: Final = "counters_since_delta_snapshot"
+# Experimental there, so it may have gone.
+_DEAF_REDUCER: Final = getattr(reducers, "_messages_delta_reducer", object())
+_ID_BYTES: Final = 256
+_FAMILIAR_LIMIT: Final = 50_000
+
+# A message's place in its list, itself, and its id in the record.
+_Named = tuple[int, BaseMessage, str]
+
+
+class MessageKeeper:
+    """A companion that stores the messages of each put. Safe to share between threads.
+
+    A process that puts on a thread for the first time sends the channel's messages whole, so that what was stored
+    without a keeper is made up for; rows that are there already stay as they are. A DeltaChannel's are made up for by
+    its next snapshot.
+    """
+
+    def __init__(self) -> None:
+        self._familiar: set[tuple[str, str]] = set()
+        # Channels in which several messages at once had one id.
+        self._doubled: set[tuple[str, str, str]] = set()
+        self._deaf: set[str] = set()
+
+    def learn(self, graph: Any) -> None:
+        """Look at a compiled graph: which of its DeltaChannels, and its subgraphs', do not hear `REMOVE_ALL_MESSAGES`.
+
+        LangGraph's own reducer does not. Any other is taken to empty its channel then.
+        """
+        for one in (graph, *(subgraph for _, subgraph in graph.get_subgraphs(recurse=True))):
+            for name, channel in one.channels.items():
+                if isinstance(channel, DeltaChannel) and channel.reducer is _DEAF_REDUCER:
+                    self._deaf.add(name)
+
+    def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
+        """Notes what is new in each channel that holds messages; no statement."""
+        request = plan.request
+        whole = request.parent is not None and not self._is_familiar(plan)
+        changes: list[tuple[str, bytes]] = []
+        for change in list_changes(plan, all_channels=whole):
+            if not _is_of_messages(change):
+                continue
+            named, given = self._identify(request, change)
+            skipped = _recorded_by_root(plan, change)
+            rows = [
+                {"message_id": id, "position": place, **message_row(message)}
+                for place, message, id in given
+                if place not in skipped
+            ]
+            if change.is_appended and not rows:
+                continue
+            fitting_ids(request.address.thread_id, rows)
+            found: dict[str, Any] = {
+                **request.address._asdict(),
+                "run_id": request.columns_without_owner["run_id"],
+                "channel": change.channel,
+                "messages": rows,
+            }
+            kind = ADDED_IN_SUBGRAPH if request.address.checkpoint_ns else ADDED
+            if not change.is_appended:
+                kind = COMPARED
+                present = [{"message_id": id} for _, _, id in named]
+                found["present_ids"] = fitting_ids(request.address.thread_id, present)
+            changes.append((kind, orjson.dumps(found)))
+        if counters := request.labels.get(_COUNTERS):
+            changes += self._written(request, counters)
+        assert plan.note is not None
+        plan.note.messages += changes
+        return ()
+
+    def after_put(self, plan: PutPlan) -> None:
+        """From now on, differences are enough."""
+        address = plan.request.address
+        if len(self._familiar) >= _FAMILIAR_LIMIT:
+            self._familiar, self._doubled = set(), set()
+        self._familiar.add((address.thread_id, address.checkpoint_ns))
+
+    def forget_thread(self, thread_id: str) -> None:
+        """The next put looks at the branch again."""
+        self._familiar = {key for key in self._familiar if key[0] != thread_id}
+
+    def _identify(self, request: PutRequest, change: ListChange) -> tuple[Sequence[_Named], Sequence[_Named]]:
+        """Return the messages of a list, or the appended ones alone, and those whose rows have to be sent along."""
+        key = (request.address.thread_id, request.address.checkpoint_ns, change.channel)
+        named = _identified(change, change.fresh if change.is_appended else range(len(change.value)))
+        if any(id != message.id and type(message.id) is str and message.id for _, message, id in named):
+            # If one of several with one id goes, another takes its place: what is known of that id proves nothing.
+            self._doubled.add(key)
+        if change.is_appended or not change.is_known or key in self._doubled:
+            return named, named
+        fresh = set(change.fresh)
+        return named, [one for one in named if one[0] in fresh]
+
+    def _written(self, request: PutRequest, counters: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
+        """The DeltaChannels that the superstep wrote to, unless they took a snapshot."""
+        if request.parent is None:
+            return
+        values = request.checkpoint["channel_values"]
+        for channel in request.new_versions:
+            if channel in counters and channel not in values:
+                found = {
+                    **request.address._asdict(),
+                    "parent_checkpoint_id": request.parent.checkpoint_id,
+                    "run_id": request.columns_without_owner["run_id"],
+                    "channel": channel,
+                    "hears_remove_all": channel not in self._deaf,
+                }
+                yield WRITTEN, orjson.dumps(found)
+
+    def _is_familiar(self, plan: PutPlan) -> bool:
+        address = plan.request.address
+        return (address.thread_id, address.checkpoint_ns) in self._familiar
+
+
+def message_row(message: BaseMessage) -> dict[str, Any]:
+    """A message as its columns say it, without its id and place."""
+    calls: Sequence[Any] = ()
+    usage: Mapping[str, Any] = {}
+    call_id = None
+    # pydantic answers in Python for a class that is another.
+    if type(message) is not HumanMessage:
+        if isinstance(message, AIMessage):
+            calls, usage = message.tool_calls, message.usage_metadata or {}
+        elif isinstance(message, ToolMessage):
+            call_id = message.tool_call_id
+    # Piece by piece: most are certainly the same in JSON.
+    return {
+        "role": _safe(message.type),
+        "agent": _safe(message.name),
+        "content": _safe(_text_of(message.content)),
+        "tool_calls": _safe([{"name": call["name"], "args": call["args"], "id": call["id"]} for call in calls] or None),
+        "tool_call_id": _safe(call_id),
+        "input_tokens": _tokens(usage.get("input_tokens")),
+        "output_tokens": _tokens(usage.get("output_tokens")),
+    }
+
+
+def _safe(value: Any) -> Any:
+    if value is None or (type(value) is str and value.isascii() and "\0" not in value):
+        return value
+    return to_json(value)[0]
+
+
+def _tokens(count: Any) -> int | None:
+    return count if type(count) is int and 0 <= count < 2**63 else None
+
+
+def _text_of(content: Any) -> str | None:
+    """The text of a message's content; images and the like have none."""
+    if isinstance(content, str):
+        return content
+    parts = [
+        part if isinstance(part, str) else part["text"]
+        for part in content
+        if isinstance(part, str) or (isinstance(part, dict) and isinstance(part.get("text"), str))
+    ]
+    return "\n".join(parts) if parts else None
+
+
+def may_hold_messages(channel: str) -> bool:
+    """Return whether a channel is one of the application's, whose messages are recorded."""
+    return not channel.startswith(_OWN_CHANNELS) or channel in _STATE_CHANNELS
+
+
+def _is_of_messages(change: ListChange) -> bool:
+    if not may_hold_messages(change.channel):
+        return False
+    if not change.value:
+        # Whatever it held is gone; if that were no messages, none are found.
+        return not change.is_appended
+    return any(is_message(element) for element in change.value)
+
+
+def _identified(change: ListChange, places: Sequence[int]) -> list[_Named]:
+    """Return the messages at some places of a list, or at its end, with an id each that no other in the list has.
+
+    It is the message's own, or what its content says; of several that share one, the later ones have a number behind.
+    """
+    found = [(place, message) for place in places if is_message(message := change.value[place])]
+    ids = [message.id if type(message.id) is str and message.id else None for _, message in found]
+    distinct = {*ids}
+    others = () if len(places) == len(change.value) else change.value[: places[0]] if places else ()
+    is_clear = None not in distinct and len(distinct) == len(ids)
+    if is_clear and distinct.isdisjoint([getattr(element, "id", None) for element in others]):
+        return [(place, message, id) for (place, message), id in zip(found, ids, strict=True) if id is not None]
+    ordinals = _ordinals(change)
+    return [
+        (place, message, (id or content_id(message)) + (f"-{ordinals[place]}" if ordinals[place] > 1 else ""))
+        for (place, message), id in zip(found, ids, strict=True)
+    ]
+
+
+def _ordinals(change: ListChange) -> list[int]:
+    """By place, the how-manieth of its id, or of its equals if it has none, an element is."""
+    marks: Sequence[Any] = (
+        split_digests(change.fingerprints)
+        if change.fingerprints is not None
+        else [content_id(element) if is_message(element) else None for element in change.value]
+    )
+    seen: Counter[Any] = Counter()
+    ordinals = []
+    for element, mark in zip(change.value, marks, strict=True):
+        id = getattr(element, "id", None)
+        key = ("id", id) if type(id) is str and id else mark
+        seen[key] += 1
+        ordinals.append(seen[key])
+    return ordinals
+
+
+def content_id(message: BaseMessage) -> str:
+    """An id for a message without one, of what it says. The same in every process, unlike the codec's fingerprints."""
+    return xxhash.xxh3_128_hexdigest(orjson.dumps(to_json(message.__dict__)[0]))
+
+
+def fitting_ids(thread_id: str, rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The rows' ids, after those that PostgreSQL cannot store or index have been replaced by fingerprints."""
+    room = min(_ID_BYTES, (MAX_KEY_BYTES - len(thread_id.encode())) // 2)
+    for row in rows:
+        id = row["message_id"]
+        if not (id.isascii() and len(id) <= room and "\0" not in id):
+            row["message_id"] = _fitting_id(id, room)
+    return [row["message_id"] for row in rows]
+
+
+def _fitting_id(id: str, room: int) -> str:
+    encoded = id.encode("utf-8", "surrogatepass")
+    fits = len(encoded) <= room and "\0" not in id and encoded == id.encode("utf-8", "replace")
+    return id if fits else xxhash.xxh3_128_hexdigest(encoded)
+
+
+def _recorded_by_root(plan: PutPlan, change: ListChange) -> set[int]:
+    """Places of the elements that the root's checkpoint has, too: nearly all of what a subgraph starts from."""
+    root = plan.request.root
+    if root is None or change.fingerprints is None:
+        return set()
+    known = {
+        digest
+        for other in root.entries.values()
+        if isinstance(other, Elements) and other.marks is not None
+        for digest in split_digests(other.marks.digests)
+    }
+    return {place for place, digest in enumerate(split_digests(change.fingerprints)) if digest in known}

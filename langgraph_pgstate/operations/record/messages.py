@@ -1,0 +1,199 @@
+"""Messages, asked for: the conversation on a branch, and searches in what was said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from langgraph_pgstate.operations.threads.paging import decode_cursor, page_of, page_size, text_of
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.types import Message, MessageHit, Page
+
+_KINDS = {False: "messages, newest first", True: "messages, best first"}
+_BYTES_PER_TOKEN, _TOKENS_PER_MESSAGE = 4, 3
+_HIGHEST = 1e300
+_CHANNEL = "messages"
+
+
+class Change(NamedTuple):
+    """The last change of a message on a branch, without its text; `depth` is how many checkpoints ago it was."""
+
+    message_id: str
+    checkpoint_id: str
+    change: str
+    role: str | None
+    size: int
+    output_tokens: int | None
+    channel: str
+    depth: int
+
+    @property
+    def tokens(self) -> int:
+        """What the message takes in a prompt: as its model counted it, else a token for four bytes."""
+        if self.role == "ai" and self.output_tokens:
+            return self.output_tokens + _TOKENS_PER_MESSAGE
+        return -(-self.size // _BYTES_PER_TOKEN) + _TOKENS_PER_MESSAGE
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationQuestion:
+    """Which conversation is asked for, checked."""
+
+    thread_id: str
+    channel: str | None
+    checkpoint_id: str | None
+    last: int | None
+    max_tokens: int | None
+
+
+def request_conversation(
+    thread_id: str, channel: str | None, checkpoint_id: str | None, last: int | None, max_tokens: int | None
+) -> ConversationQuestion:
+    """Check what is asked for.
+
+    Raises:
+        ConfigurationError: If an argument cannot be searched for, or is negative.
+    """
+    for name, value in (("last", last), ("max_tokens", max_tokens)):
+        if value is not None and value < 0:
+            raise ConfigurationError(f"{name} must not be negative, as {value} is")
+    return ConversationQuestion(
+        thread_id,
+        text_of("channel", channel),
+        text_of("checkpoint_id", checkpoint_id or None),
+        last,
+        max_tokens,
+    )
+
+
+async def get_conversation(port: Port, queries: Queries, question: ConversationQuestion) -> tuple[Message, ...]:
+    """The messages of a branch, as they stand at its end. Two round trips; texts are read only of what is answered.
+
+    Raises:
+        NotFoundError: If the named checkpoint does not exist.
+    """
+    key = {"thread_id": question.thread_id, "checkpoint_id": question.checkpoint_id}
+    found = await last_changes(port, queries, question.thread_id, question.checkpoint_id, question.channel)
+    if not found and question.checkpoint_id is not None and not (await port.fetch(queries.has_checkpoint, key))[0][0]:
+        raise NotFoundError(f"there is no checkpoint {question.checkpoint_id!r} of thread {question.thread_id!r}")
+    changes = of_one_channel(found)
+    present = [change for change in changes if change.change != "removed"]
+    chosen = window(present, question.last, question.max_tokens)
+    if not chosen:
+        return ()
+    rows = await port.fetch(
+        queries.get_messages,
+        {
+            "thread_id": question.thread_id,
+            "message_ids": [change.message_id for change in chosen],
+            "checkpoint_ids": [change.checkpoint_id for change in chosen],
+            "channel": chosen[0].channel,
+        },
+    )
+    return tuple(Message(*row) for row in rows)
+
+
+async def last_changes(
+    port: Port, queries: Queries, thread_id: str, checkpoint_id: str | None, channel: str | None = None
+) -> list[Change]:
+    """Return the last change of each message of a branch, or of one channel, in the channel's order. One round trip."""
+    key = {"thread_id": thread_id, "checkpoint_id": checkpoint_id, "channel": channel}
+    return [Change(*row) for row in await port.fetch(queries.get_message_outline, key)]
+
+
+def of_one_channel(changes: Sequence[Change]) -> Sequence[Change]:
+    """The changes of `messages`, or, where nothing was ever said in it, of the channel that changed last."""
+    channels = {change.channel for change in changes}
+    if len(channels) <= 1:
+        return changes
+    newest = min(changes, key=lambda change: change.depth)
+    channel = _CHANNEL if _CHANNEL in channels else newest.channel
+    return [change for change in changes if change.channel == channel]
+
+
+def window(messages: Sequence[Change], last: int | None, max_tokens: int | None) -> list[Change]:
+    """The system messages that a conversation opens with, and its last `last` others, or as many as fit `max_tokens`.
+
+    The opening counts among the tokens, but is never left out.
+    """
+    opening = 0
+    while opening < len(messages) and messages[opening].role == "system":
+        opening += 1
+    head, rest = list(messages[:opening]), list(messages[opening:])
+    if last is not None:
+        rest = rest[max(0, len(rest) - last) :]
+    if max_tokens is not None:
+        left = max_tokens - sum(message.tokens for message in head)
+        start = len(rest)
+        while start and rest[start - 1].tokens <= left:
+            start -= 1
+            left -= rest[start].tokens
+        rest = rest[start:]
+    return head + rest
+
+
+@dataclass(frozen=True, slots=True)
+class SearchQuestion:
+    """Which messages are searched for, checked."""
+
+    parameters: dict[str, Any]
+    size: int
+
+
+def request_search(
+    query: str,
+    *,
+    user_id: str | None = None,
+    tenant_id: str | None = None,
+    thread_id: str | None = None,
+    best_first: bool = False,
+    limit: int = 20,
+    cursor: str | None = None,
+) -> SearchQuestion:
+    """Check what is searched for.
+
+    Raises:
+        ConfigurationError: If there is nothing to search for, or an argument cannot be searched for.
+    """
+    if not text_of("query", query) or not query.strip():
+        raise ConfigurationError("there is nothing to search for: the query is empty")
+    beyond = decode_cursor(_KINDS[best_first], cursor, (_HIGHEST, "", "", "", ""))
+    score, cursor_thread, message_id, checkpoint_id, cursor_channel = beyond
+    size = page_size(limit)
+    parameters = {
+        "query": query,
+        "by_rank": best_first,
+        "user_id": text_of("user_id", user_id),
+        "tenant_id": text_of("tenant_id", tenant_id),
+        "thread_id": thread_id,
+        "cursor_score": score,
+        "cursor_thread": cursor_thread,
+        "cursor_message": message_id,
+        "cursor_id": checkpoint_id,
+        "cursor_channel": cursor_channel,
+        "page_size": size + 1,
+    }
+    return SearchQuestion(parameters, size)
+
+
+async def search_messages(port: Port, queries: Queries, question: SearchQuestion) -> Page[MessageHit]:
+    """A page of messages that hold some words, newest or best first. One round trip."""
+    parameters = question.parameters
+    is_of_thread = parameters["thread_id"] is not None
+    rows = await port.fetch(queries.search_messages_of_thread if is_of_thread else queries.search_messages, parameters)
+    return page_of(
+        rows,
+        question.size,
+        lambda row: MessageHit(Message(*row[:-2]), *row[-2:]),
+        _KINDS[parameters["by_rank"]],
+        lambda hit: (
+            hit.score,
+            hit.message.thread_id,
+            hit.message.message_id,
+            hit.message.checkpoint_id,
+            hit.message.channel,
+        ),
+    )

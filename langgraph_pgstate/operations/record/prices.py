@@ -1,0 +1,51 @@
+"""What tokens cost."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.operations.checkpoints.addresses import identifier
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.types import Price
+
+
+async def set_price(port: Port, queries: Queries, price: Price) -> None:
+    """Say what a model costs from a time on; replaces what was said for the same time. One statement; safe to repeat.
+
+    Raises:
+        ConfigurationError: If a name cannot be stored, or an amount is negative or not finite.
+    """
+    amounts = {name: getattr(price, name) for name in ("input", "output", "cache_read", "reasoning")}
+    for name, amount in amounts.items():
+        if amount is not None and not (amount.is_finite() and amount >= 0):
+            raise ConfigurationError(f"{name} must be a price of 0 or more, not {amount}")
+    if not price.model:
+        raise ConfigurationError("a price is that of a model; its name is empty")
+    await port.execute(
+        queries.set_price,
+        {
+            "model": identifier("model", price.model),
+            "provider": identifier("provider", price.provider),
+            "valid_from": price.valid_from,
+            **{name: None if amount is None else str(amount) for name, amount in amounts.items()},
+        },
+    )
+
+
+async def list_prices(port: Port, queries: Queries, model: str | None = None) -> list[Price]:
+    """All prices, or those of one model, each model's from the newest on."""
+    return [Price(*row) for row in await port.fetch(queries.list_prices, {"model": model})]
+
+
+async def delete_price(
+    port: Port, queries: Queries, model: str, provider: str = "", valid_from: datetime | None = None
+) -> bool:
+    """Remove a price; costs computed with it stay. One statement; safe to repeat.
+
+    Returns:
+        Whether there was one.
+    """
+    parameters = {"model": model, "provider": provider, "valid_from": valid_from}
+    return await port.execute(queries.delete_price, parameters) > 0

@@ -1,0 +1,214 @@
+"""State, readable: chosen channels of the root namespace as JSON, one row for each thread, written with the checkpoint.
+
+What does not fit JSON is refused by name where a graph's schema tells (`check_projectable`), else stored as a
+reference; a put never fails for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Final
+from uuid import UUID
+
+import orjson
+from langgraph.channels.delta import DeltaChannel
+from pydantic import BaseModel
+
+from langgraph_pgstate.codec.metadata import to_json
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
+from langgraph_pgstate.operations.checkpoints.planning import PutPlan
+from langgraph_pgstate.operations.record.put_hook import Statement
+from langgraph_pgstate.sql import Queries
+
+REFERENCE: Final = "$ref"
+# A value above this many bytes of JSON is nothing to search in.
+_MAX_BYTES: Final = 1024 * 1024
+_MAX_DEPTH: Final = 100
+_REMEMBERED: Final = 50_000
+_PLAIN: Final = (str, int, float, bool, type(None))
+_AS_TEXT: Final = (datetime, date, time, timedelta, UUID, Decimal)
+_CONTAINERS: Final = (dict, list, tuple, set, frozenset)
+
+
+class Projector:
+    """A companion that keeps some channels readable. Safe to share between threads.
+
+    Args:
+        queries: The queries of the schema.
+        names: The channels.
+
+    Raises:
+        ConfigurationError: If the names are not strings.
+    """
+
+    def __init__(self, queries: Queries, names: Sequence[str]) -> None:
+        if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
+            raise ArgumentTypeError(f"project= takes the names of channels, not {names!r}")
+        self._queries = queries
+        self._names = tuple(dict.fromkeys(names))
+        # By thread: the checkpoint this process put last, and the versions its projection was made from.
+        self._last: dict[str, tuple[str | None, list[Any]]] = {}
+
+    def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
+        """The statement for the values of a root checkpoint; none if they are those of the one put before."""
+        request = plan.request
+        address = request.address
+        if address.checkpoint_ns or not self._names:
+            return ()
+        parent_id = request.parent.checkpoint_id if request.parent else None
+        # Another branch than the last put's may have other values under the same versions of its parent.
+        if parent_id and self._last.get(address.thread_id) == (parent_id, self._versions(plan)):
+            return ()
+        values = request.checkpoint["channel_values"]
+        chosen = {name: values[name] for name in self._names if name in values}
+        parameters = {
+            "thread_id": address.thread_id,
+            "checkpoint_id": address.checkpoint_id,
+            "revision": plan.manifest.revision,
+            "projected": projected(chosen, str(address.checkpoint_id)),
+        }
+        return [(self._queries.put_projection, parameters)]
+
+    def after_put(self, plan: PutPlan) -> None:
+        """Remember what the next put may leave as it is."""
+        address = plan.request.address
+        if address.checkpoint_ns:
+            return
+        if len(self._last) >= _REMEMBERED:
+            self._last = {}
+        self._last[address.thread_id] = (address.checkpoint_id, self._versions(plan))
+
+    def forget_thread(self, thread_id: str) -> None:
+        """The next put writes."""
+        self._last.pop(thread_id, None)
+
+    def _versions(self, plan: PutPlan) -> list[Any]:
+        return [plan.request.checkpoint["channel_versions"].get(name) for name in self._names]
+
+
+def projected(values: Mapping[str, Any], checkpoint_id: str) -> str:
+    """Some channels' values as JSON text; a reference stands for what does not fit."""
+    state = {name: _projected(value, name, checkpoint_id) for name, value in values.items()}
+    return orjson.dumps(to_json(state)[0]).decode()
+
+
+def check_projectable(graph: Any, names: Sequence[str]) -> None:
+    """Refuse channels that a graph does not have, or whose declared type does not fit JSON.
+
+    Args:
+        graph: A compiled graph.
+        names: The channels to be projected.
+
+    Raises:
+        ConfigurationError: It names the channels and why.
+    """
+    channels = getattr(graph, "channels", {})
+    declared = _declared_types(getattr(graph, "builder", None))
+    reasons = []
+    for name in names:
+        if name not in channels:
+            known = ", ".join(sorted(other for other in channels if not other.startswith(("__", "branch:"))))
+            reasons.append(f"{name!r} is no channel of the graph (it has {known or 'none'})")
+        elif isinstance(channels[name], DeltaChannel):
+            reasons.append(f"{name!r} is a DeltaChannel, of which checkpoints hold differences only")
+        elif name in declared and (culprit := _unfit(declared[name], frozenset())) is not None:
+            reasons.append(f"{name!r} is declared with {culprit}, which JSON cannot say")
+    if reasons:
+        raise ConfigurationError(f"project= cannot be done: {'; '.join(reasons)}")
+
+
+def _declared_types(builder: Any) -> dict[str, Any]:
+    declared: dict[str, Any] = {}
+    for schema in getattr(builder, "schemas", {}):
+        try:
+            declared.update(typing.get_type_hints(schema))
+        except Exception:
+            # Annotations that do not resolve tell nothing.
+            continue
+    return declared
+
+
+def _unfit(kind: Any, seen: Collection[Any]) -> str | None:
+    """The part of a declared type whose values never fit JSON; `None` if they may."""
+    origin = typing.get_origin(kind)
+    if origin is typing.Annotated:
+        return _unfit(typing.get_args(kind)[0], seen)
+    if origin in (typing.Union, types.UnionType):
+        # One alternative that fits is enough: the others become references when they come.
+        culprits = [_unfit(part, seen) for part in typing.get_args(kind) if part is not type(None)]
+        return None if None in culprits else next(iter(culprits), None)
+    if origin is not None and isinstance(origin, type) and issubclass(origin, _CONTAINERS):
+        return _first_unfit([part for part in typing.get_args(kind) if part is not Ellipsis], seen)
+    if not isinstance(kind, type) or origin is not None or kind in seen:
+        return None
+    if kind is Any or kind is object or issubclass(kind, (*_PLAIN, *_AS_TEXT, *_CONTAINERS, Enum, BaseModel)):
+        return None
+    if dataclasses.is_dataclass(kind) or typing.is_typeddict(kind):
+        try:
+            hints = typing.get_type_hints(kind)
+        except Exception:
+            return None
+        return _first_unfit(hints.values(), {*seen, kind})
+    if getattr(kind, "__abstractmethods__", None) or getattr(kind, "_is_protocol", False):
+        # Mapping, Sequence and the like: what comes may fit.
+        return None
+    return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+
+
+def _first_unfit(kinds: Iterable[Any], seen: Collection[Any]) -> str | None:
+    return next((culprit for kind in kinds if (culprit := _unfit(kind, seen)) is not None), None)
+
+
+class _UnfitError(Exception):
+    """A value is of a type that JSON cannot say."""
+
+
+def _projected(value: Any, channel: str, checkpoint_id: str) -> Any:
+    """A channel's value as JSON, or a reference to where it is."""
+    try:
+        plain = _plain(value, 0)
+        if len(orjson.dumps(to_json(plain)[0])) <= _MAX_BYTES:
+            return plain
+    except Exception:
+        # A value may do anything when it is looked at; no put fails for it.
+        pass
+    kind = type(value)
+    return {
+        REFERENCE: {
+            "channel": channel,
+            "checkpoint_id": checkpoint_id,
+            "type": f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."),
+        }
+    }
+
+
+def _plain(value: Any, depth: int) -> Any:
+    """A value taken apart into what JSON knows.
+
+    Raises:
+        _UnfitError: If it holds something else.
+    """
+    if depth > _MAX_DEPTH:
+        raise _UnfitError
+    if isinstance(value, Enum):
+        return _plain(value.value, depth + 1)
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, _AS_TEXT):
+        return value.isoformat() if isinstance(value, date | time) else str(value)
+    if isinstance(value, Mapping):
+        return {str(_plain(key, depth + 1)): _plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item, depth + 1) for item in value]
+    if isinstance(value, BaseModel):
+        return _plain(value.model_dump(mode="json"), depth + 1)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        found = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return _plain(found, depth + 1)
+    raise _UnfitError

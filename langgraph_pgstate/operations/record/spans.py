@@ -1,0 +1,146 @@
+"""Spans, asked for: lists, the tree of a run, and what led to a checkpoint."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.operations.checkpoints.addresses import Address
+from langgraph_pgstate.operations.record.runs import get_run
+from langgraph_pgstate.operations.threads.paging import FIRST, MAX_PAGE, decode_cursor, page_of, page_size, text_of
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.types import Page, Provenance, Run, Span, SpanNode, ToolExecution
+
+_KIND = "spans"
+
+
+def request_spans(
+    thread_id: str,
+    *,
+    run_id: str | None = None,
+    kind: str | None = None,
+    name: str | None = None,
+    status: str | None = None,
+    limit: int = 100,
+    cursor: str | None = None,
+) -> dict[str, Any]:
+    """Check what is asked for, as parameters.
+
+    Raises:
+        ConfigurationError: If an argument cannot be searched for.
+    """
+    started_at, span_id = decode_cursor(_KIND, cursor, (FIRST, ""))
+    return {
+        "thread_id": thread_id,
+        "run_id": text_of("run_id", run_id),
+        "kind": text_of("kind", kind),
+        "name": text_of("name", name),
+        "status": text_of("status", status),
+        "cursor_started_at": started_at,
+        "cursor_span": span_id,
+        "page_size": page_size(limit) + 1,
+    }
+
+
+async def list_spans(port: Port, queries: Queries, parameters: dict[str, Any]) -> Page[Span]:
+    """A page of a thread's spans, oldest first. One round trip."""
+    rows = await port.fetch(queries.list_spans, parameters)
+    return page_of(
+        rows,
+        parameters["page_size"] - 1,
+        lambda row: Span(*row),
+        _KIND,
+        lambda item: (item.started_at, item.span_id),
+    )
+
+
+async def get_tree(port: Port, queries: Queries, thread_id: str, run_id: str) -> tuple[SpanNode, ...]:
+    """The spans of a run as trees: one root for each attempt or lost parent. A round trip per `MAX_PAGE` spans."""
+    spans: list[Span] = []
+    position: tuple[Any, str] = (FIRST, "")
+    while True:
+        started_at, span_id = position
+        rows = await port.fetch(
+            queries.list_spans_of_run,
+            {
+                "thread_id": thread_id,
+                "run_id": run_id,
+                "cursor_started_at": started_at,
+                "cursor_span": span_id,
+                "page_size": MAX_PAGE,
+            },
+        )
+        spans += [Span(*row) for row in rows]
+        if len(rows) < MAX_PAGE:
+            return build_tree(spans)
+        position = (spans[-1].started_at, spans[-1].span_id)
+
+
+def build_tree(spans: Sequence[Span]) -> tuple[SpanNode, ...]:
+    """Spans, oldest first, as trees, children in the order given; a span whose parent is missing is a root.
+
+    Attempts of a run have roots of one id: a child is the last one's that started not later than the child did.
+    """
+    known: dict[str, list[int]] = defaultdict(list)
+    for number, span in enumerate(spans):
+        known[span.span_id].append(number)
+    inside: dict[int | None, list[int]] = defaultdict(list)
+    for number, span in enumerate(spans):
+        parents = known.get(span.parent_span_id or "", ()) if span.parent_span_id != span.span_id else ()
+        place = 0
+        if len(parents) > 1:
+            place = max(0, bisect_right(parents, span.started_at, key=lambda one: spans[one].started_at) - 1)
+        inside[parents[place] if parents else None].append(number)
+    # From the leaves up, without recursion: an agent may nest deeper than Python does.
+    order = list(inside[None])
+    for number in order:
+        order += inside.get(number, ())
+    made: dict[int, SpanNode] = {}
+    for number in reversed(order):
+        made[number] = SpanNode(spans[number], tuple(made[child] for child in inside.get(number, ())))
+    return tuple(made[root] for root in inside[None])
+
+
+async def get_provenance(port: Port, queries: Queries, address: Address) -> Provenance | None:
+    """What led to a checkpoint; `None` if there is none. Up to four round trips.
+
+    A superstep's spans name the checkpoint it started from, this one's parent; those of its subgraphs are within them.
+    """
+    rows = await port.fetch(queries.get_provenance, address._asdict())
+    if not rows:
+        return None
+    checkpoint_id, parent_id, source, step, created_at, run_id, depth, forked_from, run_ids, branch_cost = rows[0]
+    run: Run | None = None
+    spans: tuple[Span, ...] = ()
+    executions: tuple[ToolExecution, ...] = ()
+    if run_id is not None:
+        run = await get_run(port, queries, address.thread_id, run_id)
+        key = {"thread_id": address.thread_id, "run_id": run_id, "parent_id": parent_id}
+        found = await port.fetch(
+            queries.list_superstep_spans, {**key, "step": step, "checkpoint_ns": address.checkpoint_ns}
+        )
+        spans = tuple(Span(*row) for row in found)
+        calls = [span.tool_call_id for span in spans if span.tool_call_id is not None]
+        found = await port.fetch(queries.list_superstep_executions, {**key, "tool_call_ids": calls})
+        executions = tuple(ToolExecution(*row) for row in found)
+    return Provenance(
+        address.thread_id,
+        address.checkpoint_ns,
+        checkpoint_id,
+        parent_id,
+        source,
+        step,
+        created_at,
+        run,
+        spans,
+        executions,
+        sum((span.cost for span in spans if span.cost is not None), Decimal(0)),
+        depth,
+        forked_from,
+        tuple(run_ids or ()),
+        branch_cost,
+    )

@@ -1,0 +1,1 @@
+"""Threads: search, copy, delete, prune and expire them; their branches and interrupts."""

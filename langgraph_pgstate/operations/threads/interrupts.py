@@ -1,0 +1,341 @@
+"""Questions that graphs ask people: which threads wait, what was answered, and what a graph is resumed with.
+
+What a task asked is among its pending writes, in the root namespace also when a subgraph asked. It waits for as long as
+no checkpoint came after the one it was asked at, and the task has written no result: so LangGraph itself decides.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from uuid import uuid4
+
+from langgraph.types import Command, Interrupt
+
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.codec.writes import unpack_writes
+from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.errors import AlreadyAnsweredError, ConfigurationError, NotFoundError, PGStateError
+from langgraph_pgstate.operations.checkpoints.addresses import check_key_size
+from langgraph_pgstate.operations.threads.paging import LAST, decode_cursor, encode_cursor, page_size, text_of
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.types import Answer, Page, Question, WaitingThread
+
+_KIND: Final = "waiting"
+# Answered questions are read over until enough open ones are found, or so many pages were read.
+_SCAN_PAGE: Final = 200
+_SCAN_PAGES: Final = 25
+_NO_OWNER: Final[dict[str, Any]] = {"user_id": None, "tenant_id": None, "agent": None}
+_SHOWN: Final = 60
+
+_logger = logging.getLogger("langgraph_pgstate")
+
+# Thread and checkpoint.
+_Place = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingQuestion:
+    """Which waiting threads are asked for, checked.
+
+    Attributes:
+        owner: Whose.
+        answered: Only those with answers that nobody picked up; else those with open questions.
+        cursor: Time, thread and task of the last one read.
+        size: Of the page.
+    """
+
+    owner: dict[str, Any]
+    answered: bool
+    cursor: tuple[Any, str, str]
+    size: int
+
+
+def request_waiting(
+    *,
+    user_id: str | None = None,
+    tenant_id: str | None = None,
+    agent: str | None = None,
+    answered: bool = False,
+    limit: int = 20,
+    cursor: str | None = None,
+) -> WaitingQuestion:
+    """Check what is asked for.
+
+    Raises:
+        ConfigurationError: If an argument cannot be searched for.
+    """
+    at, thread_id, task_id = decode_cursor(_KIND, cursor, (LAST, "", ""))
+    owner = {
+        "user_id": text_of("user_id", user_id),
+        "tenant_id": text_of("tenant_id", tenant_id),
+        "agent": text_of("agent", agent),
+    }
+    return WaitingQuestion(owner, answered, (at, thread_id, task_id), page_size(limit))
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRequest:
+    """An answer to be recorded, checked and encoded.
+
+    Attributes:
+        value: As `(type, bytes)`.
+        answered_by: Who answers.
+        interrupt_id: Which question; the only one, if none is named.
+        answer_id: Drawn for this call, so that a repeated try knows its own.
+        plain: The value as it was given.
+    """
+
+    value: tuple[str, bytes]
+    answered_by: str | None
+    interrupt_id: str | None
+    answer_id: str
+    plain: Any
+
+
+def request_answer(codec: ValueCodec, value: Any, by: str | None, interrupt_id: str | None) -> AnswerRequest:
+    """Check and encode an answer.
+
+    Raises:
+        ConfigurationError: If it is `None`, which LangGraph cannot tell from no answer, or an id cannot be stored.
+        SerializationError: If the value cannot be stored.
+        UnsafeTypeError: If it could not be read again, wherever the graph is resumed.
+    """
+    if value is None:
+        raise ConfigurationError("an answer of None cannot be told from none: answer with False, {} or a word")
+    encoded = codec.dumps("answer", value)
+    codec.loads(*encoded, "an answer")
+    return AnswerRequest(encoded, text_of("by", by), text_of("interrupt_id", interrupt_id), uuid4().hex, value)
+
+
+async def list_waiting(
+    port: Port, queries: Queries, codec: ValueCodec, question: WaitingQuestion
+) -> Page[WaitingThread]:
+    """A page of threads that wait for answers, those asked last first; reads no state.
+
+    Three round trips for each 200 questions, answered ones included, and at most 5,000 of them: what answered questions
+    are left after a prune decides how fast the end is reached. A page may hold less than asked for, and have a next.
+    """
+    found: list[WaitingThread] = []
+    before = cursor = question.cursor
+    for _ in range(_SCAN_PAGES):
+        at, thread_id, task_id = cursor
+        rows = await port.fetch(
+            queries.scan_interrupts,
+            {"cursor_at": at, "cursor_thread": thread_id, "cursor_task": task_id, "page_size": _SCAN_PAGE},
+        )
+        waiting = await _read_places(port, queries, codec, [(row[0], row[1]) for row in rows], question.owner)
+        for thread_id, checkpoint_id, at, task_id in rows:
+            place = waiting.get((thread_id, checkpoint_id))
+            cursor = (at, thread_id, task_id)
+            # A thread whose tasks ask several questions comes up once: with the newest.
+            if place is None or place.leader != task_id:
+                continue
+            if place.answers if question.answered else place.open_questions:
+                if len(found) == question.size:
+                    return Page(tuple(found), encode_cursor(_KIND, before))
+                found.append(place.shown())
+            before = cursor
+        if len(rows) < _SCAN_PAGE:
+            return Page(tuple(found), None)
+        before = cursor
+    return Page(tuple(found), encode_cursor(_KIND, cursor))
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """What is known of one checkpoint at which a thread waits."""
+
+    place: _Place
+    owner: tuple[str | None, str | None, str | None, str | None]
+    questions: list[Question]
+    answers: list[Answer]
+    answer_ids: dict[str, str]
+    leader: str = ""
+
+    @property
+    def open_questions(self) -> list[Question]:
+        """What nobody has answered."""
+        return [question for question in self.questions if question.interrupt_id not in self.answer_ids]
+
+    def answer(self, interrupt_id: str) -> Answer | None:
+        """The answer to a question, if there is one."""
+        return next((answer for answer in self.answers if answer.interrupt_id == interrupt_id), None)
+
+    def shown(self) -> WaitingThread:
+        """For the caller."""
+        questions = self.open_questions
+        since = min(question.asked_at for question in questions or self.questions)
+        return WaitingThread(*self.place, since, tuple(questions), tuple(self.answers), *self.owner)
+
+
+async def _read_places(
+    port: Port,
+    queries: Queries,
+    codec: ValueCodec,
+    places: Sequence[_Place],
+    owner: Mapping[str, Any],
+    *,
+    strict: bool = False,
+) -> dict[_Place, _Waiting]:
+    """What waits at some checkpoints, with what was answered of it; those at which nothing waits are left out.
+
+    With `strict`, an answer of a type that may not be built is an error; else it is shown as plain data.
+    """
+    if not places:
+        return {}
+    reader = codec.lenient()
+    wanted = dict.fromkeys(places)
+    key = {"thread_ids": [place[0] for place in wanted], "checkpoint_ids": [place[1] for place in wanted]}
+    found: dict[_Place, _Waiting] = {}
+    latest: dict[_Place, tuple[datetime, str]] = {}
+    for thread_id, checkpoint_id, task_id, run_id, asked_at, data, *whose in await port.fetch(
+        queries.get_questions, {**key, **owner}
+    ):
+        place = (thread_id, checkpoint_id)
+        waiting = found.setdefault(place, _Waiting(place, tuple(whose), [], [], {}))
+        waiting.questions += _questions(reader, place, task_id, run_id, asked_at, data)
+        at, leader = latest.get(place, (asked_at, task_id))
+        if asked_at > at or (asked_at == at and task_id <= leader):
+            latest[place] = (asked_at, task_id)
+            waiting.leader = task_id
+    if not found:
+        return {}
+    for thread_id, checkpoint_id, interrupt_id, answer_id, answered_at, by, type_, data in await port.fetch(
+        queries.get_answers, key
+    ):
+        waiting_here = found.get((thread_id, checkpoint_id))
+        if waiting_here is None or all(one.interrupt_id != interrupt_id for one in waiting_here.questions):
+            # It was picked up, and its task went on.
+            continue
+        where = f"the answer to {interrupt_id} of thread {thread_id!r}"
+        value = (codec if strict else reader).loads(type_, data, where)
+        waiting_here.answer_ids[interrupt_id] = answer_id
+        waiting_here.answers.append(Answer(thread_id, checkpoint_id, interrupt_id, value, by, answered_at))
+    return found
+
+
+def _questions(
+    codec: ValueCodec, place: _Place, task_id: str, run_id: str | None, asked_at: datetime, data: bytes
+) -> list[Question]:
+    """Return the questions in a task's row; one that cannot be read says why, and does not hide the others."""
+    where = f"a question of task {task_id!r} at checkpoint {place[1]!r} of thread {place[0]!r}"
+    questions = []
+    try:
+        for _, _, type_, content in unpack_writes(data, where):
+            value = codec.loads(type_, content, where)
+            for one in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(one, Interrupt):
+                    schema = getattr(one, "response_schema", None)
+                    questions.append(Question(one.id, one.value, asked_at, schema, task_id, run_id))
+    except PGStateError as error:
+        _logger.error("%s cannot be read: %s", where, error)
+        questions.append(Question("", None, asked_at, None, task_id, run_id, str(error)))
+    return questions
+
+
+async def get_waiting(port: Port, queries: Queries, codec: ValueCodec, thread_id: str) -> WaitingThread | None:
+    """What one thread waits for, and what of it is answered; `None` if it waits for nothing. Three round trips."""
+    found = await _read_thread(port, queries, codec, thread_id)
+    return found.shown() if found is not None else None
+
+
+async def _read_thread(port: Port, queries: Queries, codec: ValueCodec, thread_id: str) -> _Waiting | None:
+    head = await port.fetch(queries.get_head, {"thread_id": thread_id})
+    if not head:
+        return None
+    place = (thread_id, head[0][0])
+    found = (await _read_places(port, queries, codec, [place], _NO_OWNER, strict=True)).get(place)
+    return found if found is not None and found.questions else None
+
+
+async def answer(port: Port, queries: Queries, codec: ValueCodec, thread_id: str, request: AnswerRequest) -> Answer:
+    """Record the answer to a question, and the event, in one statement; at most one answer to each question.
+
+    Returns:
+        The answer as it is recorded.
+
+    Raises:
+        NotFoundError: If the thread waits for no such answer.
+        AlreadyAnsweredError: If somebody was faster.
+        ConfigurationError: If it waits for several and none is named.
+    """
+    waiting = await _read_thread(port, queries, codec, thread_id)
+    question = _chosen(waiting, thread_id, request)
+    assert waiting is not None
+    checkpoint_id = waiting.place[1]
+    check_key_size("thread_id, checkpoint_id and interrupt_id", thread_id, checkpoint_id, question.interrupt_id)
+    type_, data = request.value
+    parameters = {
+        "thread_id": thread_id,
+        "checkpoint_id": checkpoint_id,
+        "interrupt_id": question.interrupt_id,
+        "task_id": question.task_id,
+        "answer_id": request.answer_id,
+        "answered_by": request.answered_by,
+        "value_type": type_,
+        "value": data,
+    }
+    await port.execute(queries.put_answer, parameters)
+    key = {"thread_ids": [thread_id], "checkpoint_ids": [checkpoint_id]}
+    for _, _, interrupt_id, answer_id, answered_at, by, _, _ in await port.fetch(queries.get_answers, key):
+        if interrupt_id == question.interrupt_id:
+            if answer_id != request.answer_id:
+                raise AlreadyAnsweredError(thread_id, interrupt_id, by, answered_at)
+            return Answer(thread_id, checkpoint_id, interrupt_id, request.plain, by, answered_at)
+    raise NotFoundError(f"thread {thread_id!r} went on in this moment, and no longer waits for {question.interrupt_id}")
+
+
+def _chosen(waiting: _Waiting | None, thread_id: str, request: AnswerRequest) -> Question:
+    """The question that an answer is for."""
+    if waiting is None:
+        raise NotFoundError(f"thread {thread_id!r} waits for no answer")
+    if request.interrupt_id is not None:
+        candidates = [one for one in waiting.questions if one.interrupt_id == request.interrupt_id]
+        if not candidates:
+            raise NotFoundError(f"thread {thread_id!r} does not wait for {request.interrupt_id}: {_listed(waiting)}")
+    else:
+        # A try that was repeated after its connection was lost finds its own answer there.
+        own = [one for one in waiting.questions if waiting.answer_ids.get(one.interrupt_id) == request.answer_id]
+        readable = [one for one in waiting.open_questions if one.error is None]
+        candidates = own or readable or waiting.open_questions or waiting.questions
+        if len(candidates) > 1 and waiting.open_questions:
+            raise ConfigurationError(
+                f"thread {thread_id!r} waits for several answers, say which this is by interrupt_id: {_listed(waiting)}"
+            )
+    question = candidates[0]
+    if question.error is not None:
+        raise NotFoundError(f"what thread {thread_id!r} waits for cannot be read: {question.error}")
+    given = waiting.answer(question.interrupt_id)
+    if given is not None and waiting.answer_ids[question.interrupt_id] != request.answer_id:
+        raise AlreadyAnsweredError(thread_id, question.interrupt_id, given.answered_by, given.answered_at)
+    return question
+
+
+def _listed(waiting: _Waiting) -> str:
+    known = (one for one in waiting.open_questions if one.error is None)
+    return "; ".join(f"{one.interrupt_id} {str(one.value)[:_SHOWN]!r}" for one in known) or "none"
+
+
+def command_for(answer: Answer) -> Command[Any]:
+    """What resumes a graph with one answer."""
+    if _is_digest(answer.interrupt_id):
+        return Command(resume={answer.interrupt_id: answer.value})
+    # Of a question that has no id of its own.
+    return Command(resume=answer.value)
+
+
+def command_of(answers: Sequence[Answer]) -> Command[Any] | None:
+    """What resumes a graph with some answers; `None` without any."""
+    if not answers:
+        return None
+    if len(answers) == 1:
+        return command_for(answers[0])
+    return Command(resume={answer.interrupt_id: answer.value for answer in answers})
+
+
+def _is_digest(id: str) -> bool:
+    return len(id) == 32 and all(character in "0123456789abcdef" for character in id)

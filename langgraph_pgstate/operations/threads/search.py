@@ -1,0 +1,171 @@
+"""Threads, asked for: lists, searches, one of them; and its title and metadata, changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError, StaleVersionError
+from langgraph_pgstate.operations.threads.paging import (
+    LAST,
+    decode_cursor,
+    json_of,
+    page_of,
+    page_size,
+    text_of,
+    time_of,
+)
+from langgraph_pgstate.sql import NamedQuery, Queries
+from langgraph_pgstate.types import Page, Thread
+
+_KIND = "threads"
+STATUSES = ("idle", "busy", "interrupted", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadQuestion:
+    """Which threads are asked for, checked.
+
+    Attributes:
+        parameters: Of the query.
+        size: Of the page.
+        content: Which content finds candidates: `metadata`, `state`, `path`, or none.
+    """
+
+    parameters: dict[str, Any]
+    size: int
+    content: str | None
+
+
+def request_threads(
+    *,
+    user_id: str | None = None,
+    tenant_id: str | None = None,
+    agent: str | None = None,
+    status: str | None = None,
+    created_after: datetime | None = None,
+    created_before: datetime | None = None,
+    updated_after: datetime | None = None,
+    updated_before: datetime | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    state: Mapping[str, Any] | None = None,
+    where: str | None = None,
+    limit: int = 20,
+    cursor: str | None = None,
+) -> ThreadQuestion:
+    """Check what is asked for.
+
+    Raises:
+        ConfigurationError: If an argument cannot be searched for.
+    """
+    if status is not None and status not in STATUSES:
+        raise ConfigurationError(f"unknown thread status {status!r}: {', '.join(STATUSES)}")
+    updated_at, thread_id = decode_cursor(_KIND, cursor, (LAST, ""))
+    size = page_size(limit)
+    # Containing an empty mapping is no condition, and no index finds it.
+    content = {
+        "metadata": json_of("metadata", metadata or None),
+        "state": json_of("state", state or None),
+        "path": text_of("where", where),
+    }
+    parameters = {
+        "user_id": text_of("user_id", user_id),
+        "tenant_id": text_of("tenant_id", tenant_id),
+        "agent": text_of("agent", agent),
+        "status": status,
+        "created_after": time_of("created_after", created_after),
+        "created_before": time_of("created_before", created_before),
+        "updated_after": time_of("updated_after", updated_after),
+        "updated_before": time_of("updated_before", updated_before),
+        "cursor_updated_at": updated_at,
+        "cursor_id": thread_id,
+        "page_size": size + 1,
+        **content,
+    }
+    return ThreadQuestion(parameters, size, next((name for name, value in content.items() if value is not None), None))
+
+
+async def list_threads(port: Port, queries: Queries, question: ThreadQuestion) -> Page[Thread]:
+    """A page of threads, most recently touched first; reads no checkpoint. One round trip."""
+    parameters = question.parameters
+    query: NamedQuery
+    if question.content is not None:
+        query = queries.search_threads
+        parameters = {**parameters, "driver": "user" if parameters["user_id"] is not None else question.content}
+    elif parameters["user_id"] is not None:
+        query = queries.list_threads_of_user
+    elif parameters["tenant_id"] is not None:
+        query = queries.list_threads_of_tenant
+    elif parameters["status"] not in (None, "idle"):
+        query = queries.list_threads_with_status
+    else:
+        query = queries.list_threads
+    rows = await port.fetch(query, parameters)
+    return page_of(rows, question.size, lambda row: Thread(*row), _KIND, lambda item: (item.updated_at, item.thread_id))
+
+
+async def get_thread(port: Port, queries: Queries, thread_id: str) -> Thread | None:
+    """One thread with its head and its projected state; `None` if there is none. One round trip."""
+    rows = await port.fetch(queries.get_thread, {"thread_id": thread_id})
+    return Thread(*rows[0]) if rows else None
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadChange:
+    """What is to become of a thread, checked.
+
+    Attributes:
+        metadata: To merge, as JSON text.
+        has_title: Whether the title changes.
+        title: What it becomes.
+        expected_version: The version this rests on; `None` for any.
+    """
+
+    metadata: str
+    has_title: bool
+    title: str | None
+    expected_version: int | None
+
+
+def request_change(metadata: Mapping[str, Any], expected_version: int | None, *titles: str | None) -> ThreadChange:
+    """Check a change: metadata to merge, and a title if one is given.
+
+    Raises:
+        ConfigurationError: If it cannot be stored.
+    """
+    return ThreadChange(
+        json_of("metadata", metadata) or "{}",
+        bool(titles),
+        text_of("title", titles[0]) if titles else None,
+        expected_version,
+    )
+
+
+async def change_thread(port: Port, queries: Queries, thread_id: str, change: ThreadChange) -> Thread:
+    """Change a thread's title or metadata. Atomic; one that changes nothing leaves the version, so it can be repeated.
+
+    Raises:
+        NotFoundError: If there is no such thread.
+        StaleVersionError: If its version is another than expected, and it is not what was asked for already.
+    """
+    parameters = {
+        "thread_id": thread_id,
+        "metadata": change.metadata,
+        "has_title": change.has_title,
+        "title": change.title,
+        "expected_version": change.expected_version,
+    }
+    changed = await port.fetch(queries.update_thread, parameters)
+    thread = await get_thread(port, queries, thread_id)
+    if thread is None:
+        raise NotFoundError(f"there is no thread {thread_id!r}")
+    if changed or change.expected_version in (None, thread.version):
+        return thread
+    # A change that was committed just before its connection was lost finds its own work when it is repeated.
+    lacks = await port.fetch(queries.would_change_thread, parameters)
+    if thread.version == (change.expected_version or 0) + 1 and not lacks[0][0]:
+        return thread
+    raise StaleVersionError(thread_id, change.expected_version or 0, thread.version)

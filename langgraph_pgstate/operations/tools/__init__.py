@@ -1,0 +1,1 @@
+"""Tool executions: intents and outcomes."""

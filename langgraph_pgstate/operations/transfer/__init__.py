@@ -1,0 +1,1 @@
+"""Copies between this package's tables and those of LangGraph's own saver."""

@@ -1,0 +1,116 @@
+"""Token prices: what a user says that a model costs, in both colours."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+
+from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.operations.record import prices as operations
+from langgraph_pgstate.sql import queries
+from langgraph_pgstate.types import Price
+
+Amount = Decimal | int | str | float
+
+
+class Prices:
+    """Prices of a million tokens. A span's cost is computed from them when it is written, and does not change later.
+
+    Args:
+        database: Where the tables are, and in which schema.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._queries = queries(database.schema)
+
+    def set(
+        self,
+        model: str,
+        input: Amount,
+        output: Amount,
+        *,
+        provider: str = "",
+        valid_from: datetime | None = None,
+        cache_read: Amount | None = None,
+        reasoning: Amount | None = None,
+    ) -> None:
+        """Say what a model costs. One statement; safe to repeat.
+
+        Args:
+            model: Its name, as spans have it in `model`.
+            input: Per million tokens read.
+            output: Per million tokens written.
+            provider: Only at this provider, as spans have it in `provider`; goes before a price for any.
+            valid_from: For spans that start then or later; for all if left out.
+            cache_read: Per million tokens read from the provider's cache; as `input` if left out.
+            reasoning: Per million tokens of reasoning; as `output` if left out.
+
+        Raises:
+            ConfigurationError: If a name cannot be stored, or an amount is negative or not finite.
+        """
+        price = _price(model, input, output, provider, valid_from, cache_read, reasoning)
+        self._database.run(operations.set_price, self._queries, price)
+
+    def list(self, model: str | None = None) -> list[Price]:
+        """All prices, or those of one model, each model's from the newest on."""
+        return self._database.run(operations.list_prices, self._queries, model)
+
+    def delete(self, model: str, *, provider: str = "", valid_from: datetime | None = None) -> bool:
+        """Remove a price; costs computed with it stay. One statement; safe to repeat.
+
+        Returns:
+            Whether there was one.
+        """
+        return self._database.run(operations.delete_price, self._queries, model, provider, valid_from)
+
+
+class AsyncPrices:
+    """Asynchronous twin of `Prices`.
+
+    Args:
+        database: Where the tables are, and in which schema.
+    """
+
+    def __init__(self, database: AsyncDatabase) -> None:
+        self._database = database
+        self._queries = queries(database.schema)
+
+    async def set(
+        self,
+        model: str,
+        input: Amount,
+        output: Amount,
+        *,
+        provider: str = "",
+        valid_from: datetime | None = None,
+        cache_read: Amount | None = None,
+        reasoning: Amount | None = None,
+    ) -> None:
+        """Async twin of `Prices.set`."""
+        price = _price(model, input, output, provider, valid_from, cache_read, reasoning)
+        await self._database.run(operations.set_price, self._queries, price)
+
+    async def list(self, model: str | None = None) -> list[Price]:
+        """Async twin of `Prices.list`."""
+        return await self._database.run(operations.list_prices, self._queries, model)
+
+    async def delete(self, model: str, *, provider: str = "", valid_from: datetime | None = None) -> bool:
+        """Async twin of `Prices.delete`."""
+        return await self._database.run(operations.delete_price, self._queries, model, provider, valid_from)
+
+
+def _price(
+    model: str,
+    input: Amount,
+    output: Amount,
+    provider: str,
+    valid_from: datetime | None,
+    cache_read: Amount | None,
+    reasoning: Amount | None,
+) -> Price:
+    # Decimal("0.15") rather than Decimal(0.15), which is 0.1499999….
+    exact = [None if amount is None else Decimal(str(amount)) for amount in (input, output, cache_read, reasoning)]
+    assert exact[0] is not None
+    assert exact[1] is not None
+    return Price(model, provider, valid_from, exact[0], exact[1], exact[2], exact[3])

@@ -1,6 +1,0 @@
-"""The recorder: a graph's runs, spans and events, beside its checkpoints."""
-
-from langgraph_pgstate.recorder.loops import LoopRecorder
-from langgraph_pgstate.recorder.recorders import AsyncRecorder, Recorder
-
-__all__ = ["AsyncRecorder", "LoopRecorder", "Recorder"]

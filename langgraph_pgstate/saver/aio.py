@@ -1,0 +1,524 @@
+"""The asynchronous saver."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    nullcontext,
+)
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from langgraph_pgstate.call_site import Origin
+from langgraph_pgstate.codec.serializer import state_serializer
+from langgraph_pgstate.db.database import DEFAULT_PREPARE_THRESHOLD, AsyncConnection, AsyncConnectionPool, AsyncDatabase
+from langgraph_pgstate.db.embedded import embedded_server
+from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.errors import BlockingCallError, CorruptStateError, StaleHeadError
+from langgraph_pgstate.leases.manager import AsyncLeaseKeeper
+from langgraph_pgstate.leases.policy import Guarding
+from langgraph_pgstate.leases.registry import Held
+from langgraph_pgstate.operations.admin import schema
+from langgraph_pgstate.operations.checkpoints import checkpoints, corrupt_fallback, listing, writes
+from langgraph_pgstate.operations.checkpoints.addresses import Address, address_of, several, thread_id_of
+from langgraph_pgstate.operations.checkpoints.history import get_delta_channel_history
+from langgraph_pgstate.operations.checkpoints.planning import PutPlan, plan_put
+from langgraph_pgstate.operations.checkpoints.versions import StateVersions, Upcaster
+from langgraph_pgstate.operations.checkpoints.writes import put_writes, request_writes
+from langgraph_pgstate.operations.leases import guards
+from langgraph_pgstate.operations.record.put_hook import Companion
+from langgraph_pgstate.operations.threads import prune, threads
+from langgraph_pgstate.saver.common import HEAVY_BYTES, CommonSaver, Guard, is_heavy, is_large, run_ids_of
+from langgraph_pgstate.saver.sharing import Shared
+from langgraph_pgstate.settings import (
+    DEFAULT_CACHE_BYTES,
+    DEFAULT_EMBEDDED_PATH,
+    DEFAULT_LEASE_TTL,
+    DEFAULT_SCHEMA,
+    DEFAULT_WAIT_TIMEOUT,
+    AllowedTypes,
+    GuardSettings,
+    PoolSettings,
+    RetryPolicy,
+    ThreadKeys,
+    check_schema_name,
+)
+from langgraph_pgstate.types import PruneResult
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class AsyncPGStateSaver(CommonSaver):
+    """Asynchronous twin of `PGStateSaver`, bound to the event loop it was made in.
+
+    Its blocking methods answer when they are called from another thread, as LangGraph does from synchronous nodes;
+    on the loop's own thread they would wait for themselves, and are refused.
+
+    Args:
+        connection: A psycopg `AsyncConnection` or `AsyncConnectionPool` that the caller owns and closes.
+        schema: The PostgreSQL schema of the tables.
+        serde: Serializer of values.
+        allowed_types: Types that are built beyond LangGraph's own and data types of imported modules.
+        strict: Whether nothing but LangGraph's own types and `allowed_types` is built.
+        retry: How operations are repeated when a connection is lost.
+        companion: What has statements to send along with every `put`, in its transaction.
+        thread_keys: Which keys of `configurable` and `metadata` say whose a thread is.
+        state_version: Version of the state that this program's graph has; checkpoints carry it. One without counts as
+            the first, 1.
+        upcasters: By version, the function that makes channel values of that version from those of the one before,
+            like `{2: rename_user, 3: split_name}`. Applied when older checkpoints are read; nothing is rewritten until
+            the thread goes on. One with a second parameter gets the subgraph's namespace, without task ids, and is
+            called for subgraphs' checkpoints, too.
+        on_corrupt: `"raise"` for a damaged checkpoint, or `"previous"` to go on from its nearest good ancestor, which
+            the log and an event of the thread tell of.
+        guard: What is refused: `"head"`, a checkpoint whose branch somebody else has advanced since it was read;
+            `"lease"`, whatever a run writes without its thread's lease, which it takes when it starts; or both. None:
+            exactly what LangGraph does.
+        lease_ttl: Seconds after which a lease expires that is not renewed; a process that lives renews it.
+        on_busy: What a run does when another holds the lease: `raise` or `wait`.
+        wait_timeout: Seconds that it waits.
+        tombstones_for: How long late writes to a deleted thread are refused, and its id not used again unless it is
+            revived: a day with a guard, not at all without one, if left out.
+        cache_bytes: How much of what was written and read last is kept in memory, so that it need not be fetched again:
+            128 MB if left out, 0 for nothing, which costs each put a round trip more.
+
+    Raises:
+        ConfigurationError: If `connection` is of another kind, or `schema` is no plain identifier.
+    """
+
+    keeper: AsyncLeaseKeeper
+    """Who takes and renews the leases of its runs."""
+
+    _database: AsyncDatabase
+
+    def __init__(
+        self,
+        connection: AsyncConnection | AsyncConnectionPool[Any],
+        *,
+        schema: str = DEFAULT_SCHEMA,
+        serde: SerializerProtocol | None = None,
+        allowed_types: AllowedTypes = (),
+        strict: bool = False,
+        retry: RetryPolicy | None = None,
+        companion: Companion | None = None,
+        thread_keys: ThreadKeys | None = None,
+        state_version: int | None = None,
+        upcasters: Mapping[int, Upcaster] | None = None,
+        on_corrupt: str = "raise",
+        guard: Guard = None,
+        lease_ttl: float = DEFAULT_LEASE_TTL,
+        on_busy: str = "raise",
+        wait_timeout: float = DEFAULT_WAIT_TIMEOUT,
+        tombstones_for: timedelta | None = None,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
+    ) -> None:
+        states = StateVersions(state_version, upcasters)
+        settings = GuardSettings.of(guard, lease_ttl, on_busy, wait_timeout, tombstones_for)
+        serde = state_serializer(serde, allowed_types, strict)
+        self._prepare(schema, serde, companion, thread_keys, states, on_corrupt, settings, cache_bytes)
+        self._database = (
+            connection
+            if isinstance(connection, AsyncDatabase)
+            else AsyncDatabase(connection, schema=schema, retry=retry)
+        )
+        self.keeper = AsyncLeaseKeeper(self._database, self._queries, settings)
+        self._deletions = Shared()
+        try:
+            self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            self._loop = None
+
+    @classmethod
+    @asynccontextmanager
+    async def from_conn_string(
+        cls,
+        dsn: str,
+        *,
+        schema: str = DEFAULT_SCHEMA,
+        serde: SerializerProtocol | None = None,
+        allowed_types: AllowedTypes = (),
+        strict: bool = False,
+        pool: PoolSettings | bool | int = True,
+        prepare_threshold: int | None = DEFAULT_PREPARE_THRESHOLD,
+        retry: RetryPolicy | None = None,
+        companion: Companion | None = None,
+        thread_keys: ThreadKeys | None = None,
+        state_version: int | None = None,
+        upcasters: Mapping[int, Upcaster] | None = None,
+        on_corrupt: str = "raise",
+        guard: Guard = None,
+        lease_ttl: float = DEFAULT_LEASE_TTL,
+        on_busy: str = "raise",
+        wait_timeout: float = DEFAULT_WAIT_TIMEOUT,
+        tombstones_for: timedelta | None = None,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
+    ) -> AsyncIterator[Self]:
+        """Async twin of `PGStateSaver.from_conn_string`."""
+        check_schema_name(schema)
+        async with AsyncDatabase.open(
+            dsn, schema=schema, pool=pool, prepare_threshold=prepare_threshold, retry=retry
+        ) as database:
+            saver = cls(
+                database,  # type: ignore[arg-type]
+                schema=schema,
+                serde=serde,
+                allowed_types=allowed_types,
+                strict=strict,
+                companion=companion,
+                thread_keys=thread_keys,
+                state_version=state_version,
+                upcasters=upcasters,
+                on_corrupt=on_corrupt,
+                guard=guard,
+                lease_ttl=lease_ttl,
+                on_busy=on_busy,
+                wait_timeout=wait_timeout,
+                tombstones_for=tombstones_for,
+                cache_bytes=cache_bytes,
+            )
+            try:
+                yield saver
+            finally:
+                await saver.keeper.close()
+
+    @classmethod
+    @asynccontextmanager
+    async def embedded(cls, path: str | Path = DEFAULT_EMBEDDED_PATH, **options: Any) -> AsyncIterator[Self]:
+        """Async twin of `PGStateSaver.embedded`."""
+        server = embedded_server(path)
+        dsn = await asyncio.to_thread(server.__enter__)
+        try:
+            async with cls.from_conn_string(dsn, **options) as saver:
+                await saver.setup()
+                yield saver
+        finally:
+            await asyncio.to_thread(server.__exit__, None, None, None)
+
+    async def setup(self, *, metadata_index: bool = False) -> None:
+        """Async twin of `PGStateSaver.setup`, of the same name as in LangGraph's own asynchronous saver."""
+        await self._database.run(schema.setup, self._queries, with_metadata_index=metadata_index)
+        self._knowledge.schema_checked = True
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Async twin of `get_tuple`."""
+        if self._guarding is not None:
+            return await self._get_guarded(config, self._origin())
+        return await self._get_tuple(address_of(config))
+
+    async def _get_guarded(self, config: RunnableConfig, origin: Origin | None) -> CheckpointTuple | None:
+        address = address_of(config)
+        try:
+            if self._guards.lease:
+                await self.keeper.begin(address.thread_id, config, origin)
+            loaded = await self._get_tuple(address)
+            is_past = False
+            if loaded is not None and address.checkpoint_id is not None:
+                is_past = await self._run(guards.has_child, self._queries, address)
+            self.keeper.note_read(origin)
+        except BaseException:
+            # The run does not begin.
+            self.keeper.leave(origin)
+            raise
+        if loaded is None:
+            return None
+        return guards.as_past(loaded) if is_past else guards.with_past_parent(loaded)
+
+    async def _get_tuple(self, address: Address) -> CheckpointTuple | None:
+        try:
+            found = await self._run(
+                checkpoints.get_tuple, self._queries, self._codec, address, self._knowledge.cache.known(address)
+            )
+            if found is None:
+                return None
+            if found[1].size > HEAVY_BYTES:
+                return await asyncio.to_thread(self._load, found)
+            return self._load(found)
+        except CorruptStateError as error:
+            if not self._passes_damage:
+                raise
+            damage = error
+        return await self._run(
+            corrupt_fallback.get_good_ancestor, self._queries, self._codec, address, damage, self._load
+        )
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+        metadata_only: bool = False,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """Async twin of `list`."""
+        pages = listing.request_list(config, filter, before, limit, metadata_only)
+        while pages is not None:
+            page = await self._run(listing.list_page, self._queries, self._codec, pages)
+            heavy = page.size > HEAVY_BYTES // len(page.rows or "1")
+            for item in await asyncio.to_thread(self._load_page, page) if heavy else self._load_page(page):
+                yield item
+            pages = page.following
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Async twin of `put`."""
+        request, parent = self._request(config, checkpoint, metadata, new_versions)
+        if is_heavy(request, parent):
+            plan = await asyncio.to_thread(plan_put, self._codec, request, parent)
+        else:
+            plan = plan_put(self._codec, request, parent)
+        touch = self._is_touch_due(plan.request.address, plan)
+        if self._guarding is None:
+            arguments = (self._queries, self._codec, plan, touch, self._companion, config)
+            stored = await self._run(checkpoints.put, *arguments)
+        else:
+            stored = await self._put_guarded(self._guarding, plan, touch, config)
+        return self._note_put(stored, touch)
+
+    async def _put_guarded(self, guarding: Guarding, plan: PutPlan, touch: bool, config: RunnableConfig) -> PutPlan:
+        address = plan.request.address
+        async with self._writing(address.thread_id, config) as held:
+            guard = guarding.before_put(plan.request, config, held)
+            try:
+                return await self._run(
+                    checkpoints.put, self._queries, self._codec, plan, touch, self._companion, config, guard
+                )
+            except StaleHeadError as error:
+                guarding.note_refused(address, error)
+                raise
+
+    def _writing(self, thread_id: str, config: RunnableConfig) -> AbstractAsyncContextManager[Held | None]:
+        return self.keeper.writing(thread_id, config) if self._guards.lease else nullcontext()
+
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Async twin of `put_writes`."""
+        arguments = (self._codec, config, writes, task_id, task_path)
+        heavy = any(is_large(value) for _, value in writes)
+        request = await asyncio.to_thread(request_writes, *arguments) if heavy else request_writes(*arguments)
+        if self._guarding is None:
+            await self._run(put_writes, self._queries, request)
+            return
+        await self._put_writes_guarded(self._guarding, request, config)
+
+    async def _put_writes_guarded(
+        self, guarding: Guarding, request: writes.WritesRequest, config: RunnableConfig
+    ) -> None:
+        async with self._writing(request.address.thread_id, config) as held:
+            guard: guards.Guard | None = guarding.before_writes(request.address, config, held)
+            while guard is not None:
+                try:
+                    await self._run(put_writes, self._queries, request, guard)
+                    return
+                except StaleHeadError:
+                    guard = guarding.after_refusal(guard, request.address, config)
+                    if guard is None:
+                        raise
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """Async twin of `delete_thread`."""
+        id = thread_id_of(thread_id)
+        await self._run(threads.delete_thread, self._queries, id, self._guards.tombstones_for)
+        self.keeper.note_deleted(id)
+        self._forget(id)
+
+    async def arevive_thread(self, thread_id: str) -> bool:
+        """Async twin of `revive_thread`."""
+        return await self._run(guards.revive_thread, self._queries, thread_id_of(thread_id))
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Async twin of `delete_for_runs`.
+
+        Callers that name the same runs at once return together, in the order in which they called.
+        """
+        if ids := run_ids_of(run_ids):
+            await self._deletions.do(frozenset(ids), lambda: self._delete_for_runs(ids))
+
+    async def _delete_for_runs(self, ids: list[str]) -> None:
+        self._forget(*await self._run(threads.delete_for_runs, self._queries, ids))
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Async twin of `copy_thread`."""
+        source, target = thread_id_of(source_thread_id), thread_id_of(target_thread_id)
+        await self._run(threads.copy_thread, self._queries, source, target)
+        self._forget(target)
+
+    async def aprune(  # type: ignore[override]  # LangGraph's returns None
+        self,
+        thread_ids: Sequence[str] | None = None,
+        *,
+        strategy: str = "keep_latest",
+        keep_last: int = 1,
+        older_than: timedelta | None = None,
+        dry_run: bool = False,
+    ) -> PruneResult:
+        """Async twin of `prune`."""
+        request = prune.request_prune(thread_ids, strategy, keep_last, older_than, dry_run)
+        result = PruneResult(dry_run=dry_run)
+        ids = request.thread_ids or ()
+        cursor = ""
+        while True:
+            if request.thread_ids is None:
+                ids = tuple(await self._run(prune.next_threads, self._queries, cursor))
+            for id in ids:
+                result += await self._run(prune.prune_thread, self._queries, request, id)
+                self._forget(id)
+                cursor = id
+            if request.thread_ids is not None or not ids:
+                return result
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """Async twin of `get_delta_channel_history`."""
+        if not channels:
+            return {}
+        names = [*dict.fromkeys(several("channels", channels))]
+        address = address_of(config)
+        try:
+            return await self._run(get_delta_channel_history, self._queries, self._codec, address, names, self._states)
+        except BaseException:
+            if self._guards.lease:
+                self.keeper.leave_entry(address.thread_id, config)
+            raise
+
+    async def _run(
+        self, operation: Callable[Concatenate[Port, P], Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        if not self._knowledge.schema_checked:
+            await self._database.run(schema.check_version, self._queries)
+            self._knowledge.schema_checked = True
+        return await self._database.run(operation, *args, **kwargs)
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T], name: str | None = None) -> T:
+        """Wait, on another thread, for a coroutine that runs on the saver's loop."""
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if self._loop is None or running is self._loop or not self._loop.is_running():
+            name = name or getattr(coroutine, "__name__", "the method")
+            coroutine.close()
+            if running is None:
+                raise BlockingCallError(
+                    f"{name}: the event loop of this AsyncPGStateSaver is not running; use PGStateSaver without one"
+                )
+            raise BlockingCallError(
+                f"a blocking call on the event loop's own thread would wait for itself: await saver.{name}(...), or "
+                "use PGStateSaver"
+            )
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """`aget_tuple`, for callers on another thread."""
+        if self._guarding is not None:
+            origin = self._origin()
+            try:
+                return self._wait(self._get_guarded(config, origin), "aget_tuple")
+            except KeyboardInterrupt:
+                # The coroutine goes on.
+                if self._loop is not None:
+                    self._loop.call_soon_threadsafe(self.keeper.leave, origin)
+                raise
+        return self._wait(self.aget_tuple(config))
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+        metadata_only: bool = False,
+    ) -> Iterator[CheckpointTuple]:
+        """`alist`, for callers on another thread."""
+        pages = listing.request_list(config, filter, before, limit, metadata_only)
+        while pages is not None:
+            page = self._wait(self._run(listing.list_page, self._queries, self._codec, pages), "alist")
+            yield from self._load_page(page)
+            pages = page.following
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """`aput`, for callers on another thread."""
+        return self._wait(self.aput(config, checkpoint, metadata, new_versions))
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """`aput_writes`, for callers on another thread."""
+        self._wait(self.aput_writes(config, writes, task_id, task_path))
+
+    def delete_thread(self, thread_id: str) -> None:
+        """`adelete_thread`, for callers on another thread."""
+        self._wait(self.adelete_thread(thread_id))
+
+    def revive_thread(self, thread_id: str) -> bool:
+        """`arevive_thread`, for callers on another thread."""
+        return self._wait(self.arevive_thread(thread_id))
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """`adelete_for_runs`, for callers on another thread."""
+        self._wait(self.adelete_for_runs(run_ids))
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """`acopy_thread`, for callers on another thread."""
+        self._wait(self.acopy_thread(source_thread_id, target_thread_id))
+
+    def prune(  # type: ignore[override]  # LangGraph's returns None
+        self,
+        thread_ids: Sequence[str] | None = None,
+        *,
+        strategy: str = "keep_latest",
+        keep_last: int = 1,
+        older_than: timedelta | None = None,
+        dry_run: bool = False,
+    ) -> PruneResult:
+        """`aprune`, for callers on another thread."""
+        return self._wait(
+            self.aprune(thread_ids, strategy=strategy, keep_last=keep_last, older_than=older_than, dry_run=dry_run)
+        )
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """`aget_delta_channel_history`, for callers on another thread."""
+        return self._wait(self.aget_delta_channel_history(config=config, channels=channels))
+
+
+# Inside the classes the name `writes` is a parameter of LangGraph's.

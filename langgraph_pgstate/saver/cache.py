@@ -1,0 +1,222 @@
+"""What this process knows of checkpoints it wrote or read: enough to write the next one as a difference, and to read
+the newest again without fetching what has not changed.
+
+Losing an entry costs one query, a wrong entry cannot be used: a put and a read check, in their own statements, that the
+checkpoint still exists and was not written again (its `revision`).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Final
+
+from langgraph_pgstate.codec.states import Elements, Inline, Manifest, Scalar
+from langgraph_pgstate.operations.checkpoints.addresses import Address
+from langgraph_pgstate.operations.checkpoints.reading import Known
+
+# Of a namespace so many checkpoints are known: whoever goes on from an older one has read it, or asks for it.
+_CHECKPOINTS: Final = 16
+_NAMESPACE_BYTES: Final = 800
+_ENTRY_BYTES: Final = 400
+# With its place among the manifest's segments.
+_RUN_BYTES: Final = 200
+_BLOCK_BYTES: Final = 130
+_CONTENT_BYTES: Final = 250
+
+
+@dataclass(slots=True)
+class _Namespace:
+    """What is known of one namespace of a thread.
+
+    Attributes:
+        manifests: Manifests of some checkpoints and their sizes, by id; those that were noted last, or a child of which
+            was, come last.
+        head: Id of the checkpoint that was noted last.
+        known: What its segments hold; `None` if that is too much.
+        contents_bytes: Size of those contents.
+        bytes: Size of everything.
+    """
+
+    manifests: dict[str | None, tuple[Manifest, int]] = field(default_factory=dict)
+    head: str | None = None
+    known: Known | None = None
+    contents_bytes: int = 0
+    bytes: int = _NAMESPACE_BYTES
+
+
+class Cache:
+    """What is known of the namespaces that were noted last, bounded by its size. Safe to share between threads.
+
+    Of some checkpoints it is known where their values are, and of the one that was written or read last what its
+    segments hold, too. A segment never changes, but its id says nothing by itself: contents belong to a checkpoint at a
+    revision, and go on to the next one with the segments that it inherits.
+
+    The lock is held for dictionary operations only, never while the database works.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._namespaces: OrderedDict[tuple[str, str], _Namespace] = OrderedDict()
+        self._by_thread: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
+        self._lock = Lock()
+
+    def manifest(self, address: Address) -> Manifest | None:
+        """Where a checkpoint's values are, if that is still known."""
+        # Without the lock: one that another thread is just moving is missed, which costs a query.
+        namespace = self._namespaces.get(address[:2])
+        found = namespace and namespace.manifests.get(address.checkpoint_id)
+        return found[0] if found else None
+
+    def known(self, address: Address) -> Known | None:
+        """What a checkpoint's segments hold; of the one that is expected to be the latest if the address names none."""
+        with self._lock:
+            namespace = self._namespaces.get(address[:2])
+            if namespace is None or address.checkpoint_id not in (None, namespace.head):
+                return None
+            return namespace.known
+
+    def note_put(
+        self, address: Address, manifest: Manifest, contents: Mapping[int, bytes], bases: Mapping[str, int]
+    ) -> None:
+        """A checkpoint was stored. Call it only for what is committed.
+
+        Args:
+            address: The checkpoint.
+            manifest: Where its values are.
+            contents: Contents of the segments that were written with it, by id.
+            bases: Revisions of the checkpoints whose segments it inherits, by id.
+        """
+        ids = manifest.positions()
+        contents_bytes = _size_of_all(contents)
+        missing: list[int] = []
+        with self._lock:
+            namespace = self._open(address)
+            before = namespace.known
+            if before is not None and bases == {namespace.head: before.revision}:
+                contents = {**before.contents, **contents}
+                missing = before.missing
+                contents_bytes += namespace.contents_bytes
+            for base in bases:
+                if base in namespace.manifests:
+                    # The next ones may fork from it, too.
+                    namespace.manifests[base] = namespace.manifests.pop(base)
+            if len(contents) + len(missing) != len(ids):
+                # Not everything is inherited that the head referred to, or more than that.
+                contents = {id: contents[id] for id in ids if id in contents}
+                missing = [id for id in ids if id not in contents]
+                contents_bytes = _size_of_all(contents)
+            self._keep(namespace, address, manifest, Known(manifest.revision, contents, missing), contents_bytes)
+
+    def note_read(self, address: Address, manifest: Manifest, contents: Mapping[int, bytes]) -> None:
+        """A checkpoint was read.
+
+        Args:
+            address: The checkpoint.
+            manifest: Where its values are.
+            contents: Contents of its segments, all of them, by id.
+        """
+        with self._lock:
+            known = Known(manifest.revision, contents, [])
+            self._keep(self._open(address), address, manifest, known, _size_of_all(contents))
+
+    def discard_thread(self, thread_id: str) -> None:
+        """Forget a thread."""
+        with self._lock:
+            for key in list(self._by_thread.get(thread_id, ())):
+                self._discard(key)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._namespaces.clear()
+            self._by_thread.clear()
+            self._bytes = 0
+
+    def _open(self, address: Address) -> _Namespace:
+        key = address[:2]
+        namespace = self._namespaces.get(key)
+        if namespace is None:
+            namespace = self._namespaces[key] = _Namespace()
+            self._by_thread[key[0]].add(key)
+            self._bytes += namespace.bytes
+        else:
+            self._namespaces.move_to_end(key)
+        return namespace
+
+    def _keep(
+        self, namespace: _Namespace, address: Address, manifest: Manifest, known: Known, contents_bytes: int
+    ) -> None:
+        manifests = namespace.manifests
+        size = _size_of(manifest)
+        is_too_much = contents_bytes > self._max_bytes // 4
+        if is_too_much:
+            # It would drive out what many others need.
+            contents_bytes = 0
+        checkpoint_id = address.checkpoint_id
+        before = namespace.bytes
+        namespace.bytes += size + contents_bytes - namespace.contents_bytes
+        if checkpoint_id in manifests:
+            namespace.bytes -= manifests.pop(checkpoint_id)[1]
+        manifests[checkpoint_id] = (manifest, size)
+        # One namespace must not drive out all others; nor itself, as long as there is room for its head.
+        while len(manifests) > _CHECKPOINTS or (namespace.bytes > self._max_bytes // 2 and len(manifests) > 1):
+            namespace.bytes -= manifests.pop(next(iter(manifests)))[1]
+        namespace.head = checkpoint_id
+        namespace.known = None if is_too_much else known
+        namespace.contents_bytes = contents_bytes
+        self._bytes += namespace.bytes - before
+        while self._bytes > self._max_bytes:
+            self._discard(next(iter(self._namespaces)))
+
+    def _discard(self, key: tuple[str, str]) -> None:
+        self._bytes -= self._namespaces.pop(key).bytes
+        siblings = self._by_thread[key[0]]
+        siblings.discard(key)
+        if not siblings:
+            del self._by_thread[key[0]]
+
+
+def _size_of_all(contents: Mapping[int, bytes]) -> int:
+    return sum(map(len, contents.values())) + len(contents) * _CONTENT_BYTES
+
+
+def _size_of(manifest: Manifest) -> int:
+    size = _ENTRY_BYTES + (len(manifest.entries) + len(manifest.versions)) * _RUN_BYTES
+    for entry in manifest.entries.values():
+        if type(entry) is Elements:
+            size += len(entry.runs) * _RUN_BYTES
+            if entry.marks is not None:
+                size += len(entry.marks.digests) + len(entry.marks.blocks) * _BLOCK_BYTES
+        elif type(entry) is Inline:
+            size += len(entry.data)
+        elif type(entry) is Scalar and type(entry.value) is str:
+            size += len(entry.value)
+    return size
+
+
+class Touches:
+    """When this process last touched each thread's row, so that most puts leave it alone."""
+
+    def __init__(self, interval: float, limit: int = 100_000) -> None:
+        self._interval = interval
+        self._limit = limit
+        self._touched: dict[str, float] = {}
+
+    def is_due(self, thread_id: str, now: float) -> bool:
+        """Whether the row should be touched by the put at time `now` (any monotonic seconds)."""
+        last = self._touched.get(thread_id)
+        return last is None or now - last >= self._interval
+
+    def note(self, thread_id: str, now: float) -> None:
+        """The row was touched, and that is committed."""
+        if len(self._touched) >= self._limit:
+            self._touched.clear()
+        self._touched[thread_id] = now
+
+    def forget(self, thread_id: str) -> None:
+        """The row may be gone."""
+        self._touched.pop(thread_id, None)

@@ -1,0 +1,595 @@
+"""How one action is run once: intent, effect, outcome; and what to do about an action that is on record already.
+
+Written once for both colours: it awaits nothing but its hands and a port.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from langgraph.errors import GraphBubbleUp, ParentCommand
+
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.protocol import Port, run_blocking
+from langgraph_pgstate.db.translate import is_rollback, rolled_back, translate
+from langgraph_pgstate.errors import (
+    ConfigurationError,
+    ConflictError,
+    DatabaseError,
+    NotFoundError,
+    PGStateError,
+    SchemaError,
+    ToolBusyError,
+    ToolError,
+    ToolFailedError,
+    ToolOutcomeUnknownError,
+    ToolOvertakenError,
+    ToolSetupError,
+    ToolTimeoutError,
+    UnavailableError,
+)
+from langgraph_pgstate.operations.tools import tool_executions
+from langgraph_pgstate.operations.tools.tool_executions import Intent, Outcome, Recorded
+from langgraph_pgstate.process_identity import holder_id
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.tools.attempts import drop_outcome, keep_outcome, kept_outcome, under_way
+from langgraph_pgstate.tools.executor import Hands, Overdue
+from langgraph_pgstate.tools.intents import Execution, _current, new_intent_id
+from langgraph_pgstate.tools.interrupts import (
+    DECISIONS,
+    answers_given,
+    answers_used,
+    ask,
+    counting_answers,
+    skip_answers,
+)
+from langgraph_pgstate.tools.policy import Happened, ToolSettings
+from langgraph_pgstate.tools.results import (
+    ParentAnswer,
+    failure,
+    for_call,
+    is_error,
+    masked,
+    reference_to,
+    restore,
+    success,
+)
+from langgraph_pgstate.tools.tool_call import (
+    Job,
+    Raised,
+    Refused,
+    answers_of,
+    caused,
+    is_gone,
+    is_known_gone,
+    marked,
+    may_repeat,
+    other_action,
+    say,
+    undone,
+)
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
+_LONGEST_CATCH_UP = 2.0
+# How much longer than this process the server waits: it only has to act where this process cannot.
+_SERVERS_GRACE = 1.0
+# How long the server may take to end a transaction whose COMMIT was not confirmed.
+_COMMIT_SECONDS = 5.0
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+_log = logging.getLogger(__name__)
+
+
+class Flow:
+    """The ledger's rules, over hands of one colour."""
+
+    def __init__(self, hands: Hands, queries: Queries, codec: ValueCodec, settings: ToolSettings) -> None:
+        self.hands = hands
+        self._queries, self._codec, self._settings = queries, codec, settings
+        # Namespaces whose checkpoints are not stored at all, by their graphs' names.
+        self._unsaved: set[str] = set()
+
+    async def perform(self, job: Job) -> Any:
+        """Run a tool, or answer what it answered when the same action was run before.
+
+        Raises:
+            ToolOutcomeUnknownError: If nobody knows whether it took effect, and its policy leaves that to a person.
+            ToolFailedError: If it failed before, and its policy does not run it again.
+            ToolBusyError: If another live process runs it, for longer than this one waits.
+            ToolTimeoutError: If it takes too long.
+            ToolOvertakenError: If another process took it over while it ran.
+            ToolSetupError: If it cannot be run like this at all.
+        """
+        outer = _current.get()
+        if outer is not None and (outer.thread_id, outer.key) == (job.intent.thread_id, job.intent.idempotency_key):
+            raise ToolSetupError(f"{outer.tool} calls itself as the same action, {outer.key!r}")
+        if job.policy.transactional and job.policy.timeout is not None and self.hands.is_lent:
+            raise ToolSetupError(
+                f"{job.intent.tool} is transactional and has a timeout: its connection is closed when that is over, "
+                "and must not be your only one; give a pool or a DSN"
+            )
+        return await self.hands.cancelled_once(self._perform(job))
+
+    async def _perform(self, job: Job) -> Any:
+        if job.is_ahead:
+            await self._before(job.intent, self._catch_up(job.intent))
+        while True:
+            with under_way(job.intent.intent_id):
+                job, answer = await self._decide(job)
+            if answer is not None:
+                return self._present(job, answer.result)
+            # It failed, and is to be run again.
+            job = replace(job, intent=replace(job.intent, intent_id=new_intent_id()))
+
+    async def _decide(self, job: Job) -> tuple[Job, Happened | None]:
+        """Run a tool, or find out what the same action answered; without an answer it is to be run again."""
+        waited, pause = 0.0, _FIRST_PAUSE
+        while True:
+            attempt, recorded = await self._begin(job.intent)
+            if recorded is not None:
+                other = other_action(job, recorded)
+                if other is not None:
+                    job = replace(job, intent=other, origin_thread_id=None)
+                    continue
+                if recorded.execution.status == "running" and not is_gone(recorded):
+                    if waited >= self._settings.wait_seconds:
+                        raise self._error(ToolBusyError, job.intent, f"is being run by {recorded.execution.holder_id}")
+                    await self.hands.sleep(pause)
+                    waited, pause = waited + pause, min(pause * 2, _LONGEST_PAUSE)
+                    continue
+                if recorded.execution.status == "success":
+                    skip_answers(answers_of(recorded, job.intent))
+                    result = self._restore(recorded)
+                    return job, Happened(result if isinstance(result, ParentAnswer) else job.as_answer(result))
+                if await self._write_kept(job.intent, recorded):
+                    continue
+                job = replace(job, origin_thread_id=recorded.origin_thread_id)
+                attempt, answer = await self._resume(job, recorded)
+                if answer is not None:
+                    return job, answer
+                if not attempt:
+                    continue
+            return job, await self._attempt(job, attempt)
+
+    async def _run(
+        self, operation: Callable[Concatenate[Port, Queries, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run an operation on the ledger's own database. If that fails, no model can do anything about it."""
+        try:
+            return await self.hands.run(operation, self._queries, *args, **kwargs)
+        except PGStateError as error:
+            error.is_final = True
+            raise
+
+    async def _begin(self, intent: Intent) -> tuple[int, Recorded | None]:
+        begun = self._run(tool_executions.begin, intent, holder_id(), self._settings.ttl_seconds)
+        return await self._before(intent, self._unless_stopped(intent, begun))
+
+    async def _before(self, intent: Intent, preparing: Awaitable[T]) -> T:
+        """Do what comes before a tool is run, and say so if that fails."""
+        try:
+            return await preparing
+        except (DatabaseError, SchemaError) as error:
+            say(
+                error, f"this attempt at {intent.tool} ({intent.idempotency_key!r}) was not begun, nothing has happened"
+            )
+            raise
+
+    async def _unless_stopped(self, intent: Intent, writing: Awaitable[T]) -> T:
+        """Write an intent. If that fails or is cancelled, nothing is begun, although the intent may be stored."""
+        try:
+            written = await writing
+            self.hands.raise_if_cancelled()
+            return written
+        except DatabaseError:
+            keep_outcome(intent.intent_id, Outcome("pending"))
+            raise
+        except Exception:
+            raise
+        except BaseException:
+            await self._quietly(intent, Outcome("pending"))
+            raise
+
+    async def _write_kept(self, intent: Intent, recorded: Recorded) -> bool:
+        """Write what this process knows of an attempt and could not write before; whether there was something."""
+        outcome = kept_outcome(recorded.intent_id)
+        if recorded.intent_id is None or outcome is None:
+            return False
+        if recorded.execution.status in ("running", "unknown"):
+            await self._write(replace(intent, intent_id=recorded.intent_id), outcome)
+        drop_outcome(recorded.intent_id)
+        return True
+
+    def _restore(self, recorded: Recorded) -> Any:
+        """Return what a recorded execution answered. If that cannot be read, a model must not try once more."""
+        try:
+            return restore(self._codec, recorded)
+        except PGStateError as error:
+            error.is_final = True
+            raise
+
+    async def _catch_up(self, intent: Intent) -> None:
+        """Wait until the checkpoint that a call was made from is stored.
+
+        Were the process to die before, the model would be asked again, and call the tool again under another id.
+        """
+        names = "|".join(part.partition(":")[0] for part in (intent.checkpoint_ns or "").split("|"))
+        if names in self._unsaved:
+            return
+        waited, pause = 0.0, _FIRST_PAUSE / 40
+        while not await self._run(tool_executions.is_reached, intent):
+            if waited >= _LONGEST_CATCH_UP:
+                # A subgraph without a checkpointer, or a checkpointer with another database.
+                self._unsaved.add(names)
+                _log.warning(
+                    "%s runs although checkpoint %r of thread %r is not stored: should this process die, its model may "
+                    "call it again as a new action",
+                    intent.tool,
+                    intent.checkpoint_id,
+                    intent.thread_id,
+                )
+                return
+            await self.hands.sleep(pause)
+            waited, pause = waited + pause, min(pause * 2, _FIRST_PAUSE * 5)
+
+    async def settle(self, thread_id: str, key: str, decision: str, result: Any) -> None:
+        """Write down a person's word on an action that nobody alive runs.
+
+        Raises:
+            ConfigurationError: If the decision is none, or the action is being run or has succeeded.
+            NotFoundError: If there is no such action.
+        """
+        if decision not in DECISIONS:
+            raise ConfigurationError(f"decision {decision!r}: it is one of {', '.join(DECISIONS)}")
+        recorded = await self._run(tool_executions.get, thread_id, key)
+        if recorded is None:
+            raise NotFoundError(f"thread {thread_id!r} has no tool execution {key!r}")
+        status = recorded.execution.status
+        if status == "success" or (status == "running" and not is_gone(recorded)):
+            raise ConfigurationError(f"{recorded.execution.tool} ({key!r}) is not in doubt: its status is {status}")
+        if not await self._settle(recorded, self._decided(recorded, decision, result), recorded.answers):
+            raise ConfigurationError(f"{recorded.execution.tool} ({key!r}) has changed just now; look again")
+
+    # What is on record already
+
+    async def _resume(self, job: Job, recorded: Recorded) -> tuple[int, Happened | None]:
+        """Decide about an action that is on record without success, and that nobody alive runs.
+
+        Returns:
+            The number of the attempt that may begin now; or what the action answered; or neither, when the record has
+            changed and is to be read again.
+        """
+        execution, policy = recorded.execution, job.policy
+        if execution.status == "pending":
+            # It stopped by itself, at an interrupt of its own, and begins anew. Its interrupts count from there.
+            skip_answers(answers_of(recorded, job.intent))
+            return await self._take_over(job, recorded), None
+        if execution.status == "error":
+            if policy.on_error == "retry" and execution.attempt < policy.retry.attempts:
+                return await self._take_over(job, recorded), None
+            skip_answers(answers_of(recorded, job.intent))
+            if recorded.result is not None:
+                return 0, Happened(self._restore(recorded))
+            raise self._error(ToolFailedError, job.intent, execution.error_type, execution.error_message)
+        if may_repeat(policy):
+            return await self._take_over(job, recorded), None
+        if not await self._run(tool_executions.mark_unknown, recorded, is_gone=is_known_gone(recorded)):
+            return 0, None
+        recorded = replace(recorded, execution=marked(recorded.execution))
+        if policy.on_unknown == "check":
+            return await self._check(job, recorded)
+        if policy.on_unknown == "ask":
+            return await self._ask(job, recorded)
+        raise self._error(ToolOutcomeUnknownError, job.intent)
+
+    async def _check(self, job: Job, recorded: Recorded) -> tuple[int, Happened | None]:
+        """Ask the outside world."""
+        check = job.policy.check
+        assert check is not None
+        try:
+            answer = await self.hands.call(lambda: check(recorded.execution))
+        except Exception as error:
+            if isinstance(error, GraphBubbleUp):
+                raise
+            raise self._error(ToolOutcomeUnknownError, job.intent, f", and its check failed ({error})") from error
+        if answer is None:
+            raise self._error(ToolOutcomeUnknownError, job.intent, ", and its check cannot tell whether it took effect")
+        if answer is False:
+            return await self._take_over(job, recorded), None
+        if answer is not True and not isinstance(answer, Happened):
+            raise self._error(
+                ToolOutcomeUnknownError, job.intent, f", and its check answered {answer!r}, which is neither yes nor no"
+            )
+        happened = answer if isinstance(answer, Happened) else Happened()
+        answers = answers_of(recorded, job.intent)
+        if recorded.execution.attempt > 1 and recorded.execution.task_id == job.intent.task_id:
+            # The task never came past the action: if that stopped to ask, what there is was told to it, or before it.
+            answers = max(answers, answers_given())
+            skip_answers(answers)
+        return await self._conclude(job, recorded, happened, answers)
+
+    async def _ask(self, job: Job, recorded: Recorded) -> tuple[int, Happened | None]:
+        """Ask a person, through an interrupt."""
+        execution = recorded.execution
+        used, open_ids = 0, [f"{execution.idempotency_key}#{execution.attempt}"]
+        if job.intent.task_id:
+            used, found = await self._run(tool_executions.task_questions, execution.thread_id, job.intent.task_id)
+            # What was begun by another task, before a fork, does not stand among this task's own.
+            open_ids = sorted({*found, *open_ids})
+        try:
+            decision, result, answers = ask(execution, used, open_ids)
+        except RuntimeError as error:
+            why = f", and there is no graph here to ask a person through ({error})"
+            raise self._error(ToolOutcomeUnknownError, job.intent, why) from error
+        if decision == "retry":
+            return await self._take_over(job, recorded, answers), None
+        if decision == "done":
+            return await self._conclude(job, recorded, Happened(result), answers)
+        if await self._settle(recorded, self._decided(recorded, decision, result), answers):
+            raise self._error(ToolFailedError, job.intent, "decision", "somebody decided that it failed")
+        return 0, None
+
+    async def _conclude(
+        self, job: Job, recorded: Recorded, happened: Happened, answers: int
+    ) -> tuple[int, Happened | None]:
+        """Record that an action did take effect."""
+        answer = job.as_answer(happened.result)
+        outcome = success(self._codec, self._settings, job.intent.tool, answer)
+        return 0, Happened(answer) if await self._settle(recorded, outcome, answers) else None
+
+    def _decided(self, recorded: Recorded, decision: str, result: Any) -> Outcome:
+        if decision == "done":
+            return success(self._codec, self._settings, recorded.execution.tool, result)
+        if decision == "retry":
+            return Outcome("pending")
+        return Outcome("error", error_type="decision", error_message="somebody decided that it failed")
+
+    async def _take_over(self, job: Job, recorded: Recorded, answers: int | None = None) -> int:
+        taken = self._run(
+            tool_executions.take_over,
+            job.intent,
+            recorded,
+            holder_id(),
+            self._settings.ttl_seconds,
+            is_gone=is_known_gone(recorded),
+            answers=answers_of(recorded, job.intent) if answers is None else answers,
+        )
+        return await self._before(job.intent, self._unless_stopped(job.intent, taken))
+
+    async def _settle(self, recorded: Recorded, outcome: Outcome, answers: int) -> bool:
+        return await self._run(
+            tool_executions.settle,
+            recorded,
+            outcome,
+            new_intent_id(),
+            is_gone=is_known_gone(recorded),
+            answers=answers,
+        )
+
+    # One attempt
+
+    async def _attempt(self, job: Job, attempt: int) -> Happened | None:
+        """Run a tool whose intent is committed; `None` if it failed and may be begun again at once."""
+        intent = job.intent
+        execution = Execution(
+            intent.thread_id, intent.idempotency_key, intent.tool, attempt, origin_thread_id=job.origin_thread_id
+        )
+        alive = self.hands.alive(intent.thread_id, intent.idempotency_key, intent.intent_id)
+        with counting_answers():
+            async with alive:
+                return await self._attempt_alive(job, attempt, execution)
+
+    async def _attempt_alive(self, job: Job, attempt: int, execution: Execution) -> Happened | None:
+        raised: Raised | None = None
+        result: Any = None
+        try:
+            if job.policy.transactional:
+                result = await self._act_in_transaction(job, execution)
+            else:
+                result = await self._act(job, execution)
+                await self._finish(job.intent, self._answered(job.intent, result))
+        except Refused as refused:
+            result = refused.answer
+            await self._finish(job.intent, self._answered(job.intent, result))
+        except Raised as carried:
+            raised = carried
+        if raised is not None:
+            await self._note_raised(job, raised)
+            if not self._may_retry(job, attempt, raised):
+                raise raised.error
+        elif not is_error(result) or not self._may_retry(job, attempt, None):
+            return Happened(result)
+        await self.hands.sleep(job.policy.retry.seconds(attempt))
+        return None
+
+    async def _act(self, job: Job, execution: Execution) -> Any:
+        intent, seconds, connection = job.intent, job.policy.timeout, execution.connection
+
+        def late(outcome_of: Callable[[], Any]) -> None:
+            self._note_late(intent, outcome_of)
+
+        token = _current.set(execution)
+        try:
+            if connection is not None:
+                return await self.hands.act_on(connection, job.act, seconds)
+            return await self.hands.act(job.act, seconds, late)
+        except ParentCommand as up:
+            return ParentAnswer(up.args[0])
+        except Overdue:
+            overdue = self._error(ToolTimeoutError, intent, seconds)
+            # Unless it may be repeated, its unknown outcome is not for the model to deal with.
+            overdue.is_final = not may_repeat(job.policy)
+            raise Raised(overdue) from None
+        except BaseException as error:
+            raise Raised(error) from error
+        finally:
+            _current.reset(token)
+
+    async def _act_in_transaction(self, job: Job, execution: Execution) -> Any:
+        """Run a tool in a transaction that also writes its outcome: both, or neither."""
+        intent = job.intent
+        has_begun = has_ended = False
+        result: Any = None
+        try:
+            async with self.hands.lend() as (connection, port):
+                if job.policy.timeout is not None:
+                    await tool_executions.limit_transaction(port, self._queries, job.policy.timeout + _SERVERS_GRACE)
+                has_begun = True
+                result = await self._act_and_record(job, replace(execution, connection=connection), port)
+                has_ended = True
+        except (Raised, Refused, ToolError):
+            raise
+        except Exception as error:
+            trouble: PGStateError = (
+                error if isinstance(error, PGStateError) else caused(translate(error, self._queries.schema), error)
+            )
+        else:
+            return result
+        if not has_begun:
+            # There was no connection for it, or none that worked.
+            await self._quietly(intent, Outcome("pending"))
+            trouble.is_final = True
+            say(trouble, f"this attempt at {intent.tool} was not begun, nothing has happened")
+            raise trouble
+        if isinstance(trouble, UnavailableError):
+            if has_ended and await self._is_committed(intent):
+                return result
+        elif not (isinstance(trouble, ConflictError) and is_rollback(trouble)):
+            raise Raised(trouble)
+        raise Raised(undone(trouble, intent.tool), is_rolled_back=True)
+
+    async def _is_committed(self, intent: Intent) -> bool:
+        """Tell whether a transaction whose COMMIT was not confirmed was committed; the row of its outcome says so."""
+        try:
+            return await self._run(tool_executions.is_committed, intent, _COMMIT_SECONDS)
+        except (DatabaseError, SchemaError) as error:
+            say(error, f"whether {intent.tool} was committed is found out when it comes up again")
+            raise
+
+    async def _act_and_record(self, job: Job, execution: Execution, port: Port) -> Any:
+        """Run a tool inside of its transaction, and write its outcome there."""
+        intent, connection, schema = job.intent, execution.connection, self._queries.schema
+        try:
+            result = await self._act(job, execution)
+        except Raised as raised:
+            error = raised.error
+            passes = isinstance(error, GraphBubbleUp | ToolTimeoutError) or not isinstance(error, Exception)
+            if passes or (trouble := rolled_back(connection, error, schema)) is None:
+                raise
+            if isinstance(error, DatabaseError) and error.is_final:
+                raise Raised(error, is_rolled_back=True) from error
+            raise Raised(caused(undone(trouble, intent.tool), error), is_rolled_back=True) from error
+        if is_error(result):
+            if (trouble := rolled_back(connection, None, schema)) is not None:
+                raise Raised(undone(trouble, intent.tool), is_rolled_back=True)
+            raise Refused(result)
+        outcome = self._answered(intent, result)
+        try:
+            is_mine = await tool_executions.finish(port, self._queries, intent, outcome)
+        except Exception as error:
+            if (trouble := rolled_back(connection, error, schema)) is not None:
+                raise Raised(caused(undone(trouble, intent.tool), error), is_rolled_back=True) from error
+            # The tool left a transaction in which nothing can be written, and nothing of it is.
+            raise Raised(error) from error
+        if not is_mine:
+            why = "was taken over by another process; what it wrote here is rolled back"
+            raise self._error(ToolOvertakenError, intent, why)
+        return result
+
+    def _answered(self, intent: Intent, result: Any) -> Outcome:
+        try:
+            return replace(success(self._codec, self._settings, intent.tool, result), answers=answers_used())
+        except Exception as error:
+            why = f", for its answer could not be made ready to be recorded ({error})"
+            raise self._error(ToolOutcomeUnknownError, intent, why) from error
+
+    async def _finish(self, intent: Intent, outcome: Outcome) -> None:
+        try:
+            if await self.hands.to_the_end(self._write(intent, outcome)):
+                return
+            if await self._run(tool_executions.get, intent.thread_id, intent.idempotency_key) is None:
+                _log.warning("the thread %r was deleted while %s ran", intent.thread_id, intent.tool)
+                return
+        except (DatabaseError, SchemaError) as error:
+            say(error, f"{intent.tool} ({intent.idempotency_key!r}) has run, but its outcome could not be recorded")
+            raise
+        raise self._error(
+            ToolOvertakenError, intent, "was taken over by another process while it ran here; its outcome here is lost"
+        )
+
+    async def _write(self, intent: Intent, outcome: Outcome) -> bool:
+        """Write an outcome, or keep it for the next call of the action in this process; false if it was taken over."""
+        try:
+            return await self._run(tool_executions.finish, intent, outcome)
+        except BaseException:
+            keep_outcome(intent.intent_id, outcome)
+            raise
+
+    async def _note_raised(self, job: Job, raised: Raised) -> None:
+        """Record how a tool ended that raised; what was raised goes on, whatever comes of that."""
+        error = raised.error
+        is_stopped = isinstance(error, PGStateError) and error.is_final and not isinstance(error, ToolSetupError)
+        if raised.is_rolled_back or (isinstance(error, GraphBubbleUp) and not is_stopped):
+            # It wants something from a person or another graph first, and begins anew after that.
+            outcome = Outcome("pending")
+        elif isinstance(error, ToolTimeoutError):
+            outcome = failure("timeout", error, self._settings)
+        elif isinstance(error, Exception) and not is_stopped:
+            outcome = replace(failure("error", error, self._settings), answers=answers_used())
+        else:
+            # Stopped in the middle, by a cancellation or by an action in it that is in doubt: nobody knows how far it
+            # came. A rolled back one came nowhere.
+            outcome = failure("pending" if job.policy.transactional else "unknown", error, self._settings)
+        await self._quietly(job.intent, outcome)
+
+    async def _quietly(self, intent: Intent, outcome: Outcome) -> None:
+        try:
+            await self.hands.to_the_end(self._write(intent, outcome))
+        except PGStateError as trouble:
+            _log.warning("the outcome of %s could not be recorded: %s", intent.tool, trouble)
+
+    def _note_late(self, intent: Intent, outcome_of: Callable[[], Any]) -> None:
+        """Record the outcome of a blocking tool that ended after its time, in its own thread."""
+        try:
+            outcome = success(self._codec, self._settings, intent.tool, outcome_of())
+        except Exception as error:
+            outcome = failure("error", error, self._settings)
+        except BaseException:
+            return
+        try:
+            # Only blocking hands leave a tool to itself.
+            run_blocking(self._write(intent, outcome))
+        except PGStateError as trouble:
+            _log.warning("the late outcome of %s could not be recorded: %s", intent.tool, trouble)
+
+    @staticmethod
+    def _may_retry(job: Job, attempt: int, raised: Raised | None) -> bool:
+        """Whether an attempt that failed may be followed by another at once; one of unknown outcome may not."""
+        error = None if raised is None else raised.error
+        if raised is not None and not raised.is_rolled_back:
+            if not isinstance(error, Exception) or isinstance(error, GraphBubbleUp):
+                return False
+            if isinstance(error, ToolTimeoutError):
+                if not may_repeat(job.policy):
+                    return False
+            elif isinstance(error, PGStateError) and error.is_final:
+                return False
+        return job.policy.on_error == "retry" and attempt < job.policy.retry.attempts
+
+    def _present(self, job: Job, result: Any) -> Any:
+        """A result as the caller gets it: for its own call, and not larger than the state should hold."""
+        if isinstance(result, ParentAnswer):
+            raise ParentCommand(result.command)
+        intent = job.intent
+        limit = self._settings.result_limit if job.policy.result_limit is None else job.policy.result_limit
+        reference = reference_to(intent.thread_id, intent.idempotency_key)
+        return masked(for_call(result, intent.tool_call_id), limit, reference, self._settings)
+
+    @staticmethod
+    def _error(kind: Callable[..., Any], intent: Intent, *more: Any) -> Any:
+        return kind(intent.tool, intent.thread_id, intent.idempotency_key, *more)

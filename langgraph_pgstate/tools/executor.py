@@ -1,0 +1,426 @@
+"""What the ledger's one flow needs done in either colour: statements, waiting, a user's functions, signs of life.
+
+The flow (`flow.py`) is an `async def` that awaits nothing but its hands. Blocking hands never suspend, so that a
+blocking ledger drives it to its end with one `send`, as with operations.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.protocol import Port, run_blocking
+from langgraph_pgstate.db.revoking import arevoke, interrupt, revoke
+from langgraph_pgstate.errors import PGStateError, ToolSetupError
+from langgraph_pgstate.operations.tools.tool_executions import renew
+from langgraph_pgstate.sql import Queries
+
+T = TypeVar("T")
+P = ParamSpec("P")
+Late = Callable[[Callable[[], Any]], None]
+"""Told, with a function that answers or raises what the tool did, when a tool ends after its time."""
+
+# How long a tool that was told to end may take to do so, before its connection is taken away.
+_GRACE = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class Overdue(Exception):
+    """A tool did not end within its time."""
+
+
+class Hands(Protocol):
+    """One colour."""
+
+    @property
+    def is_lent(self) -> bool:
+        """Whether all there is is one connection of the caller's, which cannot be taken away from a tool."""
+        ...
+
+    async def run(
+        self, operation: Callable[Concatenate[Port, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run an operation on the database."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        ...
+
+    async def call(self, function: Callable[[], Any]) -> Any:
+        """Call a user's function, and wait for it."""
+        ...
+
+    async def act(self, function: Callable[[], Any], seconds: float | None, late: Late) -> Any:
+        """Call a tool. Raises `Overdue` after its time."""
+        ...
+
+    async def act_on(self, connection: Any, function: Callable[[], Any], seconds: float | None) -> Any:
+        """Call a tool that works on a connection that was lent. Raises `Overdue` after its time.
+
+        That is by the clock: of a tool that ends when this process could not look for so long, the server may have
+        ended the transaction. However this ends, the tool cannot use the connection any more: it has ended, or lost it.
+        """
+        ...
+
+    async def to_the_end(self, awaitable: Awaitable[T]) -> T:
+        """Wait for something even if the caller is cancelled meanwhile, however often."""
+        ...
+
+    async def cancelled_once(self, awaitable: Awaitable[T]) -> T:
+        """Wait for something that is cancelled with the caller, but only once, and wait until it has ended."""
+        ...
+
+    def raise_if_cancelled(self) -> None:
+        """Raise if the caller was cancelled and what it awaited has swallowed that."""
+        ...
+
+    def alive(self, thread_id: str, key: str, intent_id: str) -> AbstractAsyncContextManager[None]:
+        """Show the world that an attempt is under way."""
+        ...
+
+    def lend(self) -> AbstractAsyncContextManager[tuple[Any, Port]]:
+        """A connection inside of a transaction."""
+        ...
+
+
+class _Pulse:
+    """The attempts one ledger has under way, by thread: intent id to key."""
+
+    def __init__(self, ttl_seconds: float) -> None:
+        self.ttl_seconds = ttl_seconds
+        self._attempts: dict[str, dict[str, str]] = {}
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def beating(self, thread_id: str, key: str, intent_id: str) -> Iterator[None]:
+        """Count an attempt in."""
+        with self._lock:
+            self._attempts.setdefault(thread_id, {})[intent_id] = key
+        try:
+            yield
+        finally:
+            with self._lock:
+                of_thread = self._attempts[thread_id]
+                del of_thread[intent_id]
+                if not of_thread:
+                    del self._attempts[thread_id]
+
+    def attempts(self) -> dict[str, dict[str, str]]:
+        """A copy of what is under way."""
+        with self._lock:
+            return {thread_id: dict(intents) for thread_id, intents in self._attempts.items()}
+
+
+class BlockingHands:
+    """Blocks. Renews signs of life in a thread of its own, which ends when nothing is under way any more."""
+
+    def __init__(self, database: Database, queries: Queries, ttl_seconds: float) -> None:
+        self._database, self._queries = database, queries
+        self._pulse = _Pulse(ttl_seconds)
+        self._beat_lock = threading.Lock()
+        self._beater: threading.Thread | None = None
+        self._wake = threading.Event()
+
+    @property
+    def is_lent(self) -> bool:
+        """Whether all there is is one connection of the caller's."""
+        return self._database.is_lent
+
+    async def run(
+        self, operation: Callable[Concatenate[Port, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run an operation on the database."""
+        return self._database.run(operation, *args, **kwargs)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)  # noqa: ASYNC251
+
+    async def call(self, function: Callable[[], Any]) -> Any:
+        """Call a user's function, which must not be asynchronous."""
+        answer = function()
+        if inspect.isawaitable(answer):
+            if inspect.iscoroutine(answer):
+                answer.close()
+            raise ToolSetupError("an asynchronous function needs an asynchronous ledger (AsyncPGState)")
+        return answer
+
+    async def act(self, function: Callable[[], Any], seconds: float | None, late: Late) -> Any:
+        """Call a tool; with a timeout in a thread, which is left to itself when the time is over."""
+        if seconds is None:
+            return await self.call(function)
+        future = self._start(function)
+        try:
+            done = future.exception(seconds)
+        except TimeoutError:
+            future.add_done_callback(lambda ended: late(ended.result))
+            raise Overdue from None
+        if done is not None:
+            raise done
+        return future.result()
+
+    async def act_on(self, connection: Any, function: Callable[[], Any], seconds: float | None) -> Any:
+        """Call a tool that works on a connection; with a timeout in a thread, which loses it when the time is over."""
+        if seconds is None:
+            return await self.call(function)
+        deadline = time.monotonic() + seconds
+        future = self._start(function)
+        try:
+            wait([future], seconds)
+            if not future.done() or time.monotonic() > deadline:
+                raise Overdue
+            return future.result()
+        finally:
+            # Also if a signal ends the waiting: a tool that goes on must not do so on somebody else's connection.
+            if not future.done() and interrupt(connection):
+                wait([future], _GRACE)
+            if not future.done():
+                revoke(connection)
+
+    def _start(self, function: Callable[[], Any]) -> Future[Any]:
+        """Call a tool in a thread of its own."""
+        future: Future[Any] = Future()
+        context = contextvars.copy_context()
+
+        def work() -> None:
+            try:
+                future.set_result(context.run(run_blocking, self.call(function)))
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=work, name="pgstate-tool", daemon=True).start()
+        return future
+
+    async def to_the_end(self, awaitable: Awaitable[T]) -> T:
+        """Nothing cancels a blocking call."""
+        return await awaitable
+
+    async def cancelled_once(self, awaitable: Awaitable[T]) -> T:
+        """Nothing cancels a blocking call."""
+        return await awaitable
+
+    def raise_if_cancelled(self) -> None:
+        """Nothing cancels a blocking call."""
+
+    @asynccontextmanager
+    async def alive(self, thread_id: str, key: str, intent_id: str) -> AsyncIterator[None]:
+        """Show the world that an attempt is under way."""
+        with self._pulse.beating(thread_id, key, intent_id):
+            self._start_beating()
+            yield
+
+    @asynccontextmanager
+    async def lend(self) -> AsyncIterator[tuple[Any, Port]]:
+        """A connection inside of a transaction."""
+        with self._database.lend() as lent:
+            yield lent
+
+    def close(self) -> None:
+        """End the thread; what is under way is no longer kept alive."""
+        self._wake.set()
+        if self._beater is not None:
+            self._beater.join()
+
+    def _start_beating(self) -> None:
+        with self._beat_lock:
+            if self._beater is None:
+                self._beater = threading.Thread(target=self._beat, name="pgstate-tools-alive", daemon=True)
+                self._beater.start()
+
+    def _beat(self) -> None:
+        while not self._wake.wait(self._pulse.ttl_seconds / 3):
+            with self._beat_lock:
+                attempts = self._pulse.attempts()
+                if not attempts:
+                    self._beater = None
+                    return
+            for thread_id, intents in attempts.items():
+                try:
+                    self._database.run(renew, self._queries, thread_id, intents, self._pulse.ttl_seconds)
+                except PGStateError as error:
+                    _log.warning("tool executions of thread %r could not be kept alive: %s", thread_id, error)
+
+
+class SuspendingHands:
+    """Suspends. Renews signs of life in a task, which ends when nothing is under way any more."""
+
+    def __init__(self, database: AsyncDatabase, queries: Queries, ttl_seconds: float) -> None:
+        self._database, self._queries = database, queries
+        self._pulse = _Pulse(ttl_seconds)
+        self._beater: asyncio.Task[None] | None = None
+
+    @property
+    def is_lent(self) -> bool:
+        """Whether all there is is one connection of the caller's."""
+        return self._database.is_lent
+
+    async def run(
+        self, operation: Callable[Concatenate[Port, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run an operation on the database."""
+        return await self._database.run(operation, *args, **kwargs)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)
+
+    async def call(self, function: Callable[[], Any]) -> Any:
+        """Call a user's function, asynchronous or not."""
+        answer = function()
+        return await answer if inspect.isawaitable(answer) else answer
+
+    async def act(self, function: Callable[[], Any], seconds: float | None, late: Late) -> Any:
+        """Call a tool, and cancel it when its time is over."""
+        if seconds is None:
+            return await self.call(function)
+        task = asyncio.ensure_future(self.call(function))
+        try:
+            done, _ = await asyncio.wait({task}, timeout=seconds)
+        except asyncio.CancelledError:
+            task.cancel()
+            with suppress(BaseException):
+                await asyncio.wait({task})
+            raise
+        if done:
+            return task.result()
+        task.cancel()
+        await asyncio.wait({task}, timeout=1.0)
+        if task.done() and not task.cancelled() and task.exception() is None:
+            # It ended just so, before it could be cancelled.
+            return task.result()
+        raise Overdue
+
+    async def act_on(self, connection: Any, function: Callable[[], Any], seconds: float | None) -> Any:
+        """Call a tool that works on a connection, and cancel it when its time is over; it loses the connection then."""
+        if seconds is None:
+            return await self.call(function)
+        deadline = time.monotonic() + seconds
+        task = asyncio.ensure_future(self.call(function))
+        # What it raises after its time is nobody's, and no complaint of the event loop's.
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        try:
+            await asyncio.wait({task}, timeout=seconds)
+            if not task.done() or time.monotonic() > deadline:
+                raise Overdue
+            return task.result()
+        finally:
+            if not task.done():
+                await self.to_the_end(self._take_away(connection, task))
+
+    async def _take_away(self, connection: Any, task: asyncio.Future[Any]) -> None:
+        # psycopg cancels the statement of a task that is cancelled.
+        task.cancel()
+        await asyncio.wait({task}, timeout=_GRACE)
+        if not task.done():
+            await arevoke(connection)
+
+    async def to_the_end(self, awaitable: Awaitable[T]) -> T:
+        """Wait for something even if the caller is cancelled meanwhile, however often."""
+        return await _join(asyncio.ensure_future(awaitable), cancels=False)
+
+    async def cancelled_once(self, awaitable: Awaitable[T]) -> T:
+        """Wait for something that is cancelled with the caller, but only once, and wait until it has ended.
+
+        anyio cancels a task again in every turn of the event loop until it ends. psycopg then gives connections up in
+        the middle of a statement, which the server may still commit.
+        """
+        return await _join(asyncio.ensure_future(awaitable), cancels=True)
+
+    def raise_if_cancelled(self) -> None:
+        """Raise if the caller was cancelled and what it awaited has swallowed that."""
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError
+
+    @asynccontextmanager
+    async def alive(self, thread_id: str, key: str, intent_id: str) -> AsyncIterator[None]:
+        """Show the world that an attempt is under way."""
+        with self._pulse.beating(thread_id, key, intent_id):
+            if self._beater is None or self._beater.done():
+                # In a context of its own: it outlives the call that starts it.
+                context = contextvars.Context()
+                self._beater = asyncio.get_running_loop().create_task(self._beat(), context=context)
+            yield
+
+    def lend(self) -> AbstractAsyncContextManager[tuple[Any, Port]]:
+        """A connection inside of a transaction."""
+        return self._database.lend()
+
+    async def close(self) -> None:
+        """End the task; what is under way is no longer kept alive."""
+        if self._beater is not None:
+            self._beater.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._beater
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(self._pulse.ttl_seconds / 3)
+            attempts = self._pulse.attempts()
+            if not attempts:
+                self._beater = None
+                return
+            for thread_id, intents in attempts.items():
+                try:
+                    await self._database.run(renew, self._queries, thread_id, intents, self._pulse.ttl_seconds)
+                except PGStateError as error:
+                    _log.warning("tool executions of thread %r could not be kept alive: %s", thread_id, error)
+
+
+class OffloadingHands(SuspendingHands):
+    """Suspends, over a blocking database: for a blocking ledger in a graph that runs on an event loop."""
+
+    def __init__(self, hands: BlockingHands) -> None:
+        self._blocking = hands
+
+    @property
+    def is_lent(self) -> bool:
+        """Whether all there is is one connection of the caller's."""
+        return self._blocking.is_lent
+
+    async def run(
+        self, operation: Callable[Concatenate[Port, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run an operation on the database, in a worker thread, which is waited for: it cannot be cancelled."""
+        return await self.to_the_end(asyncio.to_thread(self._blocking._database.run, operation, *args, **kwargs))
+
+    @asynccontextmanager
+    async def alive(self, thread_id: str, key: str, intent_id: str) -> AsyncIterator[None]:
+        """Show the world that an attempt is under way."""
+        async with self._blocking.alive(thread_id, key, intent_id):
+            yield
+
+    def lend(self) -> AbstractAsyncContextManager[tuple[Any, Port]]:
+        """Refused: a blocking connection would block the event loop."""
+        raise ToolSetupError(
+            "a transactional tool in a graph that runs on an event loop needs an asynchronous ledger (AsyncPGState)"
+        )
+
+
+async def _join(task: asyncio.Future[T], *, cancels: bool) -> T:
+    """Wait until a task has ended, and raise the caller's cancellation only then."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            if cancels and cancelled is None:
+                task.cancel()
+            cancelled = error
+    if cancelled is None:
+        return task.result()
+    if not task.cancelled():
+        # Retrieve the exception so that asyncio does not log it.
+        task.exception()
+    raise cancelled

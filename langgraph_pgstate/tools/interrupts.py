@@ -1,0 +1,182 @@
+"""Asking a person what became of a tool whose outcome is unknown, through LangGraph's interrupts.
+
+An interrupt's answers are counted per task, and a task may run several tools: so each question has an id of its own,
+and an answer may name it. An answer that names none is only taken when there is one question it can be meant for.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from typing import Any
+
+from langgraph.config import get_config
+from langgraph.types import interrupt
+
+from langgraph_pgstate.operations.checkpoints.addresses import configurable_of
+from langgraph_pgstate.tools.intents import scratchpad_of
+from langgraph_pgstate.types import ToolExecution
+
+DECISIONS = ("done", "retry", "fail")
+_EXPLAINED = {
+    "done": 'it did take effect; {"decision": "done", "result": ...} also says what it answered',
+    "retry": "it did not; run it",
+    "fail": "give it up",
+}
+# Tools of one task may run in several threads, and take its answers in turns.
+_turns = threading.Lock()
+_skipping = threading.Lock()
+_SEND, _RESUME = "__pregel_send", "__resume__"
+
+
+def ask(execution: ToolExecution, used: int, open_ids: Sequence[str]) -> tuple[str, Any, int]:
+    """Ask, or read the answer that was given.
+
+    Args:
+        execution: What nobody knows the outcome of.
+        used: How many of the task's answers are used up already.
+        open_ids: Ids of all the task's executions without outcome; this one's is `key#attempt`.
+
+    Returns:
+        The decision; the result it names, if it does; and how many of the task's answers are used up with it.
+
+    Raises:
+        GraphInterrupt: If there is no answer yet.
+    """
+    own = f"{execution.idempotency_key}#{execution.attempt}"
+    question = {
+        "type": "tool_outcome_unknown",
+        "id": own,
+        "question": f"{execution.tool} was begun and never finished. Did it take effect?",
+        "tool": execution.tool,
+        "arguments": execution.arguments,
+        "key": execution.idempotency_key,
+        "attempt": execution.attempt,
+        "started_at": execution.started_at.isoformat(),
+        "answers": _EXPLAINED,
+    }
+    if len(open_ids) > 1:
+        question["open"] = list(open_ids)
+        question["hint"] = 'several are open: answer {"<id>": "done" | "retry" | "fail", ...}'
+    with _turns:
+        pad = scratchpad_of(get_config())
+        known = list(pad.resume) if pad is not None else []
+        for index, answer in enumerate(known):
+            if (found := _read(answer, own, index >= used and len(open_ids) <= 1)) is not None:
+                skip_answers(index + 1)
+                return (*found, index + 1)
+        count = 0
+        while True:
+            answer = interrupt(question)
+            count += 1
+            now = list(pad.resume) if pad is not None else []
+            index = max(len(now), count) - 1
+            # LangGraph hands out an answer again when the process died that was given it.
+            may_be_plain = index >= used and len(open_ids) <= 1
+            if index >= len(known) and (found := _read(answer, own, may_be_plain)) is not None:
+                return (*found, index + 1)
+
+
+def skip_answers(count: int) -> None:
+    """Keep the task's first answers, which were given to what is on record, from its next interrupts."""
+    try:
+        config = get_config()
+    except RuntimeError:
+        return
+    pad = scratchpad_of(config)
+    if pad is None or not count or (counter := _counter_of(pad)) is None:
+        return
+    with _skipping:
+        while len(pad.resume) < count:
+            # A process that dies takes the latest answer along: LangGraph hands it out again, or not at all.
+            pad.resume.append(pad.get_null_resume(True))
+        reached = counter.advance_to(count)
+        # As `interrupt()` does: what is not sent is forgotten with this run.
+        configurable_of(config)[_SEND]([(_RESUME, pad.resume[:reached])])
+
+
+def answers_given() -> int:
+    """How many answers the task has by now, with the one that LangGraph would hand out next; 0 outside of one."""
+    try:
+        pad = scratchpad_of(get_config())
+    except RuntimeError:
+        return 0
+    return len(pad.resume) + (pad.get_null_resume() is not None) if pad is not None else 0
+
+
+@contextmanager
+def counting_answers() -> Iterator[None]:
+    """Find out how many of the task's answers are used up with what is called in this block."""
+    with suppress(RuntimeError):
+        _counter_of(scratchpad_of(get_config()))
+    reached: list[int] = []
+    token = _reached.set(reached)
+    try:
+        yield
+    finally:
+        _reached.reset(token)
+
+
+def answers_used() -> int:
+    """How many of the task's answers are used up with what was called in the block so far; 0 if it asked nothing."""
+    return max(_reached.get() or (), default=0)
+
+
+class _Counter:
+    """Numbers a task's interrupts as LangGraph does, and tells the action that asked how far the task came with it."""
+
+    def __init__(self, value: int) -> None:
+        self._value = value
+        self._lock = threading.Lock()
+
+    def __call__(self) -> int:
+        with self._lock:
+            number = self._value
+            self._value += 1
+        if (reached := _reached.get()) is not None:
+            reached.append(number + 1)
+        return number
+
+    def advance_to(self, value: int) -> int:
+        with self._lock:
+            self._value = max(self._value, value)
+            return self._value
+
+
+_reached: ContextVar[list[int] | None] = ContextVar("pgstate_reached", default=None)
+_making_counters = threading.Lock()
+
+
+def _counter_of(pad: Any) -> _Counter | None:
+    """A task's counter of interrupts; LangGraph's own can only be moved on, and does not tell where it stands."""
+    lazy = getattr(pad, "interrupt_counter", None)
+    with _making_counters:
+        inner = getattr(lazy, "_counter", pad)
+        if isinstance(inner, _Counter):
+            return inner
+        value = 0
+        if inner is not None:
+            found = re.fullmatch(r"count\((\d+)\)", repr(getattr(inner, "__self__", None)))
+            if found is None:
+                return None
+            value = int(found[1])
+        counter = lazy._counter = _Counter(value)  # type: ignore[union-attr]
+        return counter
+
+
+def _read(answer: Any, own: str, may_be_plain: bool) -> tuple[str, Any] | None:
+    """The decision in an answer, if it is meant for the question `own`."""
+    if isinstance(answer, Mapping) and own in answer:
+        return _decision(answer[own])
+    return _decision(answer) if may_be_plain else None
+
+
+def _decision(answer: Any) -> tuple[str, Any] | None:
+    if isinstance(answer, Mapping):
+        decision, result = answer.get("decision"), answer.get("result", "done")
+    else:
+        decision, result = answer, "done"
+    return (decision, result) if isinstance(decision, str) and decision in DECISIONS else None
