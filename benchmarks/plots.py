@@ -19,7 +19,7 @@ from benchmarks.measure import OURS, UPSTREAM, CaseResult
 from benchmarks.report import number
 from benchmarks.targets import Outcome
 
-_COLOURS = {OURS: "#1f6f8b", UPSTREAM: "#c8553d"}
+_STYLES = {OURS: "#1f6f8b", UPSTREAM: "#c8553d"}
 _INK = "#333333"
 _STYLE: Any = {
     "font.size": 10,
@@ -62,14 +62,14 @@ def plot_growth(path: Path, chat: CaseResult) -> None:
 
 def _draw_curve(axis: Axes, name: str, points: list[tuple[float, float]], exponent: float | None) -> None:
     xs, ys = zip(*points, strict=True)
-    axis.plot(xs, ys, marker="o", markersize=4, linewidth=2, color=_COLOURS[name], label=LABELS[name])
+    axis.plot(xs, ys, marker="o", markersize=4, linewidth=2, color=_STYLES[name], label=LABELS[name])
     axis.annotate(
         number(ys[-1], "bytes") + (f"\nexponent {exponent:.2f}" if exponent is not None else ""),
         (xs[-1], ys[-1]),
         xytext=(9, 0),
         textcoords="offset points",
         va="center",
-        color=_COLOURS[name],
+        color=_STYLES[name],
         fontweight="bold",
     )
 
@@ -82,7 +82,7 @@ def plot_speed(path: Path, outcomes: Iterable[Outcome]) -> None:
         figure, axis = plt.subplots(figsize=(10, 1.4 + 0.38 * len(shown)))
         rows = range(len(shown))
         values = [one.value or 0 for one in shown]
-        axis.barh(rows, [value - 1 for value in values], left=1, height=0.6, color=_COLOURS[OURS], zorder=2)
+        axis.barh(rows, [value - 1 for value in values], left=1, height=0.6, color=_STYLES[OURS], zorder=2)
         for goal, marker, label in (("must", "|", "must"), ("stretch", "D", "stretch")):
             xs = [getattr(one.target, goal) for one in shown]
             size = 170 if marker == "|" else 22
@@ -96,7 +96,7 @@ def plot_speed(path: Path, outcomes: Iterable[Outcome]) -> None:
         ticks = [tick for tick in (1, 2, 3, 5, 10, 20, 50, 100, 200) if tick < axis.get_xlim()[1]]
         axis.set_xticks(ticks, [f"{tick}×" for tick in ticks])
         axis.minorticks_off()
-        axis.axvline(1, color=_COLOURS[UPSTREAM], linewidth=1.5, zorder=3)
+        axis.axvline(1, color=_STYLES[UPSTREAM], linewidth=1.5, zorder=3)
         axis.grid(True, axis="x", color="#e6e6e6", linewidth=0.8)
         axis.set_axisbelow(True)
         axis.spines["left"].set_visible(False)

@@ -144,10 +144,10 @@ def print_targets(out: Console, outcomes: Iterable[Outcome]) -> None:
     table = Table()
     for column in ("measure", "must", "stretch", "measured", "must", "stretch"):
         table.add_column(column, justify="left" if column == "measure" else "right", no_wrap=True)
-    colours = {True: "green", False: "red", None: "dim"}
+    styles = {True: "green", False: "red", None: "dim"}
     for one in outcomes:
         verdicts = [
-            "" if goal is None else f"[{colours[met]}]{_VERDICTS[met]}[/]"
+            "" if goal is None else f"[{styles[met]}]{_VERDICTS[met]}[/]"
             for goal, met in ((one.target.must, one.meets_must), (one.target.stretch, one.meets_stretch))
         ]
         table.add_row(one.target.label, one.goal(one.target.must), one.goal(one.target.stretch), one.text(), *verdicts)

@@ -16,7 +16,7 @@ from langgraph_pgstate.codec.serializer import plain_serializer
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import DEFAULT_PREPARE_THRESHOLD, Database
 from langgraph_pgstate.db.embedded import embedded_server
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, DatabaseError, PGStateError
 from langgraph_pgstate.langgraph_compat import SAFE_TYPES
 from langgraph_pgstate.operations.admin import integrity
@@ -196,7 +196,7 @@ class Admin:
 
         Checkpoint by checkpoint, each in a transaction of its own; stopped at any point and started again it goes on
         where it was. Safe while programs of that version run; those of an older one can no longer read what was brought
-        up. Projected channels and messages follow when their thread goes on. Room is freed by the next prune.
+        up. Projected channels and messages follow when their thread goes on. Space is freed by the next prune.
 
         Args:
             state_version: The version, as the application's saver has it.
@@ -265,16 +265,16 @@ class Admin:
             source.run(langgraph_transfer.check_tables, theirs)
             reader = ValueCodec(self._serde or plain_serializer())
 
-            async def copy(target_port: Port, source_port: Port, thread_id: str) -> TransferReport:
-                await upcasting.refuse_evolved(target_port, self._queries, thread_id)
+            async def copy(target_db: Connection, source_db: Connection, thread_id: str) -> TransferReport:
+                await upcasting.refuse_evolved(target_db, self._queries, thread_id)
                 report = await transfer.transfer_thread(
-                    LangGraphStore(source_port, theirs, thread_id),
-                    PGStateStore(target_port, self._queries, self._codec, thread_id),
+                    LangGraphStore(source_db, theirs, thread_id),
+                    PGStateStore(target_db, self._queries, self._codec, thread_id),
                     thread_id,
                     overwrite=overwrite,
                     verify=verify,
                 )
-                await conversations.backfill_thread(target_port, self._queries, reader, thread_id)
+                await conversations.backfill_thread(target_db, self._queries, reader, thread_id)
                 return report
 
             if thread_ids is None:
@@ -318,10 +318,10 @@ class Admin:
         with Database.open(target_dsn, schema=target_schema, pool=False, prepare_threshold=None) as target:
             target.run(langgraph_transfer.create_tables, theirs)
 
-            async def copy(target_port: Port, source_port: Port, thread_id: str) -> TransferReport:
+            async def copy(target_db: Connection, source_db: Connection, thread_id: str) -> TransferReport:
                 return await transfer.transfer_thread(
-                    PGStateStore(source_port, self._queries, self._codec, thread_id),
-                    LangGraphStore(target_port, theirs, thread_id),
+                    PGStateStore(source_db, self._queries, self._codec, thread_id),
+                    LangGraphStore(target_db, theirs, thread_id),
                     thread_id,
                     overwrite=overwrite,
                     verify=verify,
@@ -338,7 +338,7 @@ class Admin:
     def _threads(
         self,
         database: Database,
-        next_page: Callable[[Port, Queries, Any], Awaitable[list[str]]],
+        next_page: Callable[[Connection, Queries, Any], Awaitable[list[str]]],
         queries: Queries,
         after: str | None = "",
     ) -> Iterator[str]:
@@ -351,7 +351,7 @@ class Admin:
         self,
         source: Database,
         target: Database,
-        copy: Callable[[Port, Port, str], Coroutine[Any, Any, TransferReport]],
+        copy: Callable[[Connection, Connection, str], Coroutine[Any, Any, TransferReport]],
         threads: Iterable[str],
         total: int,
         progress: OnProgress | None,
@@ -367,13 +367,13 @@ class Admin:
         self,
         source: Database,
         target: Database,
-        copy: Callable[[Port, Port, str], Coroutine[Any, Any, TransferReport]],
+        copy: Callable[[Connection, Connection, str], Coroutine[Any, Any, TransferReport]],
         thread_id: str,
     ) -> TransferReport:
         """Copy one thread over two connections, again when one of them was lost: what is there is skipped then."""
 
-        async def lend(port: Port) -> TransferReport:
-            return target.run_once(copy, port, thread_id)
+        async def lend(db: Connection) -> TransferReport:
+            return target.run_once(copy, db, thread_id)
 
         attempt = 1
         while True:

@@ -32,7 +32,7 @@ from langgraph_pgstate.db.database import DEFAULT_PREPARE_THRESHOLD, AsyncDataba
 from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.errors import ConfigurationError, PGStateError, ToolSetupError
 from langgraph_pgstate.operations.admin import schema
-from langgraph_pgstate.operations.threads.expiry import ExpiryKeeper
+from langgraph_pgstate.operations.threads.expiry import ExpiryHook
 from langgraph_pgstate.process_identity import holder_id
 from langgraph_pgstate.record import LoopRecorder
 from langgraph_pgstate.record.handler import RecordingHandler
@@ -97,9 +97,9 @@ async def checkpointer() -> AsyncIterator[AsyncPGStateSaver]:
             thread_ttl=settings.thread_ttl,
         )
         if not settings.record:
-            # The same without companions, but the one that knows how long threads are kept.
-            keeper = settings.thread_ttl and ExpiryKeeper(queries(settings.schema), settings.thread_ttl)
-            state.saver = AsyncPGStateSaver(database, schema=settings.schema, serde=serde, companion=keeper)  # type: ignore[arg-type]
+            # The same without hooks, but the one that knows how long threads are kept.
+            expiry = settings.thread_ttl and ExpiryHook(queries(settings.schema), settings.thread_ttl)
+            state.saver = AsyncPGStateSaver(database, schema=settings.schema, serde=serde, hook=expiry)  # type: ignore[arg-type]
         if settings.setup:
             await state.setup()
         else:
@@ -147,7 +147,7 @@ class LoopToolLedger(AsyncToolLedger):
 
     def __getattr__(self, name: str) -> Any:
         """What needs connections, from the ledger of the running loop."""
-        if name not in ("_codec", "_flow", "_hands", "_queries", "_run_of", "_settings"):
+        if name not in ("_codec", "_runner", "_executor", "_queries", "_run_of", "_settings"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         try:
             return getattr(state().tools, name)

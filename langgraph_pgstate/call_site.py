@@ -26,7 +26,7 @@ def run_of(config: Mapping[str, Any]) -> Any:
 
 
 @dataclass(slots=True, eq=False)
-class Origin:
+class CallSite:
     """Where a read comes from.
 
     Attributes:
@@ -48,7 +48,7 @@ class Origin:
     is_asking: bool = False
 
     @classmethod
-    def here(cls) -> Origin:
+    def here(cls) -> CallSite:
         """Where the caller was called from.
 
         LangGraph tells a saver when a run starts, by reading; but not when it ends. So the loop is looked for that

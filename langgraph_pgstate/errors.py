@@ -23,7 +23,7 @@
     │   ├── LeaseHeldError                   somebody else holds the thread's lease
     │   └── LeaseLostError                   the lease expired or was taken over; nothing more can be written with it
     ├── ThreadDeletedError                   the thread was deleted while a run was still going
-    ├── AlreadyAnsweredError                 somebody has answered the question already
+    ├── AlreadyAnsweredError                 somebody has answered the interrupt already
     ├── StateVersionError                    a checkpoint of a version of the state that this program does not know
     ├── UpcastError                          an upcaster failed on a checkpoint
     ├── CorruptStateError                    stored bytes are damaged or a reference leads nowhere
@@ -362,11 +362,11 @@ class ThreadDeletedError(PGStateError):
 
 
 class AlreadyAnsweredError(PGStateError):
-    """A question was answered before. Nothing was written.
+    """An interrupt was answered before. Nothing was written.
 
     Attributes:
         thread_id: The thread.
-        interrupt_id: The question.
+        interrupt_id: The interrupt.
         answered_by: Who answered it, if they said so.
         answered_at: When.
     """
@@ -375,7 +375,7 @@ class AlreadyAnsweredError(PGStateError):
         self, thread_id: str, interrupt_id: str, answered_by: str | None, answered_at: datetime | None
     ) -> None:
         super().__init__(
-            f"question {interrupt_id} of thread {thread_id!r} was answered at {answered_at} "
+            f"interrupt {interrupt_id} of thread {thread_id!r} was answered at {answered_at} "
             f"by {answered_by or 'somebody'}"
         )
         self.thread_id = thread_id

@@ -17,24 +17,24 @@ from langgraph_pgstate.codec.serializer import state_serializer
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import (
     DEFAULT_PREPARE_THRESHOLD,
-    AsyncConnection,
     AsyncConnectionPool,
     AsyncDatabase,
-    Connection,
+    AsyncPsycopgConnection,
     ConnectionPool,
     Database,
+    PsycopgConnection,
 )
 from langgraph_pgstate.db.embedded import embedded_server
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.leases.leases import AsyncLeases, Leases
 from langgraph_pgstate.operations.admin import integrity
 from langgraph_pgstate.operations.checkpoints.addresses import configurable_of, thread_id_of
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions, Upcaster
 from langgraph_pgstate.operations.record import conversations
-from langgraph_pgstate.operations.record.message_hook import MessageKeeper
-from langgraph_pgstate.operations.record.projections import Projector, check_projectable
-from langgraph_pgstate.operations.record.put_hook import Companion, Companions
-from langgraph_pgstate.operations.threads.expiry import ExpiryKeeper
+from langgraph_pgstate.operations.record.message_hook import MessageHook
+from langgraph_pgstate.operations.record.projections import ProjectionHook, check_projectable
+from langgraph_pgstate.operations.record.put_hook import PutHook, PutHooks
+from langgraph_pgstate.operations.threads.expiry import ExpiryHook
 from langgraph_pgstate.record import AsyncRecorder, Recorder
 from langgraph_pgstate.record.events import AsyncEvents, Events
 from langgraph_pgstate.record.messages import AsyncMessages, Messages
@@ -72,7 +72,9 @@ class _Fresh(Database):
         self.schema = database.schema
         self._inner, self._recorder = database, recorder
 
-    def run(self, operation: Callable[Concatenate[Port, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def run(
+        self, operation: Callable[Concatenate[Connection, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """Run an operation after what waits has been written."""
         self._recorder.catch_up()
         return self._inner.run(operation, *args, **kwargs)
@@ -86,7 +88,7 @@ class _AsyncFresh(AsyncDatabase):
         self._inner, self._recorder = database, recorder
 
     async def run(
-        self, operation: Callable[Concatenate[Port, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+        self, operation: Callable[Concatenate[Connection, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Async twin of `_Fresh.run`."""
         await self._recorder.catch_up()
@@ -94,7 +96,7 @@ class _AsyncFresh(AsyncDatabase):
 
 
 class _State:
-    """What both colours have in common: everything that needs no connection."""
+    """The part of `PGState` and `AsyncPGState` that needs no connection."""
 
     _queries: Queries
     _codec: ValueCodec
@@ -103,25 +105,25 @@ class _State:
     _recorder: Recorder | AsyncRecorder
     _tool_settings: ToolSettings | None
     _tool_default: ToolPolicy | None
-    _keeper: MessageKeeper | None
+    _manager: MessageHook | None
 
-    def _companions(self, project: Sequence[str], thread_ttl: timedelta | None) -> Companions:
+    def _hooks(self, project: Sequence[str], thread_ttl: timedelta | None) -> PutHooks:
         """Who sends statements along with the saver's puts: the recorder first, for it knows the run.
 
         With a serializer of the user's own, which may encrypt, messages are not copied into a table in clear text.
         Projected channels are named one by one, so they are meant.
         """
-        members: list[Companion] = [self._recorder]
-        self._keeper = MessageKeeper() if self._codec.is_native else None
-        if self._keeper is not None:
-            members.append(self._keeper)
+        members: list[PutHook] = [self._recorder]
+        self._manager = MessageHook() if self._codec.is_native else None
+        if self._manager is not None:
+            members.append(self._manager)
         if project:
-            members.append(Projector(self._queries, project))
+            members.append(ProjectionHook(self._queries, project))
         if thread_ttl is not None:
-            members.append(ExpiryKeeper(self._queries, thread_ttl))
+            members.append(ExpiryHook(self._queries, thread_ttl))
         # After the projector has checked them.
         self._project = tuple(project)
-        return Companions(*members)
+        return PutHooks(*members)
 
     def _recording(self) -> RecorderSettings:
         # What a serializer encrypts must not stand in clear text beside it.
@@ -142,8 +144,8 @@ class _State:
         if self._project:
             check_projectable(graph, self._project)
         recorded = self._recorder.record(graph)
-        if self._keeper is not None:
-            self._keeper.learn(graph)
+        if self._manager is not None:
+            self._manager.learn(graph)
         return recorded
 
     def _run_of(self, config: Mapping[str, Any]) -> str | None:
@@ -186,8 +188,8 @@ class PGState(_State):
 
     Attributes:
         saver: The checkpointer, to be compiled into graphs.
-        threads: Who talks to which agent, in which status; search by metadata and projected state; the inbox of those
-            that wait for people; branches, forks, labels, differences.
+        threads: Who talks to which agent, in which status; search by metadata and projected state; interrupts;
+            branches, forks, labels, differences.
         runs: Invocations: failed, crashed, what they used and cost, what led to a checkpoint.
         spans: Traces, and statistics of tools.
         tools: The ledger: each tool call once.
@@ -209,7 +211,7 @@ class PGState(_State):
 
     def __init__(
         self,
-        connection: Connection | ConnectionPool[Any],
+        connection: PsycopgConnection | ConnectionPool[Any],
         *,
         schema: str = DEFAULT_SCHEMA,
         serde: SerializerProtocol | None = None,
@@ -246,7 +248,7 @@ class PGState(_State):
             self._database,  # type: ignore[arg-type]
             schema=schema,
             serde=serde,
-            companion=self._companions(project, thread_ttl),
+            hook=self._hooks(project, thread_ttl),
             thread_keys=thread_keys,
             state_version=state_version,
             upcasters=upcasters,
@@ -403,7 +405,7 @@ class PGState(_State):
     @cached_property
     def leases(self) -> Leases:
         """Who may advance which thread."""
-        return Leases(self._database, self._queries, self.saver.keeper)
+        return Leases(self._database, self._queries, self.saver.lease_manager)
 
     @cached_property
     def tools(self) -> ToolLedger:
@@ -463,7 +465,7 @@ class PGState(_State):
         """Write what still waits; to be called before a caller's own pool is closed. Safe to repeat."""
         if "tools" in self.__dict__:
             self.tools.close()
-        self.saver.keeper.close()
+        self.saver.lease_manager.close()
         self._recorder.close()
 
 
@@ -474,7 +476,7 @@ class AsyncPGState(_State):
 
     def __init__(
         self,
-        connection: AsyncConnection | AsyncConnectionPool[Any],
+        connection: AsyncPsycopgConnection | AsyncConnectionPool[Any],
         *,
         schema: str = DEFAULT_SCHEMA,
         serde: SerializerProtocol | None = None,
@@ -513,7 +515,7 @@ class AsyncPGState(_State):
             self._database,  # type: ignore[arg-type]
             schema=schema,
             serde=serde,
-            companion=self._companions(project, thread_ttl),
+            hook=self._hooks(project, thread_ttl),
             thread_keys=thread_keys,
             state_version=state_version,
             upcasters=upcasters,
@@ -642,7 +644,7 @@ class AsyncPGState(_State):
     @cached_property
     def leases(self) -> AsyncLeases:
         """Who may advance which thread."""
-        return AsyncLeases(self._database, self._queries, self.saver.keeper)
+        return AsyncLeases(self._database, self._queries, self.saver.lease_manager)
 
     @cached_property
     def tools(self) -> AsyncToolLedger:
@@ -687,5 +689,5 @@ class AsyncPGState(_State):
         """Async twin of `PGState.close`."""
         if "tools" in self.__dict__:
             await self.tools.close()
-        await self.saver.keeper.close()
+        await self.saver.lease_manager.close()
         await self._recorder.close()

@@ -60,7 +60,7 @@ else:
     Old = Person
 
 
-class Colour(Enum):
+class Color(Enum):
     RED = "red"
     PAIR = (1, 2)
 

@@ -88,7 +88,7 @@ def values_of(saver: BaseCheckpointSaver[str], config: RunnableConfig) -> dict[s
 
 def forget(saver: PGStateSaver) -> None:
     """Empty a saver's cache, as a restart of its process does."""
-    saver._knowledge.cache.clear()
+    saver._saver_cache.cache.clear()
 
 
 def exactly(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What several test files need: both colours through one face, small checkpoints, child processes, a counting proxy."""
+"""What several test files need: both APIs through one face, small checkpoints, child processes, a counting proxy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.sql import queries
 
 Saver = PGStateSaver | AsyncPGStateSaver
-COLOURS = [PGStateSaver, AsyncPGStateSaver]
+APIS = [PGStateSaver, AsyncPGStateSaver]
 
 # A child starts in milliseconds because everything is imported already; it must not touch its parent's connections.
 FORK = multiprocessing.get_context("fork")
@@ -34,9 +34,9 @@ GUARD_SECONDS = 60.0
 
 
 @asynccontextmanager
-async def open_saver(colour: type, dsn: str, schema: str, *, setup: bool = True, **options: Any) -> AsyncIterator[Any]:
-    """A saver of either colour. Its asynchronous methods serve both: the blocking saver runs its own in a thread."""
-    if colour is PGStateSaver:
+async def open_saver(api: type, dsn: str, schema: str, *, setup: bool = True, **options: Any) -> AsyncIterator[Any]:
+    """A saver of either API. Its asynchronous methods serve both: the blocking saver runs its own in a thread."""
+    if api is PGStateSaver:
         with PGStateSaver.from_conn_string(dsn, schema=schema, **options) as saver:
             if setup:
                 saver.setup()
@@ -49,7 +49,7 @@ async def open_saver(colour: type, dsn: str, schema: str, *, setup: bool = True,
 
 
 async def set_up(saver: Saver) -> None:
-    """`setup()` of either colour."""
+    """`setup()` of either API."""
     if isinstance(saver, AsyncPGStateSaver):
         await saver.setup()
     else:
@@ -106,7 +106,7 @@ def loop_graph(steps: int, hook: Callable[[int], Any] = lambda count: None) -> S
 
 
 async def invoke(graph: Any, saver: Saver, *arguments: Any, **options: Any) -> Any:
-    """Run a compiled graph in the saver's own colour."""
+    """Run a compiled graph in the saver's own api."""
     if isinstance(saver, AsyncPGStateSaver):
         return await graph.ainvoke(*arguments, **options)
     return await asyncio.to_thread(graph.invoke, *arguments, **options)

@@ -1,4 +1,4 @@
-"""Ledgers of both colours through one face, and graphs whose tools leave traces."""
+"""Ledgers of both APIs through one face, and graphs whose tools leave traces."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def open_async_ledger(
 
 
 class Bench:
-    """A saver, a ledger, and how to run a graph on them in their own colour."""
+    """A saver, a ledger, and how to run a graph on them in their own api."""
 
     def __init__(self, saver: Any, ledger: Any) -> None:
         self.saver, self.ledger = saver, ledger
@@ -82,10 +82,10 @@ class Bench:
 
 
 @asynccontextmanager
-async def open_bench(colour: type, dsn: str, schema: str, **options: Any) -> AsyncIterator[Bench]:
-    """A bench of either colour; by default patient enough to fail and quick enough to notice the dead."""
+async def open_bench(api: type, dsn: str, schema: str, **options: Any) -> AsyncIterator[Bench]:
+    """A bench of either API; by default patient enough to fail and quick enough to notice the dead."""
     options.setdefault("settings", ToolSettings(ttl_seconds=2.0, wait_seconds=30.0))
-    if colour is ToolLedger:
+    if api is ToolLedger:
         with open_ledger(dsn, schema, **options) as pair:
             yield Bench(*pair)
     else:
@@ -131,7 +131,7 @@ def ask(text: str = "go") -> dict[str, Any]:
 
 
 def tool_of(bench: Bench, name: str, function: Callable[..., Any]) -> Any:
-    """A tool of the bench's colour from a blocking function."""
+    """A tool of the bench's API from a blocking function."""
     from langchain_core.tools import StructuredTool
 
     if not bench.is_async:
@@ -231,7 +231,7 @@ class Line:
 
 @asynccontextmanager
 async def open_on_line(
-    colour: type, dsn: str, schema: str, retry: RetryPolicy | None = None, pool: bool = True, **options: Any
+    api: type, dsn: str, schema: str, retry: RetryPolicy | None = None, pool: bool = True, **options: Any
 ) -> AsyncIterator[tuple[Bench, Line]]:
     """A bench whose ledger, but not its saver, is connected through a line that may break.
 
@@ -241,7 +241,7 @@ async def open_on_line(
     settings = {"retry": retry or RetryPolicy(attempts=2), "pool": pool}
     options.setdefault("settings", ToolSettings(ttl_seconds=2.0, wait_seconds=30.0))
     try:
-        if colour is ToolLedger:
+        if api is ToolLedger:
             with (
                 PGStateSaver.from_conn_string(dsn, schema=schema) as saver,
                 PGStateSaver.from_conn_string(line.dsn, schema=schema, **settings) as other,

@@ -118,7 +118,7 @@ class Record:
 
 @dataclass
 class Parts:
-    """The parts that answer questions, of one colour."""
+    """The parts that answer questions, of one api."""
 
     threads: Any
     runs: Any
@@ -134,9 +134,9 @@ PARTS = {
 
 
 @asynccontextmanager
-async def open_parts(colour: type, dsn: str, schema: str) -> AsyncIterator[Parts]:
-    """The parts of one colour."""
-    if colour is Database:
+async def open_parts(api: type, dsn: str, schema: str) -> AsyncIterator[Parts]:
+    """The parts of one api."""
+    if api is Database:
         with Database.open(dsn, schema=schema, pool=False) as blocking:
             yield Parts(*(part(blocking, queries(schema)) for part in PARTS[Database]))  # type: ignore[call-arg]
         return
@@ -145,7 +145,7 @@ async def open_parts(colour: type, dsn: str, schema: str) -> AsyncIterator[Parts
 
 
 async def ask(answer: Any) -> Any:
-    """The answer of either colour."""
+    """The answer of either API."""
     return await answer if inspect.isawaitable(answer) else answer
 
 

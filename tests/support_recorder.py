@@ -28,12 +28,12 @@ USAGE = {
 
 @contextmanager
 def recording(
-    dsn: str, schema: str, settings: RecorderSettings | None = None, *, companion: bool = True
+    dsn: str, schema: str, settings: RecorderSettings | None = None, *, hook: bool = True
 ) -> Iterator[tuple[PGStateSaver, Recorder]]:
     """A blocking saver and its recorder, on a schema that is set up."""
     with Database.open(dsn, schema=schema) as database:
         recorder = Recorder(database, settings)
-        with PGStateSaver.from_conn_string(dsn, schema=schema, companion=recorder if companion else None) as saver:
+        with PGStateSaver.from_conn_string(dsn, schema=schema, hook=recorder if hook else None) as saver:
             saver.setup()
             yield saver, recorder
             recorder.close()
@@ -41,13 +41,13 @@ def recording(
 
 @asynccontextmanager
 async def recording_async(
-    dsn: str, schema: str, settings: RecorderSettings | None = None, *, companion: bool = True
+    dsn: str, schema: str, settings: RecorderSettings | None = None, *, hook: bool = True
 ) -> AsyncIterator[tuple[AsyncPGStateSaver, AsyncRecorder]]:
     """The asynchronous pair."""
     async with AsyncDatabase.open(dsn, schema=schema) as database:
         recorder = AsyncRecorder(database, settings)
-        given = recorder if companion else None
-        async with AsyncPGStateSaver.from_conn_string(dsn, schema=schema, companion=given) as saver:
+        given = recorder if hook else None
+        async with AsyncPGStateSaver.from_conn_string(dsn, schema=schema, hook=given) as saver:
             await saver.setup()
             yield saver, recorder
             await recorder.close()

@@ -25,7 +25,7 @@ from support import config_of, put_arguments
 import langgraph_pgstate
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.adapters import BlockingPort
+from langgraph_pgstate.db.adapters import BlockingConnection
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.db.protocol import run_blocking
 from langgraph_pgstate.errors import CorruptStateError
@@ -47,7 +47,7 @@ from langgraph_pgstate.operations.record.spans import request_spans
 from langgraph_pgstate.operations.record.statistics import request_statistics, request_usage
 from langgraph_pgstate.operations.threads.branches import request_branches, request_fork
 from langgraph_pgstate.operations.threads.expiry import request_ttl
-from langgraph_pgstate.operations.threads.interrupts import request_answer, request_waiting
+from langgraph_pgstate.operations.threads.interrupts import request_answer, request_interrupted
 from langgraph_pgstate.operations.threads.prune import request_prune
 from langgraph_pgstate.operations.threads.search import request_change, request_threads
 from langgraph_pgstate.operations.tools import tool_executions
@@ -148,7 +148,7 @@ def methods(cls: type) -> dict[str, Any]:
 
 
 def parameters(function: Any) -> list[tuple[str, Any, Any, str]]:
-    """Names, kinds, defaults and types, with the two colours of psycopg's classes taken for one."""
+    """Names, kinds, defaults and types, with the two APIs of psycopg taken for one."""
     signature = inspect.signature(getattr(function, "__func__", function))
     return [
         (item.name, item.kind, item.default, str(item.annotation).replace("Async", ""))
@@ -214,24 +214,22 @@ def test_the_savers_override_all_that_langgraph_would_refuse() -> None:
 
 
 def operation_functions() -> dict[str, ast.AST]:
-    """Every function of `operations/` that takes a port."""
+    """Every function of `operations/` that takes a connection."""
     return {
         f"{module.removeprefix('operations/').removesuffix('.py').replace('/', '.')}.{node.name}": node
         for module, tree in OPERATIONS.items()
         for node in tree.body
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.args.args
-        and node.args.args[0].arg == "port"
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.args.args and node.args.args[0].arg == "db"
     }
 
 
-def has_port(call: ast.AST) -> bool:
-    return isinstance(call, ast.Call) and bool(call.args) and ast.unparse(call.args[0]) == "port"
+def has_db(call: ast.AST) -> bool:
+    return isinstance(call, ast.Call) and bool(call.args) and ast.unparse(call.args[0]) == "db"
 
 
 @pytest.mark.parametrize("name", operation_functions())
-def test_an_operation_is_async_and_awaits_nothing_but_its_port(name: str) -> None:
-    """Its awaits are methods of its port, and other operations or helpers that are handed the same port."""
+def test_an_operation_is_async_and_awaits_nothing_but_its_connection(name: str) -> None:
+    """Its awaits are methods of its connection, and other operations or helpers that are given the same connection."""
     node = operation_functions()[name]
     assert isinstance(node, ast.AsyncFunctionDef)
     assert not any(isinstance(inner, ast.AsyncFor | ast.Yield | ast.YieldFrom) for inner in ast.walk(node))
@@ -239,11 +237,11 @@ def test_an_operation_is_async_and_awaits_nothing_but_its_port(name: str) -> Non
     awaited += [
         item.context_expr for inner in ast.walk(node) if isinstance(inner, ast.AsyncWith) for item in inner.items
     ]
-    assigned = [inner for inner in ast.walk(node) if isinstance(inner, ast.Assign) and has_port(inner.value)]
+    assigned = [inner for inner in ast.walk(node) if isinstance(inner, ast.Assign) and has_db(inner.value)]
     helpers = {ast.unparse(inner.targets[0]) for inner in assigned}
     for call in awaited:
-        of_port = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
-        assert has_port(call) or (of_port and ast.unparse(call.func.value) in {"port", *helpers}), ast.unparse(call)
+        of_db = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+        assert has_db(call) or (of_db and ast.unparse(call.func.value) in {"db", *helpers}), ast.unparse(call)
 
 
 @pytest.mark.parametrize("module", OPERATIONS)
@@ -257,7 +255,7 @@ class Bench:
     def __init__(self, connection: psycopg.Connection, schema: str) -> None:
         self.queries = queries(schema)
         self.codec = ValueCodec(None)
-        self.port = BlockingPort(connection)
+        self.db = BlockingConnection(connection)
         saver = PGStateSaver(connection, schema=schema)
         config: Any = config_of("t")
         for step in range(3):
@@ -282,19 +280,19 @@ class Bench:
     def note(self) -> Any:
         pending = self.tracker().collect()
         assert pending is not None
-        return pending.note
+        return pending.journal_entry
 
     def written(self) -> bytes:
         put_writes, address = writes.put_writes, self.address
         said = request_writes(self.codec, self.config, [("messages", HumanMessage("hi", id="h"))], "task", "")
-        run_blocking(put_writes(self.port, self.queries, said))
+        run_blocking(put_writes(self.db, self.queries, said))
         noted = {**address._asdict(), "parent_checkpoint_id": address.checkpoint_id, "run_id": None}
         return orjson.dumps({**noted, "channel": "messages", "hears_remove_all": True})
 
     def asked(self) -> str:
         question = [("__interrupt__", (Interrupt("go on?", id="0" * 32),))]
         run_blocking(
-            writes.put_writes(self.port, self.queries, request_writes(self.codec, self.config, question, "task", ""))
+            writes.put_writes(self.db, self.queries, request_writes(self.codec, self.config, question, "task", ""))
         )
         return "t"
 
@@ -317,13 +315,13 @@ class Bench:
         )
 
     def recorded(self) -> Recorded:
-        run_blocking(tool_executions.begin(self.port, self.queries, self.intent(), "holder", 15.0))
-        found = run_blocking(tool_executions.get(self.port, self.queries, "t", "key"))
+        run_blocking(tool_executions.begin(self.db, self.queries, self.intent(), "holder", 15.0))
+        found = run_blocking(tool_executions.get(self.db, self.queries, "t", "key"))
         assert found is not None
         return found
 
 
-# How each operation is called, after its port and the queries.
+# How each operation is called, after its connection and the queries.
 NAMED = {
     "tools.tool_executions.mark_unknown": {"is_gone": True},
     "tools.tool_executions.settle": {"is_gone": True, "answers": 0},
@@ -382,7 +380,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "tools.tool_executions.renew": lambda bench: ("t", {"intent": "key"}, 15.0),
     "tools.tool_executions.settle": lambda bench: (bench.recorded(), Outcome("error"), "other"),
     "tools.tool_executions.take_over": lambda bench: (bench.intent(), bench.recorded(), "holder", 15.0),
-    "tools.tool_executions.task_questions": lambda bench: ("t", "task"),
+    "tools.tool_executions.task_interrupts": lambda bench: ("t", "task"),
     "tools.tool_executions.list_executions": lambda bench: ("t", None, 10),
     "tools.tool_executions.list_effects": lambda bench: ("t", None, bench.address.checkpoint_id),
     "tools.tool_executions.mark_compensated": lambda bench: ("t", "key"),
@@ -405,8 +403,8 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "admin.maintenance.find_running": lambda bench: (["t"],),
     "admin.maintenance.list_running": lambda bench: (),
     "admin.maintenance.settle_runs": lambda bench: ("t", [("t", "run", None, True)]),
-    "threads.interrupts.list_waiting": lambda bench: (bench.codec, request_waiting()),
-    "threads.interrupts.get_waiting": lambda bench: (bench.codec, bench.asked()),
+    "threads.interrupts.list_interrupted": lambda bench: (bench.codec, request_interrupted()),
+    "threads.interrupts.get_interrupted": lambda bench: (bench.codec, bench.asked()),
     "threads.interrupts.answer": lambda bench: (
         bench.codec,
         bench.asked(),
@@ -442,14 +440,14 @@ def test_every_operation_of_the_saver_is_called_here() -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_an_operation_never_suspends_over_a_blocking_port(
+def test_an_operation_never_suspends_over_a_blocking_connection(
     name: str, saver: PGStateSaver, connection: psycopg.Connection
 ) -> None:
     """`run_blocking` raises if it does."""
     module, _, function = name.rpartition(".")
     operation = getattr(__import__(f"langgraph_pgstate.operations.{module}", fromlist=["*"]), function)
     bench = Bench(connection, saver.schema)
-    run_blocking(operation(bench.port, bench.queries, *CALLS[name](bench), **NAMED.get(name, {})))
+    run_blocking(operation(bench.db, bench.queries, *CALLS[name](bench), **NAMED.get(name, {})))
 
 
 def test_an_operation_that_suspends_is_refused() -> None:
@@ -483,7 +481,7 @@ def test_a_suspending_operation_runs_its_cleanup_before_it_is_refused() -> None:
 
 
 def test_what_an_operation_raises_reaches_the_caller(connection: psycopg.Connection) -> None:
-    async def operation(port: Any) -> None:
+    async def operation(db: Any) -> None:
         raise LookupError("mine")
 
     with pytest.raises(LookupError, match="mine"):

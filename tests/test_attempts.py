@@ -14,7 +14,7 @@ from langchain_core.messages import HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from support import FORK, GUARD_SECONDS, invoke, loop_graph
 from support_recorder import model
-from test_state import COLOURS, open_state
+from test_state import APIS, open_state
 
 from langgraph_pgstate import PGState
 from langgraph_pgstate.errors import DatabaseError
@@ -52,18 +52,18 @@ def config(run_id: str = "run-1") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("is_crash", [False, True], ids=["failed", "crashed"])
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_run_shows_the_total_of_its_attempts(
-    colour: type, is_crash: bool, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, is_crash: bool, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     dies_at = [1, 2]
     builder = graph(dies_at)
-    async with open_state(colour, dsn, schema) as state:
+    async with open_state(api, dsn, schema) as state:
         await answered(state.prices.set("gpt-x", input=Decimal(1), output=Decimal(10)))
     input: Any = {"messages": [HumanMessage("hi", id="h")]}
     # Supersteps begun and answers given: 0, 1 dies; 1 again, 2 dies; 2 again.
     for attempt, (steps, answers) in enumerate([(2, 2), (4, 4), (5, 5)], 1):
-        async with open_state(colour, dsn, schema) as state:
+        async with open_state(api, dsn, schema) as state:
             compiled = state.record(builder.compile(checkpointer=state.saver))
             with suppress(ValueError):
                 await invoke(compiled, state.saver, input, config())
@@ -95,7 +95,7 @@ async def test_a_run_shows_the_total_of_its_attempts(
 
 
 async def test_another_run_counts_for_itself(dsn: str, schema: str) -> None:
-    async with open_state(COLOURS[0], dsn, schema) as state:
+    async with open_state(APIS[0], dsn, schema) as state:
         compiled = state.record(graph([]).compile(checkpointer=state.saver))
         for run_id in ("run-1", "run-2"):
             compiled.invoke({"messages": [HumanMessage("hi")]}, config(run_id))

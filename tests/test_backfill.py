@@ -31,7 +31,7 @@ from langgraph_pgstate.types import Progress
 def plain(dsn: str, schema: str) -> Any:
     """A state whose saver records nothing."""
     with PGState.open(dsn, schema=schema, recording=IDLE) as state:
-        state.saver._companion = None
+        state.saver._hook = None
         yield state
 
 

@@ -1,4 +1,4 @@
-"""Branches, lineages, labels and forks of threads, in both colours."""
+"""Branches, lineages, labels and forks of threads, in both APIs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from langgraph.types import Command, interrupt
 from support import config_of, counted, put_arguments, put_chain, usual, wait_until
 from support_ledger import ask, calls, open_bench, thread, tool_of
 from support_record import ask as answer_of
-from test_state import COLOURS, open_state
+from test_state import APIS, open_state
 
 from langgraph_pgstate import PGState, PGStateSaver, ThreadKeys
 from langgraph_pgstate.codec.values import ValueCodec
@@ -40,7 +40,7 @@ COPIED = {
 }
 
 
-@pytest.fixture(params=COLOURS, ids=lambda colour: colour.__name__)
+@pytest.fixture(params=APIS, ids=lambda api: api.__name__)
 async def state(request: pytest.FixtureRequest, dsn: str, schema: str) -> AsyncIterator[Any]:
     async with open_state(request.param, dsn, schema, project=("answers",)) as state:
         yield state
@@ -94,7 +94,7 @@ async def history(graph: Any, thread_id: str) -> list[Any]:
 
 
 async def call(state: Any, graph: Any, *arguments: Any) -> Any:
-    """Run a graph in the colour of a state."""
+    """Run a graph by the API of a state."""
     return graph.invoke(*arguments) if isinstance(state, PGState) else await graph.ainvoke(*arguments)
 
 
@@ -635,9 +635,9 @@ async def test_a_fork_is_its_owners(state: Any, dsn: str) -> None:
 # The ledger
 
 
-@pytest.mark.parametrize("colour", [ToolLedger, AsyncToolLedger], ids=lambda colour: colour.__name__)
+@pytest.mark.parametrize("api", [ToolLedger, AsyncToolLedger], ids=lambda api: api.__name__)
 async def test_results_of_tools_made_before_a_fork_are_reused_after_it(
-    colour: type, dsn: str, schema: str, rows: Rows
+    api: type, dsn: str, schema: str, rows: Rows
 ) -> None:
     """In a thread of its own, and on a branch within the thread; what other branches did is not the fork's."""
     charged: list[str] = []
@@ -646,7 +646,7 @@ async def test_results_of_tools_made_before_a_fork_are_reused_after_it(
         charged.append(order)
         return f"charged {order}"
 
-    async with open_bench(colour, dsn, schema) as bench:
+    async with open_bench(api, dsn, schema) as bench:
         bench.ledger.policy("charge", key=lambda arguments: arguments["order"])
         graph = bench.agent(
             [tool_of(bench, "charge", charge)],

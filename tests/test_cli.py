@@ -239,11 +239,11 @@ def test_tree_says_what_it_does_not_show(run: Run, saver: PGStateSaver) -> None:
 
 def test_check_lists_types_ready_to_be_pasted(run: Run, saver: PGStateSaver) -> None:
     assert "no types but LangGraph's own" in words(run("check", "--types"))
-    values = {"a": kinds.Order(1, [kinds.Colour.RED]), "b": HumanMessage("x"), "c": kinds.Place(1)}
+    values = {"a": kinds.Order(1, [kinds.Color.RED]), "b": HumanMessage("x"), "c": kinds.Place(1)}
     put_values(saver, config_of("t"), values)
     lines = run("check", "--types").output.splitlines()
-    assert "PGSTATE_ALLOWED_TYPES=kinds:Colour,kinds:Order,kinds:Place" in lines
-    assert "allowed_types=['kinds:Colour', 'kinds:Order', 'kinds:Place']" in lines
+    assert "PGSTATE_ALLOWED_TYPES=kinds:Color,kinds:Order,kinds:Place" in lines
+    assert "allowed_types=['kinds:Color', 'kinds:Order', 'kinds:Place']" in lines
     variables = dict([one.split("=") for one in lines if one.startswith("PGSTATE_")])
     named = AgentServerSettings.from_environment(variables).allowed
     database: Any = saver._database

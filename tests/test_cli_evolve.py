@@ -1,4 +1,4 @@
-"""The commands about people and time: `waiting`, `answer`, `upcast`."""
+"""The commands about people and time: `interrupted`, `answer`, `upcast`."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ def run(dsn: str, saver: PGStateSaver, monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_the_inbox_and_an_answer(run: Run, saver: PGStateSaver) -> None:
-    assert run("waiting") == "no waiting threads\n"
+    assert run("interrupts") == "no interrupted threads\n"
     graph = asking(saver, "book the [hotel]?")
     graph.invoke({"said": []}, config_of("trip", user_id="eve", agent="travel"))
     graph.invoke({"said": []}, config_of("other"))
-    shown = run("waiting", "--user", "eve")
+    shown = run("interrupts", "--user", "eve")
     (question,) = graph.get_state(config_of("trip")).interrupts
     for word in ("trip", "eve", "travel", question.id, '{"question":"book the [hotel]?"}'):
         assert word in shown
     assert "other" not in shown
     assert "answered" in run("answer", "trip", '{"ok": true}')
     assert "operator" in run("answer", "trip", "no", code=1)
-    assert "trip" not in run("waiting")
-    assert '{"ok":true}' in run("waiting", "--answered")
+    assert "trip" not in run("interrupts")
+    assert '{"ok":true}' in run("interrupts", "--answered")
     assert "waits for no answer" in run("answer", "unknown", "yes", code=1)
     assert "answered" in run("answer", "other", "7", "--text", "--by", "bob")
     threads = Threads(saver._database, queries(saver.schema))
@@ -76,7 +76,7 @@ def test_several_questions_of_one_thread(run: Run, saver: PGStateSaver) -> None:
     graph = fanned_out(saver)
     graph.invoke({"said": []}, config_of("many"))
     ids = [question.id for question in graph.get_state(config_of("many")).interrupts]
-    shown = run("waiting")
+    shown = run("interrupts")
     assert all(id in shown for id in ids)
     assert shown.count("many") == 1
     assert "several" in run("answer", "many", "yes", code=1)

@@ -186,7 +186,7 @@ def test_cost_is_summed_up(run: Run) -> None:
     assert f"{datetime.now(UTC):%Y-}" in by_day
     assert "eve" in by_day
     assert "no model was called" in run("cost", "--since", "1s")
-    assert "'colour' is not one of" in run("cost", "--by", "agent,colour", code=2)
+    assert "'api' is not one of" in run("cost", "--by", "agent,api", code=2)
 
 
 def test_prices_are_set_and_listed(run: Run) -> None:

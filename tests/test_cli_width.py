@@ -46,7 +46,7 @@ COMMANDS: dict[str, list[str]] = {
     "backfill": [],
     "expire": [WAITING, "--ttl", "30d"],
     "sweep": ["--dry-run"],
-    "waiting": [],
+    "interrupts": [],
     "answer": [WAITING, '"yes"'],
     "upcast": ["--to", "2", "--upcasters", "the_wide_app:upcasters", "--dry-run"],
     "fork": [f"{WAITING}@first"],
@@ -121,7 +121,7 @@ def test_nothing_is_wider_than_the_terminal(dsn: str, schema_of_all: str, monkey
     for name, shown in printed(dsn, schema_of_all).items():
         wide = [line for line in shown.splitlines() if len(line.rstrip()) > WIDTH]
         assert (name, wide) == (name, [])
-        if name in ("threads", "waiting"):
+        if name in ("threads", "interrupts"):
             assert WAITING in shown
 
 
@@ -134,7 +134,7 @@ def test_a_pipe_gets_all_of_it(dsn: str, schema_of_all: str, monkeypatch: pytest
         "cost": [MODEL, *LABELS.values()],
         "prices": [MODEL, "99.5"],
         "tools": ["a_tool_of_a_long_name_that_tells_all_it_does_0", "p95"],
-        "waiting": [WAITING, *(value for key, value in LABELS.items() if key != "tenant_id")],
+        "interrupts": [WAITING, *(value for key, value in LABELS.items() if key != "tenant_id")],
         "upcast": ["a_channel_" + "x" * 90],
     }.items():
         for word in words:

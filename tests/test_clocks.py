@@ -21,7 +21,7 @@ from langgraph.checkpoint.base import id as ids
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
-from support import COLOURS, FORK, GUARD_SECONDS, config_of, open_saver, put_arguments
+from support import APIS, FORK, GUARD_SECONDS, config_of, open_saver, put_arguments
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver, langgraph_compat
 from langgraph_pgstate.db.database import Database
@@ -98,19 +98,19 @@ Ask = Callable[..., Any]
 
 @contextmanager
 def process(
-    seconds: int, colour: type, dsn: str, schema: str, make: Callable[[], Any] = graph_of, **options: Any
+    seconds: int, api: type, dsn: str, schema: str, make: Callable[[], Any] = graph_of, **options: Any
 ) -> Iterator[Ask]:
     """Another process with a clock of its own, in which a graph's methods are called by name."""
     here, there = FORK.Pipe()
 
     async def serve() -> None:
-        async with open_saver(colour, dsn, schema, setup=False, **options) as saver:
+        async with open_saver(api, dsn, schema, setup=False, **options) as saver:
             graph = make().compile(checkpointer=saver)
             while (call := await asyncio.to_thread(there.recv)) is not None:
                 name, arguments, named = call
                 target = saver if hasattr(PGStateSaver, name) else graph
                 try:
-                    if colour is AsyncPGStateSaver:
+                    if api is AsyncPGStateSaver:
                         answer = await getattr(target, "a" + name)(*arguments, **named)
                     else:
                         answer = await asyncio.to_thread(getattr(target, name), *arguments, **named)
@@ -151,14 +151,14 @@ def orders(connection: psycopg.Connection, schema: str) -> list[tuple[str, str, 
 
 
 @pytest.mark.parametrize("guard", [None, "head", "lease"])
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("seconds", SHIFTS)
 def test_two_processes_take_turns_on_a_thread(
-    seconds: int, colour: type, guard: Any, dsn: str, schema: str, connection: psycopg.Connection
+    seconds: int, api: type, guard: Any, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     with (
-        process(0, colour, dsn, schema, guard=guard) as one,
-        process(seconds, colour, dsn, schema, guard=guard) as other,
+        process(0, api, dsn, schema, guard=guard) as one,
+        process(seconds, api, dsn, schema, guard=guard) as other,
     ):
         expected: list[str] = []
         for turn in range(4):
@@ -172,13 +172,13 @@ def test_two_processes_take_turns_on_a_thread(
     assert orders(connection, schema) == []
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 def test_a_question_is_answered_by_another_process(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     with (
-        process(0, colour, dsn, schema, asking) as one,
-        process(-HOUR, colour, dsn, schema, asking) as other,
+        process(0, api, dsn, schema, asking) as one,
+        process(-HOUR, api, dsn, schema, asking) as other,
     ):
         one("invoke", {"items": ["start"]}, THREAD)
         assert other("invoke", Command(resume="yes"), THREAD)["items"] == ["start", "start", "yes"]
@@ -189,14 +189,14 @@ def test_a_question_is_answered_by_another_process(
 
 
 @pytest.mark.parametrize("guard", [None, "head", "lease"])
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 def test_what_is_forked_from_the_past_is_the_newest(
-    colour: type, guard: Any, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, guard: Any, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     """By an update, a copy, a replay, and a second process that goes on from the fork."""
     with (
-        process(0, colour, dsn, schema, guard=guard) as one,
-        process(-30, colour, dsn, schema, guard=guard) as other,
+        process(0, api, dsn, schema, guard=guard) as one,
+        process(-30, api, dsn, schema, guard=guard) as other,
     ):
         one("invoke", {"items": ["a"]}, THREAD)
         first = one("get_state", THREAD).config
@@ -298,9 +298,9 @@ READS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("read", READS)
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_whatever_is_read_moves_the_ids(read: str, colour: type, dsn: str, schema: str, ahead: str) -> None:
-    async with open_saver(colour, dsn, schema) as saver:
+@pytest.mark.parametrize("api", APIS)
+async def test_whatever_is_read_moves_the_ids(read: str, api: type, dsn: str, schema: str, ahead: str) -> None:
+    async with open_saver(api, dsn, schema) as saver:
         config = await saver.aput(*put_with(config_of("t"), ahead))
         # Put, not read: where it was before.
         assert str(uuid6()) < ahead
@@ -312,12 +312,12 @@ async def test_whatever_is_read_moves_the_ids(read: str, colour: type, dsn: str,
         assert str(uuid6()) > ahead
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_an_older_checkpoint_and_a_list_of_older_ones_move_them_past_the_newest(
-    colour: type, dsn: str, schema: str, ahead: str
+    api: type, dsn: str, schema: str, ahead: str
 ) -> None:
     """What is made from them has to be the thread's head."""
-    async with open_saver(colour, dsn, schema) as saver:
+    async with open_saver(api, dsn, schema) as saver:
         old = await saver.aput(*put_with(config_of("t", "ns"), at(5)))
         await saver.aput(*put_with(old, ahead))
         forget_ids()
@@ -330,9 +330,9 @@ async def test_an_older_checkpoint_and_a_list_of_older_ones_move_them_past_the_n
             assert str(uuid6()) > ahead
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_copies_and_forks_are_gone_on_with(colour: type, dsn: str, schema: str, ahead: str) -> None:
-    async with open_saver(colour, dsn, schema) as saver:
+@pytest.mark.parametrize("api", APIS)
+async def test_copies_and_forks_are_gone_on_with(api: type, dsn: str, schema: str, ahead: str) -> None:
+    async with open_saver(api, dsn, schema) as saver:
         await saver.aput(*put_with(config_of("t"), ahead))
         await saver.acopy_thread("t", "copy")
         with Database.open(dsn, schema=schema, pool=False) as database:
@@ -345,12 +345,12 @@ async def test_copies_and_forks_are_gone_on_with(colour: type, dsn: str, schema:
 
 @pytest.mark.parametrize("guard", [None, "head", "lease"])
 @pytest.mark.parametrize("source", ["loop", "update", "fork"])
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_put_that_sorts_before_its_parent(
-    colour: type, source: str, guard: Any, dsn: str, schema: str, caplog: pytest.LogCaptureFixture, ahead: str
+    api: type, source: str, guard: Any, dsn: str, schema: str, caplog: pytest.LogCaptureFixture, ahead: str
 ) -> None:
     """Refused by name under a guard, with what its tasks still write; else logged."""
-    async with open_saver(colour, dsn, schema, guard=guard) as saver:
+    async with open_saver(api, dsn, schema, guard=guard) as saver:
         parent = await saver.aput(*put_with(config_of("t"), ahead))
         config, checkpoint, metadata, versions = put_arguments(parent, 1)
         assert checkpoint["id"] < ahead
@@ -371,10 +371,10 @@ async def test_a_put_that_sorts_before_its_parent(
         await saver.aput(*put_arguments(parent, 1))
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_no_checkpoint_is_its_own_parent(colour: type, dsn: str, schema: str, connection: Any) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_no_checkpoint_is_its_own_parent(api: type, dsn: str, schema: str, connection: Any) -> None:
     """A put with a tuple's own config; of a row that says so all the same, the history does not go round for ever."""
-    async with open_saver(colour, dsn, schema) as saver:
+    async with open_saver(api, dsn, schema) as saver:
         config = await saver.aput(*put_arguments(config_of("t"), 1))
         _, checkpoint, metadata, _ = put_arguments(config, 1)
         own = config["configurable"]["checkpoint_id"]

@@ -18,7 +18,7 @@ from test_clocks import HOUR, shift_clock
 from langgraph_pgstate import AsyncPGState, PGState
 
 THREAD = config_of("t")
-COLOURS = [PGState, AsyncPGState]
+APIS = [PGState, AsyncPGState]
 
 
 class State(TypedDict):
@@ -37,13 +37,13 @@ def graph_of(answer: Any) -> StateGraph[Any, Any, Any, Any]:
     return graph
 
 
-def in_process(seconds: int, colour: type, dsn: str, schema: str, answer: Any, given: Any) -> None:
+def in_process(seconds: int, api: type, dsn: str, schema: str, answer: Any, given: Any) -> None:
     """Run a recorded graph once, in a new process with a clock of its own."""
     config: Any = {**THREAD, "metadata": {"run_id": "r"}}
 
     def child() -> None:
         shift_clock(seconds)
-        if colour is PGState:
+        if api is PGState:
             with PGState.open(dsn, schema=schema) as state:
                 graph = state.record(graph_of(answer).compile(checkpointer=state.saver))
                 with suppress(RuntimeError):
@@ -65,21 +65,21 @@ def in_process(seconds: int, colour: type, dsn: str, schema: str, answer: Any, g
 
 
 @pytest.mark.parametrize("seconds", [-HOUR, HOUR])
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 def test_the_first_run_of_a_process_is_dated_by_the_database(
-    colour: type, seconds: int, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, seconds: int, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    in_process(seconds, colour, dsn, schema, [AIMessage("hello", id="a1")], {"messages": [HumanMessage("hi", id="h1")]})
+    in_process(seconds, api, dsn, schema, [AIMessage("hello", id="a1")], {"messages": [HumanMessage("hi", id="h1")]})
     for table, column in (("runs", "started_at"), ("spans", "started_at"), ("events", "created_at")):
         for (at,) in connection.execute(f"SELECT {column} FROM {schema}.{table}").fetchall():
             assert abs(datetime.now(UTC) - at) < timedelta(minutes=10), table
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 def test_a_run_is_taken_up_by_a_process_whose_clock_is_behind(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     """Its second attempt is later than the first, whatever that process's clock says."""
-    in_process(0, colour, dsn, schema, RuntimeError("no"), {"messages": [HumanMessage("hi", id="h1")]})
-    in_process(-HOUR, colour, dsn, schema, [AIMessage("yes", id="a1")], None)
+    in_process(0, api, dsn, schema, RuntimeError("no"), {"messages": [HumanMessage("hi", id="h1")]})
+    in_process(-HOUR, api, dsn, schema, [AIMessage("yes", id="a1")], None)
     assert connection.execute(f"SELECT status, attempt FROM {schema}.runs").fetchall() == [("success", 2)]

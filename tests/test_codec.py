@@ -36,7 +36,7 @@ from samples import exactly
 
 from langgraph_pgstate.codec import frames, values
 from langgraph_pgstate.codec.ids import new_segment_id
-from langgraph_pgstate.codec.lists import MERGE_AT, SEGMENT_BYTES, Fresh, Run, arrange
+from langgraph_pgstate.codec.lists import MERGE_AT, SEGMENT_BYTES, Fresh, Run, diff_runs
 from langgraph_pgstate.codec.messages import DIGEST_SIZE, SHAPES, extension
 from langgraph_pgstate.codec.metadata import join_metadata, split_metadata
 from langgraph_pgstate.codec.states import Elements, Inline, Manifest, Scalar, decode_state, encode_state
@@ -54,7 +54,7 @@ QUICK = settings(
 )
 
 
-class Colour(Enum):
+class Color(Enum):
     RED = "red"
 
 
@@ -81,7 +81,7 @@ ODD = st.sampled_from(
         timedelta(seconds=3),
         {"a"},
         frozenset({1}),
-        Colour.RED,
+        Color.RED,
         b"\x00\xff",
         bytearray(b"ab"),
         UUID(int=5),
@@ -279,7 +279,7 @@ def test_messages_marked_as_plain_are_decoded_as_the_serializer_decodes_them(
     data = array_header(len(elements)) + CODEC.encode_elements("m", elements)
     found, digests = CODEC.decode_elements(PLAIN_MARK + data, "here")
     assert [parts_of(item) for item in found] == [parts_of(item) for item in SLOW.loads_typed(("msgpack", data))]
-    assert digests == CODEC.decode_elements(data, "here")[1] == CODEC.fingerprints("m", found)
+    assert digests == CODEC.decode_elements(data, "here")[1] == CODEC.digests("m", found)
     assert split_array(PLAIN_MARK + data, "here") == (len(elements), 1 + split_array(data, "here")[1])
 
 
@@ -354,7 +354,7 @@ def test_equal_fingerprints_mean_equal_bytes(elements: list[BaseMessage], data: 
     twin = copy.deepcopy(data.draw(st.sampled_from(elements)))
     everything = [*elements, twin, *CODEC.decode_elements(slow_bytes(elements) or b"", "here")[0]]
     assume(slow_bytes(everything) is not None)
-    marks = [CODEC.fingerprints("messages", [element]) for element in everything]
+    marks = [CODEC.digests("messages", [element]) for element in everything]
     encodings = [slow_bytes(element) for element in everything]
     for one in range(len(everything)):
         for two in range(one):
@@ -373,7 +373,7 @@ def test_marks_are_fingerprints_whatever_came_before(
     assume(slow_bytes(odd) is not None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(values, "BLOCK", 3)
-        marks = values.NO_MARKS
+        marks = values.NO_FINGERPRINTS
         live: list[BaseMessage] = []
         for more in lists:
             live = live[data.draw(st.integers(0, 1)) :] + [HumanMessage(text) for text in more]
@@ -381,8 +381,8 @@ def test_marks_are_fingerprints_whatever_came_before(
                 live[data.draw(st.integers(0, len(live) - 1))].content = "changed"
             if data.draw(st.booleans()):
                 live.insert(data.draw(st.integers(0, len(live))), odd)
-            marks = CODEC.marks("messages", live, marks)
-            assert marks.digests == CODEC.fingerprints("messages", live)
+            marks = CODEC.fingerprints("messages", live, marks)
+            assert marks.digests == CODEC.digests("messages", live)
             assert len(marks.blocks) <= len(live) // 3
 
 
@@ -397,10 +397,10 @@ def test_equal_bytes_mean_equal_fingerprints(elements: list[BaseMessage]) -> Non
     assume(data is not None)
     decoded, digests = CODEC.decode_elements(data or b"", "here")
     assume(slow_bytes(decoded) == data)
-    live = CODEC.fingerprints("messages", elements)
-    assert live == b"".join(CODEC.fingerprints("messages", [element]) for element in elements)
-    assert live == CODEC.fingerprints("messages", copy.deepcopy(elements))
-    assert digests == CODEC.fingerprints("messages", decoded)
+    live = CODEC.digests("messages", elements)
+    assert live == b"".join(CODEC.digests("messages", [element]) for element in elements)
+    assert live == CODEC.digests("messages", copy.deepcopy(elements))
+    assert digests == CODEC.digests("messages", decoded)
     assert digests == live
 
 
@@ -411,8 +411,8 @@ def test_fingerprints_of_other_elements_follow_their_bytes(elements: list[Any]) 
     data = slow_bytes(elements)
     assume(data is not None)
     decoded, digests = CODEC.decode_elements(data or b"", "here")
-    assert digests == CODEC.fingerprints("items", decoded)
-    marks = [CODEC.fingerprints("items", [element]) for element in elements]
+    assert digests == CODEC.digests("items", decoded)
+    marks = [CODEC.digests("items", [element]) for element in elements]
     encodings = [slow_bytes([element]) for element in elements]
     for one in range(len(elements)):
         for two in range(one):
@@ -438,9 +438,9 @@ def test_a_change_in_place_changes_the_fingerprint(change: Any) -> None:
         tool_calls=[{"name": "f", "args": {"q": 1}, "id": "c", "type": "tool_call"}],
         usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3},
     )
-    before = CODEC.fingerprints("messages", [message])
+    before = CODEC.digests("messages", [message])
     change(message)
-    assert CODEC.fingerprints("messages", [message]) != before
+    assert CODEC.digests("messages", [message]) != before
 
 
 def test_messages_of_two_classes_with_the_same_fields_differ() -> None:
@@ -448,7 +448,7 @@ def test_messages_of_two_classes_with_the_same_fields_differ() -> None:
     human, system = HumanMessage("x", id="1"), SystemMessage("x", id="1")
     human.__dict__["type"] = system.__dict__["type"] = "same"
     assert human.__dict__ == system.__dict__
-    assert CODEC.fingerprints("messages", [human]) != CODEC.fingerprints("messages", [system])
+    assert CODEC.digests("messages", [human]) != CODEC.digests("messages", [system])
 
 
 # Whole values.
@@ -561,13 +561,13 @@ def test_one_sample_tells_of_eight_values() -> None:
     text, table = prose(200_000), records(200_000)
     # Where a sample would be taken it is not what it is.
     odd = text[:97_000] + table[:6_000] + text[103_000:]
-    frame, look = frames.pack_large(text)
+    frame, hint = frames.pack_large(text)
     assert frame == frames.pack(text)
-    taken_for_prose, sampled = frames.pack_large(odd, look)[0], frames.pack_large(odd)[0]
+    taken_for_prose, sampled = frames.pack_large(odd, hint)[0], frames.pack_large(odd)[0]
     assert len(sampled) < len(taken_for_prose)
     found = []
     for _ in range(9):
-        frame, look = frames.pack_large(odd, look)
+        frame, hint = frames.pack_large(odd, hint)
         assert frames.unpack(frame, "here") == odd
         found.append(frame)
     assert found == [taken_for_prose] * 7 + [sampled] * 2
@@ -695,8 +695,8 @@ def known_list(draw: st.DrawFn) -> tuple[tuple[Run, ...], bytes]:
 
 
 def pieces_of(runs: tuple[Run, ...], old: bytes | None, digests: bytes) -> list[Run | Fresh]:
-    """A list as `arrange` covers it, from its first element on."""
-    kept, rest = arrange(runs, old, digests)
+    """A list as `diff_runs` covers it, from its first element on."""
+    kept, rest = diff_runs(runs, old, digests)
     return [*runs[:kept], *rest]
 
 
@@ -733,14 +733,14 @@ def test_an_arrangement_covers_the_list_exactly(
 
 def test_nothing_known_means_everything_is_written() -> None:
     """A cold cache costs bytes, not truth."""
-    assert arrange((Run(1, 0, 3),), None, digests_of([1, 2, 3])) == (0, [Fresh(0, 3)])
-    assert arrange((), b"", b"") == (0, [])
+    assert diff_runs((Run(1, 0, 3),), None, digests_of([1, 2, 3])) == (0, [Fresh(0, 3)])
+    assert diff_runs((), b"", b"") == (0, [])
 
 
 def test_an_unchanged_list_writes_nothing() -> None:
     """Also when some of its elements are equal."""
     runs = (Run(1, 0, 3, 30), Run(2, 5, 2, 20))
-    assert arrange(runs, digests_of([1, 1, 2, 1, 1]), digests_of([1, 1, 2, 1, 1])) == (2, [])
+    assert diff_runs(runs, digests_of([1, 1, 2, 1, 1]), digests_of([1, 1, 2, 1, 1])) == (2, [])
 
 
 def grow(steps: int, size: int, at_once: int = 1) -> tuple[int, int, int]:
@@ -781,17 +781,17 @@ def test_a_merge_waits_for_enough_small_runs() -> None:
     """One run fewer than the threshold stays as it is."""
     runs = tuple(Run(number, 0, 1, 10) for number in range(MERGE_AT - 2))
     old = digests_of([*range(MERGE_AT - 2)])
-    assert arrange(runs, old, old + digests_of([99])) == (len(runs), [Fresh(MERGE_AT - 2, MERGE_AT - 1)])
+    assert diff_runs(runs, old, old + digests_of([99])) == (len(runs), [Fresh(MERGE_AT - 2, MERGE_AT - 1)])
     runs += (Run(50, 0, 1, 10),)
     old += digests_of([50])
-    assert arrange(runs, old, old + digests_of([99])) == (0, [Fresh(0, MERGE_AT)])
+    assert diff_runs(runs, old, old + digests_of([99])) == (0, [Fresh(0, MERGE_AT)])
     # What is many by itself is left alone, and leaves alone.
     many = digests_of([*range(100, 100 + MERGE_AT)])
-    assert arrange(runs, old, old + many) == (len(runs), [Fresh(MERGE_AT - 1, 2 * MERGE_AT - 1)])
+    assert diff_runs(runs, old, old + many) == (len(runs), [Fresh(MERGE_AT - 1, 2 * MERGE_AT - 1)])
     # An edit at the beginning makes of the first run a fresh element; with one more there are enough.
     edited = digests_of([98]) + old[DIGEST_SIZE:]
-    assert arrange(runs, old, edited) == (0, [Fresh(0, 1), *runs[1:]])
-    assert arrange(runs, old, edited + digests_of([99])) == (0, [Fresh(0, MERGE_AT)])
+    assert diff_runs(runs, old, edited) == (0, [Fresh(0, 1), *runs[1:]])
+    assert diff_runs(runs, old, edited + digests_of([99])) == (0, [Fresh(0, MERGE_AT)])
 
 
 def test_a_merge_waits_for_enough_bytes() -> None:
@@ -799,7 +799,7 @@ def test_a_merge_waits_for_enough_bytes() -> None:
     large, small = Run(1, 0, 3, SEGMENT_BYTES), [Run(number, 0, 1, SEGMENT_BYTES // 8 - 1) for number in range(2, 11)]
     for count, expected in ((8, (9, [Fresh(11, 12)])), (9, (1, [Fresh(3, 13)]))):
         old = digests_of([*range(3 + count)])
-        assert arrange((large, *small[:count]), old, old + digests_of([99])) == expected
+        assert diff_runs((large, *small[:count]), old, old + digests_of([99])) == expected
 
 
 # Pending writes.

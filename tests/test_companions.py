@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from support import COLOURS, config_of, counted, open_saver, put_arguments, put_chain, usual
+from support import APIS, config_of, counted, open_saver, put_arguments, put_chain, usual
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import SchemaMissingError
@@ -18,7 +18,7 @@ from langgraph_pgstate.sql import NamedQuery
 
 
 class Diary:
-    """A companion that notes each put in a table of its own."""
+    """A hook that notes each put in a table of its own."""
 
     def __init__(self, schema: str, text: str = "") -> None:
         text = text or f"INSERT INTO {schema}.diary VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING 1"
@@ -54,18 +54,18 @@ def stored(connection: psycopg.Connection, schema: str) -> list[str]:
 
 
 @pytest.mark.parametrize("prepare_threshold", [5, None])
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_put_with_a_companion_takes_one_round_trip(
-    colour: type,
+    api: type,
     prepare_threshold: int | None,
     dsn: str,
     schema: str,
     diary: Diary,
     connection: psycopg.Connection,
 ) -> None:
-    options: dict[str, Any] = {"pool": 1, "prepare_threshold": prepare_threshold, "companion": diary}
+    options: dict[str, Any] = {"pool": 1, "prepare_threshold": prepare_threshold, "hook": diary}
     with counted(dsn) as proxy:
-        async with open_saver(colour, proxy.dsn, schema, **options) as saver:
+        async with open_saver(api, proxy.dsn, schema, **options) as saver:
             config: Any = config_of("t")
             trips = []
             for step in range(20):
@@ -78,9 +78,9 @@ async def test_a_put_with_a_companion_takes_one_round_trip(
     assert [plan.request.address for plan in diary.after] == [plan.request.address for plan, _ in diary.before]
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_a_clone_has_the_companion_too(colour: type, dsn: str, schema: str, diary: Diary) -> None:
-    async with open_saver(colour, dsn, schema, companion=diary) as saver:
+@pytest.mark.parametrize("api", APIS)
+async def test_a_clone_has_the_companion_too(api: type, dsn: str, schema: str, diary: Diary) -> None:
+    async with open_saver(api, dsn, schema, hook=diary) as saver:
         clone = saver.with_allowlist([("somewhere", "Something")])
         assert clone is not saver
         (config,) = await put_chain(clone, "t", 1)
@@ -88,12 +88,12 @@ async def test_a_clone_has_the_companion_too(colour: type, dsn: str, schema: str
         assert diary.before[0][1]["configurable"]["thread_id"] == "t"
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_it_is_asked_again_when_the_parent_is_gone(
-    colour: type, dsn: str, schema: str, diary: Diary, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, diary: Diary, connection: psycopg.Connection
 ) -> None:
     """The parent is deleted behind the saver's back: the first try stores nothing, the second is planned anew."""
-    async with open_saver(colour, dsn, schema, companion=diary) as saver:
+    async with open_saver(api, dsn, schema, hook=diary) as saver:
         configs = await put_chain(saver, "t", 3)
         connection.execute(f"DELETE FROM {schema}.checkpoints")
         arguments = put_arguments(configs[-1], 3)
@@ -107,28 +107,28 @@ async def test_it_is_asked_again_when_the_parent_is_gone(
         assert (await saver.aget_tuple(last)).checkpoint["channel_values"] == arguments[1]["channel_values"]
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_cold_cache_gives_the_companion_the_parent_as_the_database_has_it(
-    colour: type, dsn: str, schema: str, diary: Diary
+    api: type, dsn: str, schema: str, diary: Diary
 ) -> None:
-    async with open_saver(colour, dsn, schema) as saver:
+    async with open_saver(api, dsn, schema) as saver:
         configs = await put_chain(saver, "t", 3)
-    async with open_saver(colour, dsn, schema, companion=diary) as saver:
+    async with open_saver(api, dsn, schema, hook=diary) as saver:
         await saver.aput(*put_arguments(configs[-1], 3))
     ((plan, _),) = diary.before
     assert plan.parent is not None
-    old, new = (manifest.entries["messages"].marks.digests for manifest in (plan.parent, plan.manifest))
+    old, new = (manifest.entries["messages"].fingerprints.digests for manifest in (plan.parent, plan.manifest))
     assert (len(old), len(new)) == (3 * 16, 4 * 16)
     assert new.startswith(old)
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_what_the_database_refuses_of_it_fails_no_put(
-    colour: type, dsn: str, schema: str, diary: Diary, connection: psycopg.Connection, caplog: pytest.LogCaptureFixture
+    api: type, dsn: str, schema: str, diary: Diary, connection: psycopg.Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The checkpoint is stored alone, the companion is not told that its own is, and the next put is complete again."""
+    """The checkpoint is stored alone, the hook is not told that its own is, and the next put is complete again."""
     broken = Diary(schema, f"INSERT INTO {schema}.diary SELECT $1, $2 WHERE 1 / 0 = 1")
-    async with open_saver(colour, dsn, schema, companion=broken, pool=1) as saver:
+    async with open_saver(api, dsn, schema, hook=broken, pool=1) as saver:
         configs = await put_chain(saver, "t", 2)
         assert broken.after == []
         assert stored(connection, schema) == [config["configurable"]["checkpoint_id"] for config in configs]
@@ -139,14 +139,14 @@ async def test_what_the_database_refuses_of_it_fails_no_put(
         assert len(broken.after) == 1
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_put_that_is_refused_itself_takes_its_companion_along_when_it_is_tried_again(
-    colour: type, dsn: str, schema: str, diary: Diary, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+    api: type, dsn: str, schema: str, diary: Diary, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two processes agreed on a segment's id: nothing was left out, so the companion hears of it."""
+    """Two processes agreed on a segment's id: nothing was left out, so the hook hears of it."""
     ids = iter([7, 7, 8, 9])
     monkeypatch.setattr(planning, "new_segment_id", lambda *_: next(ids))
-    async with open_saver(colour, dsn, schema, companion=diary, pool=1) as saver:
+    async with open_saver(api, dsn, schema, hook=diary, pool=1) as saver:
         for thread_step in (0, 1):
             checkpoint = put_arguments(config_of("t"), thread_step)
             checkpoint[1]["channel_values"]["messages"] = [f"{thread_step} " + "long " * 600]
@@ -155,12 +155,12 @@ async def test_a_put_that_is_refused_itself_takes_its_companion_along_when_it_is
     assert noted(connection, schema) == stored(connection, schema)
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_any_other_error_takes_the_checkpoint_back(
-    colour: type, dsn: str, schema: str, diary: Diary, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, diary: Diary, connection: psycopg.Connection
 ) -> None:
     broken = Diary(schema, f"INSERT INTO {schema}.no_such_table VALUES ($1::text, $2::text)")
-    async with open_saver(colour, dsn, schema, companion=broken, pool=1) as saver:
+    async with open_saver(api, dsn, schema, hook=broken, pool=1) as saver:
         with pytest.raises(SchemaMissingError):
             await put_chain(saver, "t", 1)
         assert broken.after == []
@@ -170,12 +170,12 @@ async def test_any_other_error_takes_the_checkpoint_back(
         assert len(broken.after) == 2
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_put_whose_answer_is_lost_is_done_once(
-    colour: type, dsn: str, schema: str, diary: Diary, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, diary: Diary, connection: psycopg.Connection
 ) -> None:
     with counted(dsn) as proxy:
-        async with open_saver(colour, proxy.dsn, schema, pool=1, companion=diary) as saver:
+        async with open_saver(api, proxy.dsn, schema, pool=1, hook=diary) as saver:
             configs = await put_chain(saver, "t", 2)
             proxy.answers_to_lose = 1
             await saver.aput(*put_arguments(configs[-1], 2))
@@ -185,9 +185,9 @@ async def test_a_put_whose_answer_is_lost_is_done_once(
     assert len(diary.after) == 3
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_a_subgraphs_put_knows_the_root_it_belongs_to(colour: type, dsn: str, schema: str, diary: Diary) -> None:
-    async with open_saver(colour, dsn, schema, companion=diary) as saver:
+@pytest.mark.parametrize("api", APIS)
+async def test_a_subgraphs_put_knows_the_root_it_belongs_to(api: type, dsn: str, schema: str, diary: Diary) -> None:
+    async with open_saver(api, dsn, schema, hook=diary) as saver:
         (root,) = await put_chain(saver, "t", 1)
         config, checkpoint, metadata, versions = put_arguments(config_of("t", "child:1"), 0)
         metadata["parents"] = {"": root["configurable"]["checkpoint_id"]}

@@ -1,4 +1,4 @@
-"""LangGraph's own conformance suite, for both colours."""
+"""LangGraph's own conformance suite, for both APIs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 pytestmark = pytest.mark.smoke
 
 
-@pytest.mark.parametrize("colour", [PGStateSaver, AsyncPGStateSaver])
-async def test_passes_the_official_suite(colour: type, dsn: str, schema: str) -> None:
-    @checkpointer_test(name=colour.__name__)
+@pytest.mark.parametrize("api", [PGStateSaver, AsyncPGStateSaver])
+async def test_passes_the_official_suite(api: type, dsn: str, schema: str) -> None:
+    @checkpointer_test(name=api.__name__)
     async def make() -> AsyncIterator[BaseCheckpointSaver]:
-        if colour is PGStateSaver:
+        if api is PGStateSaver:
             # Its asynchronous methods run the blocking ones in a thread: they are the adapter.
             with PGStateSaver.from_conn_string(dsn, schema=schema) as saver:
                 saver.setup()

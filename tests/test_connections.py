@@ -21,7 +21,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from support import (
-    COLOURS,
+    APIS,
     GUARD_SECONDS,
     backends,
     config_of,
@@ -42,7 +42,7 @@ from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver, PoolSettings, Ret
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.errors import ConfigurationError, ConflictError, DatabaseError, UnavailableError
 
-Port = Any
+Connection = Any
 
 
 def named(dsn: str, name: str) -> str:
@@ -56,9 +56,9 @@ async def histories(saver: Any, thread_id: str) -> list[dict[str, Any]]:
 
 
 @asynccontextmanager
-async def owned_pool(colour: type, dsn: str, schema: str, **options: Any) -> AsyncIterator[tuple[Any, Any]]:
-    """A pool of the caller's, of the saver's colour, and a saver on it."""
-    if colour is PGStateSaver:
+async def owned_pool(api: type, dsn: str, schema: str, **options: Any) -> AsyncIterator[tuple[Any, Any]]:
+    """A pool of the caller's, of the saver's API, and a saver on it."""
+    if api is PGStateSaver:
         with ConnectionPool(dsn, open=True, **options) as pool:
             saver = PGStateSaver(pool, schema=schema)
             saver.setup()
@@ -71,9 +71,9 @@ async def owned_pool(colour: type, dsn: str, schema: str, **options: Any) -> Asy
 
 
 @asynccontextmanager
-async def owned_connection(colour: type, dsn: str, schema: str, **options: Any) -> AsyncIterator[tuple[Any, Any]]:
-    """A connection of the caller's, of the saver's colour, and a saver on it."""
-    if colour is PGStateSaver:
+async def owned_connection(api: type, dsn: str, schema: str, **options: Any) -> AsyncIterator[tuple[Any, Any]]:
+    """A connection of the caller's, of the saver's API, and a saver on it."""
+    if api is PGStateSaver:
         with psycopg.connect(dsn, **options) as connection:
             yield connection, PGStateSaver(connection, schema=schema)
         return
@@ -82,14 +82,14 @@ async def owned_connection(colour: type, dsn: str, schema: str, **options: Any) 
 
 
 async def maybe(result: Any) -> Any:
-    """What a call of either colour answers."""
+    """What a call of either API answers."""
     return await result if asyncio.iscoroutine(result) else result
 
 
 @pytest.mark.parametrize("pool", [True, False], ids=["pool", "single"])
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_graph_finishes_although_every_backend_is_terminated_in_the_middle(
-    colour: type, pool: bool, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, pool: bool, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     killed = []
 
@@ -97,7 +97,7 @@ async def test_a_graph_finishes_although_every_backend_is_terminated_in_the_midd
         if count in (3, 4, 7):
             killed.append(terminate(connection, schema))
 
-    async with open_saver(colour, named(dsn, schema), schema, pool=pool) as saver:
+    async with open_saver(api, named(dsn, schema), schema, pool=pool) as saver:
         graph = loop_graph(10, hook).compile(checkpointer=saver)
         state = await invoke(graph, saver, {"items": [], "count": 0}, config_of("t"), durability="sync")
         assert state["items"] == [f"item {index}" for index in range(10)]
@@ -109,9 +109,9 @@ async def test_a_graph_finishes_although_every_backend_is_terminated_in_the_midd
 
 
 @pytest.mark.parametrize("pool", [4, False], ids=["pool", "single"])
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_nothing_acknowledged_is_lost_in_a_storm_of_terminations(
-    colour: type, pool: int | bool, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, pool: int | bool, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     """Every put that returned is there, whole, and on its parent, whatever the others met."""
     over = threading.Event()
@@ -123,7 +123,7 @@ async def test_nothing_acknowledged_is_lost_in_a_storm_of_terminations(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s", [schema]
                 )
 
-    async with open_saver(colour, named(dsn, schema), schema, pool=pool, retry=RetryPolicy(attempts=20)) as saver:
+    async with open_saver(api, named(dsn, schema), schema, pool=pool, retry=RetryPolicy(attempts=20)) as saver:
         with ThreadPoolExecutor(1) as executor:
             stormy = executor.submit(storm)
             try:
@@ -138,25 +138,23 @@ async def test_nothing_acknowledged_is_lost_in_a_storm_of_terminations(
             assert [len(item.checkpoint["channel_values"]["messages"]) for item in found] == list(range(1, 41))
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_a_pool_of_the_caller_recovers(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
-) -> None:
-    async with owned_pool(colour, named(dsn, schema), schema, min_size=3, max_size=3) as (_, saver):
+@pytest.mark.parametrize("api", APIS)
+async def test_a_pool_of_the_caller_recovers(api: type, dsn: str, schema: str, connection: psycopg.Connection) -> None:
+    async with owned_pool(api, named(dsn, schema), schema, min_size=3, max_size=3) as (_, saver):
         configs = await put_chain(saver, "t", 2)
         assert terminate(connection, schema) == 3
         configs.append(await saver.aput(*put_arguments(configs[-1], 2)))
         assert (await saver.aget_tuple(config_of("t"))).config == configs[-1]
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_lost_connection_of_the_caller_is_said_to_be_unavailable(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     """Nobody but she can replace it; the driver's error is the cause."""
-    async with open_saver(colour, dsn, schema):
+    async with open_saver(api, dsn, schema):
         pass
-    async with owned_connection(colour, named(dsn, schema), schema, autocommit=True) as (_, saver):
+    async with owned_connection(api, named(dsn, schema), schema, autocommit=True) as (_, saver):
         await put_chain(saver, "t", 1)
         terminate(connection, schema)
         for _ in range(2):
@@ -166,17 +164,17 @@ async def test_a_lost_connection_of_the_caller_is_said_to_be_unavailable(
             assert isinstance(lost.value.__cause__, psycopg.Error)
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_closing_the_callers_pool_is_said_to_be_unavailable(colour: type, dsn: str, schema: str) -> None:
-    async with owned_pool(colour, dsn, schema, min_size=1) as (pool, saver):
+@pytest.mark.parametrize("api", APIS)
+async def test_closing_the_callers_pool_is_said_to_be_unavailable(api: type, dsn: str, schema: str) -> None:
+    async with owned_pool(api, dsn, schema, min_size=1) as (pool, saver):
         await maybe(pool.close())
         with pytest.raises(UnavailableError, match="closed"):
             await saver.aget_tuple(config_of("t"))
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_the_saver_never_closes_what_the_caller_owns(colour: type, dsn: str, schema: str) -> None:
-    async with owned_pool(colour, dsn, schema, min_size=1) as (pool, saver):
+@pytest.mark.parametrize("api", APIS)
+async def test_the_saver_never_closes_what_the_caller_owns(api: type, dsn: str, schema: str) -> None:
+    async with owned_pool(api, dsn, schema, min_size=1) as (pool, saver):
         await put_chain(saver, "t", 1)
         del saver
         assert not pool.closed
@@ -214,12 +212,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restartable]:
 
 
 @pytest.mark.parametrize("pool", [3, False], ids=["pool", "single"])
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_after_a_restart_of_the_server_the_next_call_succeeds(
-    colour: type, pool: int | bool, server: Restartable
+    api: type, pool: int | bool, server: Restartable
 ) -> None:
-    schema = f"restarted_{colour.__name__.lower()}_{pool}".lower()
-    async with open_saver(colour, server.dsn, schema, pool=pool) as saver:
+    schema = f"restarted_{api.__name__.lower()}_{pool}".lower()
+    async with open_saver(api, server.dsn, schema, pool=pool) as saver:
         configs = await put_chain(saver, "t", 3)
         await asyncio.to_thread(server.stop)
         await asyncio.to_thread(server.start)
@@ -229,11 +227,11 @@ async def test_after_a_restart_of_the_server_the_next_call_succeeds(
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_call_that_meets_an_outage_ends_when_the_server_is_back(
-    colour: type, mode: str, server: Restartable
+    api: type, mode: str, server: Restartable
 ) -> None:
-    async with open_saver(colour, server.dsn, f"away_{mode}_{colour.__name__.lower()}", pool=3) as saver:
+    async with open_saver(api, server.dsn, f"away_{mode}_{api.__name__.lower()}", pool=3) as saver:
         configs = await put_chain(saver, "t", 2)
         await asyncio.to_thread(server.stop, mode)
         put = asyncio.create_task(saver.aput(*put_arguments(configs[-1], 2)))
@@ -244,8 +242,8 @@ async def test_a_call_that_meets_an_outage_ends_when_the_server_is_back(
         assert [item.config async for item in saver.alist(config_of("t"))] == configs[::-1]
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_a_graph_meets_a_restart_in_the_middle(colour: type, server: Restartable) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_a_graph_meets_a_restart_in_the_middle(api: type, server: Restartable) -> None:
     """It finishes, or fails with `UnavailableError` and goes on from its last checkpoint when it is invoked again."""
     down = []
 
@@ -255,7 +253,7 @@ async def test_a_graph_meets_a_restart_in_the_middle(colour: type, server: Resta
             server.stop()
             threading.Timer(0.2, server.start).start()
 
-    async with open_saver(colour, server.dsn, f"met_{colour.__name__.lower()}") as saver:
+    async with open_saver(api, server.dsn, f"met_{api.__name__.lower()}") as saver:
         graph = loop_graph(8, hook).compile(checkpointer=saver)
         given: Any = {"items": [], "count": 0}
         for _ in range(5):
@@ -290,34 +288,34 @@ class Refusing:
         self._listener.close()
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_connecting_is_tried_so_often_and_no_more(colour: type) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_connecting_is_tried_so_often_and_no_more(api: type) -> None:
     refusing = Refusing()
     policy = RetryPolicy(attempts=4, base_delay=0.001)
     try:
         with pytest.raises(UnavailableError):
-            async with open_saver(colour, refusing.dsn, "pgstate", pool=False, retry=policy):
+            async with open_saver(api, refusing.dsn, "pgstate", pool=False, retry=policy):
                 pass
         assert refusing.taken == 4
     finally:
         refusing.close()
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_a_pool_without_a_server_gives_up_after_its_timeout(colour: type) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_a_pool_without_a_server_gives_up_after_its_timeout(api: type) -> None:
     refusing = Refusing()
     try:
         with pytest.raises(UnavailableError, match=r"0\.2 s"):
-            async with open_saver(colour, refusing.dsn, "pgstate", pool=PoolSettings(timeout=0.2)):
+            async with open_saver(api, refusing.dsn, "pgstate", pool=PoolSettings(timeout=0.2)):
                 pass
     finally:
         refusing.close()
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_an_exhausted_pool_is_said_to_be_unavailable(colour: type, dsn: str, schema: str) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_an_exhausted_pool_is_said_to_be_unavailable(api: type, dsn: str, schema: str) -> None:
     """The pool's timeout is waited for once, not once per retry; the error says that trying again may help."""
-    async with owned_pool(colour, dsn, schema, min_size=1, max_size=1, timeout=0.1) as (pool, saver):
+    async with owned_pool(api, dsn, schema, min_size=1, max_size=1, timeout=0.1) as (pool, saver):
         taken = await maybe(pool.getconn())
         try:
             with pytest.raises(UnavailableError) as raised:
@@ -334,9 +332,9 @@ DIE = "SELECT pg_terminate_backend(pg_backend_pid())"
 
 
 @asynccontextmanager
-async def database_of(colour: type, dsn: str, **options: Any) -> AsyncIterator[Any]:
-    """What runs the operations of a saver of that colour."""
-    if colour is PGStateSaver:
+async def database_of(api: type, dsn: str, **options: Any) -> AsyncIterator[Any]:
+    """What runs the operations of a saver of that api."""
+    if api is PGStateSaver:
         with Database.open(dsn, schema="pgstate", **options) as database:
             yield database
         return
@@ -351,10 +349,10 @@ class Failing:
         self._statement, self._times = statement, times
         self.runs = 0
 
-    async def __call__(self, port: Port) -> str:
+    async def __call__(self, db: Connection) -> str:
         self.runs += 1
         if self.runs <= self._times:
-            await port.script(self._statement)
+            await db.script(self._statement)
         return "done"
 
 
@@ -362,12 +360,12 @@ class Failing:
     ("statement", "error"), [(RAISE_CONFLICT, ConflictError), (DIE, UnavailableError)], ids=["conflict", "loss"]
 )
 @pytest.mark.parametrize("pool", [2, False], ids=["pool", "single"])
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_retries_are_bounded(
-    colour: type, pool: int | bool, statement: str, error: type[Exception], dsn: str
+    api: type, pool: int | bool, statement: str, error: type[Exception], dsn: str
 ) -> None:
     policy = RetryPolicy(attempts=3, base_delay=0.001)
-    async with database_of(colour, dsn, pool=pool, retry=policy) as database:
+    async with database_of(api, dsn, pool=pool, retry=policy) as database:
         operation = Failing(statement)
         with pytest.raises(error):
             await maybe(database.run(operation))
@@ -377,9 +375,9 @@ async def test_retries_are_bounded(
 
 
 @pytest.mark.parametrize("statement", [RAISE_CONFLICT, DIE], ids=["conflict", "loss"])
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_what_is_not_idempotent_is_run_once(colour: type, statement: str, dsn: str) -> None:
-    async with database_of(colour, dsn, retry=RetryPolicy(base_delay=0.001)) as database:
+@pytest.mark.parametrize("api", APIS)
+async def test_what_is_not_idempotent_is_run_once(api: type, statement: str, dsn: str) -> None:
+    async with database_of(api, dsn, retry=RetryPolicy(base_delay=0.001)) as database:
         operation = Failing(statement)
         with pytest.raises(DatabaseError):
             await maybe(database.run_once(operation))
@@ -387,9 +385,9 @@ async def test_what_is_not_idempotent_is_run_once(colour: type, statement: str, 
         assert await maybe(database.run_once(Failing(statement, times=0))) == "done"
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_an_error_of_the_statement_is_not_retried(colour: type, dsn: str) -> None:
-    async with database_of(colour, dsn) as database:
+@pytest.mark.parametrize("api", APIS)
+async def test_an_error_of_the_statement_is_not_retried(api: type, dsn: str) -> None:
+    async with database_of(api, dsn) as database:
         operation = Failing("SELECT 1 / 0")
         with pytest.raises(DatabaseError, match="division by zero") as raised:
             await maybe(database.run(operation))
@@ -397,12 +395,12 @@ async def test_an_error_of_the_statement_is_not_retried(colour: type, dsn: str) 
         assert (raised.value.sqlstate, raised.value.retryable) == ("22012", False)
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_nothing_is_retried_inside_a_callers_transaction(colour: type, dsn: str) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_nothing_is_retried_inside_a_callers_transaction(api: type, dsn: str) -> None:
     """Her transaction is aborted, so a second try could not succeed; outside of it the same is tried again."""
     options = {"schema": "pgstate", "retry": RetryPolicy(attempts=3, base_delay=0.001)}
-    async with owned_connection(colour, dsn, "pgstate") as (connection, _):
-        database = Database(connection, **options) if colour is PGStateSaver else AsyncDatabase(connection, **options)
+    async with owned_connection(api, dsn, "pgstate") as (connection, _):
+        database = Database(connection, **options) if api is PGStateSaver else AsyncDatabase(connection, **options)
         await maybe(connection.execute("SELECT 1"))
         operation = Failing(RAISE_CONFLICT)
         with pytest.raises(ConflictError):
@@ -415,13 +413,13 @@ async def test_nothing_is_retried_inside_a_callers_transaction(colour: type, dsn
         assert operation.runs == 3
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_pool_of_the_caller_keeps_its_mode_and_row_factory(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     """Not in autocommit, rows as dictionaries: every call works and is committed when it returns."""
     options = {"min_size": 1, "max_size": 1, "kwargs": {"row_factory": dict_row}}
-    async with owned_pool(colour, dsn, schema, **options) as (pool, saver):
+    async with owned_pool(api, dsn, schema, **options) as (pool, saver):
         count = f"SELECT count(*) FROM {schema}.checkpoints"
         configs = await put_chain(saver, "t", 3)
         assert connection.execute(count).fetchone() == (3,)
@@ -441,14 +439,14 @@ async def test_a_pool_of_the_caller_keeps_its_mode_and_row_factory(
         await maybe(pool.putconn(own))
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
 async def test_a_put_in_a_callers_transaction_ends_as_she_ends_it(
-    colour: type, ending: str, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, ending: str, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async with open_saver(colour, dsn, schema):
+    async with open_saver(api, dsn, schema):
         pass
-    async with owned_connection(colour, dsn, schema) as (own, saver):
+    async with owned_connection(api, dsn, schema) as (own, saver):
         await maybe(own.execute("SELECT 1"))
         configs = await put_chain(saver, "t", 2)
         await saver.aput_writes(configs[-1], [("messages", "x")], "task")
@@ -463,14 +461,14 @@ async def test_a_put_in_a_callers_transaction_ends_as_she_ends_it(
         assert counts == ([(1,), (2,), (1,)] if ending == "commit" else [(0,), (0,), (0,)])
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_what_was_rolled_back_is_not_built_upon(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     """The saver may remember checkpoints that her rollback took away; the next put must not refer to their data."""
-    async with open_saver(colour, dsn, schema):
+    async with open_saver(api, dsn, schema):
         pass
-    async with owned_connection(colour, dsn, schema) as (own, saver):
+    async with owned_connection(api, dsn, schema) as (own, saver):
         await maybe(own.execute("SELECT 1"))
         (gone,) = await put_chain(saver, "t", 1)
         await maybe(own.rollback())
@@ -478,17 +476,17 @@ async def test_what_was_rolled_back_is_not_built_upon(
         stored = await saver.aput(*arguments)
         found = await saver.aget_tuple(stored)
         assert found.checkpoint["channel_values"] == arguments[1]["channel_values"]
-        async with open_saver(colour, dsn, schema) as other:
+        async with open_saver(api, dsn, schema) as other:
             assert (await other.aget_tuple(stored)).checkpoint == found.checkpoint
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_prune_and_copy_in_a_callers_transaction_roll_back(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async with open_saver(colour, dsn, schema) as saver:
+    async with open_saver(api, dsn, schema) as saver:
         configs = await put_chain(saver, "t", 4)
-    async with owned_connection(colour, dsn, schema) as (own, saver):
+    async with owned_connection(api, dsn, schema) as (own, saver):
         await maybe(own.execute("SELECT 1"))
         await saver.acopy_thread("t", "u")
         await saver.aprune(["t"])
@@ -498,14 +496,12 @@ async def test_prune_and_copy_in_a_callers_transaction_roll_back(
         assert await saver.aget_tuple(config_of("u")) is None
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_an_error_in_a_callers_savepoint_leaves_her_transaction_usable(
-    colour: type, dsn: str, schema: str
-) -> None:
-    async with open_saver(colour, dsn, schema) as saver:
+@pytest.mark.parametrize("api", APIS)
+async def test_an_error_in_a_callers_savepoint_leaves_her_transaction_usable(api: type, dsn: str, schema: str) -> None:
+    async with open_saver(api, dsn, schema) as saver:
         await put_chain(saver, "t", 1)
         await put_chain(saver, "u", 1)
-    async with owned_connection(colour, dsn, schema) as (own, saver):
+    async with owned_connection(api, dsn, schema) as (own, saver):
         await maybe(own.execute("SELECT 1"))
         with pytest.raises(ConfigurationError, match="history of its own"):
             await saver.acopy_thread("t", "u")
@@ -521,11 +517,11 @@ def waiting(connection: psycopg.Connection, application: str) -> int:
     return int(row[0]) if row else 0
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_calls_on_a_pool_run_at_once(colour: type, dsn: str, schema: str, connection: psycopg.Connection) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_calls_on_a_pool_run_at_once(api: type, dsn: str, schema: str, connection: psycopg.Connection) -> None:
     """With seven of eight connections held up in the server, other threads' calls go through."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(16))
-    async with open_saver(colour, named(dsn, schema), schema, pool=8) as saver:
+    async with open_saver(api, named(dsn, schema), schema, pool=8) as saver:
         blocked = [f"blocked {index}" for index in range(7)]
         values = ", ".join(f"('{thread_id}')" for thread_id in blocked)
         with holding(dsn, f"INSERT INTO {schema}.threads (thread_id) VALUES {values}") as other:
@@ -540,12 +536,12 @@ async def test_calls_on_a_pool_run_at_once(colour: type, dsn: str, schema: str, 
             await asyncio.wait_for(asyncio.gather(*held), GUARD_SECONDS)
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("pool", [1, False], ids=["pool", "single"])
 async def test_a_listing_holds_no_connection_while_its_caller_works(
-    colour: type, pool: int | bool, dsn: str, schema: str
+    api: type, pool: int | bool, dsn: str, schema: str
 ) -> None:
-    async with open_saver(colour, dsn, schema, pool=pool) as saver:
+    async with open_saver(api, dsn, schema, pool=pool) as saver:
         configs = await put_chain(saver, "t", 60)
 
         async def nested() -> list[Any]:
@@ -573,25 +569,25 @@ def test_a_blocking_listing_left_half_read_holds_nothing(dsn: str, schema: str) 
 
 @asynccontextmanager
 async def saver_through(
-    colour: type, kind: str, dsn: str, schema: str, prepare_threshold: int | None
+    api: type, kind: str, dsn: str, schema: str, prepare_threshold: int | None
 ) -> AsyncIterator[Any]:
     if kind == "own pool":
-        async with open_saver(colour, dsn, schema, pool=1, prepare_threshold=prepare_threshold) as saver:
+        async with open_saver(api, dsn, schema, pool=1, prepare_threshold=prepare_threshold) as saver:
             yield saver
         return
     options = {"min_size": 1, "max_size": 1, "kwargs": {"prepare_threshold": prepare_threshold}}
-    async with owned_pool(colour, dsn, schema, **options) as (_, saver):
+    async with owned_pool(api, dsn, schema, **options) as (_, saver):
         yield saver
 
 
 @pytest.mark.parametrize("prepare_threshold", [5, None], ids=["prepared", "unprepared"])
 @pytest.mark.parametrize("kind", ["own pool", "pool without autocommit"])
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_put_put_writes_and_get_tuple_take_one_round_trip(
-    colour: type, kind: str, prepare_threshold: int | None, dsn: str, schema: str
+    api: type, kind: str, prepare_threshold: int | None, dsn: str, schema: str
 ) -> None:
     with counted(dsn) as proxy:
-        async with saver_through(colour, kind, proxy.dsn, schema, prepare_threshold) as saver:
+        async with saver_through(api, kind, proxy.dsn, schema, prepare_threshold) as saver:
             config: Any = config_of("t")
             counts = []
             for step in range(20):
@@ -608,13 +604,13 @@ async def test_put_put_writes_and_get_tuple_take_one_round_trip(
             assert [usual(trips) for trips in zip(*counts[10:], strict=True)] == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_call_whose_answer_is_lost_is_done_once(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     """The server has committed when the connection breaks; the second try finds that out and changes nothing more."""
     with counted(dsn) as proxy:
-        async with open_saver(colour, proxy.dsn, schema, pool=1) as saver:
+        async with open_saver(api, proxy.dsn, schema, pool=1) as saver:
             configs = await put_chain(saver, "t", 2)
             arguments = put_arguments(configs[-1], 2)
             proxy.answers_to_lose = 1
@@ -636,11 +632,11 @@ async def test_a_call_whose_answer_is_lost_is_done_once(
         assert connection.execute(f"SELECT count(*) FROM {schema}.{table}").fetchone() == (0,)
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_statements_are_prepared_only_when_wanted(colour: type, dsn: str, schema: str) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_statements_are_prepared_only_when_wanted(api: type, dsn: str, schema: str) -> None:
     for prepare_threshold, expected in ((0, True), (None, False)):
         options = {"min_size": 1, "max_size": 1, "kwargs": {"prepare_threshold": prepare_threshold}}
-        async with owned_pool(colour, dsn, schema, **options) as (pool, saver):
+        async with owned_pool(api, dsn, schema, **options) as (pool, saver):
             await put_chain(saver, "t", 12)
             own = await maybe(pool.getconn())
             cursor = await maybe(own.execute("SELECT count(*) FROM pg_prepared_statements WHERE statement ~ 'INSERT'"))
@@ -724,13 +720,13 @@ async def test_a_blocking_node_may_use_the_async_saver_of_its_own_graph(async_sa
     assert seen == [True] * 3
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_clone_shares_the_pool_and_what_is_remembered(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     """LangGraph works on clones in strict mode: they must not connect, look at the schema or read parents again."""
     with counted(named(dsn, schema)) as proxy:
-        async with open_saver(colour, proxy.dsn, schema, pool=1) as saver:
+        async with open_saver(api, proxy.dsn, schema, pool=1) as saver:
             configs = await put_chain(saver, "t", 8, messages=[f"message {index}" * 40 for index in range(5)])
             clone = saver.with_allowlist([("some.module", "SomeType")])
             assert clone is not saver
@@ -746,9 +742,9 @@ async def test_a_clone_shares_the_pool_and_what_is_remembered(
         assert set(old[0]) < set(new[0])
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_clones_take_turns_on_a_single_connection(colour: type, dsn: str, schema: str) -> None:
-    async with open_saver(colour, dsn, schema, pool=False) as saver:
+@pytest.mark.parametrize("api", APIS)
+async def test_clones_take_turns_on_a_single_connection(api: type, dsn: str, schema: str) -> None:
+    async with open_saver(api, dsn, schema, pool=False) as saver:
         clones = [saver.with_allowlist([("some.module", f"Type{index}")]) for index in range(8)]
         await asyncio.gather(*(put_chain(clone, f"t{index}", 10) for index, clone in enumerate(clones)))
         for index in range(8):
@@ -806,10 +802,10 @@ async def test_a_cancelled_call_leaves_the_connection_usable(
 
 
 @pytest.mark.parametrize("source", [42, "postgresql://", None, object()])
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_anything_but_a_connection_or_a_pool_is_refused(colour: type, source: Any) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_anything_but_a_connection_or_a_pool_is_refused(api: type, source: Any) -> None:
     with pytest.raises(ConfigurationError, match="is needed"):
-        colour(source)
+        api(source)
 
 
 async def test_the_other_colours_connections_are_refused(dsn: str) -> None:
@@ -898,9 +894,9 @@ def bouncer_version() -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("prepare_threshold", [None, 5], ids=["unprepared", "prepared"])
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_thousands_of_operations_through_pgbouncer(
-    colour: type, prepare_threshold: int | None, dsn: str, schema: str, tmp_path: Path
+    api: type, prepare_threshold: int | None, dsn: str, schema: str, tmp_path: Path
 ) -> None:
     """Eight clients share three server connections that change hands after every transaction."""
     version = bouncer_version()
@@ -910,7 +906,7 @@ async def test_thousands_of_operations_through_pgbouncer(
         pytest.skip(f"PgBouncer {version[0]}.{version[1]} does not track prepared statements, 1.21 does")
     bouncer = Bouncer(dsn, tmp_path, prepared=100 if prepare_threshold is not None else 0)
     try:
-        async with open_saver(colour, bouncer.dsn, schema, pool=8, prepare_threshold=prepare_threshold) as saver:
+        async with open_saver(api, bouncer.dsn, schema, pool=8, prepare_threshold=prepare_threshold) as saver:
 
             async def work(number: int) -> int:
                 config: Any = config_of(f"t{number}")
@@ -953,34 +949,34 @@ def test_a_single_connection_stays_closed_after_its_block(dsn: str, schema: str)
 
 
 @pytest.mark.parametrize("pool", [True, False])
-@pytest.mark.parametrize("colour", [PGStateSaver, AsyncPGStateSaver])
-async def test_a_refused_connection_says_why_at_once(colour: type, pool: bool, dsn: str) -> None:
+@pytest.mark.parametrize("api", [PGStateSaver, AsyncPGStateSaver])
+async def test_a_refused_connection_says_why_at_once(api: type, pool: bool, dsn: str) -> None:
     """No pool's timeout is waited for, and it is no passing condition."""
     wrong = make_conninfo(dsn, dbname="no_such_database")
     with pytest.raises(ConfigurationError, match="no_such_database") as refused:
-        await open_and_close(colour, wrong, pool)
+        await open_and_close(api, wrong, pool)
     assert not refused.value.retryable
 
 
-@pytest.mark.parametrize("colour", [PGStateSaver, AsyncPGStateSaver])
-async def test_a_connection_string_that_is_none_is_refused(colour: type) -> None:
+@pytest.mark.parametrize("api", [PGStateSaver, AsyncPGStateSaver])
+async def test_a_connection_string_that_is_none_is_refused(api: type) -> None:
     """Before anything is tried."""
     with pytest.raises(ConfigurationError, match="not understood"):
-        await open_and_close(colour, "nonsense", True)
+        await open_and_close(api, "nonsense", True)
 
 
-async def open_and_close(colour: type, dsn: str, pool: bool) -> None:
-    if colour is PGStateSaver:
+async def open_and_close(api: type, dsn: str, pool: bool) -> None:
+    if api is PGStateSaver:
         with PGStateSaver.from_conn_string(dsn, pool=pool):
             return
     async with AsyncPGStateSaver.from_conn_string(dsn, pool=pool):
         return
 
 
-async def on_lent(colour: type, dsn: str, operation: Any, *, begins: bool = False) -> None:
+async def on_lent(api: type, dsn: str, operation: Any, *, begins: bool = False) -> None:
     """Run an operation on a connection of the caller's, in a transaction of hers or outside of one."""
     retry = RetryPolicy(attempts=5, base_delay=0.001)
-    if colour is PGStateSaver:
+    if api is PGStateSaver:
         with psycopg.connect(dsn, autocommit=True) as own:
             if begins:
                 own.execute("BEGIN")
@@ -992,49 +988,47 @@ async def on_lent(colour: type, dsn: str, operation: Any, *, begins: bool = Fals
         await AsyncDatabase(own, schema="pgstate", retry=retry).run(operation)
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_what_began_in_a_callers_transaction_is_not_repeated_outside_of_it(colour: type, dsn: str) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_what_began_in_a_callers_transaction_is_not_repeated_outside_of_it(api: type, dsn: str) -> None:
     """Even if that is over when it fails.
 
     Guard: whether there is one is looked at before, not after.
     """
     tries = []
 
-    async def operation(port: Port) -> None:
-        tries.append(port.is_in_transaction)
-        done = port.connection.execute("ROLLBACK")
-        if colour is not PGStateSaver:
+    async def operation(db: Connection) -> None:
+        tries.append(db.is_in_transaction)
+        done = db.connection.execute("ROLLBACK")
+        if api is not PGStateSaver:
             await done
         raise psycopg.errors.SerializationFailure("lost a race")
 
     with pytest.raises(ConflictError):
-        await on_lent(colour, dsn, operation, begins=True)
+        await on_lent(api, dsn, operation, begins=True)
     assert tries == [True]
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_on_a_callers_connection_a_lost_race_is_repeated_but_not_a_lost_connection(
-    colour: type, dsn: str
-) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_on_a_callers_connection_a_lost_race_is_repeated_but_not_a_lost_connection(api: type, dsn: str) -> None:
     """A connection that is lost is hers to replace."""
     tries = []
 
-    async def operation(port: Port) -> None:
-        tries.append(port)
+    async def operation(db: Connection) -> None:
+        tries.append(db)
         if len(tries) < 3:
             raise psycopg.errors.SerializationFailure("lost a race")
         raise psycopg.OperationalError("the connection is lost")
 
     with pytest.raises(UnavailableError):
-        await on_lent(colour, dsn, operation)
+        await on_lent(api, dsn, operation)
     assert len(tries) == 3
 
 
 async def test_who_is_cancelled_before_it_has_a_connection_leaves_it_to_others(dsn: str) -> None:
     """A caller who uses her own connection at the time may keep one waiting."""
 
-    async def operation(port: Port) -> bool:
-        return port.is_in_transaction
+    async def operation(db: Connection) -> bool:
+        return db.is_in_transaction
 
     async with await psycopg.AsyncConnection.connect(dsn, autocommit=False) as own:
         database = AsyncDatabase(own, schema="pgstate")
@@ -1048,21 +1042,21 @@ async def test_who_is_cancelled_before_it_has_a_connection_leaves_it_to_others(d
         assert not own.autocommit
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_a_connection_that_could_not_be_made_is_made_by_the_next_call(colour: type, dsn: str) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_a_connection_that_could_not_be_made_is_made_by_the_next_call(api: type, dsn: str) -> None:
     """Guard: what waits for it lets go when making it fails."""
     made: list[Any] = []
 
-    async def operation(port: Port) -> bool:
-        return port.is_in_transaction
+    async def operation(db: Connection) -> bool:
+        return db.is_in_transaction
 
     def connect() -> Any:
         made.append(None)
         if len(made) == 1:
             raise psycopg.OperationalError("refused")
-        return (psycopg.Connection if colour is PGStateSaver else psycopg.AsyncConnection).connect(dsn, autocommit=True)
+        return (psycopg.Connection if api is PGStateSaver else psycopg.AsyncConnection).connect(dsn, autocommit=True)
 
-    kind: Any = Database if colour is PGStateSaver else AsyncDatabase
+    kind: Any = Database if api is PGStateSaver else AsyncDatabase
     database = kind(connect, schema="pgstate", retry=RetryPolicy(attempts=1))
     for expected in (None, False):
         call = asyncio.to_thread(database.run, operation) if kind is Database else database.run(operation)
@@ -1077,9 +1071,9 @@ async def test_a_connection_that_could_not_be_made_is_made_by_the_next_call(colo
         await closed
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_connection_in_a_pipeline_of_the_callers_serves_as_any_other(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     """LangGraph's own saver takes such a connection, with its pipeline."""
 
@@ -1096,7 +1090,7 @@ async def test_a_connection_in_a_pipeline_of_the_callers_serves_as_any_other(
         await saver.adelete_thread("t")
         assert await saver.aget_tuple(config_of("t")) is None
 
-    if colour is PGStateSaver:
+    if api is PGStateSaver:
         with psycopg.connect(dsn, autocommit=True) as ours, ours.pipeline():
             await use(PGStateSaver(ours, schema=schema))
     else:

@@ -10,7 +10,7 @@ import anyio
 import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool
-from support import COLOURS, config_of, open_saver, put_arguments, put_chain, wait_until
+from support import APIS, config_of, open_saver, put_arguments, put_chain, wait_until
 from test_guards_cancelled import ROUNDS, after, stop_by_anyio
 from test_leases import maybe
 
@@ -85,14 +85,14 @@ async def test_a_single_connection_that_was_left_in_a_statement_is_made_anew(dsn
             assert await saver.aget_tuple(config_of("t")) or rounds < 50
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_single_connection_is_not_used_with_a_transaction_that_a_call_has_left(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async def leave_open(port: Any) -> None:
-        await port.script("BEGIN")
+    async def leave_open(db: Any) -> None:
+        await db.script("BEGIN")
 
-    async with open_saver(colour, dsn, schema, pool=False) as saver:
+    async with open_saver(api, dsn, schema, pool=False) as saver:
         await maybe(saver._database.run(leave_open))
         await saver.aput(*put_arguments(config_of("t"), 0))
         query = f"SELECT count(*) FROM {schema}.checkpoints"

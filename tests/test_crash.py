@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
-from support import COLOURS, backends, config_of, loop_graph, put_arguments, wait_until
+from support import APIS, backends, config_of, loop_graph, put_arguments, wait_until
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 
@@ -73,7 +73,7 @@ class AsyncAcknowledging(AsyncPGStateSaver):
         return stored
 
 
-def run_graph_for_ever(colour: type, dsn: str, schema: str, durability: str) -> Callable[[int], None]:
+def run_graph_for_ever(api: type, dsn: str, schema: str, durability: str) -> Callable[[int], None]:
     """A child's work: go on with the thread where it stands, then run it again and again."""
 
     def blocking(pipe: int) -> None:
@@ -98,7 +98,7 @@ def run_graph_for_ever(colour: type, dsn: str, schema: str, durability: str) -> 
                 await graph.ainvoke(given, THREAD, durability=durability)
                 given = {"items": ["again"], "count": 0}
 
-    return blocking if colour is PGStateSaver else lambda pipe: asyncio.run(suspending(pipe))
+    return blocking if api is PGStateSaver else lambda pipe: asyncio.run(suspending(pipe))
 
 
 def expected_after(previous: dict[str, Any], values: dict[str, Any]) -> bool:
@@ -110,19 +110,19 @@ def expected_after(previous: dict[str, Any], values: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("durability", ["sync", "async"])
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 def test_a_killed_graph_leaves_nothing_half_written(
-    colour: type, durability: str, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, durability: str, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     """One thread, killed again and again; together with the parameters well over a hundred times.
 
     After each death every checkpoint reads whole, stands on its parent, and follows from it; nothing the child was
     told to be stored is missing; and the next child goes on from the last checkpoint, no item lost or repeated.
     """
-    chance = random.Random(f"{colour.__name__} {durability}")
+    chance = random.Random(f"{api.__name__} {durability}")
     with PGStateSaver.from_conn_string(dsn, schema=schema) as saver:
         saver.setup()
-        work = run_graph_for_ever(colour, make_conninfo(dsn, application_name=schema), schema, durability)
+        work = run_graph_for_ever(api, make_conninfo(dsn, application_name=schema), schema, durability)
         known: dict[str, dict[str, Any]] = {}
         acknowledged: set[str] = set()
         for _ in range(KILLS):
@@ -208,11 +208,11 @@ def test_a_killed_writer_leaves_no_orphans_and_no_locks(dsn: str, schema: str, c
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 def test_a_killed_graph_many_more_times(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+    api: type, dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same with longer lives, for a nightly run."""
     monkeypatch.setattr(sys.modules[__name__], "KILLS", 150)
     monkeypatch.setattr(sys.modules[__name__], "MOST_LINES", 40)
-    test_a_killed_graph_leaves_nothing_half_written(colour, "async", dsn, schema, connection)
+    test_a_killed_graph_leaves_nothing_half_written(api, "async", dsn, schema, connection)

@@ -22,7 +22,7 @@ from support import config_of, move_journal
 
 from langgraph_pgstate import AsyncPGState, PGState
 
-COLOURS = [PGState, AsyncPGState]
+APIS = [PGState, AsyncPGState]
 Writes = Sequence[Any]
 """What one node writes to `messages`, call by call."""
 
@@ -76,8 +76,8 @@ def gone(*ids: str) -> list[Any]:
 
 
 @asynccontextmanager
-async def open_state(colour: type, dsn: str, schema: str, **options: Any) -> AsyncIterator[Any]:
-    if colour is PGState:
+async def open_state(api: type, dsn: str, schema: str, **options: Any) -> AsyncIterator[Any]:
+    if api is PGState:
         with PGState.open(dsn, schema=schema, **options) as state:
             state.setup()
             yield state
@@ -128,12 +128,12 @@ SCRIPTS = {
 
 @pytest.mark.parametrize("durability", ["async", "exit"])
 @pytest.mark.parametrize("name", SCRIPTS)
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_delta_channel_reads_as_an_ordinary_one(
-    colour: type, name: str, durability: Any, dsn: str, schema: str
+    api: type, name: str, durability: Any, dsn: str, schema: str
 ) -> None:
     kind, script = SCRIPTS[name]
-    async with open_state(colour, dsn, schema) as state:
+    async with open_state(api, dsn, schema) as state:
         found = []
         for thread_id, cls in (("o", ordinary(kind)), ("d", delta(kind)), ("s", delta(kind, 2))):
             graph = state.record(build(cls, script).compile(checkpointer=state.saver))
@@ -211,15 +211,15 @@ class Killed(Exception):
     """Stands for the end of the process."""
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_nothing_is_lost_between_the_writes_and_their_checkpoint(colour: type, dsn: str, schema: str) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_nothing_is_lost_between_the_writes_and_their_checkpoint(api: type, dsn: str, schema: str) -> None:
     """The process that ran the nodes is gone; another one stores the checkpoint, and runs none of them again."""
     ran = []
     script = [(said("a1"), said("b1")), (said("a2"), said("b2"))]
     builder = build(delta("by id"), script)
     builder.add_node("count", lambda state: ran.append(state["step"]) or {})
     builder.add_edge("first", "count")
-    async with open_state(colour, dsn, schema) as dying:
+    async with open_state(api, dsn, schema) as dying:
         put, aput = dying.saver.put, dying.saver.aput
 
         def refuse(config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
@@ -236,7 +236,7 @@ async def test_nothing_is_lost_between_the_writes_and_their_checkpoint(colour: t
         graph = dying.record(builder.compile(checkpointer=dying.saver))
         with pytest.raises(Killed):
             await run(dying, graph, {"messages": said("h0")}, config_of("t"), durability="sync")
-    async with open_state(colour, dsn, schema) as state:
+    async with open_state(api, dsn, schema) as state:
         assert [item[0] for item in await conversation(state, "t")] == ["h0"]
         graph = state.record(builder.compile(checkpointer=state.saver))
         await run(state, graph, None, config_of("t"))
@@ -273,9 +273,9 @@ def test_a_put_that_comes_twice_says_it_once(dsn: str, schema: str, connection: 
         assert [one.message_id for one in state.messages.conversation("t")] == ["h0", "b1"]
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_subgraphs_messages_are_its_own_until_the_root_has_them(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     cls = delta("by id")
     inner = StateGraph(cls)
@@ -292,7 +292,7 @@ async def test_a_subgraphs_messages_are_its_own_until_the_root_has_them(
     outer.add_node("agent", agent)
     outer.add_node("quote", quote)
     outer.add_edge(START, "agent")
-    async with open_state(colour, dsn, schema) as state:
+    async with open_state(api, dsn, schema) as state:
         graph = state.record(outer.compile(checkpointer=state.saver))
         await run(state, graph, {"messages": said("h0")}, config_of("t"))
         assert [item[0] for item in await conversation(state, "t")] == ["h0", "thought", "spoken"]
@@ -336,7 +336,7 @@ def test_a_graph_without_delta_channels_notes_nothing_of_them(dsn: str, schema: 
         state.setup()
         kinds = []
         after = state._recorder.after_put
-        state._recorder.after_put = lambda plan: kinds.extend(k for k, _ in plan.note.messages) or after(plan)
+        state._recorder.after_put = lambda plan: kinds.extend(k for k, _ in plan.journal_entry.messages) or after(plan)
         graph = state.record(build(ordinary("add"), [(said("a1"), said("b1"))]).compile(checkpointer=state.saver))
         graph.invoke({"messages": said("h0")}, config_of("t"))
         assert set(kinds) == {"added"}

@@ -19,7 +19,7 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from pydantic import BaseModel
 from support import config_of, put_arguments
 from support_record import ask
-from test_state import COLOURS, open_state
+from test_state import APIS, open_state
 
 from langgraph_pgstate import PGState
 from langgraph_pgstate.errors import NotFoundError, UnsafeTypeError
@@ -27,7 +27,7 @@ from langgraph_pgstate.operations.checkpoints.differences import States, _rebuil
 from langgraph_pgstate.types.branches import Difference, ValueChange
 
 
-@pytest.fixture(params=COLOURS, ids=lambda colour: colour.__name__)
+@pytest.fixture(params=APIS, ids=lambda api: api.__name__)
 async def state(request: pytest.FixtureRequest, dsn: str, schema: str) -> AsyncIterator[Any]:
     async with open_state(request.param, dsn, schema) as state:
         yield state

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from support import config_of, holding, invoke, loop_graph, put_arguments, run_children
 from test_guards import rows
-from test_state import COLOURS, open_state
+from test_state import APIS, open_state
 from typer.testing import CliRunner
 
 from langgraph_pgstate import PGState
@@ -53,11 +53,11 @@ def expiring(connection: psycopg.Connection, schema: str, thread_id: str = "t") 
     return row[0]
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_thread_is_kept_as_long_as_it_is_told(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async with open_state(colour, dsn, schema) as state:
+    async with open_state(api, dsn, schema) as state:
         await use(state)
         assert (await ask(state.threads.get("t"))).expires_at is None
         at = await ask(state.threads.set_ttl("t", DAY))
@@ -84,18 +84,18 @@ async def test_a_thread_is_kept_as_long_as_it_is_told(
                 await ask(state.threads.sweep(limit=limit))
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_time_to_live_counts_from_the_last_touch_and_a_fixed_time_does_not(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async with open_state(colour, dsn, schema) as state:
+    async with open_state(api, dsn, schema) as state:
         for thread_id in ("t", "u"):
             await use(state, thread_id)
         await ask(state.threads.set_ttl("t", DAY))
         await ask(state.threads.expire("u", after=DAY))
         for thread_id in ("t", "u"):
             age(connection, schema, 0.5, thread_id)
-    async with open_state(colour, dsn, schema) as state:
+    async with open_state(api, dsn, schema) as state:
         for thread_id in ("t", "u"):
             await use(state, thread_id)
     assert expiring(connection, schema, "t") == DAY
@@ -104,11 +104,11 @@ async def test_a_time_to_live_counts_from_the_last_touch_and_a_fixed_time_does_n
     assert left < DAY * 0.51
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_copies_and_forks_do_not_outlive_their_source(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async with open_state(colour, dsn, schema) as state:
+    async with open_state(api, dsn, schema) as state:
 
         async def derive(prefix: str) -> list[datetime | None]:
             copy, fork = f"{prefix}-copy", f"{prefix}-fork"
@@ -133,13 +133,13 @@ async def test_copies_and_forks_do_not_outlive_their_source(
         assert await derive("late") == [at, at]
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_new_threads_are_kept_as_long_as_the_state_says(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async with open_state(colour, dsn, schema) as state:
+    async with open_state(api, dsn, schema) as state:
         await use(state, "old")
-    async with open_state(colour, dsn, schema, thread_ttl=DAY) as state:
+    async with open_state(api, dsn, schema, thread_ttl=DAY) as state:
         await use(state)
         assert expiring(connection, schema) == DAY
         await use(state, "old")
@@ -158,15 +158,15 @@ async def test_new_threads_are_kept_as_long_as_the_state_says(
         await ask(state.threads.fork("t", to="fork"))
         assert expiring(connection, schema, "fork") == DAY
     with pytest.raises(ConfigurationError):
-        async with open_state(colour, dsn, schema, thread_ttl=timedelta(0)):
+        async with open_state(api, dsn, schema, thread_ttl=timedelta(0)):
             pass
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_sweep_deletes_what_has_expired_and_nothing_else(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async with open_state(colour, dsn, schema, thread_ttl=DAY) as state:
+    async with open_state(api, dsn, schema, thread_ttl=DAY) as state:
         for thread_id in ("a", "b", "c", "young"):
             await use(state, thread_id)
         for days, thread_id in enumerate(("a", "b", "c"), 2):
@@ -288,13 +288,13 @@ def test_only_a_threads_first_checkpoint_costs_a_statement(dsn: str, schema: str
 
     with PGState.open(dsn, schema=schema, thread_ttl=DAY) as state:
         state.setup()
-        keeper = expiry.ExpiryKeeper(state._queries, DAY)
+        hook = expiry.ExpiryHook(state._queries, DAY)
         config: Any = config_of("t")
         statements = []
         for step in range(3):
             arguments = put_arguments(config, step)
             plan = plan_put(state._codec, *state.saver._request(*arguments))
-            statements.append(len(keeper.before_put(plan, config)))
+            statements.append(len(hook.before_put(plan, config)))
             config = state.saver.put(*arguments)
         assert statements == [1, 0, 0]
 

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from support import (
-    COLOURS,
+    APIS,
     Gate,
     config_of,
     ended,
@@ -100,9 +100,9 @@ def pair() -> Iterator[Pair]:
 
 
 @asynccontextmanager
-async def open_state(colour: type, dsn: str, schema: str) -> AsyncIterator[Any]:
-    """All parts, with a guard by leases, of either colour."""
-    if colour is PGStateSaver:
+async def open_state(api: type, dsn: str, schema: str) -> AsyncIterator[Any]:
+    """All parts, with a guard by leases, of either API."""
+    if api is PGStateSaver:
         with PGState.open(dsn, schema=schema, guard="lease") as state:
             state.setup()
             yield state
@@ -113,8 +113,8 @@ async def open_state(colour: type, dsn: str, schema: str) -> AsyncIterator[Any]:
 
 
 @asynccontextmanager
-async def open_database(colour: type, dsn: str) -> AsyncIterator[Any]:
-    if colour is PGStateSaver:
+async def open_database(api: type, dsn: str) -> AsyncIterator[Any]:
+    if api is PGStateSaver:
         with Database.open(dsn, schema="pgstate", pool=2) as database:
             yield database
         return
@@ -128,9 +128,9 @@ class Writing:
     def __init__(self) -> None:
         self.runs = 0
 
-    async def __call__(self, port: Any) -> str:
+    async def __call__(self, db: Any) -> str:
         self.runs += 1
-        await port.script(WRITE)
+        await db.script(WRITE)
         return "written"
 
 
@@ -160,20 +160,18 @@ async def test_after_a_failover_writes_go_to_the_new_primary(pair: Pair) -> None
     async with AsyncExitStack() as stack:
         stack.callback(gate.close)
         savers = []
-        for colour in COLOURS:
+        for api in APIS:
             for pool in (4, False):
-                schema = f"{colour.__name__.lower()}_{int(pool)}"
-                saver = await stack.enter_async_context(open_saver(colour, gate.dsn, schema, pool=pool))
+                schema = f"{api.__name__.lower()}_{int(pool)}"
+                saver = await stack.enter_async_context(open_saver(api, gate.dsn, schema, pool=pool))
                 chains = await asyncio.gather(*(put_chain(saver, f"t{number}", 3) for number in range(4)))
                 savers.append((saver, chains))
-        states = [
-            await stack.enter_async_context(open_state(one, gate.dsn, f"state{n}")) for n, one in enumerate(COLOURS)
-        ]
+        states = [await stack.enter_async_context(open_state(one, gate.dsn, f"state{n}")) for n, one in enumerate(APIS)]
         graphs = [state.record(loop_graph(2).compile(checkpointer=state.saver)) for state in states]
         for state, graph in zip(states, graphs, strict=True):
             await invoke(graph, state.saver, {"items": [], "count": 0}, config_of("t"))
-        databases = [await stack.enter_async_context(open_database(one, gate.dsn)) for one in COLOURS]
-        unused = [await stack.enter_async_context(open_database(one, gate.dsn)) for one in COLOURS]
+        databases = [await stack.enter_async_context(open_database(one, gate.dsn)) for one in APIS]
+        unused = [await stack.enter_async_context(open_database(one, gate.dsn)) for one in APIS]
         for database in (*databases, *unused):
             assert await call(database, "run", Writing()) == "written"
 
@@ -227,12 +225,12 @@ async def test_after_a_failover_writes_go_to_the_new_primary(pair: Pair) -> None
 
 
 @pytest.mark.parametrize("pool", [4, False], ids=["pool", "single"])
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_connections_that_may_only_read_are_all_replaced(
-    colour: type, pool: int | bool, dsn: str, schema: str
+    api: type, pool: int | bool, dsn: str, schema: str
 ) -> None:
     """As those are that were made to a server before it became a standby: a put meets one of them."""
-    async with open_saver(colour, dsn, schema, pool=pool) as saver:
+    async with open_saver(api, dsn, schema, pool=pool) as saver:
         chains = await asyncio.gather(*(put_chain(saver, f"t{number}", 3) for number in range(4)))
         database = saver._database
         connections = [database._single.connection] if not pool else []
@@ -255,15 +253,15 @@ async def maybe(result: Any) -> Any:
 
 
 @pytest.mark.parametrize("pool", [2, False], ids=["pool", "single"])
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_where_nothing_may_write_a_write_is_tried_twice(
-    colour: type, pool: int | bool, dsn: str, schema: str
+    api: type, pool: int | bool, dsn: str, schema: str
 ) -> None:
     """A saver on a standby reads, and says at once why it does not write."""
-    async with open_saver(colour, dsn, schema) as saver:
+    async with open_saver(api, dsn, schema) as saver:
         (config,) = await put_chain(saver, "t", 1)
     reading = make_conninfo(dsn, options="-c default_transaction_read_only=on")
-    async with open_saver(colour, reading, schema, setup=False, pool=pool) as saver:
+    async with open_saver(api, reading, schema, setup=False, pool=pool) as saver:
         assert (await saver.aget_tuple(config_of("t"))).config == config
         operation = Writing()
         with pytest.raises(UnavailableError, match="refuses to write"):
@@ -273,14 +271,14 @@ async def test_where_nothing_may_write_a_write_is_tried_twice(
             await saver.aput(*put_arguments(config, 1))
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_a_callers_connection_that_may_only_read_stays_the_callers(colour: type, dsn: str, schema: str) -> None:
-    async with open_saver(colour, dsn, schema) as saver:
+@pytest.mark.parametrize("api", APIS)
+async def test_a_callers_connection_that_may_only_read_stays_the_callers(api: type, dsn: str, schema: str) -> None:
+    async with open_saver(api, dsn, schema) as saver:
         await put_chain(saver, "t", 1)
     reading = make_conninfo(dsn, options="-c default_transaction_read_only=on")
-    kind: Any = psycopg.Connection if colour is PGStateSaver else psycopg.AsyncConnection
+    kind: Any = psycopg.Connection if api is PGStateSaver else psycopg.AsyncConnection
     own: Any = await maybe(kind.connect(reading, autocommit=True))
-    saver = colour(own, schema=schema)
+    saver = api(own, schema=schema)
     with pytest.raises(UnavailableError, match="refuses to write"):
         await put_chain(saver, "u", 1)
     assert (await saver.aget_tuple(config_of("t"))) is not None

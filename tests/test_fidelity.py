@@ -148,7 +148,7 @@ def test_a_value_comes_back_as_it_was(value: Any, saver: PGStateSaver) -> None:
 
 
 async def test_the_asynchronous_saver_returns_the_same(async_saver: AsyncPGStateSaver) -> None:
-    """All values at once, in the other colour."""
+    """All values at once, in the other api."""
     values = PLAIN | OURS
     versions = dict.fromkeys(values, f"{1:032}.{0:016}")
     metadata: Any = {"source": "loop", "step": 1, "parents": {}}

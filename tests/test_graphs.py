@@ -1,4 +1,4 @@
-"""Real graphs in both colours: states, histories and pending writes are those of LangGraph's in-memory saver."""
+"""Real graphs in both APIs: states, histories and pending writes are those of LangGraph's in-memory saver."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, Send, StateSnapshot, interrupt
-from support import COLOURS, open_saver, wait_until
+from support import APIS, open_saver, wait_until
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import UnsafeTypeError
@@ -32,7 +32,7 @@ Make = Callable[[Any], Any]
 
 
 class Run:
-    """A compiled graph, driven in one colour."""
+    """A compiled graph, driven in one api."""
 
     def __init__(self, graph: Any, saver: Any, *, blocking: bool, durability: str) -> None:
         self.graph, self.saver, self._blocking, self._durability = graph, saver, blocking, durability
@@ -129,14 +129,14 @@ def same_ids(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 Compare = Callable[..., Awaitable[None]]
 
 
-@pytest.fixture(params=COLOURS, ids=lambda colour: colour.__name__)
+@pytest.fixture(params=APIS, ids=lambda api: api.__name__)
 def compare(request: pytest.FixtureRequest, dsn: str, schema: str, same_ids: Callable[[], None]) -> Compare:
     """Play a script on a graph with the in-memory saver and with ours; the outcomes must be equal.
 
     Ours is asked twice: the saver that wrote, and one that starts cold.
     """
-    colour = request.param
-    blocking = colour is PGStateSaver
+    api = request.param
+    blocking = api is PGStateSaver
 
     async def play(make: Make, script: Callable[[Run], Awaitable[Any]], *, durability: str = "async") -> None:
         same_ids()
@@ -145,12 +145,12 @@ def compare(request: pytest.FixtureRequest, dsn: str, schema: str, same_ids: Cal
         expected_answer = await script(model)
         expected = await outcome(model)
         same_ids()
-        async with open_saver(colour, dsn, schema) as saver:
+        async with open_saver(api, dsn, schema) as saver:
             run = Run(make(saver), saver, blocking=blocking, durability=durability)
             answer = await script(run)
             assert answer == expected_answer
             assert_equal(await outcome(run), expected)
-        async with open_saver(colour, dsn, schema, setup=False) as cold:
+        async with open_saver(api, dsn, schema, setup=False) as cold:
             assert_equal(await outcome(Run(make(cold), cold, blocking=blocking, durability=durability)), expected)
 
     return play
@@ -509,9 +509,9 @@ async def test_delta_channels_forked_and_replayed(compare: Compare, durability: 
 
 @pytest.mark.parametrize("keep_last", [1, 3])
 @pytest.mark.parametrize("turns", [1, 2, 5, 8])
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_pruned_delta_channels_keep_their_state(
-    colour: type, turns: int, keep_last: int, dsn: str, schema: str
+    api: type, turns: int, keep_last: int, dsn: str, schema: str
 ) -> None:
     """Whatever the distance to the last snapshot; and the thread goes on as if nothing had gone."""
 
@@ -529,8 +529,8 @@ async def test_pruned_delta_channels_keep_their_state(
                 assert kept[state.config["configurable"]["checkpoint_id"]] == state.values
         return (await run.state(config)).values, await run.invoke({"log": ["on"], "other": []}, config)
 
-    async with open_saver(colour, dsn, schema) as saver:
-        run = Run(delta(saver), saver, blocking=colour is PGStateSaver, durability="sync")
+    async with open_saver(api, dsn, schema) as saver:
+        run = Run(delta(saver), saver, blocking=api is PGStateSaver, durability="sync")
         assert await play("pruned", prune=True) == await play("whole", prune=False)
 
 
@@ -569,12 +569,12 @@ def strict(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("strict")
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_strict_mode_builds_the_types_of_the_graphs_state(colour: type, dsn: str, schema: str) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_strict_mode_builds_the_types_of_the_graphs_state(api: type, dsn: str, schema: str) -> None:
     """Also in a subgraph and after a restart; a saver without the graph refuses them and says how to allow them."""
     for turn in range(2):
-        async with open_saver(colour, dsn, schema) as saver:
-            run = Run(shop(saver), saver, blocking=colour is PGStateSaver, durability="sync")
+        async with open_saver(api, dsn, schema) as saver:
+            run = Run(shop(saver), saver, blocking=api is PGStateSaver, durability="sync")
             await run.invoke({"log": []} if turn == 0 else Command(resume="yes"))
             assert (await run.state()).values["order"] == Order(2, ["taken", "packed"])
             assert len(await run.history()) >= 3
@@ -584,13 +584,13 @@ async def test_strict_mode_builds_the_types_of_the_graphs_state(colour: type, ds
             assert (await allowed.aget_tuple(THREAD)).checkpoint["channel_values"]["order"].number == 2
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_a_resumed_graph_goes_on_in_another_process_like_saver(colour: type, dsn: str, schema: str) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_a_resumed_graph_goes_on_in_another_process_like_saver(api: type, dsn: str, schema: str) -> None:
     """Each turn on a saver of its own: nothing a run needs is kept in memory alone."""
     lengths = []
     for turn in range(4):
-        async with open_saver(colour, dsn, schema) as saver:
-            run = Run(chat(saver), saver, blocking=colour is PGStateSaver, durability="async")
+        async with open_saver(api, dsn, schema) as saver:
+            run = Run(chat(saver), saver, blocking=api is PGStateSaver, durability="async")
             answer = await run.invoke({"messages": [HumanMessage(f"Question {turn}?", id=f"q{turn}")]})
             lengths.append(len(answer["messages"]))
             assert [message.id for message in answer["messages"] if message.id == f"q{turn}"]

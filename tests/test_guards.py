@@ -10,9 +10,9 @@ import psycopg
 import pytest
 from langchain_core.runnables import RunnableLambda
 from langgraph.types import Command, interrupt
-from support import COLOURS, config_of, counted, holding, invoke, loop_graph, open_saver, put_arguments, usual
+from support import APIS, config_of, counted, holding, invoke, loop_graph, open_saver, put_arguments, usual
 from test_companions import Diary
-from test_state import COLOURS as STATES
+from test_state import APIS as STATES
 from test_state import open_state
 
 from langgraph_pgstate import PGState, PGStateSaver
@@ -47,13 +47,13 @@ def is_linear(connection: psycopg.Connection, schema: str) -> bool:
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_run_that_was_overtaken_is_refused(
-    colour: type, durability: str, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, durability: str, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     async with (
-        open_saver(colour, dsn, schema, guard="head") as slow,
-        open_saver(colour, dsn, schema, guard="head") as fast,
+        open_saver(api, dsn, schema, guard="head") as slow,
+        open_saver(api, dsn, schema, guard="head") as fast,
     ):
         quick = loop_graph(2).compile(checkpointer=fast)
         await invoke(quick, fast, INPUT, config_of("t"))
@@ -70,7 +70,7 @@ async def test_a_run_that_was_overtaken_is_refused(
                 lambda: asyncio.run_coroutine_threadsafe(
                     invoke(graph, slow, INPUT, config_of("t"), durability=durability), loop
                 ).result()
-            ) if colour is PGStateSaver else await asyncio.to_thread(
+            ) if api is PGStateSaver else await asyncio.to_thread(
                 graph.invoke, INPUT, config_of("t"), durability=durability
             )
         assert raised.value.winner_id in parents(connection, schema)
@@ -83,22 +83,22 @@ async def test_a_run_that_was_overtaken_is_refused(
         assert state.checkpoint["channel_values"]["count"] == 2
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_of_two_that_begin_a_thread_one_does(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async with open_saver(colour, dsn, schema, guard="head") as saver:
+    async with open_saver(api, dsn, schema, guard="head") as saver:
         puts = [saver.aput(*put_arguments(config_of("t"), 0)) for _ in range(4)]
         answers = await asyncio.gather(*puts, return_exceptions=True)
         assert [type(answer) for answer in answers if not isinstance(answer, dict)] == [StaleHeadError] * 3
         assert len(parents(connection, schema)) == 1
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_of_many_that_go_on_from_one_head_one_does(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async with open_saver(colour, dsn, schema, guard="head") as saver:
+    async with open_saver(api, dsn, schema, guard="head") as saver:
         config = await saver.aput(*put_arguments(config_of("t"), 0))
         for step in range(1, 6):
             puts = [saver.aput(*put_arguments(config, step)) for _ in range(4)]
@@ -110,12 +110,12 @@ async def test_of_many_that_go_on_from_one_head_one_does(
 
 
 @pytest.mark.parametrize("guard", GUARDS)
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_put_whose_answer_was_lost_passes(
-    colour: type, guard: Any, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, guard: Any, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     with counted(dsn) as proxy:
-        async with open_saver(colour, proxy.dsn, schema, guard=guard, pool=1) as saver:
+        async with open_saver(api, proxy.dsn, schema, guard=guard, pool=1) as saver:
             config: Any = config_of("t")
             for step in range(4):
                 arguments = put_arguments(config, step)
@@ -129,11 +129,11 @@ async def test_a_put_whose_answer_was_lost_passes(
 
 
 @pytest.mark.parametrize("guard", ["head", ("head", "lease")])
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_forks_on_purpose_pass(
-    colour: type, guard: Any, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, guard: Any, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async with open_saver(colour, dsn, schema, guard=guard) as saver:
+    async with open_saver(api, dsn, schema, guard=guard) as saver:
         graph = loop_graph(3).compile(checkpointer=saver)
         await invoke(graph, saver, INPUT, config_of("t"))
         past = [item async for item in saver.alist(config_of("t"))][2].config
@@ -148,10 +148,10 @@ async def test_forks_on_purpose_pass(
         assert await invoke(graph, saver, INPUT, config_of("t"))
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_whoever_names_the_head_goes_on_from_it(colour: type, dsn: str, schema: str) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_whoever_names_the_head_goes_on_from_it(api: type, dsn: str, schema: str) -> None:
     """It forks nothing: of two that name the same head one wins."""
-    async with open_saver(colour, dsn, schema, guard="head") as saver:
+    async with open_saver(api, dsn, schema, guard="head") as saver:
         head = await saver.aput(*put_arguments(config_of("t"), 0))
         first, second = await saver.aget_tuple(head), await saver.aget_tuple(head)
         winner = await saver.aput(*put_arguments(first.config, 1))
@@ -162,18 +162,18 @@ async def test_whoever_names_the_head_goes_on_from_it(colour: type, dsn: str, sc
         assert await saver.aput(*put_arguments(again.config, 1)) != winner
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_a_child_of_an_unguarded_writer_counts(colour: type, dsn: str, schema: str) -> None:
-    async with open_saver(colour, dsn, schema, guard="head") as saver, open_saver(colour, dsn, schema) as free:
+@pytest.mark.parametrize("api", APIS)
+async def test_a_child_of_an_unguarded_writer_counts(api: type, dsn: str, schema: str) -> None:
+    async with open_saver(api, dsn, schema, guard="head") as saver, open_saver(api, dsn, schema) as free:
         config = await saver.aput(*put_arguments(config_of("t"), 0))
         await free.aput(*put_arguments(config, 1))
         with pytest.raises(StaleHeadError):
             await saver.aput(*put_arguments(config, 1))
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_where_the_winner_was_taken_back_the_branch_goes_on(colour: type, dsn: str, schema: str) -> None:
-    async with open_saver(colour, dsn, schema, guard="head") as saver:
+@pytest.mark.parametrize("api", APIS)
+async def test_where_the_winner_was_taken_back_the_branch_goes_on(api: type, dsn: str, schema: str) -> None:
+    async with open_saver(api, dsn, schema, guard="head") as saver:
         config = await saver.aput(*put_arguments(config_of("t"), 0))
         of_run = {**config, "metadata": {"run_id": "rolled-back"}}
         gone = await saver.aput(*put_arguments(of_run, 1))
@@ -184,11 +184,11 @@ async def test_where_the_winner_was_taken_back_the_branch_goes_on(colour: type, 
         assert await saver.aput(*put_arguments(config, 1))
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_the_writes_of_a_superseded_task_are_refused(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async with open_saver(colour, dsn, schema, guard="head") as saver:
+    async with open_saver(api, dsn, schema, guard="head") as saver:
         config = await saver.aput(*put_arguments(config_of("t"), 0))
         await saver.aput_writes(config, [("messages", "early")], "task")
         await saver.aput(*put_arguments(config, 1))
@@ -200,16 +200,16 @@ async def test_the_writes_of_a_superseded_task_are_refused(
         assert rows(connection, schema)["writes"] == 1
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_the_late_writes_of_the_winners_own_tasks_pass(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     """With asynchronous durability they may come after the checkpoint that has them in its state."""
 
     class Runtime:
         control = object()
 
-    async with open_saver(colour, dsn, schema, guard="head") as saver:
+    async with open_saver(api, dsn, schema, guard="head") as saver:
         config = await saver.aput(*put_arguments(config_of("t"), 0))
         mine = {"configurable": {**config["configurable"], "__pregel_runtime": Runtime()}}
         await saver.aput(*put_arguments(mine, 1))
@@ -219,11 +219,11 @@ async def test_the_late_writes_of_the_winners_own_tasks_pass(
         assert rows(connection, schema)["writes"] == 1
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_the_writes_of_a_refused_checkpoint_go(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async with open_saver(colour, dsn, schema, guard="head") as saver:
+    async with open_saver(api, dsn, schema, guard="head") as saver:
         config = await saver.aput(*put_arguments(config_of("t"), 0))
         await saver.aput(*put_arguments(config, 1))
         arguments = put_arguments(config, 1)
@@ -236,13 +236,13 @@ async def test_the_writes_of_a_refused_checkpoint_go(
         assert "writes" not in rows(connection, schema)
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_companions_write_nothing_for_a_refused_put(
-    colour: type, dsn: str, schema: str, saver: PGStateSaver, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, saver: PGStateSaver, connection: psycopg.Connection
 ) -> None:
     connection.execute(f"CREATE TABLE {schema}.diary (thread_id text, checkpoint_id text, PRIMARY KEY (checkpoint_id))")
     diary = Diary(schema)
-    async with open_saver(colour, dsn, schema, guard="head", companion=diary) as guarded:
+    async with open_saver(api, dsn, schema, guard="head", hook=diary) as guarded:
         config = await guarded.aput(*put_arguments(config_of("t"), 0))
         await guarded.aput(*put_arguments(config, 1))
         with pytest.raises(StaleHeadError):
@@ -251,12 +251,12 @@ async def test_companions_write_nothing_for_a_refused_put(
     assert len(diary.after) == 2
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_what_a_companion_is_refused_is_left_out_under_a_guard_too(
-    colour: type, dsn: str, schema: str, saver: PGStateSaver, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, saver: PGStateSaver, connection: psycopg.Connection
 ) -> None:
     diary = Diary(schema, "SELECT ('x' || $1 || $2)::integer")
-    async with open_saver(colour, dsn, schema, guard="head", companion=diary) as guarded:
+    async with open_saver(api, dsn, schema, guard="head", hook=diary) as guarded:
         config = await guarded.aput(*put_arguments(config_of("t"), 0))
         await guarded.aput(*put_arguments(config, 1))
         with pytest.raises(StaleHeadError):
@@ -266,15 +266,15 @@ async def test_what_a_companion_is_refused_is_left_out_under_a_guard_too(
 
 
 @pytest.mark.parametrize("guard", [*GUARDS, None])
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_a_guarded_write_takes_one_round_trip(colour: type, guard: Any, dsn: str, schema: str) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_a_guarded_write_takes_one_round_trip(api: type, guard: Any, dsn: str, schema: str) -> None:
     with counted(dsn) as proxy:
-        async with open_saver(colour, proxy.dsn, schema, pool=1, guard=guard) as saver:
+        async with open_saver(api, proxy.dsn, schema, pool=1, guard=guard) as saver:
             if isinstance(saver, PGStateSaver):
-                block: Any = saver.keeper.hold("t")
+                block: Any = saver.lease_manager.hold("t")
                 held = block.__enter__()
             else:
-                block = saver.keeper.hold("t")
+                block = saver.lease_manager.hold("t")
                 held = await block.__aenter__()
             config: Any = config_of("t")
             puts, writes = [], []
@@ -294,13 +294,13 @@ async def test_a_guarded_write_takes_one_round_trip(colour: type, guard: Any, ds
 
 
 @pytest.mark.parametrize("guard", GUARDS)
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_what_a_late_run_writes_to_a_deleted_thread_leaves_no_row(
-    colour: type, guard: Any, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, guard: Any, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     async with (
-        open_saver(colour, dsn, schema, guard=guard) as saver,
-        open_saver(colour, dsn, schema, guard=guard) as other,
+        open_saver(api, dsn, schema, guard=guard) as saver,
+        open_saver(api, dsn, schema, guard=guard) as other,
     ):
         loop = asyncio.get_running_loop()
 
@@ -322,12 +322,12 @@ async def test_what_a_late_run_writes_to_a_deleted_thread_leaves_no_row(
         assert (await invoke(fresh, saver, INPUT, config_of("t")))["count"] == 3
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_deleting_waits_for_who_is_writing(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     """Whatever was let through before is deleted with the rest."""
-    async with open_saver(colour, dsn, schema, guard="head") as saver:
+    async with open_saver(api, dsn, schema, guard="head") as saver:
         await saver.aput(*put_arguments(config_of("t"), 0))
         with holding(dsn, f"SELECT 1 FROM {schema}.threads WHERE thread_id = 't' FOR KEY SHARE") as writer:
             deleting = asyncio.create_task(saver.adelete_thread("t"))
@@ -370,11 +370,11 @@ def test_nothing_else_begins_on_a_deleted_thread(dsn: str, schema: str, connecti
         assert state.threads.fork("other", to="t")["configurable"]["thread_id"] == "t"
 
 
-@pytest.mark.parametrize("colour", STATES)
+@pytest.mark.parametrize("api", STATES)
 async def test_tombstones_go_when_their_time_has_passed(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async with open_state(colour, dsn, schema, tombstones_for=timedelta(hours=1)) as state:
+    async with open_state(api, dsn, schema, tombstones_for=timedelta(hours=1)) as state:
         graph = state.record(loop_graph(2).compile(checkpointer=state.saver))
         await invoke(graph, state.saver, INPUT, config_of("t"))
         await state.saver.adelete_thread("t")
@@ -395,11 +395,11 @@ async def test_tombstones_go_when_their_time_has_passed(
         assert (await revived if asyncio.iscoroutine(revived) else revived) is True
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_without_a_guard_nothing_is_refused(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async with open_saver(colour, dsn, schema) as saver:
+    async with open_saver(api, dsn, schema) as saver:
         config = await saver.aput(*put_arguments(config_of("t"), 0))
         for _ in range(2):
             await saver.aput(*put_arguments(config, 1))
@@ -410,9 +410,9 @@ async def test_without_a_guard_nothing_is_refused(
 
 
 @pytest.mark.parametrize("guard", GUARDS)
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_interrupts_answered_differently(
-    colour: type, guard: Any, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, guard: Any, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     def ask(state: dict[str, Any]) -> dict[str, Any]:
         return {"items": [interrupt("?")], "count": 9}
@@ -420,7 +420,7 @@ async def test_interrupts_answered_differently(
     builder = loop_graph(9)
     builder.nodes.pop("step")
     builder.add_node("step", ask)
-    async with open_saver(colour, dsn, schema, guard=guard) as saver:
+    async with open_saver(api, dsn, schema, guard=guard) as saver:
         graph = builder.compile(checkpointer=saver)
         await invoke(graph, saver, INPUT, config_of("t"))
         asked = (await saver.aget_tuple(config_of("t"))).config
@@ -441,10 +441,10 @@ async def test_interrupts_answered_differently(
         {"tombstones_for": timedelta(seconds=-1)},
     ],
 )
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_arguments_that_make_no_sense(colour: type, options: dict[str, Any], dsn: str, schema: str) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_arguments_that_make_no_sense(api: type, options: dict[str, Any], dsn: str, schema: str) -> None:
     with pytest.raises(ConfigurationError):
-        async with open_saver(colour, dsn, schema, **options):
+        async with open_saver(api, dsn, schema, **options):
             pass
 
 

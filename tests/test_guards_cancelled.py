@@ -24,7 +24,7 @@ from langgraph.config import get_config
 from langgraph.errors import EmptyInputError
 from langgraph.graph import START, StateGraph
 from support import (
-    COLOURS,
+    APIS,
     GUARD_SECONDS,
     config_of,
     counted,
@@ -38,7 +38,7 @@ from test_guards import INPUT, rows
 from test_leases import hold, leases, maybe
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
-from langgraph_pgstate.db.adapters import BlockingPort
+from langgraph_pgstate.db.adapters import BlockingConnection
 from langgraph_pgstate.db.protocol import run_blocking
 from langgraph_pgstate.errors import LeaseHeldError, LeaseLostError, PGStateError, UnavailableError
 from langgraph_pgstate.leases import registry
@@ -122,11 +122,11 @@ async def wait_until_free(connection: psycopg.Connection, schema: str) -> None:
 
 
 @pytest.mark.parametrize("stop", [stop_by_anyio, stop_by_timeout, stop_by_task])
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_cancelled_run_gives_its_lease_back(
-    colour: type, stop: Any, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, stop: Any, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async with open_saver(colour, dsn, schema, **FOREVER) as saver:
+    async with open_saver(api, dsn, schema, **FOREVER) as saver:
         graph = endless(saver)
 
         async def stream(config: dict[str, Any]) -> None:
@@ -145,14 +145,14 @@ async def test_a_cancelled_run_gives_its_lease_back(
 
 
 @pytest.mark.parametrize("stop", [stop_by_anyio, stop_by_task])
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_lease_that_is_taken_after_its_run_was_cancelled_is_given_back(
-    colour: type, stop: Any, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, stop: Any, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     """The statement waits for a lock of another session, on the server, while nobody waits for its answer."""
-    async with open_saver(colour, dsn, schema, **FOREVER) as saver:
+    async with open_saver(api, dsn, schema, **FOREVER) as saver:
         graph = endless(saver)
-        async with hold(saver.keeper, "t"):
+        async with hold(saver.lease_manager, "t"):
             pass
         with holding(dsn, f"SELECT FROM {schema}.leases FOR UPDATE"):
             running = asyncio.create_task(stop(10**9, lambda: graph.ainvoke(INPUT, config_without_end("t"))))
@@ -179,15 +179,15 @@ class DeltaState(TypedDict):
     items: Annotated[list[str], DeltaChannel(extend, snapshot_frequency=1000)]
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_run_whose_delta_channels_are_not_read_gives_its_lease_back(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     """They are read after the checkpoint, before the run's loop is entered."""
     builder = StateGraph(DeltaState)
     builder.add_node("step", lambda state: {"items": ["more"]})
     builder.add_edge(START, "step")
-    async with open_saver(colour, dsn, schema, **FOREVER, pool=1) as saver:
+    async with open_saver(api, dsn, schema, **FOREVER, pool=1) as saver:
         graph = builder.compile(checkpointer=saver)
         await graph.ainvoke({"items": ["first"]}, config_of("t"))
         read = saver._get_tuple
@@ -202,7 +202,7 @@ async def test_a_run_whose_delta_channels_are_not_read_gives_its_lease_back(
 
         found = await maybe(read(address_of(config_of("t"))))
         with psycopg.connect(dsn) as other:
-            saver._get_tuple = lock if colour is PGStateSaver else lock_later
+            saver._get_tuple = lock if api is PGStateSaver else lock_later
             running = asyncio.ensure_future(graph.ainvoke({"items": []}, config_of("t")))
             await asyncio.to_thread(wait_until, lambda: is_blocked(connection), "a statement that waits")
             saver._get_tuple = read
@@ -212,13 +212,13 @@ async def test_a_run_whose_delta_channels_are_not_read_gives_its_lease_back(
         await wait_until_free(connection, schema)
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_lease_whose_taking_was_not_answered_is_given_back(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     with counted(dsn) as proxy:
         options: dict[str, Any] = {**FOREVER, "pool": 1, "retry": RetryPolicy(attempts=1)}
-        async with open_saver(colour, proxy.dsn, schema, **options) as saver:
+        async with open_saver(api, proxy.dsn, schema, **options) as saver:
             await saver.aput(*put_arguments(config_of("u"), 0))
             graph = loop_graph(1).compile(checkpointer=saver)
             proxy.answers_to_lose = 1
@@ -233,11 +233,11 @@ def is_blocked(connection: psycopg.Connection) -> bool:
     return bool(connection.execute(query).fetchall())
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_run_that_is_cancelled_while_it_waits_for_a_connection_takes_no_lease(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async with open_saver(colour, dsn, schema, **FOREVER, pool=1) as saver:
+    async with open_saver(api, dsn, schema, **FOREVER, pool=1) as saver:
         graph = endless(saver)
         await saver.aput(*put_arguments(config_of("u"), 0))
         with holding(dsn, f"LOCK TABLE {schema}.checkpoints"):
@@ -250,13 +250,13 @@ async def test_a_run_that_is_cancelled_while_it_waits_for_a_connection_takes_no_
         assert leases(connection, schema) == [("u", False)]
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_run_that_is_cancelled_while_it_waits_for_its_turn_takes_no_lease(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async with open_saver(colour, dsn, schema, **FOREVER, on_busy="wait", wait_timeout=GUARD_SECONDS) as saver:
+    async with open_saver(api, dsn, schema, **FOREVER, on_busy="wait", wait_timeout=GUARD_SECONDS) as saver:
         graph = endless(saver)
-        async with hold(saver.keeper, "t") as held:
+        async with hold(saver.lease_manager, "t") as held:
             token = (held.lease if hasattr(held, "lease") else held).fencing_token
             # From outside: its runs know the block around them.
             for rounds in (200, 400, 800):
@@ -270,14 +270,14 @@ async def test_a_run_that_is_cancelled_while_it_waits_for_its_turn_takes_no_leas
         assert connection.execute(f"SELECT fencing_token FROM {schema}.leases").fetchall() == [(token,)]
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_block_that_is_cancelled_gives_its_lease_back(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async with open_saver(colour, dsn, schema, **FOREVER) as saver:
+    async with open_saver(api, dsn, schema, **FOREVER) as saver:
 
         async def block(thread_id: str) -> None:
-            async with hold(saver.keeper, thread_id):
+            async with hold(saver.lease_manager, thread_id):
                 while True:
                     await saver.aput(*put_arguments(config_of(thread_id), 0))
 
@@ -298,21 +298,21 @@ async def test_a_saver_that_is_closed_by_cancellation_gives_everything_back(
         assert all_free(connection, schema)
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_lease_that_could_not_be_given_back_is_given_back_later(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async with open_saver(colour, dsn, schema, **FOREVER) as saver:
+    async with open_saver(api, dsn, schema, **FOREVER) as saver:
         with suppress(PGStateError):
-            async with hold(saver.keeper, "t"):
+            async with hold(saver.lease_manager, "t"):
                 connection.execute(f"ALTER TABLE {schema}.leases RENAME TO away")
         connection.execute(f"ALTER TABLE {schema}.away RENAME TO leases")
         await wait_until_free(connection, schema)
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_what_a_run_writes_late_takes_no_lease_and_renews_none(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     """It passes as long as nobody else has had the lease since."""
     configs = []
@@ -324,7 +324,7 @@ async def test_what_a_run_writes_late_takes_no_lease_and_renews_none(
     builder = StateGraph(loop_graph(1).state_schema)
     builder.add_node("step", step)
     builder.add_edge(START, "step")
-    async with open_saver(colour, dsn, schema, **FOREVER) as saver:
+    async with open_saver(api, dsn, schema, **FOREVER) as saver:
         await builder.compile(checkpointer=saver).ainvoke(INPUT, config_of("t"))
         head = await saver.aget_tuple(config_of("t"))
         late = {"configurable": {**configs[0]["configurable"], **head.config["configurable"]}}
@@ -333,7 +333,7 @@ async def test_what_a_run_writes_late_takes_no_lease_and_renews_none(
         await saver.aput_writes(late, [("count", 2)], "task")
         assert connection.execute(f"SELECT fencing_token FROM {schema}.leases").fetchall() == token
         assert all_free(connection, schema)
-        async with hold(saver.keeper, "t"):
+        async with hold(saver.lease_manager, "t"):
             pass
         with pytest.raises(LeaseLostError):
             await saver.aput_writes(late, [("count", 3)], "other task")
@@ -344,24 +344,24 @@ def test_a_write_does_not_renew_a_lease_that_was_given_back(
     saver: PGStateSaver, connection: psycopg.Connection
 ) -> None:
     """Which is when both are under way at once."""
-    named, port = queries(saver.schema), BlockingPort(connection)
-    lease = run_blocking(operations.take(port, named, "t", "holder", 60.0))
-    run_blocking(operations.release(port, named, "t", lease.fencing_token))
+    named, db = queries(saver.schema), BlockingConnection(connection)
+    lease = run_blocking(operations.take(db, named, "t", "holder", 60.0))
+    run_blocking(operations.release(db, named, "t", lease.fencing_token))
     guard = Guard(fencing_token=lease.fencing_token, holder_id="holder", renew_for=60.0)
-    run_blocking(port.execute_together(guard.before_writes(named, Address("t", "", "1"))))
+    run_blocking(db.execute_together(guard.before_writes(named, Address("t", "", "1"))))
     assert leases(connection, saver.schema) == [("t", False)]
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_run_that_fails_before_it_has_begun_gives_its_lease_back(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+    api: type, dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its task goes on, its objects are kept, and LangGraph never unwinds a loop that it could not enter."""
     monkeypatch.setattr(registry, "_ENTRY_SECONDS", 0.2)
     kept = []
-    async with open_saver(colour, dsn, schema, **FOREVER) as saver:
+    async with open_saver(api, dsn, schema, **FOREVER) as saver:
         graph = loop_graph(1).compile(checkpointer=saver)
-        for invoke in (graph.ainvoke, graph.invoke)[: 1 if colour is AsyncPGStateSaver else 2]:
+        for invoke in (graph.ainvoke, graph.invoke)[: 1 if api is AsyncPGStateSaver else 2]:
             try:
                 await maybe(invoke(None, config_of("t")))
             except EmptyInputError as error:
@@ -434,7 +434,7 @@ def test_an_interrupt_while_a_lease_is_taken_or_given_back_leaves_none(
 
     with PGStateSaver.from_conn_string(dsn, schema=schema, **FOREVER) as saver:
         graph = loop_graph(1).compile(checkpointer=saver)
-        with saver.keeper.hold("t"):
+        with saver.lease_manager.hold("t"):
             pass
         with (
             holding(dsn, f"SELECT FROM {schema}.leases FOR UPDATE"),
@@ -445,7 +445,7 @@ def test_an_interrupt_while_a_lease_is_taken_or_given_back_leaves_none(
         wait_until(lambda: all_free(connection, schema), "a free lease")
         with psycopg.connect(dsn) as other:
             lock = f"SELECT FROM {schema}.leases FOR UPDATE".encode()
-            with pytest.raises(KeyboardInterrupt), Interrupting(blocked), saver.keeper.hold("t"):
+            with pytest.raises(KeyboardInterrupt), Interrupting(blocked), saver.lease_manager.hold("t"):
                 other.execute(lock)
             other.rollback()
         wait_until(lambda: all_free(connection, schema), "a free lease")
@@ -477,9 +477,9 @@ async def test_nodes_of_a_run_that_anyio_cancels_are_cancelled_too(dsn: str, sch
         await asyncio.to_thread(wait_until, lambda: ended == ["cancelled"], "the node's end")
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_a_run_that_was_cancelled_is_tried_again_at_once(colour: type, dsn: str, schema: str) -> None:
-    async with open_saver(colour, dsn, schema, **FOREVER, on_busy="wait", wait_timeout=GUARD_SECONDS) as saver:
+@pytest.mark.parametrize("api", APIS)
+async def test_a_run_that_was_cancelled_is_tried_again_at_once(api: type, dsn: str, schema: str) -> None:
+    async with open_saver(api, dsn, schema, **FOREVER, on_busy="wait", wait_timeout=GUARD_SECONDS) as saver:
         graph = endless(saver)
         short = loop_graph(1).compile(checkpointer=saver)
         for rounds in ROUNDS:

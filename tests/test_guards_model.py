@@ -21,7 +21,7 @@ from test_guards import rows
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.adapters import BlockingPort
+from langgraph_pgstate.db.adapters import BlockingConnection
 from langgraph_pgstate.db.protocol import run_blocking
 from langgraph_pgstate.errors import LeaseHeldError, LeaseLostError, PGStateError, StaleHeadError, ThreadDeletedError
 from langgraph_pgstate.operations.checkpoints import checkpoints, writes
@@ -35,25 +35,25 @@ from langgraph_pgstate.sql import queries
 REFUSALS = (StaleHeadError, LeaseLostError, LeaseHeldError, ThreadDeletedError)
 
 
-class SteppingPort:
+class SteppingConnection:
     """A port that waits before each statement until it is let go on; a pipeline is as many statements."""
 
     def __init__(self, connection: psycopg.Connection, gate: Callable[[], None]) -> None:
-        self._port = BlockingPort(connection)
+        self._db = BlockingConnection(connection)
         self._connection = connection
         self._gate = gate
 
     @property
     def is_in_transaction(self) -> bool:
-        return self._port.is_in_transaction
+        return self._db.is_in_transaction
 
     async def fetch(self, query: Any, parameters: Any) -> Any:
         self._gate()
-        return await self._port.fetch(query, parameters)
+        return await self._db.fetch(query, parameters)
 
     async def execute(self, query: Any, parameters: Any) -> int:
         self._gate()
-        return await self._port.execute(query, parameters)
+        return await self._db.execute(query, parameters)
 
     async def execute_together(self, statements: Any) -> list[int]:
         counts = []
@@ -76,7 +76,7 @@ class Worker:
     def __init__(self, dsn: str) -> None:
         self.connection = psycopg.connect(dsn, autocommit=True)
         self.pid = self.connection.info.backend_pid
-        self.port = SteppingPort(self.connection, self._wait)
+        self.db = SteppingConnection(self.connection, self._wait)
         self._jobs: queue.SimpleQueue[Callable[[Any], Any] | None] = queue.SimpleQueue()
         self._turns: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._stopped = threading.Event()
@@ -118,7 +118,7 @@ class Worker:
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             try:
-                self.answer = job(self.port)
+                self.answer = job(self.db)
             except BaseException as error:
                 self.answer = error
             self.is_done = True
@@ -167,15 +167,15 @@ def putting(schema: str, config: Any, step: int, guard: Guard) -> tuple[str, Cal
     arguments = put_arguments(config, step, count=step)
     plan = plan_put(codec, request_put(codec, *arguments), None, {})
 
-    def put(port: Any) -> Any:
-        return run_blocking(checkpoints.put(port, queries(schema), codec, plan, True, None, config, guard))
+    def put(db: Any) -> Any:
+        return run_blocking(checkpoints.put(db, queries(schema), codec, plan, True, None, config, guard))
 
     return arguments[1]["id"], put
 
 
 def writing(schema: str, config: Any, guard: Guard) -> Callable[[Any], Any]:
     request = writes.request_writes(ValueCodec(None), config, [("messages", "late")], "task", "")
-    return lambda port: run_blocking(writes.put_writes(port, queries(schema), request, guard))
+    return lambda db: run_blocking(writes.put_writes(db, queries(schema), request, guard))
 
 
 def stored(connection: psycopg.Connection, schema: str, thread_id: str) -> dict[str, str | None]:
@@ -224,18 +224,18 @@ def test_who_takes_a_lease_over_and_who_still_writes_with_it(
 ) -> None:
     """The old holder writes before it is taken over, or not at all; the new one sees all that was acknowledged."""
     named = queries(saver.schema)
-    port = BlockingPort(connection)
+    db = BlockingConnection(connection)
     for number, order in enumerate(orders(4, 3)):
         thread_id = f"t{number}"
         config = saver.put(*put_arguments(config_of(thread_id), 0, count=0))
-        lease = run_blocking(leases.take(port, named, thread_id, "old", 0.0))
+        lease = run_blocking(leases.take(db, named, thread_id, "old", 0.0))
         guard = Guard(thread=True, fencing_token=lease.fencing_token, holder_id="old", renew_for=None)
         id, put = putting(saver.schema, config, 1, guard)
 
-        def take_and_read(port: Any, thread_id: str = thread_id) -> Any:
-            taken = run_blocking(leases.take(port, named, thread_id, "new", 60.0))
-            port._gate()
-            return taken.fencing_token, stored(connection_of(port), saver.schema, thread_id)
+        def take_and_read(db: Any, thread_id: str = thread_id) -> Any:
+            taken = run_blocking(leases.take(db, named, thread_id, "new", 60.0))
+            db._gate()
+            return taken.fencing_token, stored(connection_of(db), saver.schema, thread_id)
 
         answers = play(workers, order, connection, put, take_and_read)
         token, seen = answers[1]
@@ -247,8 +247,8 @@ def test_who_takes_a_lease_over_and_who_still_writes_with_it(
         assert (id in seen) == (not isinstance(answers[0], Exception)), order
 
 
-def connection_of(port: Any) -> psycopg.Connection:
-    found: psycopg.Connection = port._connection
+def connection_of(db: Any) -> psycopg.Connection:
+    found: psycopg.Connection = db._connection
     return found
 
 
@@ -260,7 +260,7 @@ def test_of_two_that_take_a_lease_one_has_it(
         thread_id = f"t{number % 3}-{number}"
 
         def taking(holder: str, thread_id: str = thread_id) -> Callable[[Any], Any]:
-            return lambda port: run_blocking(leases.take(port, named, thread_id, holder, 60.0))
+            return lambda db: run_blocking(leases.take(db, named, thread_id, holder, 60.0))
 
         answers = play(workers, order, connection, *(taking(holder) for holder in "abc"))
         assert sorted(type(answer).__name__ for answer in answers) == ["Lease", "LeaseHeldError", "LeaseHeldError"]
@@ -279,8 +279,8 @@ def test_who_deletes_a_thread_and_who_still_writes(
             config = saver.put(*put_arguments(config, 0, count=0))
         write = writing(saver.schema, config, guard) if kind == "writes" else putting(saver.schema, config, 1, guard)[1]
 
-        def delete(port: Any, thread_id: str = thread_id) -> Any:
-            return run_blocking(threads.delete_thread(port, queries(saver.schema), thread_id, timedelta(hours=1)))
+        def delete(db: Any, thread_id: str = thread_id) -> Any:
+            return run_blocking(threads.delete_thread(db, queries(saver.schema), thread_id, timedelta(hours=1)))
 
         answers = play(workers, order, connection, write, delete)
         assert not isinstance(answers[1], Exception), (order, answers)

@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from support import COLOURS, config_of, counted, open_saver, put_arguments
+from support import APIS, config_of, counted, open_saver, put_arguments
 from test_guards import is_linear, rows
 
 from langgraph_pgstate.errors import StaleHeadError
@@ -24,12 +24,12 @@ def of_run(config: dict[str, Any], runtime: Runtime) -> dict[str, Any]:
     return {"configurable": {**config["configurable"], "__pregel_runtime": runtime}}
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_refused_run_does_not_hide_what_the_winner_has_done(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     """The writes of the winner's tasks may come after its checkpoint, and after another run tried the same."""
-    async with open_saver(colour, dsn, schema, guard="head") as saver:
+    async with open_saver(api, dsn, schema, guard="head") as saver:
         head = await saver.aput(*put_arguments(config_of("t"), 0))
         winner, loser = of_run(head, Runtime()), of_run(head, Runtime())
         await saver.aput(*put_arguments(winner, 1))
@@ -42,14 +42,14 @@ async def test_a_refused_run_does_not_hide_what_the_winner_has_done(
         assert is_linear(connection, schema)
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_put_whose_answer_was_lost_passes_though_its_parent_is_pruned_meanwhile(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     with counted(dsn) as proxy:
         async with (
-            open_saver(colour, proxy.dsn, schema, guard="head", pool=1) as saver,
-            open_saver(colour, dsn, schema) as other,
+            open_saver(api, proxy.dsn, schema, guard="head", pool=1) as saver,
+            open_saver(api, dsn, schema) as other,
         ):
             head = await saver.aput(*put_arguments(config_of("t"), 0))
             arguments = put_arguments(head, 1)

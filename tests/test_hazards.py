@@ -23,7 +23,7 @@ from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import DatabaseError
 from langgraph_pgstate.operations.checkpoints import planning
 from langgraph_pgstate.operations.checkpoints.addresses import address_of
-from langgraph_pgstate.operations.record.message_hook import MessageKeeper
+from langgraph_pgstate.operations.record.message_hook import MessageHook
 
 
 @contextmanager
@@ -243,9 +243,9 @@ def test_a_list_planned_against_the_wrong_parent_is_refused_by_the_database(
     """
     start = put_values(saver, config_of(), {"messages": messages(0, 20)})
     other = put_values(saver, config_of(), {"messages": messages(0, 30)})
-    wrong = saver._knowledge.cache.manifest(address_of(other))
+    wrong = saver._saver_cache.cache.manifest(address_of(other))
     assert wrong is not None
-    monkeypatch.setattr(saver._knowledge.cache, "manifest", lambda address: wrong)
+    monkeypatch.setattr(saver._saver_cache.cache, "manifest", lambda address: wrong)
     child = put_values(saver, start, {"messages": messages(0, 31)})
     monkeypatch.undo()
     saver.delete_for_runs(["nobody"])
@@ -304,7 +304,7 @@ def test_a_refused_put_is_not_remembered(saver: PGStateSaver, schema: str, conne
     Guard: `_note_put` runs after the operation, not before.
     """
     start = put_values(saver, config_of(), {"messages": messages(0, 20)})
-    cache = saver._knowledge.cache
+    cache = saver._saver_cache.cache
     known = copy.deepcopy(cache._namespaces)
     connection.execute(f'ALTER TABLE "{schema}".checkpoints ADD CONSTRAINT no_more CHECK (step < 5)')
     with pytest.raises(DatabaseError):
@@ -400,7 +400,7 @@ def test_a_merge_writes_no_segment_that_nothing_refers_to(
 ) -> None:
     """Every segment in the table is referred to: a merge takes in the new elements instead of writing them first.
 
-    Guard: `arrange` decides about merges before anything is encoded.
+    Guard: `diff_runs` decides about merges before anything is encoded.
     """
     cursor = config_of()
     for length in range(1, 90):
@@ -687,9 +687,9 @@ def test_a_checkpoint_put_again_is_replaced_without_harm_to_a_transaction(
     second = put_values(saver, first, {"topic": "second"}, step=1)
     with psycopg.connect(dsn, autocommit=not in_transaction) as own:
         own.execute("SELECT 1")
-        companion = MessageKeeper() if is_recorded else None
-        writer = PGStateSaver(own, schema=schema, companion=companion)
-        writer._knowledge.touches.note("t", time.monotonic())
+        hook = MessageHook() if is_recorded else None
+        writer = PGStateSaver(own, schema=schema, hook=hook)
+        writer._saver_cache.touches.note("t", time.monotonic())
         values = {"topic": {"word": word}, "messages": messages(0, 1)}
         put_values(writer, first, values, step=1, id=id_of(second))
         assert not own.closed

@@ -9,14 +9,14 @@ from typing import Any
 import psycopg
 import pytest
 from samples import checkpoint_of, config_of, forget, id_of, messages, put_values, values_of
-from support import COLOURS, open_saver
+from support import APIS, open_saver
 
 from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver
 from langgraph_pgstate.codec import frames
 from langgraph_pgstate.codec.lists import Run
 from langgraph_pgstate.codec.states import Elements, Manifest, Scalar, Slice
-from langgraph_pgstate.codec.values import Marks
-from langgraph_pgstate.db.adapters import BlockingPort
+from langgraph_pgstate.codec.values import Fingerprints
+from langgraph_pgstate.db.adapters import BlockingConnection
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError
 from langgraph_pgstate.operations.checkpoints import checkpoints, planning
 from langgraph_pgstate.operations.checkpoints.addresses import Address, address_of
@@ -31,11 +31,11 @@ def another(saver: PGStateSaver) -> PGStateSaver:
 
 def forget_contents(saver: PGStateSaver) -> None:
     """Leave a saver with the manifests only, as where contents are too many to be kept."""
-    cache = saver._knowledge.cache
+    cache = saver._saver_cache.cache
     for namespace in cache._namespaces.values():
         namespace.bytes -= namespace.contents_bytes
         cache._bytes -= namespace.contents_bytes
-        namespace.known, namespace.contents_bytes = None, 0
+        namespace.cached, namespace.contents_bytes = None, 0
 
 
 def large(seed: int) -> dict[str, Any]:
@@ -45,20 +45,20 @@ def large(seed: int) -> dict[str, Any]:
 VALUES = {"messages": messages(0, 120), "document": large(1)}
 
 
-async def of_colour(colour: type, saver: PGStateSaver, dsn: str, config: Any) -> list[Any]:
-    """What a saver of a colour reads: first, and again without the segments' rows."""
+async def of_colour(api: type, saver: PGStateSaver, dsn: str, config: Any) -> list[Any]:
+    """What a saver reads: first, and again without the segments' rows."""
     answers: list[Any] = []
 
     def lose() -> None:
         with psycopg.connect(dsn, autocommit=True) as other:
             other.execute(f'DELETE FROM "{saver.schema}".segments')
 
-    if colour is PGStateSaver:
+    if api is PGStateSaver:
         answers.append(saver.get_tuple(config))
         lose()
         answers.append(saver.get_tuple(config))
         return answers
-    async with colour.from_conn_string(dsn, schema=saver.schema) as suspended:
+    async with api.from_conn_string(dsn, schema=saver.schema) as suspended:
         answers.append(await suspended.aget_tuple(config))
         await asyncio.to_thread(lose)
         answers.append(await suspended.aget_tuple(config))
@@ -66,12 +66,12 @@ async def of_colour(colour: type, saver: PGStateSaver, dsn: str, config: Any) ->
 
 
 @pytest.mark.parametrize("named", [True, False])
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_what_was_read_is_not_fetched_again(colour: type, named: bool, saver: PGStateSaver, dsn: str) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_what_was_read_is_not_fetched_again(api: type, named: bool, saver: PGStateSaver, dsn: str) -> None:
     first = put_values(saver, config_of(), {"messages": VALUES["messages"][:100], "document": large(1)})
     config = put_values(saver, first, VALUES)
     forget(saver)
-    once, again = await of_colour(colour, saver, dsn, config if named else config_of())
+    once, again = await of_colour(api, saver, dsn, config if named else config_of())
     assert once.checkpoint["channel_values"] == VALUES
     assert again == once
     # Each time it is built anew, for whoever changes it.
@@ -97,7 +97,7 @@ def test_what_is_missing_is_fetched(saver: PGStateSaver) -> None:
     first = put_values(saver, config_of(), VALUES)
     forget_contents(saver)
     second = put_values(saver, first, {"messages": messages(0, 121), "document": large(2)})
-    known = saver._knowledge.cache.known(Address("t", "", None))
+    known = saver._saver_cache.cache.cached(Address("t", "", None))
     assert known is not None
     assert known.missing
     assert known.contents
@@ -172,7 +172,7 @@ def test_threads_that_are_deleted_are_forgotten(saver: PGStateSaver) -> None:
     put_values(saver, config_of(), VALUES)
     put_values(saver, config_of("t", "agent"), VALUES)
     saver.delete_thread("t")
-    known = saver._knowledge.cache
+    known = saver._saver_cache.cache
     assert (known._bytes, dict(known._namespaces), dict(known._by_thread)) == (0, {}, {})
     assert saver.get_tuple(config_of()) is None
 
@@ -183,41 +183,45 @@ def test_what_is_fetched_again_does_not_make_forgotten_what_was_learned(
     """A run begins with reading what the one before has written: its put needs to know what tells blocks apart."""
     chat = messages(0, 150)
     config = put_values(saver, config_of(), {"messages": chat, "document": large(1), "text": bytes(range(256)) * 300})
-    written = saver._knowledge.cache.manifest(address_of(config))
+    written = saver._saver_cache.cache.manifest(address_of(config))
     for _ in range(2):
         assert values_of(saver, config_of())["messages"] == chat
-        known = saver._knowledge.cache.manifest(address_of(config))
+        known = saver._saver_cache.cache.manifest(address_of(config))
         assert known is not written
         for found in (written, known):
             assert found is not None
-            assert len(found.entries["messages"].marks.blocks) == 2  # type: ignore[union-attr]
-            assert found.entries["text"].look is not None  # type: ignore[union-attr]
+            assert len(found.entries["messages"].fingerprints.blocks) == 2  # type: ignore[union-attr]
+            assert found.entries["text"].hint is not None  # type: ignore[union-attr]
     looks = []
     pack = frames.pack_large
-    monkeypatch.setattr(frames, "pack_large", lambda content, look=None: looks.append(look) or pack(content, look))
+    monkeypatch.setattr(frames, "pack_large", lambda content, hint=None: looks.append(hint) or pack(content, hint))
     put_values(saver, config, {"messages": chat, "text": bytes(range(256)) * 310})
-    assert looks == [written.entries["text"].look]  # type: ignore[union-attr]
+    assert looks == [written.entries["text"].hint]  # type: ignore[union-attr]
     # Of a row that was written again nothing is known.
     put_values(another(saver), config_of(), {"messages": chat, "text": b"changed" * 20_000}, id=id_of(config))
     assert values_of(saver, config)["text"] == b"changed" * 20_000
-    known = saver._knowledge.cache.manifest(address_of(config))
+    known = saver._saver_cache.cache.manifest(address_of(config))
     assert known is not None
-    assert known.entries["messages"].marks.blocks == ()  # type: ignore[union-attr]
-    assert known.entries["text"].look is None  # type: ignore[union-attr]
+    assert known.entries["messages"].fingerprints.blocks == ()  # type: ignore[union-attr]
+    assert known.entries["text"].hint is None  # type: ignore[union-attr]
 
 
 def test_what_is_built_anew_is_what_tells_a_list_apart(saver: PGStateSaver) -> None:
     """Guard: an element that is stored otherwise than what was read of it would be written again by every run."""
-    first = Manifest({}, {"list": Elements((Run(1, 0, 1),), Marks(b"a" * 16, (b"key",)))}, revision=5)
+    first = Manifest({}, {"list": Elements((Run(1, 0, 1),), Fingerprints(b"a" * 16, (b"key",)))}, revision=5)
     same, other, elsewhere = (
-        Manifest({}, {"list": Elements((Run(1, 0, 1),), Marks(digest * 16, ()))}, revision)
+        Manifest({}, {"list": Elements((Run(1, 0, 1),), Fingerprints(digest * 16, ()))}, revision)
         for digest, revision in ((b"a", 5), (b"b", 5), (b"a", 6))
     )
     for read in (same, other, elsewhere):
         read.learn_from(first)
         read.learn_from(None)
-    marks = [read.entries["list"].marks for read in (same, other, elsewhere)]  # type: ignore[union-attr]
-    assert marks == [Marks(b"a" * 16, (b"key",)), Marks(b"b" * 16, ()), Marks(b"a" * 16, ())]
+    fingerprints = [read.entries["list"].fingerprints for read in (same, other, elsewhere)]  # type: ignore[union-attr]
+    assert fingerprints == [
+        Fingerprints(b"a" * 16, (b"key",)),
+        Fingerprints(b"b" * 16, ()),
+        Fingerprints(b"a" * 16, ()),
+    ]
 
 
 def test_a_list_that_repeats_what_it_had_is_read_elsewhere_as_it_is(saver: PGStateSaver) -> None:
@@ -258,8 +262,8 @@ def test_what_is_kept_is_counted(saver: PGStateSaver) -> None:
         if step == 5:
             forget_contents(saver)
         config = put_values(saver, config, values)
-        [namespace] = saver._knowledge.cache._namespaces.values()
-        manifest, known = saver._knowledge.cache.manifest(address_of(config)), namespace.known
+        [namespace] = saver._saver_cache.cache._namespaces.values()
+        manifest, known = saver._saver_cache.cache.manifest(address_of(config)), namespace.cached
         assert manifest is not None
         assert known is not None
         assert sorted([*known.contents, *known.missing]) == sorted(manifest.segment_ids())
@@ -268,7 +272,7 @@ def test_what_is_kept_is_counted(saver: PGStateSaver) -> None:
         assert contents == namespace.contents_bytes
         manifests = sum(size for _, size in namespace.manifests.values())
         assert len(namespace.manifests) == (step + 1 if step < 3 else step - 1)
-        assert saver._knowledge.cache._bytes == namespace.bytes == cache._NAMESPACE_BYTES + manifests + contents
+        assert saver._saver_cache.cache._bytes == namespace.bytes == cache._NAMESPACE_BYTES + manifests + contents
 
 
 def test_of_a_namespace_the_last_checkpoints_are_known(saver: PGStateSaver) -> None:
@@ -278,7 +282,7 @@ def test_of_a_namespace_the_last_checkpoints_are_known(saver: PGStateSaver) -> N
         configs.append(put_values(saver, configs[-1], {"messages": messages(0, 30 + count)}))
         if count == cache._CHECKPOINTS:
             assert values_of(saver, configs[3])["messages"] == messages(0, 32)
-    known = saver._knowledge.cache
+    known = saver._saver_cache.cache
     [namespace] = known._namespaces.values()
     expected = [configs[3], *configs[5:]]
     assert sorted(namespace.manifests) == sorted(map(id_of, expected))  # type: ignore[type-var]
@@ -297,7 +301,7 @@ def test_no_more_is_kept_than_is_allowed() -> None:
         known.note_put(Address(f"t{thread}", "", "c"), manifest, {5: bytes(size)}, {})
 
     def kept() -> list[int]:
-        return [thread for thread in range(30) if known.known(Address(f"t{thread}", "", "c"))]
+        return [thread for thread in range(30) if known.cached(Address(f"t{thread}", "", "c"))]
 
     for thread in range(20):
         store(thread, 10_000)
@@ -316,25 +320,25 @@ def test_no_more_is_kept_than_is_allowed() -> None:
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 30_000])
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_saver_may_be_told_to_keep_little_or_nothing(
-    colour: type, cache_bytes: int, dsn: str, schema: str
+    api: type, cache_bytes: int, dsn: str, schema: str
 ) -> None:
     """What it does not know it asks for."""
-    async with open_saver(colour, dsn, schema, cache_bytes=cache_bytes) as modest:
+    async with open_saver(api, dsn, schema, cache_bytes=cache_bytes) as modest:
         config: Any = config_of()
         for count in (90, 91, 120):
             values = {"messages": messages(0, count), "document": large(count)}
             config = await asyncio.to_thread(put_values, modest, config, values)
             assert await asyncio.to_thread(values_of, modest, config) == values
-            assert modest._knowledge.cache._bytes <= cache_bytes
+            assert modest._saver_cache.cache._bytes <= cache_bytes
 
 
 async def test_the_whole_state_may_be_told_so_too(dsn: str, schema: str) -> None:
     with PGState.open(dsn, schema=schema, cache_bytes=7) as state:
-        assert state.saver._knowledge.cache._max_bytes == 7
+        assert state.saver._saver_cache.cache._max_bytes == 7
     async with AsyncPGState.open(dsn, schema=schema, cache_bytes=8) as suspending:
-        assert suspending.saver._knowledge.cache._max_bytes == 8
+        assert suspending.saver._saver_cache.cache._max_bytes == 8
 
 
 @pytest.mark.parametrize("cache_bytes", [-1, 1.5, True, None, "1 GB"])
@@ -351,8 +355,10 @@ def test_one_namespace_does_not_drive_out_all_others() -> None:
         known.note_put(other, Manifest({}, {"c": Slice("bytes", 5, 0, 9)}, revision=1), {5: bytes(9)}, {})
     for step in range(30):
         address = Address("large", "", f"c{step}")
-        marks = Marks(bytes(100_000), ())
-        manifest = Manifest({}, {"list": Elements((Run(5, 0, 6_250),), marks), "text": Scalar("x" * 20_000)}, step)
+        fingerprints = Fingerprints(bytes(100_000), ())
+        manifest = Manifest(
+            {}, {"list": Elements((Run(5, 0, 6_250),), fingerprints), "text": Scalar("x" * 20_000)}, step
+        )
         known.note_put(address, manifest, {}, {f"c{step - 1}": step - 1})
         assert known.manifest(address) is manifest
         assert known._bytes == sum(namespace.bytes for namespace in known._namespaces.values()) < 1 << 20
@@ -424,10 +430,10 @@ def test_what_is_sent_again_is_another_revision(
     """The first time may have been committed and read: what was sent the second time has segments of its own."""
     config = put_values(saver, config_of(), VALUES)
     reader = another(saver)
-    execute, sent = BlockingPort.execute, []
+    execute, sent = BlockingConnection.execute, []
 
-    async def lose_the_answer(port: BlockingPort, query: Any, parameters: Any) -> int:
-        touched = await execute(port, query, parameters)
+    async def lose_the_answer(db: BlockingConnection, query: Any, parameters: Any) -> int:
+        touched = await execute(db, query, parameters)
         if "put_checkpoint" in query.name:
             sent.append(parameters["checkpoint_id"])
             if len(sent) == 1:
@@ -435,7 +441,7 @@ def test_what_is_sent_again_is_another_revision(
                 raise psycopg.OperationalError("the answer is lost")
         return touched
 
-    monkeypatch.setattr(BlockingPort, "execute", lose_the_answer)
+    monkeypatch.setattr(BlockingConnection, "execute", lose_the_answer)
     put_values(saver, config, {"messages": messages(0, 140), "document": large(2)})
     assert len(sent) >= 2
     assert values_of(reader, config_of()) == {"messages": messages(0, 140), "document": large(2)}

@@ -36,7 +36,7 @@ from langgraph_pgstate.cli.app import app
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import UnreadableFormatError
 from langgraph_pgstate.operations.record import journal
-from langgraph_pgstate.operations.record.message_hook import MessageKeeper
+from langgraph_pgstate.operations.record.message_hook import MessageHook
 from langgraph_pgstate.settings import RecorderSettings
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.threads import Threads
@@ -360,7 +360,7 @@ def test_a_checkpoint_that_was_not_stored_notes_nothing(
     dsn: str, schema: str, saver: PGStateSaver, connection: Connection
 ) -> None:
     """The parent is deleted behind the saver's back: the first try stores nothing."""
-    with PGStateSaver.from_conn_string(dsn, schema=schema, companion=MessageKeeper()) as kept:
+    with PGStateSaver.from_conn_string(dsn, schema=schema, hook=MessageHook()) as kept:
         config = kept.put(*put_arguments(config_of("t"), 0))
         connection.execute(f"DELETE FROM {schema}.checkpoints")
         kept.put(*put_arguments(config, 1))

@@ -16,9 +16,9 @@ import pytest
 from langgraph.errors import EmptyInputError
 from langgraph.graph import START, StateGraph
 from langgraph.runtime import RunControl
-from support import COLOURS, FORK, GUARD_SECONDS, config_of, invoke, loop_graph, open_saver, put_arguments, wait_until
+from support import APIS, FORK, GUARD_SECONDS, config_of, invoke, loop_graph, open_saver, put_arguments, wait_until
 from test_guards import INPUT, is_linear, rows
-from test_state import COLOURS as STATES
+from test_state import APIS as STATES
 from test_state import open_state
 
 from langgraph_pgstate import PGState, PGStateSaver
@@ -34,7 +34,7 @@ def leases(connection: psycopg.Connection, schema: str) -> list[tuple[str, bool]
 
 @asynccontextmanager
 async def hold(leases: Any, *arguments: Any, **options: Any) -> Any:
-    """`hold` of either colour."""
+    """`hold` of either API."""
     block = leases.hold(*arguments, **options)
     if hasattr(block, "__aenter__"):
         async with block as lease:
@@ -49,9 +49,9 @@ async def maybe(found: Any) -> Any:
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_run_holds_the_lease_until_it_ends(
-    colour: type, durability: str, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, durability: str, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     seen = []
 
@@ -60,7 +60,7 @@ async def test_a_run_holds_the_lease_until_it_ends(
         if count == 2:
             raise LookupError("a node fails")
 
-    async with open_saver(colour, dsn, schema, guard="lease") as saver:
+    async with open_saver(api, dsn, schema, guard="lease") as saver:
         graph = loop_graph(9, look).compile(checkpointer=saver)
         with pytest.raises(LookupError):
             await invoke(graph, saver, INPUT, config_of("t"), durability=durability)
@@ -74,13 +74,13 @@ async def test_a_run_holds_the_lease_until_it_ends(
         assert leases(connection, schema) == [("t", False)]
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_second_run_is_told_who_holds_the_lease(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     async with (
-        open_saver(colour, dsn, schema, guard="lease") as saver,
-        open_saver(colour, dsn, schema, guard="lease") as other,
+        open_saver(api, dsn, schema, guard="lease") as saver,
+        open_saver(api, dsn, schema, guard="lease") as other,
     ):
         loop = asyncio.get_running_loop()
         errors = []
@@ -108,12 +108,12 @@ async def test_a_second_run_is_told_who_holds_the_lease(
         await invoke(loop_graph(1).compile(checkpointer=other), other, INPUT, config_of("t"))
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_run_waits_for_its_turn_and_loses_nothing(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     options = {"guard": "lease", "on_busy": "wait", "wait_timeout": GUARD_SECONDS}
-    async with open_saver(colour, dsn, schema, **options) as saver, open_saver(colour, dsn, schema, **options) as other:
+    async with open_saver(api, dsn, schema, **options) as saver, open_saver(api, dsn, schema, **options) as other:
         runs = []
         for turn in range(3):
             for each in (saver, other):
@@ -125,24 +125,24 @@ async def test_a_run_waits_for_its_turn_and_loses_nothing(
         assert len(head["items"]) == 12
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_waiting_ends(colour: type, dsn: str, schema: str) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_waiting_ends(api: type, dsn: str, schema: str) -> None:
     async with (
-        open_saver(colour, dsn, schema, guard="lease", on_busy="wait", wait_timeout=0.1) as saver,
-        open_saver(colour, dsn, schema, guard="lease") as other,
+        open_saver(api, dsn, schema, guard="lease", on_busy="wait", wait_timeout=0.1) as saver,
+        open_saver(api, dsn, schema, guard="lease") as other,
     ):
-        async with hold(other.keeper, "t"):
+        async with hold(other.lease_manager, "t"):
             with pytest.raises(LeaseHeldError):
                 await saver.aput(*put_arguments(config_of("t"), 0))
         await saver.aput(*put_arguments(config_of("t"), 0))
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_a_lease_lives_as_long_as_a_node_computes(colour: type, dsn: str, schema: str) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_a_lease_lives_as_long_as_a_node_computes(api: type, dsn: str, schema: str) -> None:
     """Longer than its time, without a write."""
     async with (
-        open_saver(colour, dsn, schema, guard="lease", lease_ttl=0.6) as saver,
-        open_saver(colour, dsn, schema, guard="lease") as other,
+        open_saver(api, dsn, schema, guard="lease", lease_ttl=0.6) as saver,
+        open_saver(api, dsn, schema, guard="lease") as other,
     ):
         loop = asyncio.get_running_loop()
         errors = []
@@ -218,11 +218,11 @@ def test_what_a_dead_process_held_is_free_at_once(
         assert loop_graph(2).compile(checkpointer=other).invoke(INPUT, config_of("t"))["count"] == 2
 
 
-@pytest.mark.parametrize("colour", STATES)
-async def test_a_block_holds_a_lease(colour: type, dsn: str, schema: str, connection: psycopg.Connection) -> None:
+@pytest.mark.parametrize("api", STATES)
+async def test_a_block_holds_a_lease(api: type, dsn: str, schema: str, connection: psycopg.Connection) -> None:
     async with (
-        open_state(colour, dsn, schema, guard="lease") as state,
-        open_saver(COLOURS[0], dsn, schema, guard="lease") as other,
+        open_state(api, dsn, schema, guard="lease") as state,
+        open_saver(APIS[0], dsn, schema, guard="lease") as other,
     ):
         graph = state.record(loop_graph(2).compile(checkpointer=state.saver))
         async with hold(state.leases, "t") as lease:
@@ -242,18 +242,18 @@ async def test_a_block_holds_a_lease(colour: type, dsn: str, schema: str, connec
         assert is_linear(connection, schema)
 
 
-@pytest.mark.parametrize("colour", STATES)
+@pytest.mark.parametrize("api", STATES)
 async def test_a_block_whose_lease_was_taken_over_is_told(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     async with (
-        open_state(colour, dsn, schema, guard="lease") as state,
-        open_saver(COLOURS[0], dsn, schema, guard="lease") as other,
+        open_state(api, dsn, schema, guard="lease") as state,
+        open_saver(APIS[0], dsn, schema, guard="lease") as other,
     ):
         with pytest.raises(LeaseLostError):  # noqa: PT012
             async with hold(state.leases, "t"):
                 connection.execute(f"UPDATE {schema}.leases SET expires_at = now()")
-                async with hold(other.keeper, "t"):
+                async with hold(other.lease_manager, "t"):
                     pass
         with pytest.raises(LeaseLostError):  # noqa: PT012
             async with hold(state.leases, "t"):
@@ -263,9 +263,9 @@ async def test_a_block_whose_lease_was_taken_over_is_told(
         assert rows(connection, schema)["checkpoints"] == 1
 
 
-@pytest.mark.parametrize("colour", STATES)
-async def test_leases_are_listed_in_pages(colour: type, dsn: str, schema: str) -> None:
-    async with open_state(colour, dsn, schema) as state:
+@pytest.mark.parametrize("api", STATES)
+async def test_leases_are_listed_in_pages(api: type, dsn: str, schema: str) -> None:
+    async with open_state(api, dsn, schema) as state:
         async with hold(state.leases, "a"), hold(state.leases, "b"), hold(state.leases, "c"):
             found, cursor = [], None
             while True:
@@ -302,13 +302,13 @@ def test_a_run_that_failed_is_tried_again_at_once(dsn: str, schema: str, connect
                 continue
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_run_that_is_read_in_pieces_keeps_its_lease(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async with open_saver(colour, dsn, schema, guard="lease") as saver:
+    async with open_saver(api, dsn, schema, guard="lease") as saver:
         graph = loop_graph(3).compile(checkpointer=saver)
-        if colour is PGStateSaver:
+        if api is PGStateSaver:
             pieces = graph.stream(INPUT, config_of("t"), stream_mode="values")
             next(pieces)
             assert leases(connection, schema) == [("t", True)]
@@ -324,24 +324,22 @@ async def test_a_run_that_is_read_in_pieces_keeps_its_lease(
 async def test_runs_of_the_other_colour_give_their_leases_back(
     dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    for colour in COLOURS:
-        async with open_saver(colour, dsn, schema, guard="lease") as saver:
+    for api in APIS:
+        async with open_saver(api, dsn, schema, guard="lease") as saver:
             graph = loop_graph(2).compile(checkpointer=saver)
             other = asyncio.to_thread(graph.invoke, INPUT, config_of("t"))
-            await (graph.ainvoke(INPUT, config_of("t")) if colour is PGStateSaver else other)
+            await (graph.ainvoke(INPUT, config_of("t")) if api is PGStateSaver else other)
             assert leases(connection, schema) == [("t", False)]
             other.close()
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_closing_gives_everything_back(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
-) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_closing_gives_everything_back(api: type, dsn: str, schema: str, connection: psycopg.Connection) -> None:
     class Runtime:
         control = object()
 
     config = {"configurable": {**config_of("t")["configurable"], "__pregel_runtime": Runtime()}}
-    async with open_saver(colour, dsn, schema, guard="lease") as saver:
+    async with open_saver(api, dsn, schema, guard="lease") as saver:
         await saver.aget_tuple(config)
         assert leases(connection, schema) == [("t", True)]
     assert leases(connection, schema) == [("t", False)]
@@ -370,11 +368,11 @@ async def rest_of(stream: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("busy", [{}, {"on_busy": "wait", "wait_timeout": 0.2}])
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_suspended_stream_keeps_its_lease_from_its_own_thread(
-    colour: type, busy: dict[str, Any], dsn: str, schema: str, connection: psycopg.Connection
+    api: type, busy: dict[str, Any], dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async with open_saver(colour, dsn, schema, guard="lease", **busy) as saver:
+    async with open_saver(api, dsn, schema, guard="lease", **busy) as saver:
         graph = loop_graph(3).compile(checkpointer=saver)
         stream = stream_of(graph, saver, config_of("t"))
         await piece_of(stream)
@@ -385,7 +383,7 @@ async def test_a_suspended_stream_keeps_its_lease_from_its_own_thread(
         with pytest.raises(LeaseHeldError, match="close it"):
             await update_here(graph, saver, config_of("t"), {"count": 7})
         with pytest.raises(LeaseHeldError):
-            async with hold(saver.keeper, "t"):
+            async with hold(saver.lease_manager, "t"):
                 pass
         assert leases(connection, schema) == before == [("t", True)]
         assert (await rest_of(stream))[-1]["count"] == 3
@@ -394,11 +392,11 @@ async def test_a_suspended_stream_keeps_its_lease_from_its_own_thread(
         await invoke_here(graph, saver, INPUT, config_of("t"))
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_run_within_a_node_does_not_take_its_lease(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async with open_saver(colour, dsn, schema, guard="lease") as saver:
+    async with open_saver(api, dsn, schema, guard="lease") as saver:
         inner = loop_graph(1).compile(checkpointer=saver)
         refused = []
 
@@ -417,7 +415,7 @@ async def test_a_run_within_a_node_does_not_take_its_lease(
             return {"count": 5}
 
         builder = StateGraph(inner.builder.state_schema)
-        builder.add_node("nest", nest_blocking if colour is PGStateSaver else nest)
+        builder.add_node("nest", nest_blocking if api is PGStateSaver else nest)
         outer = builder.add_edge(START, "nest").compile(checkpointer=saver)
         assert (await invoke(outer, saver, INPUT, config_of("t")))["count"] == 5
         assert len(refused) == 1
@@ -434,12 +432,12 @@ async def test_a_stream_outlives_the_thread_and_the_task_that_started_it(
         starter = threading.Thread(target=next, args=(stream,))
         starter.start()
         starter.join(GUARD_SECONDS)
-        time.sleep(0.5)  # the keeper has looked around
+        time.sleep(0.5)  # the manager has looked around
         with pytest.raises(LeaseHeldError):
             graph.invoke(INPUT, config_of("t"))
         list(stream)
         assert leases(connection, schema) == [("t", False)]
-    async with open_saver(COLOURS[1], dsn, schema, guard="lease", lease_ttl=0.3) as suspending:
+    async with open_saver(APIS[1], dsn, schema, guard="lease", lease_ttl=0.3) as suspending:
         graph = loop_graph(3).compile(checkpointer=suspending)
         pieces = graph.astream(INPUT, config_of("u"))
         await asyncio.create_task(piece_of(pieces))
@@ -450,15 +448,15 @@ async def test_a_stream_outlives_the_thread_and_the_task_that_started_it(
         assert leases(connection, schema) == [("t", False), ("u", False)]
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_stream_that_was_left_frees_its_lease(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async with open_saver(colour, dsn, schema, guard="lease", lease_ttl=3600) as saver:
+    async with open_saver(api, dsn, schema, guard="lease", lease_ttl=3600) as saver:
         graph = loop_graph(3).compile(checkpointer=saver)
         for how in ("close", "forget", "break"):
             stream = stream_of(graph, saver, config_of(how))
-            if how == "break" and colour is PGStateSaver:
+            if how == "break" and api is PGStateSaver:
                 for _ in stream:
                     break
             elif how == "break":
@@ -467,17 +465,17 @@ async def test_a_stream_that_was_left_frees_its_lease(
             else:
                 await piece_of(stream)
             if how == "close":
-                await maybe(stream.close() if colour is PGStateSaver else stream.aclose())
+                await maybe(stream.close() if api is PGStateSaver else stream.aclose())
             # An event loop closes what was left only after this.
             del stream
             assert (await invoke_here(graph, saver, INPUT, config_of(how)))["count"] == 3
         assert {is_held for _, is_held in leases(connection, schema)} == {False}
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_a_run_that_failed_before_it_began_is_tried_again_at_once(colour: type, dsn: str, schema: str) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_a_run_that_failed_before_it_began_is_tried_again_at_once(api: type, dsn: str, schema: str) -> None:
     """While its exception is still alive: LangGraph never unwinds a loop that it could not enter."""
-    async with open_saver(colour, dsn, schema, guard="lease", lease_ttl=3600) as saver:
+    async with open_saver(api, dsn, schema, guard="lease", lease_ttl=3600) as saver:
         graph = loop_graph(1).compile(checkpointer=saver)
         try:
             await invoke_here(graph, saver, None, config_of("t"))
@@ -501,11 +499,11 @@ async def test_one_control_object_may_serve_many_runs(dsn: str, schema: str) -> 
         list(stream)
 
 
-@pytest.mark.parametrize("colour", STATES)
+@pytest.mark.parametrize("api", STATES)
 async def test_a_block_may_delete_its_own_thread(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async with open_state(colour, dsn, schema, guard="lease") as state:
+    async with open_state(api, dsn, schema, guard="lease") as state:
         graph = loop_graph(1).compile(checkpointer=state.saver)
         async with hold(state.leases, "t"):
             await invoke(graph, state.saver, INPUT, config_of("t"))

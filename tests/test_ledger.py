@@ -35,7 +35,7 @@ from langgraph_pgstate.tools import Backoff, Happened, ToolPolicy, ToolSettings,
 pytestmark = pytest.mark.smoke
 
 
-@pytest.fixture(params=LEDGERS, ids=lambda colour: colour.__name__)
+@pytest.fixture(params=LEDGERS, ids=lambda api: api.__name__)
 async def bench(request: pytest.FixtureRequest, dsn: str, schema: str) -> AsyncIterator[Bench]:
     async with open_bench(request.param, dsn, schema) as bench:
         yield bench
@@ -85,7 +85,7 @@ async def run_and_lose(bench: Bench, graph: Any, connection: psycopg.Connection)
             f"DELETE FROM {bench.saver.schema}.{table} WHERE checkpoint_id {compare} %s",
             [before.config["configurable"]["checkpoint_id"]],
         )
-    bench.saver._knowledge.cache.discard_thread("t")
+    bench.saver._saver_cache.cache.discard_thread("t")
     leave_behind(connection, bench.saver.schema)
 
 
@@ -530,8 +530,8 @@ async def test_a_thread_deleted_while_a_tool_runs_stays_deleted(bench: Bench, co
 
 
 async def test_a_running_tool_is_kept_alive(dsn: str, schema: str, connection: psycopg.Connection) -> None:
-    for colour in LEDGERS:
-        async with open_bench(colour, dsn, schema, settings=ToolSettings(ttl_seconds=0.6)) as bench:
+    for api in LEDGERS:
+        async with open_bench(api, dsn, schema, settings=ToolSettings(ttl_seconds=0.6)) as bench:
 
             def renewed() -> bool:
                 found = rows(connection, schema, "alive_until - started_at > interval '0.8 s'")
@@ -556,7 +556,7 @@ async def test_a_running_tool_is_kept_alive(dsn: str, schema: str, connection: p
             function: Any = suspending if bench.is_async else blocking
             function.__name__ = "charge"
             graph = bench.agent([tool(function)], CHARGE)
-            state = await bench.invoke(graph, ask(), thread(colour.__name__))
+            state = await bench.invoke(graph, ask(), thread(api.__name__))
             assert state["messages"][2].content == "renewed"
             connection.execute(f"DELETE FROM {schema}.tool_executions")
 
@@ -599,10 +599,10 @@ async def test_a_tool_is_redacted_where_people_read(dsn: str, schema: str, conne
     def redact(kind: str, value: Any) -> Any:
         return "(hidden)"
 
-    for colour in LEDGERS:
-        async with open_bench(colour, dsn, schema, settings=ToolSettings(redact=redact)) as bench:
+    for api in LEDGERS:
+        async with open_bench(api, dsn, schema, settings=ToolSettings(redact=redact)) as bench:
             graph = bench.agent([tool_of(bench, "charge", Till().charge)], CHARGE)
-            state = await bench.invoke(graph, ask(), thread(colour.__name__))
+            state = await bench.invoke(graph, ask(), thread(api.__name__))
             assert state["messages"][2].content == "charged o1"
     assert rows(connection, schema, "arguments, preview") == [("(hidden)", "(hidden)")] * 2
 
@@ -670,9 +670,9 @@ async def test_what_runs_elsewhere_is_waited_for_until_its_time_has_passed(
     dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     """Of another machine only its signs of life tell whether it lives."""
-    for number, colour in enumerate(LEDGERS):
+    for number, api in enumerate(LEDGERS):
         till = Till()
-        async with open_bench(colour, dsn, schema, settings=ToolSettings(wait_seconds=0.2)) as bench:
+        async with open_bench(api, dsn, schema, settings=ToolSettings(wait_seconds=0.2)) as bench:
             bench.ledger.policy("charge", on_unknown="retry")
             graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
             await bench.invoke(graph, ask(), thread(f"t{number}"))

@@ -34,7 +34,7 @@ from langgraph_pgstate.tools import Backoff, Budget, ToolLedger, ToolSettings
 from langgraph_pgstate.tools.results import masked
 
 
-@pytest.fixture(params=LEDGERS, ids=lambda colour: colour.__name__)
+@pytest.fixture(params=LEDGERS, ids=lambda api: api.__name__)
 async def bench(request: pytest.FixtureRequest, dsn: str, schema: str) -> AsyncIterator[Bench]:
     async with open_bench(request.param, dsn, schema) as bench:
         yield bench

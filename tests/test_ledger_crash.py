@@ -22,7 +22,7 @@ from support_ledger import LEDGERS, Bench, ask, calls, open_bench, thread, tool_
 from langgraph_pgstate.errors import ToolOutcomeUnknownError
 from langgraph_pgstate.operations.tools import tool_executions
 from langgraph_pgstate.tools import Happened, ToolLedger, current_execution
-from langgraph_pgstate.tools.action_runner import Flow
+from langgraph_pgstate.tools.action_runner import ActionRunner
 
 BOUNDARIES = ("before the effect", "after the effect", "before the receipt", "before the checkpoint")
 # How an unknown outcome is dealt with, in turns.
@@ -80,11 +80,11 @@ class Effect:
         return bench.agent([tool_of(bench, "write", self.write)], calls(("call_1", "write", {"order": "o1"})))
 
 
-def dying(colour: type, dsn: str, schema: str, effect: Effect, thread_id: str) -> None:
+def dying(api: type, dsn: str, schema: str, effect: Effect, thread_id: str) -> None:
     """A child's work: run the graph, and die at the boundary."""
 
     async def run() -> None:
-        async with open_bench(colour, dsn, schema) as bench:
+        async with open_bench(api, dsn, schema) as bench:
             if effect.boundary == "before the receipt":
                 tool_executions.finish = lambda *args, **kwargs: kill_self()  # type: ignore[assignment]
             if effect.boundary == "before the checkpoint":
@@ -97,7 +97,7 @@ def dying(colour: type, dsn: str, schema: str, effect: Effect, thread_id: str) -
 
                 # The statement is its own transaction: it is committed when it has answered.
                 tool_executions.finish = finish
-            if colour is ToolLedger:
+            if api is ToolLedger:
                 effect.graph(bench).invoke(ask(), thread(thread_id))
             else:
                 await effect.graph(bench).ainvoke(ask(), thread(thread_id))
@@ -106,17 +106,17 @@ def dying(colour: type, dsn: str, schema: str, effect: Effect, thread_id: str) -
 
 
 async def kill_and_resume(
-    colour: type, boundary: str, count: int, dsn: str, schema: str, connection: psycopg.Connection, directory: Path
+    api: type, boundary: str, count: int, dsn: str, schema: str, connection: psycopg.Connection, directory: Path
 ) -> None:
     named = make_conninfo(dsn, application_name=schema)
-    async with open_bench(colour, dsn, schema) as bench:
+    async with open_bench(api, dsn, schema) as bench:
         for number in range(count):
             way = WAYS[number % len(WAYS)]
             effect = Effect(directory / f"{number}.txt", way)
             effect.boundary = boundary
             thread_id = f"t{number}"
             # Another thread forks: the loop of this one is not to be found running in the child.
-            status = await asyncio.to_thread(in_child, partial(dying, colour, named, schema, effect, thread_id))
+            status = await asyncio.to_thread(in_child, partial(dying, api, named, schema, effect, thread_id))
             assert os.WIFSIGNALED(status), f"the child ended by itself: {os.WEXITSTATUS(status)}"
             assert os.WTERMSIG(status) == signal.SIGKILL
             wait_until(lambda: not backends(connection, schema), "the end of what the dead child had sent")
@@ -138,11 +138,11 @@ async def kill_and_resume(
 
 
 @pytest.mark.parametrize("boundary", BOUNDARIES)
-@pytest.mark.parametrize("colour", LEDGERS)
+@pytest.mark.parametrize("api", LEDGERS)
 async def test_a_killed_tool_takes_effect_once(
-    colour: type, boundary: str, dsn: str, schema: str, connection: psycopg.Connection, tmp_path: Path
+    api: type, boundary: str, dsn: str, schema: str, connection: psycopg.Connection, tmp_path: Path
 ) -> None:
-    await kill_and_resume(colour, boundary, FEW, dsn, schema, connection, tmp_path)
+    await kill_and_resume(api, boundary, FEW, dsn, schema, connection, tmp_path)
 
 
 def booking(bench: Bench, boundary: str) -> Any:
@@ -173,9 +173,9 @@ def booking(bench: Bench, boundary: str) -> Any:
     return bench.agent([book], calls(("call_1", "book", {"room": "7"})))
 
 
-def dying_in_transaction(colour: type, dsn: str, schema: str, boundary: str, thread_id: str) -> None:
+def dying_in_transaction(api: type, dsn: str, schema: str, boundary: str, thread_id: str) -> None:
     """A child's work: book a room, and die at the boundary."""
-    finish, present = tool_executions.finish, Flow._present
+    finish, present = tool_executions.finish, ActionRunner._present
 
     async def finish_and_die(*args: Any, **kwargs: Any) -> bool:
         await finish(*args, **kwargs)
@@ -189,26 +189,26 @@ def dying_in_transaction(colour: type, dsn: str, schema: str, boundary: str, thr
     if boundary == "before the commit":
         tool_executions.finish = finish_and_die
     if boundary == "after the commit":
-        Flow._present = die  # type: ignore[method-assign]
+        ActionRunner._present = die  # type: ignore[method-assign]
 
     async def run() -> None:
-        async with open_bench(colour, dsn, schema) as bench:
+        async with open_bench(api, dsn, schema) as bench:
             await bench.invoke(booking(bench, boundary), ask(), thread(thread_id))
 
     asyncio.run(run())
 
 
 @pytest.mark.parametrize("boundary", ["after the write", "before the commit", "after the commit"])
-@pytest.mark.parametrize("colour", LEDGERS)
+@pytest.mark.parametrize("api", LEDGERS)
 async def test_a_killed_transaction_takes_effect_once(
-    colour: type, boundary: str, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, boundary: str, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     named = make_conninfo(dsn, application_name=schema)
-    async with open_bench(colour, dsn, schema) as bench:
+    async with open_bench(api, dsn, schema) as bench:
         connection.execute(f"CREATE TABLE {schema}.bookings (room text)")
         for number in range(FEW):
             connection.execute(f"TRUNCATE {schema}.bookings")
-            work = partial(dying_in_transaction, colour, named, schema, boundary, f"t{number}")
+            work = partial(dying_in_transaction, api, named, schema, boundary, f"t{number}")
             status = await asyncio.to_thread(in_child, work)
             assert os.WIFSIGNALED(status), f"the child ended by itself: {os.WEXITSTATUS(status)}"
             wait_until(lambda: not backends(connection, schema), "the end of what the dead child had sent")
@@ -222,8 +222,8 @@ async def test_a_killed_transaction_takes_effect_once(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("boundary", BOUNDARIES)
-@pytest.mark.parametrize("colour", LEDGERS)
+@pytest.mark.parametrize("api", LEDGERS)
 async def test_a_killed_tool_takes_effect_once_many_times(
-    colour: type, boundary: str, dsn: str, schema: str, connection: psycopg.Connection, tmp_path: Path
+    api: type, boundary: str, dsn: str, schema: str, connection: psycopg.Connection, tmp_path: Path
 ) -> None:
-    await kill_and_resume(colour, boundary, MANY, dsn, schema, connection, tmp_path)
+    await kill_and_resume(api, boundary, MANY, dsn, schema, connection, tmp_path)

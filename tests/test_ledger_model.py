@@ -154,7 +154,7 @@ def said(key: str) -> str:
     return f"done {key}"
 
 
-def machine(colour: type, dsn: str, schema: str, world: World, two_processes: bool) -> type[RuleBasedStateMachine]:
+def machine(api: type, dsn: str, schema: str, world: World, two_processes: bool) -> type[RuleBasedStateMachine]:
     """Return the rules for a ledger of one API."""
 
     class Calls(RuleBasedStateMachine):
@@ -172,8 +172,8 @@ def machine(colour: type, dsn: str, schema: str, world: World, two_processes: bo
         @initialize(policy=st.sampled_from(POLICIES))
         def open(self, policy: str) -> None:
             async def enter() -> Any:
-                breaking = open_on_line(colour, dsn, schema, settings=SETTINGS)
-                sound = open_bench(colour, dsn, schema, settings=SETTINGS)
+                breaking = open_on_line(api, dsn, schema, settings=SETTINGS)
+                sound = open_bench(api, dsn, schema, settings=SETTINGS)
                 return await self.stack.enter_async_context(breaking), await self.stack.enter_async_context(sound)
 
             (broken, self.line), sound = self.run(enter())
@@ -238,7 +238,7 @@ def machine(colour: type, dsn: str, schema: str, world: World, two_processes: bo
 
         @rule(key=KEYS, milliseconds=st.integers(0, 25), how=st.sampled_from(["task", "anyio", "timeout"]))
         def ask_and_cancel(self, key: str, milliseconds: int, how: str) -> None:
-            if colour is not AsyncToolLedger:
+            if api is not AsyncToolLedger:
                 return
             self.faulty.add(key)
 
@@ -271,7 +271,7 @@ def machine(colour: type, dsn: str, schema: str, world: World, two_processes: bo
             begin, answers = FORK.Event(), FORK.SimpleQueue()
 
             async def work() -> None:
-                async with open_bench(colour, dsn, schema, settings=SETTINGS) as bench:
+                async with open_bench(api, dsn, schema, settings=SETTINGS) as bench:
                     asker = Asker(bench, world, self.thread_id, self.policy, die_at)
                     begin.set()
                     answers.put([repr(one) for one in await gathered([asker.ask(key, 2)])])
@@ -339,8 +339,8 @@ async def gathered(asking: list[Any]) -> list[Any]:
     return await asyncio.gather(*asking, return_exceptions=True)
 
 
-def play(colour: type, dsn: str, schema: str, two_processes: bool, examples: int, steps: int, **more: Any) -> None:
-    rules = machine(colour, dsn, schema, World(dsn, schema), two_processes)
+def play(api: type, dsn: str, schema: str, two_processes: bool, examples: int, steps: int, **more: Any) -> None:
+    rules = machine(api, dsn, schema, World(dsn, schema), two_processes)
     run_state_machine_as_test(
         rules,
         settings=settings(
@@ -356,15 +356,15 @@ def play(colour: type, dsn: str, schema: str, two_processes: bool, examples: int
 
 
 @pytest.mark.parametrize("two_processes", [False, True], ids=["one process", "two processes"])
-@pytest.mark.parametrize("colour", LEDGERS)
-def test_actions_are_done_as_often_as_promised(colour: type, two_processes: bool, dsn: str, schema: str) -> None:
-    play(colour, dsn, schema, two_processes, 6, 5, derandomize=True)
+@pytest.mark.parametrize("api", LEDGERS)
+def test_actions_are_done_as_often_as_promised(api: type, two_processes: bool, dsn: str, schema: str) -> None:
+    play(api, dsn, schema, two_processes, 6, 5, derandomize=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("two_processes", [False, True], ids=["one process", "two processes"])
-@pytest.mark.parametrize("colour", LEDGERS)
+@pytest.mark.parametrize("api", LEDGERS)
 def test_actions_are_done_as_often_as_promised_many_times(
-    colour: type, two_processes: bool, dsn: str, schema: str
+    api: type, two_processes: bool, dsn: str, schema: str
 ) -> None:
-    play(colour, dsn, schema, two_processes, 60, 12, print_blob=True)
+    play(api, dsn, schema, two_processes, 60, 12, print_blob=True)

@@ -35,14 +35,14 @@ from langgraph_pgstate.tools import Budget, current_execution
 from langgraph_pgstate.types import ToolExecution
 
 
-@pytest.fixture(params=LEDGERS, ids=lambda colour: colour.__name__)
+@pytest.fixture(params=LEDGERS, ids=lambda api: api.__name__)
 async def bench(request: pytest.FixtureRequest, dsn: str, schema: str) -> AsyncIterator[Bench]:
     async with open_bench(request.param, dsn, schema) as bench:
         yield bench
 
 
 def coloured(bench: Bench, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A blocking function as one of the bench's colour, with the same signature."""
+    """A blocking function as one of the bench's API, with the same signature."""
     if not bench.is_async:
         return function
 
@@ -198,7 +198,7 @@ def with_table(connection: psycopg.Connection, schema: str) -> None:
 
 
 def booking(bench: Bench, after: Callable[[], None] = lambda: None) -> Any:
-    """A transactional tool of the bench's colour."""
+    """A transactional tool of the bench's api."""
     schema = bench.saver.schema
     if bench.is_async:
 
@@ -581,14 +581,14 @@ def test_a_tool_waits_for_the_checkpoint_it_is_called_from(
 # Several processes
 
 
-@pytest.mark.parametrize("colour", LEDGERS)
-def test_processes_that_want_the_same_at_once_do_it_once(colour: type, dsn: str, schema: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("api", LEDGERS)
+def test_processes_that_want_the_same_at_once_do_it_once(api: type, dsn: str, schema: str, tmp_path: Path) -> None:
     with PGStateSaver.from_conn_string(dsn, schema=schema) as saver:
         saver.setup()
     file = tmp_path / "effects.txt"
 
     async def work(number: int) -> None:
-        async with open_bench(colour, dsn, schema) as bench:
+        async with open_bench(api, dsn, schema) as bench:
 
             def ship(order: str) -> str:
                 """Ship an order."""

@@ -32,7 +32,7 @@ AGAIN = calls(("call_2", "charge", {"order": "o1"}))
 """What a model asks for that is told of an error: the same again, under another id."""
 
 
-@pytest.fixture(params=LEDGERS, ids=lambda colour: colour.__name__)
+@pytest.fixture(params=LEDGERS, ids=lambda api: api.__name__)
 async def broken(request: pytest.FixtureRequest, dsn: str, schema: str) -> AsyncIterator[tuple[Bench, Line]]:
     async with open_on_line(request.param, dsn, schema, pool=False) as pair:
         yield pair

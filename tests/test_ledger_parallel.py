@@ -18,7 +18,7 @@ from support_ledger import LEDGERS, Bench, Line, agent_graph, ask, calls, open_b
 from test_ledger import CHARGE, Till, rows, run_and_lose
 
 from langgraph_pgstate import PGStateSaver, RetryPolicy
-from langgraph_pgstate.db.adapters import BlockingPort
+from langgraph_pgstate.db.adapters import BlockingConnection
 from langgraph_pgstate.db.protocol import run_blocking
 from langgraph_pgstate.errors import ToolFailedError
 from langgraph_pgstate.operations.tools import tool_executions
@@ -28,7 +28,7 @@ from langgraph_pgstate.sql import queries
 CALLS = 6
 
 
-@pytest.fixture(params=LEDGERS, ids=lambda colour: colour.__name__)
+@pytest.fixture(params=LEDGERS, ids=lambda api: api.__name__)
 async def bench(request: pytest.FixtureRequest, dsn: str, schema: str) -> AsyncIterator[Bench]:
     async with open_bench(request.param, dsn, schema) as bench:
         yield bench
@@ -56,14 +56,14 @@ async def test_parallel_calls_of_one_action_have_one_effect(bench: Bench, on_unk
         assert len({message.tool_call_id for message in answers}) == CALLS
 
 
-@pytest.mark.parametrize("colour", LEDGERS)
+@pytest.mark.parametrize("api", LEDGERS)
 async def test_an_intent_whose_confirmation_is_lost_is_under_way(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     """The same action asked for meanwhile, by another ledger of the process, waits for it."""
     till = Till()
     patient = RetryPolicy(attempts=6, base_delay=1.0, max_delay=1.0)
-    async with open_on_line(colour, dsn, schema, patient) as (slow, line), open_bench(colour, dsn, schema) as bench:
+    async with open_on_line(api, dsn, schema, patient) as (slow, line), open_bench(api, dsn, schema) as bench:
         for one in (slow, bench):
             one.ledger.policy("charge", key=lambda args: args["order"])
         left = [1]
@@ -88,18 +88,18 @@ def test_an_intent_confirmed_after_its_time_is_alive_again(
     is_first: bool, saver: PGStateSaver, connection: psycopg.Connection
 ) -> None:
     """An intent that is sent again was stored the first time: others could take it over before its tool is run."""
-    port, named, schema = BlockingPort(connection), queries(saver.schema), saver.schema
+    db, named, schema = BlockingConnection(connection), queries(saver.schema), saver.schema
     intent = Intent("t", "key", None, "mine", "charge", "{}")
 
     def send() -> int:
         if is_first:
-            return run_blocking(tool_executions.begin(port, named, intent, "me", 15.0))[0]
-        return run_blocking(tool_executions.take_over(port, named, intent, seen, "me", 15.0, is_gone=True, answers=0))
+            return run_blocking(tool_executions.begin(db, named, intent, "me", 15.0))[0]
+        return run_blocking(tool_executions.take_over(db, named, intent, seen, "me", 15.0, is_gone=True, answers=0))
 
     if not is_first:
         other = replace(intent, intent_id="other")
-        run_blocking(tool_executions.begin(port, named, other, "other", 15.0))
-        found = run_blocking(tool_executions.get(port, named, "t", "key"))
+        run_blocking(tool_executions.begin(db, named, other, "other", 15.0))
+        found = run_blocking(tool_executions.get(db, named, "t", "key"))
         assert found is not None
         seen = found
     attempt = send()
@@ -181,7 +181,7 @@ async def test_what_is_renewed_after_it_was_read_is_alive(
 # Cancelled
 
 
-class Held:
+class HeldLease:
     """Holds the intent of an action back on its way to the server."""
 
     def __init__(self, line: Line) -> None:
@@ -201,7 +201,7 @@ async def test_what_anyio_cancels_while_its_intent_is_written_has_not_begun(dsn:
     till = Till()
     async with open_on_line(LEDGERS[1], dsn, schema) as (bench, line):
         graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
-        held = Held(line)
+        held = HeldLease(line)
 
         async def cancel(scope: anyio.CancelScope) -> None:
             await until(held.is_sent.is_set)
@@ -306,7 +306,7 @@ async def test_a_blocking_ledger_cancelled_on_a_loop_has_not_begun(
         graph = agent_graph(node, CHARGE).compile(checkpointer=InMemorySaver())
         # The checkpoint of another saver never comes.
         bench.ledger._offloading._unsaved.add("")
-        held = Held(line)
+        held = HeldLease(line)
         running = asyncio.create_task(graph.ainvoke(ask(), thread()))
         await until(held.is_sent.is_set)
         running.cancel()

@@ -42,7 +42,7 @@ results = st.one_of(
 )
 
 
-@pytest.fixture(params=LEDGERS, ids=lambda colour: colour.__name__)
+@pytest.fixture(params=LEDGERS, ids=lambda api: api.__name__)
 async def bench(request: pytest.FixtureRequest, dsn: str, schema: str) -> AsyncIterator[Bench]:
     async with open_bench(request.param, dsn, schema) as bench:
         yield bench

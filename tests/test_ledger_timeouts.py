@@ -29,9 +29,9 @@ BOOK = calls(("call_1", "book", {"room": "7"}))
 
 
 @asynccontextmanager
-async def open_small(colour: type, dsn: str, schema: str) -> AsyncIterator[Bench]:
+async def open_small(api: type, dsn: str, schema: str) -> AsyncIterator[Bench]:
     """A bench with one connection for tools, so that who gets it next gets what a tool left."""
-    if colour is ToolLedger:
+    if api is ToolLedger:
         with (
             PGStateSaver.from_conn_string(dsn, schema=schema) as saver,
             PGStateSaver.from_conn_string(dsn, schema=schema, pool=1) as small,
@@ -51,7 +51,7 @@ async def open_small(colour: type, dsn: str, schema: str) -> AsyncIterator[Bench
             await ledger.close()
 
 
-@pytest.fixture(params=LEDGERS, ids=lambda colour: colour.__name__)
+@pytest.fixture(params=LEDGERS, ids=lambda api: api.__name__)
 async def bench(
     request: pytest.FixtureRequest, dsn: str, schema: str, connection: psycopg.Connection
 ) -> AsyncIterator[Bench]:
@@ -61,7 +61,7 @@ async def bench(
 
 
 class Slow:
-    """A tool that books a room and then does what it is told to, in its own colour."""
+    """A tool that books a room and then does what it is told to, in its own api."""
 
     def __init__(self, bench: Bench, **terms: Any) -> None:
         self.bench = bench
@@ -311,12 +311,12 @@ async def test_a_model_may_hear_of_it(bench: Bench, connection: psycopg.Connecti
     assert state_of(connection, bench.saver.schema) == ([("timeout", 1)], [])
 
 
-@pytest.mark.parametrize("colour", LEDGERS)
+@pytest.mark.parametrize("api", LEDGERS)
 async def test_time_decides_for_both_or_neither(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     """Tools that end about when their time is over: an outcome and an effect, or none of either."""
-    async with open_bench(colour, dsn, schema) as bench:
+    async with open_bench(api, dsn, schema) as bench:
         connection.execute(f"CREATE TABLE {schema}.bookings (room text)")
         slow = Slow(bench, timeout=0.06)
         seconds = [0.04 + number / 1000 for number in range(30)]

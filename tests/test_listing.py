@@ -209,7 +209,7 @@ def test_metadata_only_reads_no_state(saver: PGStateSaver, schema: str, connecti
 async def test_metadata_only_reads_no_state_asynchronously(
     async_saver: AsyncPGStateSaver, saver: PGStateSaver, schema: str, connection: psycopg.Connection
 ) -> None:
-    """The other colour."""
+    """The other api."""
     config = put_values(saver, config_of(), {"messages": messages(0, 20)}, topic="x")
     connection.execute(f"UPDATE \"{schema}\".checkpoints SET state = '\\x00'")
     found = [item async for item in async_saver.alist(None, metadata_only=True, filter={"topic": "x"}, limit=5)]
@@ -240,7 +240,7 @@ def test_calls_inside_a_listing_are_answered(pool: bool, dsn: str, schema: str, 
 async def test_calls_inside_an_asynchronous_listing_are_answered(
     pool: bool, dsn: str, schema: str, saver: PGStateSaver
 ) -> None:
-    """The same in the other colour."""
+    """The same in the other api."""
     configs = chain(saver, 60)
     options: Any = {"schema": schema, "pool": single() if pool else False}
     async with AsyncPGStateSaver.from_conn_string(dsn, **options) as one:

@@ -14,13 +14,13 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, Remove
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 from langgraph.types import Command, interrupt
-from support import COLOURS, config_of, counted, invoke, move_journal, open_saver, put_arguments, usual
+from support import APIS, config_of, counted, invoke, move_journal, open_saver, put_arguments, usual
 
 from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.errors import ConflictError
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
-from langgraph_pgstate.operations.record.message_hook import MessageKeeper
-from langgraph_pgstate.operations.record.put_hook import Companions, Statement
+from langgraph_pgstate.operations.record.message_hook import MessageHook
+from langgraph_pgstate.operations.record.put_hook import PutHooks, Statement
 
 
 class Row(NamedTuple):
@@ -46,14 +46,14 @@ def changes(connection: psycopg.Connection, schema: str, where: str = "true") ->
     return [(row.message_id, row.change) for row in rows(connection, schema, where)]
 
 
-def keeper() -> MessageKeeper:
-    return MessageKeeper()
+def message_hook() -> MessageHook:
+    return MessageHook()
 
 
 @pytest.fixture
 def kept(dsn: str, schema: str, saver: PGStateSaver) -> Iterator[PGStateSaver]:
     """A blocking saver that keeps messages."""
-    with PGStateSaver.from_conn_string(dsn, schema=schema, companion=keeper()) as other:
+    with PGStateSaver.from_conn_string(dsn, schema=schema, hook=message_hook()) as other:
         yield other
 
 
@@ -79,11 +79,11 @@ def chat_graph() -> StateGraph[Any, Any, Any, Any]:
     return graph
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_conversation_is_there_message_by_message(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async with open_saver(colour, dsn, schema, companion=keeper()) as saver:
+    async with open_saver(api, dsn, schema, hook=message_hook()) as saver:
         graph = chat_graph().compile(checkpointer=saver)
         for turn in range(5):
             await invoke(graph, saver, {"messages": [HumanMessage(f"hi {turn}", id=f"h{turn}")]}, config_of("t"))
@@ -133,7 +133,7 @@ def test_edits_and_removals_are_rows_of_their_own(
     def put(config: Any, step: int, messages: Sequence[Any]) -> Any:
         if not is_cold:
             return put_messages(kept, config, step, messages)
-        with PGStateSaver.from_conn_string(dsn, schema=schema, pool=False, companion=keeper()) as other:
+        with PGStateSaver.from_conn_string(dsn, schema=schema, pool=False, hook=message_hook()) as other:
             return put_messages(other, config, step, messages)
 
     a, b, c, d = human("a", "b", "c", "d")
@@ -157,11 +157,11 @@ def test_edits_and_removals_are_rows_of_their_own(
     ]
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_langgraphs_own_ways_to_remove_and_edit(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async with open_saver(colour, dsn, schema, companion=keeper()) as saver:
+    async with open_saver(api, dsn, schema, hook=message_hook()) as saver:
         graph = chat_graph().compile(checkpointer=saver)
         config: Any = config_of("t")
         await invoke(graph, saver, {"messages": human("a", "b")}, config)
@@ -190,14 +190,14 @@ def test_a_message_mutated_in_place_is_an_edit(kept: PGStateSaver, schema: str, 
     ]
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_process_that_comes_later_neither_loses_nor_doubles(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    """Each turn in a process of its own; the first two without a keeper, whose messages are made up for."""
+    """Each turn in a process of its own; the first two without a hook, whose messages are made up for."""
     for turn in range(5):
-        options = {"companion": keeper()} if turn >= 2 else {}
-        async with open_saver(colour, dsn, schema, **options) as saver:
+        options = {"hook": message_hook()} if turn >= 2 else {}
+        async with open_saver(api, dsn, schema, **options) as saver:
             graph = chat_graph().compile(checkpointer=saver)
             await invoke(graph, saver, {"messages": human(f"h{turn}")}, config_of("t"))
     expected = {id for turn in range(5) for id in (f"h{turn}", f"ai-h{turn}")}
@@ -206,9 +206,9 @@ async def test_a_process_that_comes_later_neither_loses_nor_doubles(
     assert sorted(row.position for row in rows(connection, schema)) == list(range(10))
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_what_is_said_right_after_a_resumption_is_kept(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     """LangGraph counts up the versions in the checkpoint it was given, of which the saver remembers the old ones."""
 
@@ -216,7 +216,7 @@ async def test_what_is_said_right_after_a_resumption_is_kept(
         return {"messages": [AIMessage(interrupt("Shall I?"), id="answer")]}
 
     builder = StateGraph(MessagesState).add_node(ask).add_edge(START, "ask")
-    async with open_saver(colour, dsn, schema, companion=keeper()) as saver:
+    async with open_saver(api, dsn, schema, hook=message_hook()) as saver:
         graph = builder.compile(checkpointer=saver)
         await invoke(graph, saver, {"messages": human("question")}, config_of("t"))
         await invoke(graph, saver, Command(resume="yes"), config_of("t"))
@@ -230,7 +230,7 @@ def test_branches_do_not_touch_each_other(
     a, b, c, d, e = human("a", "b", "c", "d", "e")
     root = put_messages(kept, config_of("t"), 0, [a])
     left = put_messages(kept, root, 1, [a, b, c])
-    with PGStateSaver.from_conn_string(dsn, schema=schema, companion=keeper()) as other:
+    with PGStateSaver.from_conn_string(dsn, schema=schema, hook=message_hook()) as other:
         saver = other if is_cold else kept
         right = put_messages(saver, root, 1, [a, d, b])
         right = put_messages(saver, right, 2, [d, b, e])
@@ -270,8 +270,8 @@ def test_messages_without_ids_are_told_apart(kept: PGStateSaver, schema: str, co
         (index, text, "added") for index, text in enumerate(texts)
     ]
     assert len({row.message_id for row in found}) == 5
-    with_other_seeds = keeper()
-    kept._companion = with_other_seeds
+    with_other_seeds = message_hook()
+    kept._hook = with_other_seeds
     put_messages(kept, config, 5, [HumanMessage(text) for text in texts[1:]])
     # Of equal ones the last is gone, and what stands behind another than before is added again.
     assert [row.change for row in rows(connection, schema)[5:]] == ["added", "added", "removed"]
@@ -344,8 +344,8 @@ def test_a_put_that_was_not_stored_leaves_no_message(
     dsn: str, schema: str, saver: PGStateSaver, connection: psycopg.Connection
 ) -> None:
     enemy = Relentless(connection, schema)
-    companion = Companions(keeper(), enemy)
-    with PGStateSaver.from_conn_string(dsn, schema=schema, companion=companion) as kept:
+    hook = PutHooks(message_hook(), enemy)
+    with PGStateSaver.from_conn_string(dsn, schema=schema, hook=hook) as kept:
         a, b, c = human("a", "b", "c")
         config = put_messages(kept, config_of("t"), 0, [a, b])
         for messages in ([a, b, c], [a, c]):
@@ -361,12 +361,12 @@ def test_a_checkpoint_that_was_not_stored_again_changes_no_message(
 ) -> None:
     """Its row is there, but from before."""
     a, b, c = human("a", "b", "c")
-    with PGStateSaver.from_conn_string(dsn, schema=schema, companion=keeper()) as kept:
+    with PGStateSaver.from_conn_string(dsn, schema=schema, hook=message_hook()) as kept:
         config = put_messages(kept, config_of("t"), 0, [a])
         arguments = put_arguments(config, 1, messages=[a, b])
         kept.put(*arguments)
-    companion = Companions(keeper(), Relentless(connection, schema))
-    with PGStateSaver.from_conn_string(dsn, schema=schema, companion=companion) as kept:
+    hook = PutHooks(message_hook(), Relentless(connection, schema))
+    with PGStateSaver.from_conn_string(dsn, schema=schema, hook=hook) as kept:
         for messages in ([a, b, c], [a, c]):
             arguments[1]["channel_values"]["messages"] = messages
             with pytest.raises(ConflictError):
@@ -379,7 +379,7 @@ def test_a_put_whose_answer_was_lost_stores_its_messages_once(
 ) -> None:
     with (
         counted(dsn) as proxy,
-        PGStateSaver.from_conn_string(proxy.dsn, schema=schema, pool=1, companion=keeper()) as kept,
+        PGStateSaver.from_conn_string(proxy.dsn, schema=schema, pool=1, hook=message_hook()) as kept,
     ):
         a, b, c = human("a", "b", "c")
         config = put_messages(kept, config_of("t"), 0, [a, b])
@@ -393,7 +393,7 @@ def test_a_put_whose_answer_was_lost_stores_its_messages_once(
 def test_new_messages_cost_no_round_trip(dsn: str, schema: str, saver: PGStateSaver) -> None:
     with (
         counted(dsn) as proxy,
-        PGStateSaver.from_conn_string(proxy.dsn, schema=schema, pool=1, companion=keeper()) as kept,
+        PGStateSaver.from_conn_string(proxy.dsn, schema=schema, pool=1, hook=message_hook()) as kept,
     ):
         config: Any = config_of("t")
         ids = [str(number) for number in range(20)]
@@ -405,9 +405,9 @@ def test_new_messages_cost_no_round_trip(dsn: str, schema: str, saver: PGStateSa
         assert usual(trips[10:]) == 1
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_subgraphs_messages_are_the_roots_once_it_has_them(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     """While the subgraph runs its new messages are its own; the root takes over what it gets; notes stay behind."""
     seen: list[list[Row]] = []
@@ -430,7 +430,7 @@ async def test_a_subgraphs_messages_are_the_roots_once_it_has_them(
     outer = StateGraph(MessagesState)
     outer.add_node("inner", inner.compile())
     outer.add_edge(START, "inner")
-    async with open_saver(colour, dsn, schema, companion=keeper()) as saver:
+    async with open_saver(api, dsn, schema, hook=message_hook()) as saver:
         graph = outer.compile(checkpointer=saver)
         for turn in range(2):
             await invoke(graph, saver, {"messages": human(f"h{turn}")}, config_of("t"), durability="sync")
@@ -451,15 +451,15 @@ def test_a_subgraph_does_not_send_what_the_root_has(dsn: str, schema: str, saver
     """Two hundred messages handed down are no reason to send two hundred rows."""
     found: list[list[str]] = []
 
-    class Watching(MessageKeeper):
+    class Watching(MessageHook):
         def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
             statements = super().before_put(plan, config)
-            assert plan.note is not None
-            for _, change in plan.note.messages:
+            assert plan.journal_entry is not None
+            for _, change in plan.journal_entry.messages:
                 found.append([message["message_id"] for message in json.loads(change)["messages"]])
             return statements
 
-    with PGStateSaver.from_conn_string(dsn, schema=schema, companion=Watching()) as kept:
+    with PGStateSaver.from_conn_string(dsn, schema=schema, hook=Watching()) as kept:
         messages = human(*(str(number) for number in range(200)))
         root = put_messages(kept, config_of("t"), 0, messages)
         config, checkpoint, metadata, versions = put_arguments(
@@ -480,8 +480,8 @@ def test_a_companion_that_fails_does_not_fail_the_put(
         def after_put(self, plan: PutPlan) -> None:
             raise LookupError("mine, too")
 
-    companion = Companions(Broken(connection, schema), keeper())
-    with PGStateSaver.from_conn_string(dsn, schema=schema, companion=companion) as kept:
+    hook = PutHooks(Broken(connection, schema), message_hook())
+    with PGStateSaver.from_conn_string(dsn, schema=schema, hook=hook) as kept:
         put_messages(kept, config_of("t"), 0, human("a"))
     assert changes(connection, schema) == [("a", "added")]
     assert "is not recorded" in caplog.text

@@ -113,7 +113,7 @@ def key_of(item: CheckpointTuple) -> Key:
 
 def forget(face: Any) -> None:
     """Empty a saver's cache."""
-    knowledge = face.saver._knowledge
+    knowledge = face.saver._saver_cache
     for thread_id in {thread_id for thread_id, _ in knowledge.cache._namespaces}:
         knowledge.cache.discard_thread(thread_id)
     assert not knowledge.cache._namespaces

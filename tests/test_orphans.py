@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from langgraph.checkpoint.serde.types import TASKS
 from langgraph.types import Send
-from support import COLOURS, GUARD_SECONDS, config_of, loop_graph, open_saver, put_arguments, put_chain
+from support import APIS, GUARD_SECONDS, config_of, loop_graph, open_saver, put_arguments, put_chain
 
 from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.admin import Admin
@@ -155,12 +155,12 @@ def test_what_a_killed_process_left_goes(remove: str, step: int, dsn: str, schem
 
 
 @pytest.mark.parametrize("remove", REMOVALS)
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_writes_that_came_early_stay(
-    remove: str, colour: type, dsn: str, schema: str, rows: Rows, connection: psycopg.Connection
+    remove: str, api: type, dsn: str, schema: str, rows: Rows, connection: psycopg.Connection
 ) -> None:
     """For a day; and, however old, while a living run or a lease may bring their checkpoint, or it is there."""
-    async with open_saver(colour, dsn, schema) as saver:
+    async with open_saver(api, dsn, schema) as saver:
         config, checkpoint, metadata, versions = put_arguments(THREAD, 0)
         early = {"configurable": {**THREAD["configurable"], "checkpoint_id": checkpoint["id"]}}
         await saver.aput_writes(early, [("messages", "early")], "task")

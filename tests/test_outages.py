@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import PoolTimeout
 from support import (
-    COLOURS,
+    APIS,
     GUARD_SECONDS,
     Gate,
     config_of,
@@ -48,9 +48,9 @@ def gate(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
 
 
 @asynccontextmanager
-async def database_of(colour: type, dsn: str, **options: Any) -> AsyncIterator[Any]:
+async def database_of(api: type, dsn: str, **options: Any) -> AsyncIterator[Any]:
     async with AsyncExitStack() as stack:
-        if colour is PGStateSaver:
+        if api is PGStateSaver:
             yield stack.enter_context(Database.open(dsn, schema="pgstate", **options))
         else:
             yield await stack.enter_async_context(AsyncDatabase.open(dsn, schema="pgstate", **options))
@@ -62,8 +62,8 @@ async def run(database: Any, operation: Any, method: str = "run") -> Any:
     return await getattr(database, method)(operation)
 
 
-async def look(port: Any) -> str:
-    await port.script("SELECT 1")
+async def look(db: Any) -> str:
+    await db.script("SELECT 1")
     return "seen"
 
 
@@ -75,10 +75,10 @@ def waits(database: Any) -> bool:
     return bool(database._pool.get_stats()["requests_waiting"])
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_a_call_that_waits_has_a_connection_as_soon_as_there_is_a_server(colour: type, gate: Gate) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_a_call_that_waits_has_a_connection_as_soon_as_there_is_a_server(api: type, gate: Gate) -> None:
     """Guard: a pool whose attempts fail begins anew instead of waiting twice as long each time."""
-    async with database_of(colour, gate.dsn, pool=3) as database:
+    async with database_of(api, gate.dsn, pool=3) as database:
         assert await run(database, look) == "seen"
         gate.shut()
         call = asyncio.create_task(run(database, look))
@@ -89,9 +89,9 @@ async def test_a_call_that_waits_has_a_connection_as_soon_as_there_is_a_server(c
         assert await asyncio.wait_for(call, GUARD_SECONDS) == "seen"
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_a_pool_nobody_waits_for_gives_up_and_the_next_call_connects(colour: type, gate: Gate) -> None:
-    async with database_of(colour, gate.dsn, pool=PoolSettings(max_size=3, timeout=0.3)) as database:
+@pytest.mark.parametrize("api", APIS)
+async def test_a_pool_nobody_waits_for_gives_up_and_the_next_call_connects(api: type, gate: Gate) -> None:
+    async with database_of(api, gate.dsn, pool=PoolSettings(max_size=3, timeout=0.3)) as database:
         assert await run(database, look) == "seen"
         gate.shut()
         with pytest.raises(UnavailableError, match="server closed the connection") as raised:
@@ -105,16 +105,16 @@ async def test_a_pool_nobody_waits_for_gives_up_and_the_next_call_connects(colou
         assert gate.taken == before + 1
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_calls_of_one_outage_share_the_time_they_wait(
-    colour: type, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    api: type, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A graph makes several calls one after another: the later ones wait for one attempt only.
 
     Guard: the pool's own timeout is not begun again by each.
     """
     monkeypatch.setattr(retrying, "_LEAST_SECONDS", 0.05)
-    async with database_of(colour, gate.dsn, pool=PoolSettings(max_size=3, timeout=0.5)) as database:
+    async with database_of(api, gate.dsn, pool=PoolSettings(max_size=3, timeout=0.5)) as database:
         assert await run(database, look) == "seen"
         asked: list[float] = []
         getconn = database._pool.getconn
@@ -148,11 +148,11 @@ async def is_back(database: Any) -> bool:
         return False
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_an_exhausted_pool_is_no_outage(colour: type, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_an_exhausted_pool_is_no_outage(api: type, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every call waits for its turn as long as it was told to."""
     monkeypatch.setattr(retrying, "_LEAST_SECONDS", 0.01)
-    async with database_of(colour, gate.dsn, pool=PoolSettings(max_size=1, timeout=0.1)) as database:
+    async with database_of(api, gate.dsn, pool=PoolSettings(max_size=1, timeout=0.1)) as database:
         taken = await maybe(database._pool.getconn())
         for _ in range(2):
             with pytest.raises(UnavailableError, match="couldn't get a connection"):
@@ -166,9 +166,9 @@ async def test_who_is_cancelled_in_an_outage_takes_nothing_from_the_pool(gate: G
     async with database_of(AsyncPGStateSaver, gate.dsn, pool=PoolSettings(max_size=3)) as database:
         barrier = asyncio.Barrier(3)
 
-        async def meet(port: Any) -> str:
+        async def meet(db: Any) -> str:
             await barrier.wait()
-            return await look(port)
+            return await look(db)
 
         assert await asyncio.gather(*(run(database, meet) for _ in range(3))) == ["seen"] * 3
         gate.shut()
@@ -186,23 +186,23 @@ async def test_who_is_cancelled_in_an_outage_takes_nothing_from_the_pool(gate: G
 
 
 @pytest.mark.parametrize("method", ["run_once", "run"])
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_what_is_run_once_is_not_run_on_a_connection_that_was_lost_before(
-    colour: type, method: str, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, method: str, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     """Nor does a call with few tries fail because many idle connections were lost."""
     named = make_conninfo(dsn, application_name=schema)
     options = {"pool": PoolSettings(min_size=5), "retry": RetryPolicy(attempts=2)}
-    async with database_of(colour, named, **options) as database:
+    async with database_of(api, named, **options) as database:
         assert terminate(connection, schema) == 5
         assert await run(database, look, method) == "seen"
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_what_the_block_raises_is_left_as_it_is(colour: type, dsn: str) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_what_the_block_raises_is_left_as_it_is(api: type, dsn: str) -> None:
     """A timeout of another pool is none of ours."""
     with pytest.raises(PoolTimeout, match="another"):
-        async with database_of(colour, dsn):
+        async with database_of(api, dsn):
             raise PoolTimeout("another pool's")
 
 
@@ -243,12 +243,12 @@ async def test_opening_says_why_it_is_not_possible(
     assert isinstance(raised.value.__cause__, psycopg.Error)
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_a_server_that_is_still_starting_is_waited_for(colour: type, gate: Gate) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_a_server_that_is_still_starting_is_waited_for(api: type, gate: Gate) -> None:
     gate.shut()
 
     async def begin() -> Any:
-        async with database_of(colour, gate.dsn) as database:
+        async with database_of(api, gate.dsn) as database:
             return await run(database, look)
 
     def opener() -> None:
@@ -257,7 +257,7 @@ async def test_a_server_that_is_still_starting_is_waited_for(colour: type, gate:
 
     opening = asyncio.get_running_loop().run_in_executor(None, opener)
     # The blocking one waits on a thread of its own.
-    call = asyncio.to_thread(asyncio.run, begin()) if colour is PGStateSaver else begin()
+    call = asyncio.to_thread(asyncio.run, begin()) if api is PGStateSaver else begin()
     assert await asyncio.wait_for(call, GUARD_SECONDS) == "seen"
     await opening
 
@@ -295,7 +295,7 @@ def test_a_refusal_that_passes_is_waited_for(answer: str, is_final: bool) -> Non
 
 
 def tries(outage: Outage, now: float, **options: Any) -> Tries:
-    return Tries(RetryPolicy(**options), outage, "s", now, is_lent=False)
+    return Tries(RetryPolicy(**options), outage, "s", now, is_borrowed=False)
 
 
 LOST = psycopg.OperationalError("server closed the connection unexpectedly")
@@ -338,10 +338,10 @@ def test_a_later_call_counts_from_when_the_outage_began() -> None:
     assert outage.patience(222.0) == 30.0
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_a_saver_goes_on_after_an_outage(colour: type, gate: Gate, schema: str) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_a_saver_goes_on_after_an_outage(api: type, gate: Gate, schema: str) -> None:
     """Nothing acknowledged is lost, and a put that met the outage is made."""
-    async with open_saver(colour, gate.dsn, schema, pool=3) as saver:
+    async with open_saver(api, gate.dsn, schema, pool=3) as saver:
         configs = await put_chain(saver, "t", 3)
         gate.shut()
         call = asyncio.create_task(saver.aput(*put_arguments(configs[-1], 3)))

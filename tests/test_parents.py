@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from langgraph.checkpoint.postgres import PostgresSaver
 from official import chat_graph, official_saver, talk
-from support import COLOURS, config_of, loop_graph, open_saver, put_arguments, put_chain
+from support import APIS, config_of, loop_graph, open_saver, put_arguments, put_chain
 from support_record import ask
 from typer.testing import CliRunner
 
@@ -19,13 +19,13 @@ from langgraph_pgstate.cli.app import app
 pytestmark = pytest.mark.smoke
 
 
-@pytest.fixture(params=COLOURS)
+@pytest.fixture(params=APIS)
 async def saver(request: pytest.FixtureRequest, dsn: str, schema: str) -> AsyncIterator[Any]:
     async with open_saver(request.param, dsn, schema, setup=False) as saver:
         yield saver
 
 
-@pytest.fixture(params=COLOURS)
+@pytest.fixture(params=APIS)
 async def other(request: pytest.FixtureRequest, dsn: str, schema: str) -> AsyncIterator[Any]:
     """The saver of another process: it shares nothing with the first."""
     async with open_saver(request.param, dsn, schema, setup=False) as other:
@@ -113,10 +113,10 @@ async def _cut(state: Any) -> None:
 
 
 @pytest.mark.parametrize("guard", [None, "head", "lease", ["head", "lease"]])
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_a_pruned_thread_goes_on_under_every_guard(colour: Any, guard: Any, dsn: str, schema: str) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_a_pruned_thread_goes_on_under_every_guard(api: Any, guard: Any, dsn: str, schema: str) -> None:
     """Turns, an update, a copy of the checkpoint without a parent, and a fork from it."""
-    async with open_saver(colour, dsn, schema, setup=False, guard=guard) as saver:
+    async with open_saver(api, dsn, schema, setup=False, guard=guard) as saver:
         graph = loop_graph(3).compile(checkpointer=saver)
         config: Any = {"configurable": {"thread_id": "t"}}
         await graph.ainvoke({"items": [], "count": 0}, config)

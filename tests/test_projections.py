@@ -15,13 +15,13 @@ import pytest
 from langgraph.channels.delta import DeltaChannel
 from langgraph.graph import END, START, StateGraph
 from pydantic import BaseModel
-from support import COLOURS, config_of, counted, invoke, open_saver, put_arguments
+from support import APIS, config_of, counted, invoke, open_saver, put_arguments
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import ConfigurationError, ConflictError
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
-from langgraph_pgstate.operations.record.projections import Projector, check_projectable
-from langgraph_pgstate.operations.record.put_hook import Companions, Statement
+from langgraph_pgstate.operations.record.projections import ProjectionHook, check_projectable
+from langgraph_pgstate.operations.record.put_hook import PutHooks, Statement
 from langgraph_pgstate.sql import queries
 
 
@@ -32,15 +32,15 @@ class Booking(BaseModel):
     nights: int = 1
 
 
-def projector(schema: str, *names: str) -> Projector:
-    return Projector(queries(schema), names)
+def projector(schema: str, *names: str) -> ProjectionHook:
+    return ProjectionHook(queries(schema), names)
 
 
 @pytest.fixture
 def projecting(dsn: str, schema: str, saver: PGStateSaver) -> Iterator[PGStateSaver]:
     """A blocking saver that projects two channels."""
     allowed = [("test_projections", name) for name in ("Booking", "Room", "Size")]
-    with PGStateSaver.from_conn_string(dsn, schema=schema, companion=projector(schema, "booking", "note")) as other:
+    with PGStateSaver.from_conn_string(dsn, schema=schema, hook=projector(schema, "booking", "note")) as other:
         yield other.with_allowlist(allowed)
 
 
@@ -57,8 +57,8 @@ def put(saver: PGStateSaver, config: Any, step: int, changed: Sequence[str] = ()
     return saver.put(config, {**checkpoint, "channel_versions": versions}, metadata, new)
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_the_question_it_is_for(colour: type, dsn: str, schema: str, connection: psycopg.Connection) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_the_question_it_is_for(api: type, dsn: str, schema: str, connection: psycopg.Connection) -> None:
     """All threads whose booking checks in in March, from an index."""
 
     class State(TypedDict):
@@ -73,7 +73,7 @@ async def test_the_question_it_is_for(colour: type, dsn: str, schema: str, conne
     builder.add_node("book", book)
     builder.add_edge(START, "book")
     builder.add_edge("book", END)
-    async with open_saver(colour, dsn, schema, companion=projector(schema, "booking", "month")) as saver:
+    async with open_saver(api, dsn, schema, hook=projector(schema, "booking", "month")) as saver:
         graph = builder.compile(checkpointer=saver)
         for month in (2, 3, 4):
             await invoke(graph, saver, {"month": month, "secret": "x"}, config_of(f"t{month}"))
@@ -132,10 +132,10 @@ def test_what_does_not_fit_is_a_reference(
 ) -> None:
     from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-    companion = projector(schema, "booking", "note")
+    hook = projector(schema, "booking", "note")
     serde = JsonPlusSerializer(pickle_fallback=True)
-    with PGStateSaver.from_conn_string(dsn, schema=schema, companion=companion, serde=serde) as other:
-        config = put(other, config_of("t"), 0, booking=value, note="fits")
+    with PGStateSaver.from_conn_string(dsn, schema=schema, hook=hook, serde=serde) as other:
+        config = put(other, config_of("t"), 0, booking=value, journal_entry="fits")
     checkpoint_id = config["configurable"]["checkpoint_id"]
     found = state(connection, schema)
     assert found["note"] == "fits"
@@ -151,14 +151,14 @@ def test_a_value_that_refuses_to_be_looked_at_fails_no_put(
     endless["deeper"] = inner = {}
     for _ in range(150):
         inner["deeper"] = inner = {}
-    put(projecting, config_of("t"), 0, booking=endless, note="fits")
+    put(projecting, config_of("t"), 0, booking=endless, journal_entry="fits")
     assert set(state(connection, schema)["booking"]) == {"$ref"}
 
 
 def test_unchanged_values_are_left_alone(dsn: str, schema: str, saver: PGStateSaver) -> None:
     sent: list[int] = []
 
-    class Watching(Projector):
+    class Watching(ProjectionHook):
         def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
             statements = super().before_put(plan, config)
             sent.append(len(statements))
@@ -167,7 +167,7 @@ def test_unchanged_values_are_left_alone(dsn: str, schema: str, saver: PGStateSa
     with (
         counted(dsn) as proxy,
         PGStateSaver.from_conn_string(
-            proxy.dsn, schema=schema, pool=1, companion=Watching(queries(schema), ["booking"])
+            proxy.dsn, schema=schema, pool=1, hook=Watching(queries(schema), ["booking"])
         ) as other,
     ):
         config = put(other, config_of("t"), 0, booking={"a": 1}, count=0)
@@ -185,10 +185,10 @@ def test_unchanged_values_are_left_alone(dsn: str, schema: str, saver: PGStateSa
 def test_the_newest_checkpoint_wins_and_a_fork_writes_all(
     projecting: PGStateSaver, schema: str, connection: psycopg.Connection
 ) -> None:
-    first = put(projecting, config_of("t"), 0, booking="first", note="n", count=0)
-    late = put_arguments(first, 1, booking="older id", note="n", count=0)
-    put(projecting, first, 1, ["booking"], booking="second", note="n", count=0)
-    put(projecting, first, 2, ["count"], booking="first", note="n", count=5)
+    first = put(projecting, config_of("t"), 0, booking="first", journal_entry="n", count=0)
+    late = put_arguments(first, 1, booking="older id", journal_entry="n", count=0)
+    put(projecting, first, 1, ["booking"], booking="second", journal_entry="n", count=0)
+    put(projecting, first, 2, ["count"], booking="first", journal_entry="n", count=5)
     assert state(connection, schema) == {"booking": "first", "note": "n"}
     projecting.put(*late)
     assert state(connection, schema) == {"booking": "first", "note": "n"}
@@ -200,7 +200,7 @@ def test_a_fork_writes_what_another_process_has_replaced(
     """The same versions as in this process's last put, but not what the row holds."""
     first = put(projecting, config_of("t"), 0, booking="first", count=0)
     second = put(projecting, first, 0, ["count"], booking="first", count=1)
-    with PGStateSaver.from_conn_string(dsn, schema=schema, companion=projector(schema, "booking", "note")) as other:
+    with PGStateSaver.from_conn_string(dsn, schema=schema, hook=projector(schema, "booking", "note")) as other:
         put(other, second, 1, ["booking"], booking="other", count=1)
     assert state(connection, schema) == {"booking": "other"}
     put(projecting, first, 0, ["count"], booking="first", count=2)
@@ -222,8 +222,8 @@ def test_a_row_that_a_rollback_took_comes_back(
 
 
 def test_an_emptied_channel_is_gone(projecting: PGStateSaver, schema: str, connection: psycopg.Connection) -> None:
-    config = put(projecting, config_of("t"), 0, booking="x", note="n")
-    config, checkpoint, metadata, versions = put_arguments(config, 1, booking="x", note="n")
+    config = put(projecting, config_of("t"), 0, booking="x", journal_entry="n")
+    config, checkpoint, metadata, versions = put_arguments(config, 1, booking="x", journal_entry="n")
     del checkpoint["channel_values"]["booking"]
     projecting.put(config, checkpoint, metadata, versions)
     assert state(connection, schema) == {"note": "n"}
@@ -260,8 +260,8 @@ class Relentless:
 def test_a_put_that_was_not_stored_projects_nothing(
     dsn: str, schema: str, saver: PGStateSaver, connection: psycopg.Connection
 ) -> None:
-    companion = Companions(projector(schema, "booking"), Relentless(connection, schema))
-    with PGStateSaver.from_conn_string(dsn, schema=schema, companion=companion) as other:
+    hook = PutHooks(projector(schema, "booking"), Relentless(connection, schema))
+    with PGStateSaver.from_conn_string(dsn, schema=schema, hook=hook) as other:
         config = put(other, config_of("t"), 0, booking="x", big=["y" * 5000])
         with pytest.raises(ConflictError):
             put(other, config, 1, ["booking"], booking="z", big=["y" * 5000])
@@ -315,4 +315,4 @@ def test_channels_that_cannot_are_refused_by_name(name: str, why: str) -> None:
 @pytest.mark.parametrize("names", ["booking", [1], [""]])
 def test_names_of_another_kind_are_refused(names: Any) -> None:
     with pytest.raises(ConfigurationError, match="project="):
-        Projector(queries("pgstate"), names)
+        ProjectionHook(queries("pgstate"), names)

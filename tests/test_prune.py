@@ -294,7 +294,7 @@ def test_the_space_of_a_long_conversation_is_given_back(saver: PGStateSaver, tab
     ids=str,
 )
 async def test_bad_arguments_remove_nothing(arguments: dict[str, Any], saver: PGStateSaver, tables: Tables) -> None:
-    """They are refused before the first thread is looked at, in both colours."""
+    """They are refused before the first thread is looked at, in both APIs."""
     grow(saver, 3)
     given = {"thread_ids": ["t"], **arguments}
     with pytest.raises(ConfigurationError):

@@ -1,4 +1,4 @@
-"""What the record answers: threads, runs, spans, events, statistics and provenance, in both colours."""
+"""What the record answers: threads, runs, spans, events, statistics and provenance, in both APIs."""
 
 from __future__ import annotations
 
@@ -461,7 +461,7 @@ async def test_usage_is_summed_up(parts: Parts, record: Record) -> None:
     rows = record.rows("SELECT model, sum(cost) FROM usage_by_day GROUP BY model ORDER BY model")
     assert rows == [("big", Decimal("0.75")), ("small", Decimal("0.1"))]
     with pytest.raises(ConfigurationError, match="agent, model, tenant, user, day"):
-        await ask(parts.runs.usage("colour"))
+        await ask(parts.runs.usage("api"))
 
 
 async def test_events_are_listed_oldest_first_page_by_page(parts: Parts, record: Record) -> None:

@@ -12,7 +12,7 @@ import pytest
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import START, StateGraph
-from support import COLOURS, GUARD_SECONDS, config_of, open_saver
+from support import APIS, GUARD_SECONDS, config_of, open_saver
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.db import adapters
@@ -82,25 +82,25 @@ def before_statement(number: int, act: Callable[[], Any], monkeypatch: pytest.Mo
             act()
 
     def blocking(original: Any) -> Any:
-        async def fetch(port: Any, query: Any, parameters: Any) -> Any:
+        async def fetch(db: Any, query: Any, parameters: Any) -> Any:
             count()
-            return await original(port, query, parameters)
+            return await original(db, query, parameters)
 
         return fetch
 
     with monkeypatch.context() as patch:
-        for kind in (adapters.BlockingPort, adapters.SuspendingPort):
+        for kind in (adapters.BlockingConnection, adapters.AsyncConnection):
             patch.setattr(kind, "fetch", blocking(kind.fetch))
         yield
 
 
 @asynccontextmanager
-async def readers(colour: type, dsn: str, schema: str) -> AsyncIterator[tuple[Any, dict[str, dict[str, Any]], Any]]:
+async def readers(api: type, dsn: str, schema: str) -> AsyncIterator[tuple[Any, dict[str, dict[str, Any]], Any]]:
     """A saver that reads a thread of some turns, its values, and what prunes it on another connection."""
     with PGStateSaver.from_conn_string(dsn, schema=schema) as pruner:
         pruner.setup()
         values = grown(pruner)
-        async with open_saver(colour, dsn, schema, setup=False) as saver:
+        async with open_saver(api, dsn, schema, setup=False) as saver:
             # Looks at the schema once.
             await saver.aget_tuple(config_of("other"))
 
@@ -117,12 +117,12 @@ MOMENTS = range(7)
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_an_old_delta_channel_is_whole_or_gone(
-    moment: int, colour: type, dsn: str, schema: str, short_pages: None, monkeypatch: pytest.MonkeyPatch
+    moment: int, api: type, dsn: str, schema: str, short_pages: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whenever a prune comes: before, between, or after the statements, and between LangGraph's two calls."""
-    async with readers(colour, dsn, schema) as (saver, values, prune):
+    async with readers(api, dsn, schema) as (saver, values, prune):
         graph = graph_of(saver)
         oldest_first = sorted(values)
         target = oldest_first[TARGET]
@@ -138,9 +138,9 @@ async def test_an_old_delta_channel_is_whole_or_gone(
         assert (await graph.aget_state(THREAD)).values == values[oldest_first[-1]]
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_the_history_of_a_pruned_checkpoint_has_a_named_result(colour: type, dsn: str, schema: str) -> None:
-    async with readers(colour, dsn, schema) as (saver, values, prune):
+@pytest.mark.parametrize("api", APIS)
+async def test_the_history_of_a_pruned_checkpoint_has_a_named_result(api: type, dsn: str, schema: str) -> None:
+    async with readers(api, dsn, schema) as (saver, values, prune):
         config = named(sorted(values)[TARGET])
         (found,) = (await saver.aget_delta_channel_history(config=config, channels=["items"])).values()
         assert len(found["writes"]) == 4
@@ -154,12 +154,12 @@ async def test_the_history_of_a_pruned_checkpoint_has_a_named_result(colour: typ
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_the_newest_of_a_thread_is_always_found(
-    moment: int, colour: type, dsn: str, schema: str, short_pages: None, monkeypatch: pytest.MonkeyPatch
+    moment: int, api: type, dsn: str, schema: str, short_pages: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another run goes on and a prune removes what was the newest when the reading began."""
-    async with readers(colour, dsn, schema) as (saver, _, prune):
+    async with readers(api, dsn, schema) as (saver, _, prune):
         with PGStateSaver.from_conn_string(dsn, schema=schema, pool=2) as other:
             writer = graph_of(other)
 
@@ -183,11 +183,11 @@ async def test_the_newest_of_a_thread_is_always_found(
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_list_has_what_is_there_whole(
-    moment: int, colour: type, dsn: str, schema: str, short_pages: None, monkeypatch: pytest.MonkeyPatch
+    moment: int, api: type, dsn: str, schema: str, short_pages: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with readers(colour, dsn, schema) as (saver, values, prune):
+    async with readers(api, dsn, schema) as (saver, values, prune):
         whole = {}
         async for found in saver.alist(THREAD):
             whole[found.config["configurable"]["checkpoint_id"]] = found

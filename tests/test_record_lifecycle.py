@@ -8,11 +8,11 @@ from typing import Any
 import psycopg
 import pytest
 from langchain_core.messages import HumanMessage
-from support import COLOURS, config_of, move_journal, open_saver, put_arguments
+from support import APIS, config_of, move_journal, open_saver, put_arguments
 
 from langgraph_pgstate import PGStateSaver, ThreadKeys
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.operations.record.message_hook import MessageKeeper
+from langgraph_pgstate.operations.record.message_hook import MessageHook
 
 RECORD = ("projections", "runs", "spans", "tool_executions", "messages", "events")
 
@@ -21,14 +21,14 @@ def human(*ids: str) -> list[Any]:
     return [HumanMessage(f"text of {id}", id=id) for id in ids]
 
 
-def keeper() -> MessageKeeper:
-    return MessageKeeper()
+def message_hook() -> MessageHook:
+    return MessageHook()
 
 
 @pytest.fixture
 def kept(dsn: str, schema: str, saver: PGStateSaver) -> Iterator[PGStateSaver]:
     """A blocking saver that keeps messages."""
-    with PGStateSaver.from_conn_string(dsn, schema=schema, companion=keeper()) as other:
+    with PGStateSaver.from_conn_string(dsn, schema=schema, hook=message_hook()) as other:
         yield other
 
 
@@ -88,12 +88,12 @@ def test_whose_a_thread_is(saver: PGStateSaver, connection: psycopg.Connection) 
     assert row.fetchone() == ("acme", "7", None)
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_the_keys_that_say_whose_it_is_can_be_named(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     keys = ThreadKeys(tenant=("org", "company"), user=("email",), agent=("bot",))
-    async with open_saver(colour, dsn, schema, thread_keys=keys) as saver:
+    async with open_saver(api, dsn, schema, thread_keys=keys) as saver:
         own = {"company": "acme", "email": "a@b", "user_id": "no"}
         config = {"configurable": {**config_of("t")["configurable"], **own}, "metadata": {"bot": "helper"}}
         config = await saver.aput(*put_arguments(config, 0))
@@ -118,11 +118,11 @@ def test_keys_of_another_kind_are_refused(keys: Any) -> None:
         ThreadKeys(user=keys)
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_deleted_thread_leaves_no_row_in_any_table(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async with open_saver(colour, dsn, schema, companion=keeper()) as saver:
+    async with open_saver(api, dsn, schema, hook=message_hook()) as saver:
         for thread_id in ("t", "u"):
             config = await saver.aput(*put_arguments(config_of(thread_id), 0))
             await saver.aput_writes(config, [("messages", "x")], "task")

@@ -13,7 +13,7 @@ from test_sql import plan_of
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.db import database
-from langgraph_pgstate.db.adapters import BlockingPort
+from langgraph_pgstate.db.adapters import BlockingConnection
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import NotFoundError
 from langgraph_pgstate.record.events import Events
@@ -121,7 +121,7 @@ def record_calls(connection: psycopg.Connection, schema: str) -> dict[str, dict[
     """Ask everything, and each list for its second page."""
     calls: dict[str, dict[str, Any]] = {}
 
-    class RecordingPort(BlockingPort):
+    class RecordingPort(BlockingConnection):
         async def fetch(self, query: Any, parameters: Any) -> Any:
             calls[query.name] = dict(parameters)
             return await super().fetch(query, parameters)
@@ -132,7 +132,7 @@ def record_calls(connection: psycopg.Connection, schema: str) -> dict[str, dict[
         assert page.next is None or method(*arguments, cursor=page.next, **options).items
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(database, "BlockingPort", RecordingPort)
+        patch.setattr(database, "BlockingConnection", RecordingPort)
         parts = Database(connection, schema=schema), queries(schema)
         threads, runs, spans, messages = Threads(*parts), Runs(*parts), Spans(*parts), Messages(*parts)
         events = Events(*parts)
@@ -211,13 +211,13 @@ def test_a_search_in_state_uses_its_index(content: dict[str, Any], crowd: Crowd)
     connection, known, _ = crowd
     seen: dict[str, Any] = {}
 
-    class RecordingPort(BlockingPort):
+    class RecordingPort(BlockingConnection):
         async def fetch(self, query: Any, parameters: Any) -> Any:
             seen.update(parameters)
             return await super().fetch(query, parameters)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(database, "BlockingPort", RecordingPort)
+        patch.setattr(database, "BlockingConnection", RecordingPort)
         assert len(Threads(Database(connection, schema=known.schema), known).search(**content).items) == 10
     plan = plan_of(connection, known.search_threads, seen, generic=False, analyze=True)
     assert sum(map(touched_rows, plan)) <= MOST_ROWS

@@ -282,7 +282,7 @@ class Conversations(RuleBasedStateMachine):
         self.states[process] = PGState.open(self.dsn, schema=self.schema, recording=IDLE, pool=2)
         state: PGState = self.states[process].__enter__()
         if process and not self.is_second_recorded:
-            state.saver._companion = None
+            state.saver._hook = None
         return state
 
     @initialize()

@@ -395,7 +395,7 @@ def test_a_recorder_works_as_a_plain_callback_and_without_a_thread(
     def work(state: MessagesState) -> Any:
         return {"messages": [AIMessage("done")]}
 
-    with recording(dsn, schema, companion=False) as (saver, recorder):
+    with recording(dsn, schema, hook=False) as (saver, recorder):
         simple(saver, work).invoke(hello(), {**config(), "callbacks": [recorder]})
         simple(None, work).invoke(hello(), {"callbacks": [recorder]})
     with_thread, without = rows(connection, schema, "runs")

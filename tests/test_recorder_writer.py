@@ -42,9 +42,9 @@ def die(count: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def run_and_die(dsn: str, schema: str, at: int, interval: float, companion: bool, durability: str) -> None:
+def run_and_die(dsn: str, schema: str, at: int, interval: float, hook: bool, durability: str) -> None:
     settings = RecorderSettings(interval=interval)
-    with recording(dsn, schema, settings, companion=companion) as (saver, recorder):
+    with recording(dsn, schema, settings, hook=hook) as (saver, recorder):
         graph = loop_graph(10, lambda count: die(count) if count == at else None).compile(checkpointer=saver)
         recorder.record(graph).invoke(start(), config(), durability=durability)
 
@@ -61,12 +61,12 @@ def child(target: Callable[..., None], *arguments: Any) -> Any:
     return process
 
 
-@pytest.mark.parametrize("companion", [True, False])
+@pytest.mark.parametrize("hook", [True, False])
 def test_spans_of_a_superstep_are_there_when_its_checkpoint_is(
-    companion: bool, dsn: str, schema: str, connection: Connection
+    hook: bool, dsn: str, schema: str, connection: Connection
 ) -> None:
-    """Killed before the background thread moved anything: without the companion there is indeed nothing."""
-    process = child(run_and_die, dsn, schema, 5, NEVER, companion, "sync")
+    """Killed before the background thread moved anything: without the hook there is indeed nothing."""
+    process = child(run_and_die, dsn, schema, 5, NEVER, hook, "sync")
     process.join(GUARD_SECONDS)
     assert process.exitcode == -signal.SIGKILL
     checkpoints = {row["checkpoint_id"]: row["step"] for row in rows(connection, schema, "checkpoints")}
@@ -74,7 +74,7 @@ def test_spans_of_a_superstep_are_there_when_its_checkpoint_is(
     assert rows(connection, schema, "spans") == []
     move_journal(connection, schema)
     nodes = rows(connection, schema, "spans", kind="node")
-    if not companion:
+    if not hook:
         assert nodes == []
         return
     ended = {span["step"] for span in nodes if span["ended_at"] is not None}
@@ -178,7 +178,7 @@ def test_what_is_late_reopens_nothing(dsn: str, schema: str, connection: Connect
         assert first is not None
         assert last is not None
         for pending in (last, first):
-            recorder._database.run(journal.write, recorder._queries, [], pending.note)
+            recorder._database.run(journal.write, recorder._queries, [], pending.journal_entry)
         tracker.acknowledge(last)
         assert not tracker.is_busy
     found = rows(connection, schema, "spans") + rows(connection, schema, "runs")
@@ -196,7 +196,7 @@ def test_a_change_between_collecting_and_acknowledging_is_written_too(
         first = tracker.collect()
         assert first is not None
         tracker.end(root, {})
-        recorder._database.run(journal.write, recorder._queries, [], first.note)
+        recorder._database.run(journal.write, recorder._queries, [], first.journal_entry)
         tracker.acknowledge(first)
         recorder.flush()
     assert rows(connection, schema, "spans")[0]["status"] == rows(connection, schema, "runs")[0]["status"] == "success"
@@ -297,7 +297,7 @@ def test_a_thread_that_is_deleted_while_it_runs_does_not_come_back(
 def test_a_full_queue_makes_the_graph_wait_and_drops_nothing(dsn: str, schema: str, connection: Connection) -> None:
     waiting = []
     settings = RecorderSettings(queue_size=10, interval=NEVER)
-    with recording(dsn, schema, settings, companion=False) as (saver, recorder):
+    with recording(dsn, schema, settings, hook=False) as (saver, recorder):
         graph = loop_graph(60, lambda count: waiting.append(recorder._tracker.waiting))
         recorder.record(graph.compile(checkpointer=saver)).invoke(start(), {**config(), "recursion_limit": 100})
     assert max(waiting) < 20
@@ -307,7 +307,7 @@ def test_a_full_queue_makes_the_graph_wait_and_drops_nothing(dsn: str, schema: s
 async def test_a_full_queue_makes_an_asynchronous_graph_wait(dsn: str, schema: str, connection: Connection) -> None:
     waiting = []
     settings = RecorderSettings(queue_size=10, interval=NEVER)
-    async with recording_async(dsn, schema, settings, companion=False) as (saver, recorder):
+    async with recording_async(dsn, schema, settings, hook=False) as (saver, recorder):
         graph = loop_graph(60, lambda count: waiting.append(recorder._tracker.waiting))
         limited = {**config(), "recursion_limit": 100}
         await recorder.record(graph.compile(checkpointer=saver)).ainvoke(start(), limited)
@@ -327,7 +327,7 @@ def test_many_spans_are_several_batches_and_one_total(dsn: str, schema: str, con
     graph = StateGraph(MessagesState)
     graph.add_node("think", think)
     graph.add_edge(START, "think")
-    with recording(dsn, schema, RecorderSettings(interval=NEVER), companion=False) as (_, recorder):
+    with recording(dsn, schema, RecorderSettings(interval=NEVER), hook=False) as (_, recorder):
         recorder.record(graph.compile()).invoke({"messages": [HumanMessage("x")]}, config())
     assert len(rows(connection, schema, "spans", kind="llm")) == 1200
     assert rows(connection, schema, "runs")[0]["input_tokens"] == 120_000

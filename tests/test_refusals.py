@@ -19,13 +19,13 @@ from langgraph_pgstate import AsyncPGState, PGState
 from langgraph_pgstate.errors import LeaseHeldError, StaleHeadError
 from langgraph_pgstate.settings import RecorderSettings
 
-COLOURS = [PGState, AsyncPGState]
+APIS = [PGState, AsyncPGState]
 SAID = {"messages": [HumanMessage("hi", id="h")]}
 
 
 @asynccontextmanager
-async def open_state(colour: type, dsn: str, schema: str, **options: Any) -> AsyncIterator[Any]:
-    if colour is PGState:
+async def open_state(api: type, dsn: str, schema: str, **options: Any) -> AsyncIterator[Any]:
+    if api is PGState:
         with PGState.open(dsn, schema=schema, **options) as state:
             yield state
     else:
@@ -75,14 +75,14 @@ class Door:
 
 
 @pytest.mark.parametrize("is_other_process", [False, True], ids=["one process", "two"])
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_clicks_while_a_run_is_under_way_are_events(
-    colour: type, is_other_process: bool, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, is_other_process: bool, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     door = Door()
     async with (
-        open_state(colour, dsn, schema, guard="lease") as state,
-        open_state(colour, dsn, schema, guard="lease") as another,
+        open_state(api, dsn, schema, guard="lease") as state,
+        open_state(api, dsn, schema, guard="lease") as another,
     ):
         clicked = another if is_other_process else state
         first = asyncio.create_task(invoke(answering(state, door), state, named("first")))
@@ -133,13 +133,13 @@ async def test_a_run_that_waits_takes_no_checkpoint_of_the_one_it_waits_for(
     assert [row[0] for row in connection.execute(query.encode())] == ["first"] * 3 + ["second"] * 3
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_run_again_that_is_refused_leaves_what_it_was(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     """Its row says how the attempt before has ended."""
     door = Door()
-    async with open_state(colour, dsn, schema, guard="lease") as state:
+    async with open_state(api, dsn, schema, guard="lease") as state:
         graph = answering(state)
         await invoke(graph, state, named("again"))
         first = asyncio.create_task(invoke(answering(state, door), state, named("first")))

@@ -135,8 +135,8 @@ def test_a_run_that_has_answered_is_known_though_its_process_is_killed_at_once(
         assert thread.status == "idle"
 
 
-@pytest.mark.parametrize("colour", [PGState, AsyncPGState])
-def test_a_run_that_has_answered_is_known_though_the_server_stops_at_once(colour: type, tmp_path: Any) -> None:
+@pytest.mark.parametrize("api", [PGState, AsyncPGState])
+def test_a_run_that_has_answered_is_known_though_the_server_stops_at_once(api: type, tmp_path: Any) -> None:
     """With the server's own settings: what it has committed is on its disk."""
     path = tmp_path / "data"
 
@@ -147,7 +147,7 @@ def test_a_run_that_has_answered_is_known_though_the_server_stops_at_once(colour
 
     async def run(dsn: str) -> None:
         with suppress(Exception):
-            if colour is PGState:
+            if api is PGState:
                 with PGState.open(dsn, recording=IDLE, retry=RetryPolicy(attempts=1)) as state:
                     state.setup()
                     await asyncio.to_thread(recorded(state).invoke, start(), config())
@@ -203,9 +203,9 @@ async def abandoned(graph: Any, reached: asyncio.Event) -> None:
 
 
 @pytest.mark.parametrize("way", [cancelled_by_asyncio, cancelled_by_anyio, abandoned])
-@pytest.mark.parametrize("colour", [PGState, AsyncPGState])
+@pytest.mark.parametrize("api", [PGState, AsyncPGState])
 async def test_a_run_that_is_cancelled_has_an_end(
-    colour: type, way: Any, dsn: str, schema: str, connection: Connection
+    api: type, way: Any, dsn: str, schema: str, connection: Connection
 ) -> None:
     reached = asyncio.Event()
     is_endless = way is not abandoned
@@ -219,7 +219,7 @@ async def test_a_run_that_is_cancelled_has_an_end(
     builder = loop_graph(3)
     builder.nodes.pop("step")
     builder.add_node("step", step)
-    if colour is PGState:
+    if api is PGState:
         with PGState.open(dsn, schema=schema, recording=IDLE) as state:
             await way(state.record(builder.compile(checkpointer=state.saver)), reached)
             await asyncio.to_thread(wait_until, lambda: the_end(connection, schema) == "cancelled", "its end")
@@ -240,13 +240,13 @@ def test_a_run_that_was_interrupted_by_the_keyboard_has_an_end(dsn: str, schema:
         assert the_end(connection, schema) == "cancelled"
 
 
-@pytest.mark.parametrize("colour", [PGState, AsyncPGState])
+@pytest.mark.parametrize("api", [PGState, AsyncPGState])
 async def test_a_run_whose_end_the_server_does_not_take_answers_all_the_same(
-    colour: type, dsn: str, schema: str, connection: Connection
+    api: type, dsn: str, schema: str, connection: Connection
 ) -> None:
     """A server that stands still keeps it no longer than the settings say, and the writer comes again."""
     settings = RecorderSettings(patience=0.1, interval=0.05)
-    if colour is PGState:
+    if api is PGState:
         with PGState.open(dsn, schema=schema, recording=settings) as state, held(dsn, schema):
             await asyncio.to_thread(recorded(state).invoke, start(), config())
             wait_until(lambda: rows(connection, schema, "runs")[0]["status"] == "success", "its end")
@@ -273,9 +273,9 @@ class Gone(RoundTrips):
         super()._forward(client)
 
 
-@pytest.mark.parametrize("colour", [PGState, AsyncPGState])
+@pytest.mark.parametrize("api", [PGState, AsyncPGState])
 async def test_a_run_whose_database_is_gone_when_it_ends_answers_and_is_recorded_later(
-    colour: type, dsn: str, schema: str, connection: Connection
+    api: type, dsn: str, schema: str, connection: Connection
 ) -> None:
     """Without a checkpoint of its own to put then, which would have to fail."""
     proxy = Gone(dsn)
@@ -290,7 +290,7 @@ async def test_a_run_whose_database_is_gone_when_it_ends_answers_and_is_recorded
 
     named = psycopg.conninfo.make_conninfo(proxy.dsn, application_name=f"gone {schema}")
     try:
-        if colour is PGState:
+        if api is PGState:
             with PGState.open(named, schema=schema, **options) as state:
                 graph = state.record(loop_graph(2, leave).compile())
                 answered = await asyncio.to_thread(graph.invoke, start(), config())
@@ -336,8 +336,8 @@ def test_what_waits_in_the_journal_is_not_taken_for_a_crash(dsn: str, schema: st
     assert [event["payload"]["status"] for event in rows(connection, schema, "events")] == ["running", "success"]
 
 
-@pytest.mark.parametrize("colour", [PGState, AsyncPGState])
-def test_many_at_once_are_each_recorded_once(colour: type, dsn: str, schema: str, connection: Connection) -> None:
+@pytest.mark.parametrize("api", [PGState, AsyncPGState])
+def test_many_at_once_are_each_recorded_once(api: type, dsn: str, schema: str, connection: Connection) -> None:
     """Threads, or tasks, that end runs while the writer moves."""
     settings = RecorderSettings(interval=0.005)
 
@@ -353,7 +353,7 @@ def test_many_at_once_are_each_recorded_once(colour: type, dsn: str, schema: str
         async with AsyncPGState.open(dsn, schema=schema, recording=settings) as state:
             await asyncio.gather(*(work_async(recorded(state), worker) for worker in range(6)))
 
-    if colour is PGState:
+    if api is PGState:
         with PGState.open(dsn, schema=schema, recording=settings) as state:
             workers = [threading.Thread(target=work, args=(recorded(state), worker)) for worker in range(6)]
             for worker in workers:

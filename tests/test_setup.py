@@ -16,7 +16,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from support import (
-    COLOURS,
+    APIS,
     GUARD_SECONDS,
     config_of,
     holding,
@@ -207,16 +207,16 @@ def test_a_failed_setup_leaves_nothing_half_made(dsn: str, schema: str, connecti
     assert tables(connection, schema) == {"writes_run_id_idx"}
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_second_setup_neither_writes_nor_locks(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     """It returns while another session holds every table, and the record of migrations against writers."""
     set_up_in_a_process(dsn, schema)
     before = catalog(connection, schema)
     locks = [f"LOCK TABLE {schema}.{table} IN ACCESS EXCLUSIVE MODE" for table in TABLES]
     with holding(dsn, *locks, f"LOCK TABLE {schema}.migrations IN EXCLUSIVE MODE"):
-        async with open_saver(colour, dsn, schema, setup=False) as saver:
+        async with open_saver(api, dsn, schema, setup=False) as saver:
             await asyncio.wait_for(set_up(saver), GUARD_SECONDS)
     assert catalog(connection, schema) == before
 
@@ -308,17 +308,15 @@ async def exercise(saver: PGStateSaver | AsyncPGStateSaver) -> None:
     assert (await saver.aget_tuple(config_of("u"))).config["configurable"]["thread_id"] == "u"
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_nothing_depends_on_search_path(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
-) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_nothing_depends_on_search_path(api: type, dsn: str, schema: str, connection: psycopg.Connection) -> None:
     """Decoys of every table first on the path stay untouched, and nothing of ours lands among them."""
     decoys = f"{schema}_decoys"
     connection.execute(f"CREATE SCHEMA {decoys}")
     try:
         for table in TABLES | {"migrations"}:
             connection.execute(f"CREATE TABLE {decoys}.{table} (thread_id text, nothing int)")
-        async with open_saver(colour, make_conninfo(dsn, options=f"-c search_path={decoys}"), schema) as saver:
+        async with open_saver(api, make_conninfo(dsn, options=f"-c search_path={decoys}"), schema) as saver:
             await exercise(saver)
         assert tables(connection, decoys) == TABLES | {"migrations"}
         for table in TABLES | {"migrations"}:
@@ -327,14 +325,14 @@ async def test_nothing_depends_on_search_path(
         connection.execute(f"DROP SCHEMA {decoys} CASCADE")
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("exists", [False, True])
 async def test_without_setup_the_error_names_the_command(
-    colour: type, exists: bool, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, exists: bool, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     if exists:
         connection.execute(f"CREATE SCHEMA {schema}")
-    async with open_saver(colour, dsn, schema, setup=False) as saver:
+    async with open_saver(api, dsn, schema, setup=False) as saver:
         for call in (
             lambda: saver.aget_tuple(config_of("t")),
             lambda: saver.aput(*put_arguments(config_of("t"), 0)),
@@ -344,31 +342,31 @@ async def test_without_setup_the_error_names_the_command(
                 await call()
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_setup_after_a_refused_call_makes_the_saver_usable(colour: type, dsn: str, schema: str) -> None:
-    async with open_saver(colour, dsn, schema, setup=False) as saver:
+@pytest.mark.parametrize("api", APIS)
+async def test_setup_after_a_refused_call_makes_the_saver_usable(api: type, dsn: str, schema: str) -> None:
+    async with open_saver(api, dsn, schema, setup=False) as saver:
         with pytest.raises(SchemaMissingError):
             await saver.aget_tuple(config_of("t"))
         set_up_in_a_process(dsn, schema)
         assert await saver.aget_tuple(config_of("t")) is None
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_schema_dropped_under_a_running_saver_is_said_to_be_missing(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    async with open_saver(colour, dsn, schema) as saver:
+    async with open_saver(api, dsn, schema) as saver:
         await put_chain(saver, "t", 1)
         connection.execute(f"DROP SCHEMA {schema} CASCADE")
         with pytest.raises(SchemaMissingError, match=schema):
             await saver.aget_tuple(config_of("t"))
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_a_newer_schema_is_refused(colour: type, dsn: str, schema: str, connection: psycopg.Connection) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_a_newer_schema_is_refused(api: type, dsn: str, schema: str, connection: psycopg.Connection) -> None:
     set_up_in_a_process(dsn, schema)
     connection.execute(f"INSERT INTO {schema}.migrations (version, name, checksum) VALUES (900, 'later', 'x')")
-    async with open_saver(colour, dsn, schema, setup=False) as saver:
+    async with open_saver(api, dsn, schema, setup=False) as saver:
         for call in (lambda: saver.aget_tuple(config_of("t")), lambda: set_up(saver)):
             with pytest.raises(SchemaOutdatedError, match="upgrade langgraph_pgstate") as refused:
                 await call()
@@ -380,14 +378,14 @@ def one_more_migration() -> Migration:
     return Migration(number, "add_more", "CREATE TABLE /*schema*/more (id int);", "DROP TABLE /*schema*/more;", "more")
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_an_older_schema_is_refused_until_setup_has_moved_it_up(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+    api: type, dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_up_in_a_process(dsn, schema)
     shipped = (*migrations(), one_more_migration())
     monkeypatch.setattr(operations, "migrations", lambda: shipped)
-    async with open_saver(colour, dsn, schema, setup=False) as saver:
+    async with open_saver(api, dsn, schema, setup=False) as saver:
         with pytest.raises(SchemaOutdatedError, match=f"pgstate --schema {schema} migrate") as refused:
             await saver.aget_tuple(config_of("t"))
         assert (refused.value.found, refused.value.expected) == (shipped[-2].version, shipped[-1].version)
@@ -407,13 +405,13 @@ def test_sixteen_processes_upgrade_at_once_while_a_session_is_idle(
     assert connection.execute(f"SELECT max(version) FROM {schema}.migrations").fetchone() == (shipped[-1].version,)
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_migration_applied_with_another_text_is_a_conflict(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     set_up_in_a_process(dsn, schema)
     connection.execute(f"UPDATE {schema}.migrations SET checksum = 'edited by hand' WHERE version = 1")
-    async with open_saver(colour, dsn, schema, setup=False) as saver:
+    async with open_saver(api, dsn, schema, setup=False) as saver:
         for call in (lambda: saver.aget_tuple(config_of("t")), lambda: set_up(saver)):
             with pytest.raises(MigrationConflictError, match="0001_create_checkpoints") as refused:
                 await call()

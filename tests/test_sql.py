@@ -20,12 +20,12 @@ from support import config_of, put_arguments
 import langgraph_pgstate.sql
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.db import database
-from langgraph_pgstate.db.adapters import BlockingPort
+from langgraph_pgstate.db.adapters import BlockingConnection
 from langgraph_pgstate.db.protocol import run_blocking
 from langgraph_pgstate.operations.checkpoints.checkpoints import _query_of
-from langgraph_pgstate.operations.record.message_hook import MessageKeeper
-from langgraph_pgstate.operations.record.projections import Projector
-from langgraph_pgstate.operations.record.put_hook import Companions
+from langgraph_pgstate.operations.record.message_hook import MessageHook
+from langgraph_pgstate.operations.record.projections import ProjectionHook
+from langgraph_pgstate.operations.record.put_hook import PutHooks
 from langgraph_pgstate.operations.threads.prune import next_threads
 from langgraph_pgstate.sql import NamedQuery, Queries, migrations, queries
 
@@ -326,7 +326,7 @@ def record_calls(connection: psycopg.Connection, schema: str) -> dict[str, dict[
     """Use a saver in every way, on a thread that stays and on a copy of it; the arguments each query was sent with."""
     calls: dict[str, dict[str, Any]] = {}
 
-    class RecordingPort(BlockingPort):
+    class RecordingPort(BlockingConnection):
         async def fetch(self, query: Any, parameters: Any) -> Any:
             calls[query.name] = dict(parameters)
             return await super().fetch(query, parameters)
@@ -343,10 +343,10 @@ def record_calls(connection: psycopg.Connection, schema: str) -> dict[str, dict[
         return run_blocking(operation(RecordingPort(connection), queries(schema), *arguments))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(database, "BlockingPort", RecordingPort)
+        patch.setattr(database, "BlockingConnection", RecordingPort)
         known = queries(schema)
-        companion = Companions(MessageKeeper(), Projector(known, ["big"]))
-        saver = PGStateSaver(connection, schema=schema, companion=companion)
+        hook = PutHooks(MessageHook(), ProjectionHook(known, ["big"]))
+        saver = PGStateSaver(connection, schema=schema, hook=hook)
         config: Any = config_of("kept")
         for step in range(12):
             text = f"{step} " * 100

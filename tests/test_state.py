@@ -1,4 +1,4 @@
-"""The object that hands out the parts: from a DSN, on a caller's pool, embedded, in both colours."""
+"""The object that hands out the parts: from a DSN, on a caller's pool, embedded, in both APIs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from langgraph_pgstate.errors import ConfigurationError
 
 pytestmark = pytest.mark.smoke
 
-COLOURS = [PGState, AsyncPGState]
+APIS = [PGState, AsyncPGState]
 
 
 class Trip(MessagesState):
@@ -40,8 +40,8 @@ def trip_graph() -> StateGraph[Any, Any, Any, Any]:
 
 
 @asynccontextmanager
-async def open_state(colour: type, dsn: str, schema: str, **options: Any) -> AsyncIterator[Any]:
-    if colour is PGState:
+async def open_state(api: type, dsn: str, schema: str, **options: Any) -> AsyncIterator[Any]:
+    if api is PGState:
         with PGState.open(dsn, schema=schema, **options) as state:
             state.setup()
             yield state
@@ -73,9 +73,9 @@ EXPECTED = (["Rome", "Oslo"], [{"booking": {"city": "Oslo"}}], ["acme"])
 OPTIONS: dict[str, Any] = {"project": ("booking",), "thread_keys": ThreadKeys(tenant=("org",))}
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_one_object_keeps_it_all(colour: type, dsn: str, schema: str, connection: psycopg.Connection) -> None:
-    async with open_state(colour, dsn, schema, **OPTIONS) as state:
+@pytest.mark.parametrize("api", APIS)
+async def test_one_object_keeps_it_all(api: type, dsn: str, schema: str, connection: psycopg.Connection) -> None:
+    async with open_state(api, dsn, schema, **OPTIONS) as state:
         assert state.schema == schema
         assert state.saver is state.saver
         await use(state)
@@ -109,9 +109,9 @@ async def test_embedded(tmp_path: Path) -> None:
             assert (await other.saver.aget_tuple(config_of("t"))).checkpoint["channel_values"]["booking"]
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_what_is_encrypted_has_no_copy_in_clear_text(
-    colour: type, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     """Unless a channel is named."""
 
@@ -122,7 +122,7 @@ async def test_what_is_encrypted_has_no_copy_in_clear_text(
         def decrypt(self, name: str, ciphertext: bytes) -> bytes:
             return bytes(byte ^ 85 for byte in ciphertext)
 
-    async with open_state(colour, dsn, schema, serde=EncryptedSerializer(Cipher()), **OPTIONS) as state:
+    async with open_state(api, dsn, schema, serde=EncryptedSerializer(Cipher()), **OPTIONS) as state:
         await use(state)
     assert found(connection, schema) == ([], *EXPECTED[1:])
     for table in ("runs", "spans", "events"):
@@ -131,19 +131,19 @@ async def test_what_is_encrypted_has_no_copy_in_clear_text(
         assert [row for row in rows if "Rome" in row[0]] == [], table
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_a_projection_that_cannot_be_is_refused_at_start_up(colour: type, dsn: str, schema: str) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_a_projection_that_cannot_be_is_refused_at_start_up(api: type, dsn: str, schema: str) -> None:
     class Raw(TypedDict):
         raw: bytes
 
     builder = StateGraph(Raw)
     builder.add_node("node", lambda state: {})
     builder.add_edge(START, "node")
-    async with open_state(colour, dsn, schema, project=("raw",)) as state:
+    async with open_state(api, dsn, schema, project=("raw",)) as state:
         with pytest.raises(ConfigurationError, match="'raw' is declared with bytes"):
             state.record(builder.compile(checkpointer=state.saver))
     with pytest.raises(ConfigurationError, match="project="):
-        async with open_state(colour, dsn, schema, project="raw"):
+        async with open_state(api, dsn, schema, project="raw"):
             pass
 
 
@@ -158,7 +158,7 @@ def test_both_states_have_the_same_methods_and_arguments() -> None:
 async def test_an_async_state_and_a_blocking_one_share_a_thread(
     dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    for colour in (*COLOURS, *COLOURS):
-        async with open_state(colour, dsn, schema, **OPTIONS) as state:
+    for api in (*APIS, *APIS):
+        async with open_state(api, dsn, schema, **OPTIONS) as state:
             await asyncio.wait_for(use(state), 60)
     assert found(connection, schema)[0] == ["Rome", "Oslo"] * 4

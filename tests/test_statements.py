@@ -16,9 +16,9 @@ import pytest
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from langgraph_pgstate.db.adapters import BlockingPort, SuspendingPort
+from langgraph_pgstate.db.adapters import AsyncConnection, BlockingConnection
 from langgraph_pgstate.db.database import AsyncDatabase, Database
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.statements import Statements, _Prepared, array_literal
 from langgraph_pgstate.errors import ConflictError, DatabaseError, SchemaMissingError
 from langgraph_pgstate.settings import RetryPolicy
@@ -48,30 +48,30 @@ def row(n: int, **changed: Any) -> dict[str, Any]:
     return {"n": n, "word": "wörd", "data": b"\0\xff", "ok": True, "many": [1, -2]} | changed
 
 
-async def execute(port: Port, query: NamedQuery, *rows: dict[str, Any]) -> list[int]:
-    return [await port.execute(query, one) for one in rows]
+async def execute(db: Connection, query: NamedQuery, *rows: dict[str, Any]) -> list[int]:
+    return [await db.execute(query, one) for one in rows]
 
 
-async def connect(colour: str, dsn: str, threshold: int | None) -> Any:
-    kind = psycopg.Connection if colour == "blocking" else psycopg.AsyncConnection
+async def connect(api: str, dsn: str, threshold: int | None) -> Any:
+    kind = psycopg.Connection if api == "blocking" else psycopg.AsyncConnection
     made: Any = kind.connect(dsn, autocommit=True, prepare_threshold=threshold)
-    return made if colour == "blocking" else await made
+    return made if api == "blocking" else await made
 
 
-async def run(colour: str, connection: Any, query: NamedQuery, *rows: dict[str, Any]) -> list[int]:
-    if colour == "blocking":
+async def run(api: str, connection: Any, query: NamedQuery, *rows: dict[str, Any]) -> list[int]:
+    if api == "blocking":
         return Database(connection, schema="s", retry=ONCE).run(execute, query, *rows)
     return await AsyncDatabase(connection, schema="s", retry=ONCE).run(execute, query, *rows)
 
 
 @pytest.fixture(params=["blocking", "suspending"])
-def colour(request: pytest.FixtureRequest) -> str:
+def api(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.mark.parametrize("threshold", [0, 1, 3, None])
 async def test_rows_arrive_as_they_were_given(
-    colour: str, threshold: int | None, dsn: str, table: str, connection: psycopg.Connection
+    api: str, threshold: int | None, dsn: str, table: str, connection: psycopg.Connection
 ) -> None:
     """Before it is prepared, when it is, and afterwards."""
     given = [
@@ -82,120 +82,120 @@ async def test_rows_arrive_as_they_were_given(
         row(5, word="x" * 200_000),
         row(6),
     ]
-    ours = await connect(colour, dsn, threshold)
-    assert await run(colour, ours, insert(table), *given) == [1] * len(given)
+    ours = await connect(api, dsn, threshold)
+    assert await run(api, ours, insert(table), *given) == [1] * len(given)
     stored = connection.execute(f"SELECT n, word, data, ok, many FROM {table} ORDER BY n").fetchall()
     assert stored == sorted((tuple(one.values()) for one in given), key=lambda one: one[0])
 
 
-async def test_what_a_cursor_knows_better_is_left_to_it(colour: str, dsn: str, table: str) -> None:
+async def test_what_a_cursor_knows_better_is_left_to_it(api: str, dsn: str, table: str) -> None:
     """libpq would cut a text at its first NUL, and store what is left."""
-    ours = await connect(colour, dsn, 0)
+    ours = await connect(api, dsn, 0)
     with pytest.raises(DatabaseError, match="NUL"):
-        await run(colour, ours, insert(table), row(1, word="before\0after"))
+        await run(api, ours, insert(table), row(1, word="before\0after"))
     with pytest.raises(UnicodeEncodeError):
-        await run(colour, ours, insert(table), row(1, word="\ud800"))
-    assert await run(colour, ours, insert(table), row(1)) == [1]
+        await run(api, ours, insert(table), row(1, word="\ud800"))
+    assert await run(api, ours, insert(table), row(1)) == [1]
 
 
-async def test_an_error_is_the_servers_and_leaves_the_connection_usable(colour: str, dsn: str, table: str) -> None:
-    ours = await connect(colour, dsn, 0)
-    assert await run(colour, ours, insert(table), row(1)) == [1]
+async def test_an_error_is_the_servers_and_leaves_the_connection_usable(api: str, dsn: str, table: str) -> None:
+    ours = await connect(api, dsn, 0)
+    assert await run(api, ours, insert(table), row(1)) == [1]
     with pytest.raises(ConflictError) as refused:
-        await run(colour, ours, insert(table), row(1))
+        await run(api, ours, insert(table), row(1))
     assert isinstance(refused.value.__cause__, errors.UniqueViolation)
     assert refused.value.__cause__.diag.table_name == table
-    assert await run(colour, ours, insert(table), row(2)) == [1]
+    assert await run(api, ours, insert(table), row(2)) == [1]
     missing = insert("nowhere_at_all")
     with pytest.raises(Exception, match="setup"):
-        await run(colour, ours, missing, row(1))
-    assert await run(colour, ours, insert(table), row(3)) == [1]
+        await run(api, ours, missing, row(1))
+    assert await run(api, ours, insert(table), row(3)) == [1]
 
 
-async def test_what_was_prepared_may_vanish(colour: str, dsn: str, table: str, connection: psycopg.Connection) -> None:
+async def test_what_was_prepared_may_vanish(api: str, dsn: str, table: str, connection: psycopg.Connection) -> None:
     """A pool's `reset`, or a pooler between, may discard everything a connection has prepared."""
-    ours = await connect(colour, dsn, 0)
-    database: Any = (Database if colour == "blocking" else AsyncDatabase)(ours, schema="s", retry=ONCE)
+    ours = await connect(api, dsn, 0)
+    database: Any = (Database if api == "blocking" else AsyncDatabase)(ours, schema="s", retry=ONCE)
 
     async def store(n: int) -> list[int]:
         found = database.run(execute, insert(table), row(n))
-        return found if colour == "blocking" else await found
+        return found if api == "blocking" else await found
 
     assert await store(1) == [1]
     for n, words in enumerate(("DISCARD ALL", "DEALLOCATE ALL", f"ALTER TABLE {table} ADD more text"), 2):
         done = ours.execute(words)
-        if colour != "blocking":
+        if api != "blocking":
             await done
         assert await store(n) == [1]
         assert await store(n + 10) == [1]
     assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (7,)
 
 
-async def test_users_of_one_connection_share_what_it_has_prepared(colour: str, dsn: str, table: str) -> None:
-    ours = await connect(colour, dsn, 0)
+async def test_users_of_one_connection_share_what_it_has_prepared(api: str, dsn: str, table: str) -> None:
+    ours = await connect(api, dsn, 0)
     # Each `run` here makes a database of its own over the connection.
-    assert await run(colour, ours, insert(table), row(1), row(2)) == [1, 1]
-    assert await run(colour, ours, insert(table), row(3), row(4)) == [1, 1]
+    assert await run(api, ours, insert(table), row(1), row(2)) == [1, 1]
+    assert await run(api, ours, insert(table), row(3), row(4)) == [1, 1]
 
 
 async def test_inside_of_a_transaction_a_cursor_does_it(
-    colour: str, dsn: str, table: str, connection: psycopg.Connection
+    api: str, dsn: str, table: str, connection: psycopg.Connection
 ) -> None:
     """A statement of ours that fails there would end what is the caller's."""
-    ours = await connect(colour, dsn, 0)
+    ours = await connect(api, dsn, 0)
     assert Statements(ours).is_direct
-    if colour == "blocking":
+    if api == "blocking":
         with ours.transaction():
             assert not Statements(ours).is_direct
-            assert await run(colour, ours, insert(table), row(1)) == [1]
+            assert await run(api, ours, insert(table), row(1)) == [1]
         with ours.pipeline():
             assert not Statements(ours).is_direct
         ours.execute("SET client_encoding TO latin1")
     else:
         async with ours.transaction():
             assert not Statements(ours).is_direct
-            assert await run(colour, ours, insert(table), row(1)) == [1]
+            assert await run(api, ours, insert(table), row(1)) == [1]
         async with ours.pipeline():
             assert not Statements(ours).is_direct
         await ours.execute("SET client_encoding TO latin1")
     assert not Statements(ours).is_direct
-    assert await run(colour, ours, insert(table), row(2)) == [1]
+    assert await run(api, ours, insert(table), row(2)) == [1]
     assert connection.execute(f"SELECT DISTINCT word FROM {table}").fetchall() == [("wörd",)]
 
 
 async def test_a_connection_does_not_collect_statements_for_ever(
-    colour: str, dsn: str, table: str, monkeypatch: pytest.MonkeyPatch
+    api: str, dsn: str, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("langgraph_pgstate.db.statements._MAX_PREPARED", 3)
-    ours = await connect(colour, dsn, 0)
-    database: Any = (Database if colour == "blocking" else AsyncDatabase)(ours, schema="s", retry=ONCE)
+    ours = await connect(api, dsn, 0)
+    database: Any = (Database if api == "blocking" else AsyncDatabase)(ours, schema="s", retry=ONCE)
     for n in range(8):
         query = insert(table)
         other = NamedQuery(query.name, query.purpose, query.text + b" " * n, query.parameters)
         found = database.run(execute, other, row(n), row(100 + n))
-        assert (found if colour == "blocking" else await found) == [1, 1]
+        assert (found if api == "blocking" else await found) == [1, 1]
     prepared = ours.execute("SELECT count(*) FROM pg_prepared_statements WHERE name LIKE '\\_pgstate\\_%'")
-    if colour == "blocking":
+    if api == "blocking":
         assert prepared.fetchone() == (3,)
     else:
         assert await (await prepared).fetchone() == (3,)
 
 
-def port_on(colour: str, connection: Any) -> Any:
-    return (BlockingPort if colour == "blocking" else SuspendingPort)(connection)
+def adapter_on(api: str, connection: Any) -> Any:
+    return (BlockingConnection if api == "blocking" else AsyncConnection)(connection)
 
 
-async def test_a_statement_is_given_up_when_the_server_takes_too_long(colour: str, dsn: str, table: str) -> None:
+async def test_a_statement_is_given_up_when_the_server_takes_too_long(api: str, dsn: str, table: str) -> None:
     """And its connection with it, for the answer may still come."""
-    ours = await connect(colour, dsn, None)
-    port = port_on(colour, ours)
-    assert await port.execute_within(60.0, insert(table), row(1)) == 1
+    ours = await connect(api, dsn, None)
+    db = adapter_on(api, ours)
+    assert await db.execute_within(60.0, insert(table), row(1)) == 1
     with pytest.raises(psycopg.errors.UniqueViolation):
-        await port.execute_within(60.0, insert(table), row(1))
+        await db.execute_within(60.0, insert(table), row(1))
     with psycopg.connect(dsn) as other:
         other.execute(f"LOCK TABLE {table}".encode())
         with pytest.raises(psycopg.OperationalError, match="did not answer within"):
-            await port.execute_within(0.05, insert(table), row(2))
+            await db.execute_within(0.05, insert(table), row(2))
     assert ours.closed
 
 
@@ -289,23 +289,23 @@ def pooler(dsn: str) -> Iterator[StrictPooler]:
     strict.close()
 
 
-async def run_together(port: Port, query: NamedQuery, *rows: dict[str, Any]) -> list[int]:
-    return await port.execute_together([(query, one) for one in rows])
+async def run_together(db: Connection, query: NamedQuery, *rows: dict[str, Any]) -> list[int]:
+    return await db.execute_together([(query, one) for one in rows])
 
 
 @pytest.mark.parametrize("operation", [execute, run_together])
 async def test_two_savers_on_one_connection_never_prepare_a_name_twice(
-    colour: str, operation: Any, pooler: StrictPooler, table: str, connection: psycopg.Connection
+    api: str, operation: Any, pooler: StrictPooler, table: str, connection: psycopg.Connection
 ) -> None:
     """And share what is prepared: a saver made for each request must not leave statements behind."""
-    ours = await connect(colour, pooler.dsn, 0)
+    ours = await connect(api, pooler.dsn, 0)
     for n in range(0, 8, 2):
-        database: Any = (Database if colour == "blocking" else AsyncDatabase)(ours, schema="s", retry=ONCE)
+        database: Any = (Database if api == "blocking" else AsyncDatabase)(ours, schema="s", retry=ONCE)
         done = database.run(operation, insert(table), row(n), row(n + 1))
-        assert (done if colour == "blocking" else await done) == [1, 1]
+        assert (done if api == "blocking" else await done) == [1, 1]
         # The caller's own statements have names of their own.
         asked = ours.execute("SELECT 1", prepare=True)
-        if colour != "blocking":
+        if api != "blocking":
             await asked
     assert connection.execute(f"SELECT count(*) FROM {table}".encode()).fetchone() == (8,)
     assert pooler.refused == 0
@@ -314,15 +314,15 @@ async def test_two_savers_on_one_connection_never_prepare_a_name_twice(
 
 @pytest.mark.parametrize("operation", [execute, run_together])
 async def test_a_name_is_not_used_again_after_it_vanished_or_was_refused(
-    colour: str, operation: Any, pooler: StrictPooler, table: str, connection: psycopg.Connection
+    api: str, operation: Any, pooler: StrictPooler, table: str, connection: psycopg.Connection
 ) -> None:
     """The pooler knows it still."""
-    ours = await connect(colour, pooler.dsn, 0)
-    database: Any = (Database if colour == "blocking" else AsyncDatabase)(ours, schema="s", retry=ONCE)
+    ours = await connect(api, pooler.dsn, 0)
+    database: Any = (Database if api == "blocking" else AsyncDatabase)(ours, schema="s", retry=ONCE)
 
     async def store(query: NamedQuery, n: int) -> list[int]:
         done = database.run(operation, query, row(n))
-        return done if colour == "blocking" else await done
+        return done if api == "blocking" else await done
 
     later = insert(f"{table}_later")
     for _ in range(2):
@@ -334,7 +334,7 @@ async def test_a_name_is_not_used_again_after_it_vanished_or_was_refused(
         for n in range(2):
             assert await store(insert(table), n) == [1]
             done = ours.execute("DEALLOCATE ALL", prepare=False)
-            if colour != "blocking":
+            if api != "blocking":
                 await done
         assert await store(insert(table), 2) == [1]
     finally:
@@ -344,25 +344,25 @@ async def test_a_name_is_not_used_again_after_it_vanished_or_was_refused(
 
 @pytest.mark.parametrize("operation", [execute, run_together])
 async def test_a_violation_of_the_protocol_is_no_lost_connection(
-    colour: str, operation: Any, pooler: StrictPooler, table: str, monkeypatch: pytest.MonkeyPatch
+    api: str, operation: Any, pooler: StrictPooler, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a pooler says when it ends a connection for the client's fault is tried once more, on a new connection."""
     monkeypatch.setattr(_Prepared, "new_name", lambda self, text: b"always_the_same")
     tries = []
 
-    async def prepare_twice(port: Port) -> None:
-        tries.append(port)
-        await operation(port, insert(table), row(2 * len(tries)))
-        await operation(port, insert(table + " "), row(2 * len(tries) + 1))
+    async def prepare_twice(db: Connection) -> None:
+        tries.append(db)
+        await operation(db, insert(table), row(2 * len(tries)))
+        await operation(db, insert(table + " "), row(2 * len(tries) + 1))
 
     async with AsyncExitStack() as stack:
         database: Any
-        if colour == "blocking":
+        if api == "blocking":
             database = stack.enter_context(Database.open(pooler.dsn, schema="s", prepare_threshold=0))
         else:
             opening = AsyncDatabase.open(pooler.dsn, schema="s", prepare_threshold=0)
             database = await stack.enter_async_context(opening)
-        done = asyncio.to_thread(database.run, prepare_twice) if colour == "blocking" else database.run(prepare_twice)
+        done = asyncio.to_thread(database.run, prepare_twice) if api == "blocking" else database.run(prepare_twice)
         with pytest.raises(DatabaseError, match="already in use") as refused:
             await done
     assert (len(tries), refused.value.sqlstate, refused.value.retryable) == (2, "08P01", False)

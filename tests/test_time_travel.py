@@ -1,4 +1,4 @@
-"""Everything LangGraph does with a past checkpoint goes on PostgreSQL as it does in memory, in both colours."""
+"""Everything LangGraph does with a past checkpoint goes on PostgreSQL as it does in memory, in both APIs."""
 
 from __future__ import annotations
 

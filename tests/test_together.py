@@ -1,4 +1,4 @@
-"""Several statements as one transaction and one round trip: `Port.execute_together`, in both colours."""
+"""Several statements as one transaction and one round trip: `Connection.execute_together`, in both APIs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
-from support import COLOURS, GUARD_SECONDS, counted, holding, usual, wait_until
+from support import APIS, GUARD_SECONDS, counted, holding, usual, wait_until
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.errors import DatabaseError
 from langgraph_pgstate.sql import NamedQuery
 
-Port = Any
+Connection = Any
 Statements = list[tuple[NamedQuery, dict[str, Any]]]
 
 pytestmark = pytest.mark.bare
@@ -43,40 +43,40 @@ def say(text: str) -> tuple[NamedQuery, dict[str, Any]]:
     return NamedQuery("say", "", text.encode(), ()), {}
 
 
-async def together(port: Port, statements: Statements) -> Any:
-    return await port.execute_together(statements)
+async def together(db: Connection, statements: Statements) -> Any:
+    return await db.execute_together(statements)
 
 
 async def run(database: Any, *arguments: Any) -> Any:
-    """Run an operation in the database's colour."""
+    """Run an operation in the database's api."""
     found = database.run(*arguments)
     return await found if asyncio.iscoroutine(found) else found
 
 
 async def maybe(result: Any) -> Any:
-    """What a call of either colour answers."""
+    """What a call of either API answers."""
     return await result if asyncio.iscoroutine(result) else result
 
 
 @asynccontextmanager
-async def database_on(colour: type, kind: str, dsn: str, prepare_threshold: int | None = 5) -> AsyncIterator[Any]:
-    """A database of a colour on one connection: of its own pool, of a caller's pool, or a caller's connection."""
+async def database_on(api: type, kind: str, dsn: str, prepare_threshold: int | None = 5) -> AsyncIterator[Any]:
+    """A database, blocking or async, on one connection: of its own pool, of a caller's pool, or a caller's."""
     options: dict[str, Any] = {"prepare_threshold": prepare_threshold}
     if kind == "own pool":
-        if colour is PGStateSaver:
+        if api is PGStateSaver:
             with Database.open(dsn, schema="x", pool=1, prepare_threshold=prepare_threshold) as database:
                 yield database
         else:
             async with AsyncDatabase.open(dsn, schema="x", pool=1, prepare_threshold=prepare_threshold) as other:
                 yield other
     elif kind == "caller's pool":
-        if colour is PGStateSaver:
+        if api is PGStateSaver:
             with ConnectionPool(dsn, open=True, min_size=1, max_size=1, kwargs=options) as pool:
                 yield Database(pool, schema="x")
         else:
             async with AsyncConnectionPool(dsn, open=False, min_size=1, max_size=1, kwargs=options) as async_pool:
                 yield AsyncDatabase(async_pool, schema="x")
-    elif colour is PGStateSaver:
+    elif api is PGStateSaver:
         with psycopg.connect(dsn, **options) as own:
             yield Database(own, schema="x")
     else:
@@ -93,12 +93,12 @@ def numbers(connection: psycopg.Connection, table: str) -> list[int]:
 
 @pytest.mark.parametrize("prepare_threshold", [0, 2, None])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_statements_together_take_one_round_trip(
-    colour: type, kind: str, prepare_threshold: int | None, dsn: str, table: str, connection: psycopg.Connection
+    api: type, kind: str, prepare_threshold: int | None, dsn: str, table: str, connection: psycopg.Connection
 ) -> None:
     with counted(dsn) as proxy:
-        async with database_on(colour, kind, proxy.dsn, prepare_threshold) as database:
+        async with database_on(api, kind, proxy.dsn, prepare_threshold) as database:
             trips = []
             for step in range(1, 20, 2):
                 before = proxy.count
@@ -109,32 +109,32 @@ async def test_statements_together_take_one_round_trip(
     assert numbers(connection, table) == list(range(1, 21))
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_more_than_fits_the_wire_is_sent_and_answered(colour: type, dsn: str) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_more_than_fits_the_wire_is_sent_and_answered(api: type, dsn: str) -> None:
     """Neither side waits for the other to read."""
     text = b"SELECT $1::bytea, n FROM generate_series(1, 3) AS n"
     large = NamedQuery("echo", "", text, ("data",)), {"data": bytes(4_000_000)}
-    async with database_on(colour, "own pool", dsn) as database:
+    async with database_on(api, "own pool", dsn) as database:
         assert await asyncio.wait_for(run(database, together, [large] * 3), GUARD_SECONDS) == [3, 3, 3]
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_they_are_one_explicit_transaction(colour: type, dsn: str) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_they_are_one_explicit_transaction(api: type, dsn: str) -> None:
     """A pipeline by itself is no transaction block, and on a distributed PostgreSQL it is not atomic."""
-    async with database_on(colour, "own pool", dsn) as database:
+    async with database_on(api, "own pool", dsn) as database:
         answers = await run(database, together, [say("SAVEPOINT proof"), say("SELECT 1")])
         assert answers == [0, 1]
 
 
 @pytest.mark.parametrize("prepare_threshold", [0, 2, None])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_an_error_takes_everything_back_and_leaves_the_connection_usable(
-    colour: type, kind: str, prepare_threshold: int | None, dsn: str, table: str, connection: psycopg.Connection
+    api: type, kind: str, prepare_threshold: int | None, dsn: str, table: str, connection: psycopg.Connection
 ) -> None:
     """Statements after the failing one were not even prepared; the next call prepares them."""
     wanted = 0
-    async with database_on(colour, kind, dsn, prepare_threshold) as database:
+    async with database_on(api, kind, dsn, prepare_threshold) as database:
         other = say(f"SELECT count(*) FROM {table}")
         for _ in range(8):
             for statements in ([add(table, wanted + 1), add(table, -1), other], [other, add(table, -1), other, other]):
@@ -146,11 +146,11 @@ async def test_an_error_takes_everything_back_and_leaves_the_connection_usable(
 
 
 @pytest.mark.parametrize("failing", ["nothing", "a statement"])
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_inside_a_callers_transaction_her_end_decides(
-    colour: type, failing: str, dsn: str, table: str, connection: psycopg.Connection
+    api: type, failing: str, dsn: str, table: str, connection: psycopg.Connection
 ) -> None:
-    async with database_on(colour, "caller's connection", dsn) as database:
+    async with database_on(api, "caller's connection", dsn) as database:
         own = database._single.connection
         await maybe(own.execute(f"INSERT INTO {table} VALUES (100)"))
         await run(database, together, [add(table, 1), add(table, 2)])
@@ -170,24 +170,24 @@ async def test_inside_a_callers_transaction_her_end_decides(
         assert own.autocommit is False
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_inside_an_operations_transaction_that_one_decides(
-    colour: type, dsn: str, table: str, connection: psycopg.Connection
+    api: type, dsn: str, table: str, connection: psycopg.Connection
 ) -> None:
-    async def operation(port: Port) -> None:
-        async with port.transaction():
-            await port.execute_together([add(table, 1), add(table, 2)])
+    async def operation(db: Connection) -> None:
+        async with db.transaction():
+            await db.execute_together([add(table, 1), add(table, 2)])
             raise LookupError("mine")
 
-    async with database_on(colour, "own pool", dsn) as database:
+    async with database_on(api, "own pool", dsn) as database:
         with pytest.raises(LookupError):
             await run(database, operation)
         assert numbers(connection, table) == []
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("api", APIS)
 async def test_who_stands_still_in_a_transaction_keeps_nobody_waiting_for_ever(
-    colour: type, dsn: str, table: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+    api: type, dsn: str, table: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a process does that was stopped: the server takes its locks away, and when it wakes it begins again."""
     monkeypatch.setattr(
@@ -195,35 +195,33 @@ async def test_who_stands_still_in_a_transaction_keeps_nobody_waiting_for_ever(
     )
     tries = 0
 
-    async def operation(port: Port) -> None:
+    async def operation(db: Connection) -> None:
         nonlocal tries
         tries += 1
-        async with port.transaction():
-            await port.execute(*add(table, 1))
+        async with db.transaction():
+            await db.execute(*add(table, 1))
             if tries == 1:
                 # It waits for the row until this transaction has ended.
                 connection.execute(f"INSERT INTO {table} (n) VALUES (1)")
                 connection.execute(f"DELETE FROM {table}")
-            await port.execute(*add(table, 2))
+            await db.execute(*add(table, 2))
 
     connection.execute(f"SET lock_timeout = '{int(GUARD_SECONDS)}s'")
-    async with database_on(colour, "own pool", dsn) as database:
+    async with database_on(api, "own pool", dsn) as database:
         await run(database, operation)
     assert tries == 2
     assert numbers(connection, table) == [1, 2]
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-async def test_a_lost_connection_is_replaced(
-    colour: type, dsn: str, table: str, connection: psycopg.Connection
-) -> None:
-    async with database_on(colour, "own pool", dsn) as database:
+@pytest.mark.parametrize("api", APIS)
+async def test_a_lost_connection_is_replaced(api: type, dsn: str, table: str, connection: psycopg.Connection) -> None:
+    async with database_on(api, "own pool", dsn) as database:
         tries = []
 
-        async def operation(port: Port) -> Any:
+        async def operation(db: Connection) -> Any:
             tries.append(1)
             last = "SELECT pg_terminate_backend(pg_backend_pid())" if len(tries) == 1 else "SELECT 7"
-            return await port.execute_together([add(table, 1), say(last)])
+            return await db.execute_together([add(table, 1), say(last)])
 
         assert await run(database, operation) == [1, 1]
         assert numbers(connection, table) == [1]

@@ -26,7 +26,7 @@ from langgraph_pgstate.admin import Admin
 from langgraph_pgstate.codec import frames
 from langgraph_pgstate.codec.opaque import OpaqueCodec, join_elements, split_elements
 from langgraph_pgstate.db.database import Database
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, ConflictError, SchemaMissingError
 from langgraph_pgstate.operations.transfer.pgstate import PGStateStore
 from langgraph_pgstate.operations.transfer.transfer import Record, Stored
@@ -269,8 +269,8 @@ def test_a_portion_is_refused_when_its_parent_went(saver: PGStateSaver, dsn: str
         "1f1", True, id_of(parent), {**head, "id": "1f1"}, {"step": 1}, stored={"messages": Stored("given", 1)}
     )
 
-    async def build_on(port: Port, meanwhile: Callable[[], None]) -> None:
-        store = PGStateStore(port, queries(schema), OpaqueCodec(), "t")
+    async def build_on(db: Connection, meanwhile: Callable[[], None]) -> None:
+        store = PGStateStore(db, queries(schema), OpaqueCodec(), "t")
         assert await store.missing("", [child]) == {}
         meanwhile()
         assert await store.write("", [child], {}) == []

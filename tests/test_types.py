@@ -293,14 +293,14 @@ def test_old_json_is_read() -> None:
         },
         "id": {"lc": 2, "type": "constructor", "id": ["uuid", "UUID"], "args": [UUID(int=5).hex]},
         "order": {"lc": 2, "type": "constructor", "id": ["kinds", "Order"], "kwargs": {"number": 1}},
-        "colour": {"lc": 2, "type": "constructor", "id": ["kinds", "Colour"], "args": ["red"]},
+        "api": {"lc": 2, "type": "constructor", "id": ["kinds", "Color"], "args": ["red"]},
         "secret": {"lc": 1, "type": "secret", "id": ["PGSTATE_TEST_SECRET"]},
     }
     assert ValueCodec().loads("json", json.dumps(stored).encode(), "here") == {
         "message": HumanMessage("hello", id="1"),
         "id": UUID(int=5),
         "order": kinds.Order(1),
-        "colour": kinds.Colour.RED,
+        "api": kinds.Color.RED,
         "secret": None,
     }
 
@@ -411,7 +411,7 @@ def reader() -> Iterator[Callable[[bytes], list[str]]]:
 
 TEXT = st.text(max_size=5)
 LEAVES = st.one_of(
-    st.sampled_from([*kinds.Colour, *kinds.Level, *kinds.Mood, *kinds.Rights, kinds.Rights.READ | kinds.Rights.WRITE]),
+    st.sampled_from([*kinds.Color, *kinds.Level, *kinds.Mood, *kinds.Rights, kinds.Rights.READ | kinds.Rights.WRITE]),
     st.builds(kinds.Money, st.decimals(allow_nan=False, allow_infinity=False)),
     st.builds(kinds.Key, int=st.integers(0, 2**64)),
     st.builds(kinds.Tags, st.sets(st.integers(0, 5), max_size=1)),
@@ -590,7 +590,7 @@ def test_nothing_is_said_of_what_can_be_read(caplog: pytest.LogCaptureFixture, t
         kinds.Moment(2026, 1, 1),
         datetime(2026, 1, 1),
     ]
-    values += [Decimal(1), {1}, Path("a"), HumanMessage("x", id=7), kinds.Old(name="x"), ValueError("x"), *kinds.Colour]
+    values += [Decimal(1), {1}, Path("a"), HumanMessage("x", id=7), kinds.Old(name="x"), ValueError("x"), *kinds.Color]
     ValueCodec().dumps("channel", values)
     assert not caplog.records
 

@@ -688,7 +688,7 @@ def test_lazily_or_at_once_or_going_on_the_values_are_the_same(
     head = put_values(saver, config_of(thread_id), old)
     saver._states = StateVersions(2, {2: up})
     # Another program's memory, which has not seen the older one write.
-    saver._knowledge.cache.discard_thread(thread_id)
+    saver._saver_cache.cache.discard_thread(thread_id)
     read = saver.get_tuple(head)
     assert read is not None
     expected = {**{name: value for name, value in old.items() if name in kept}, **made}
@@ -706,7 +706,7 @@ def test_lazily_or_at_once_or_going_on_the_values_are_the_same(
         new_versions,
     )
     if data.draw(st.booleans()):
-        saver._knowledge.cache.clear()
+        saver._saver_cache.cache.clear()
     again = saver.get_tuple(child)
     assert again is not None
     assert again.checkpoint["channel_values"] == values

@@ -23,7 +23,7 @@ from langgraph_pgstate.errors import (
     UnsafeTypeError,
 )
 from langgraph_pgstate.operations.threads import interrupts
-from langgraph_pgstate.types import WaitingThread
+from langgraph_pgstate.types import InterruptedThread
 
 
 class Talk(TypedDict):
@@ -69,11 +69,11 @@ def state(dsn: str, schema: str) -> Iterator[PGState]:
 
 
 def ids(state: PGState, **filter: Any) -> list[str]:
-    return [thread.thread_id for thread in state.threads.waiting(**filter).items]
+    return [thread.thread_id for thread in state.threads.interrupted(**filter).items]
 
 
-def only(state: PGState) -> WaitingThread:
-    (found,) = state.threads.waiting().items
+def only(state: PGState) -> InterruptedThread:
+    (found,) = state.threads.interrupted().items
     return found
 
 
@@ -81,9 +81,9 @@ def test_an_interrupted_thread_waits_until_it_is_resumed(state: PGState) -> None
     graph = asking(state.saver, "go on?")
     graph.invoke({"said": []}, config_of("t", user_id="eve", tenant_id="acme", agent="travel"))
     graph.invoke({"said": []}, config_of("other"))
-    found = next(item for item in state.threads.waiting().items if item.thread_id == "t")
+    found = next(item for item in state.threads.interrupted().items if item.thread_id == "t")
     assert (found.user_id, found.tenant_id, found.agent) == ("eve", "acme", "travel")
-    (question,) = found.questions
+    (question,) = found.interrupts
     snapshot = graph.get_state(config_of("t"))
     assert (question.interrupt_id, question.value) == (snapshot.interrupts[0].id, {"question": "go on?"})
     assert (question.task_id, found.checkpoint_id) == (
@@ -94,7 +94,7 @@ def test_an_interrupted_thread_waits_until_it_is_resumed(state: PGState) -> None
     # Resumed as LangGraph resumes, without an answer of ours.
     graph.invoke(Command(resume="yes"), config_of("t"))
     assert ids(state) == ["other"]
-    assert state.threads.questions("t") == ()
+    assert state.threads.interrupts("t") == ()
 
 
 def test_those_asked_last_come_first_and_pages_meet(state: PGState) -> None:
@@ -109,7 +109,7 @@ def test_those_asked_last_come_first_and_pages_meet(state: PGState) -> None:
     seen: list[str] = []
     cursor = None
     while True:
-        page = state.threads.waiting(limit=1, cursor=cursor)
+        page = state.threads.interrupted(limit=1, cursor=cursor)
         seen += [item.thread_id for item in page.items]
         cursor = page.next
         if cursor is None:
@@ -131,7 +131,7 @@ def test_a_page_ends_where_enough_was_read(state: PGState, monkeypatch: pytest.M
     pages = 0
     cursor = None
     while pages == 0 or cursor is not None:
-        page = state.threads.waiting(cursor=cursor)
+        page = state.threads.interrupted(cursor=cursor)
         seen += [item.thread_id for item in page.items]
         cursor, pages = page.next, pages + 1
     assert seen == ["t6", "t5", "t0"]
@@ -147,15 +147,15 @@ def test_filters(state: PGState) -> None:
     assert ids(state, agent="office", tenant_id="acme") == ["b"]
     assert ids(state, user_id="nobody") == []
     with pytest.raises(ConfigurationError, match="limit"):
-        state.threads.waiting(limit=0)
+        state.threads.interrupted(limit=0)
     with pytest.raises(ConfigurationError, match="cursor"):
-        state.threads.waiting(cursor="nonsense")
+        state.threads.interrupted(cursor="nonsense")
 
 
 def test_an_answer_is_recorded_once_and_resumes_the_graph(state: PGState) -> None:
     graph = asking(state.saver, "go on?")
     graph.invoke({"said": []}, config_of("t"))
-    question = only(state).questions[0]
+    question = only(state).interrupts[0]
     command = state.threads.answer("t", {"ok": True}, by="alice")
     assert command == Command(resume={question.interrupt_id: {"ok": True}})
     assert ids(state) == []
@@ -189,8 +189,8 @@ def test_one_question_after_the_other_in_one_task(state: PGState) -> None:
     graph.invoke(state.threads.answer("t", "one"), config_of("t"))
     second = only(state)
     assert second.checkpoint_id == first.checkpoint_id
-    assert second.questions[0].value == {"question": "second?"}
-    assert second.questions[0].interrupt_id != first.questions[0].interrupt_id
+    assert second.interrupts[0].value == {"question": "second?"}
+    assert second.interrupts[0].interrupt_id != first.interrupts[0].interrupt_id
     assert second.since > first.since
     assert second.answers == ()
     assert graph.invoke(state.threads.answer("t", "two"), config_of("t"))["said"] == ["one", "two"]
@@ -208,19 +208,19 @@ def test_several_wait_at_once(state: PGState) -> None:
     graph = fanned_out(state.saver)
     graph.invoke({"said": []}, config_of("t"))
     found = only(state)
-    assert sorted(question.value for question in found.questions) == ["what of n0?", "what of n1?", "what of n2?"]
-    by_value = {question.value: question.interrupt_id for question in found.questions}
+    assert sorted(question.value for question in found.interrupts) == ["what of n0?", "what of n1?", "what of n2?"]
+    by_value = {question.value: question.interrupt_id for question in found.interrupts}
     with pytest.raises(ConfigurationError, match="several") as raised:
         state.threads.answer("t", "?")
     assert all(id in str(raised.value) for id in by_value.values())
     with pytest.raises(NotFoundError, match="does not wait"):
         state.threads.answer("t", "?", interrupt_id="0" * 32)
     state.threads.answer("t", "A", interrupt_id=by_value["what of n0?"])
-    assert len(only(state).questions) == 2
+    assert len(only(state).interrupts) == 2
     assert ids(state, answered=True) == ["t"]
     # What is there goes on; the others are asked again and wait on.
     graph.invoke(state.threads.resume("t"), config_of("t"))
-    assert sorted(question.interrupt_id for question in only(state).questions) == sorted(
+    assert sorted(question.interrupt_id for question in only(state).interrupts) == sorted(
         [by_value["what of n1?"], by_value["what of n2?"]]
     )
     assert state.threads.resume("t") is None
@@ -236,8 +236,8 @@ def test_a_thread_with_several_questions_is_on_one_page_only(state: PGState) -> 
     graph = fanned_out(state.saver)
     for name in ("a", "b"):
         graph.invoke({"said": []}, config_of(name))
-    first = state.threads.waiting(limit=1)
-    second = state.threads.waiting(limit=1, cursor=first.next)
+    first = state.threads.interrupted(limit=1)
+    second = state.threads.interrupted(limit=1, cursor=first.next)
     assert [item.thread_id for item in (*first.items, *second.items)] == ["b", "a"]
     assert second.next is None
 
@@ -251,7 +251,7 @@ def test_questions_of_a_subgraph(state: PGState) -> None:
     outer.add_edge(START, "inner")
     graph = outer.compile(checkpointer=state.saver)
     graph.invoke({"said": []}, config_of("t"))
-    assert [question.value for question in only(state).questions] == ["inside?"]
+    assert [question.value for question in only(state).interrupts] == ["inside?"]
     assert graph.invoke(state.threads.answer("t", "yes"), config_of("t"))["said"] == ["yes"]
     assert ids(state) == []
 
@@ -293,8 +293,8 @@ def test_new_input_drops_the_old_question(state: PGState) -> None:
         graph.invoke({"said": [f"turn {number}"]}, config_of("t"))
     found = only(state)
     assert found.checkpoint_id == graph.get_state(config_of("t")).config["configurable"]["checkpoint_id"]
-    assert len(found.questions) == 1
-    assert len(state.threads.questions("t")) == 1
+    assert len(found.interrupts) == 1
+    assert len(state.threads.interrupts("t")) == 1
 
 
 def test_answers_go_where_their_thread_goes(state: PGState, connection: psycopg.Connection) -> None:
@@ -359,19 +359,19 @@ def test_an_answer_whose_acknowledgement_was_lost_is_given_once(dsn: str, schema
     with counted(dsn) as proxy, PGState.open(proxy.dsn, schema=schema, pool=False) as state:
         state.setup()
         fanned_out(state.saver, 2).invoke({"said": []}, config_of("t"))
-        first, second = state.threads.questions("t")
+        first, second = state.threads.interrupts("t")
         state.threads.answer("t", "no", by="bob", interrupt_id=first.interrupt_id)
         expected = second.interrupt_id
         database = state.threads._database
         lost = []
 
-        async def losing(port: Any, *arguments: Any) -> Any:
-            found = await interrupts.answer(port, *arguments)
+        async def losing(db: Any, *arguments: Any) -> Any:
+            found = await interrupts.answer(db, *arguments)
             if not lost:
                 # All was committed; the caller's connection breaks before it hears of it.
                 lost.append(found)
                 proxy.answers_to_lose = 1
-                await port.fetch(state.threads._queries.get_head, {"thread_id": "t"})
+                await db.fetch(state.threads._queries.get_head, {"thread_id": "t"})
             return found
 
         request = interrupts.request_answer(state.threads._codec, "yes", "alice", None)
@@ -397,7 +397,7 @@ def what_is_no_answer(state: PGState) -> None:
         state.threads.answer("t", Account(7))
     with pytest.raises(SerializationError):
         state.threads.answer("t", lambda: 7)
-    assert len(state.threads.questions("t")) == 1
+    assert len(state.threads.interrupts("t")) == 1
 
 
 @pytest.mark.parametrize("byte", [3, 200], ids=["newer", "damaged"])
@@ -408,21 +408,21 @@ def test_a_thread_whose_question_cannot_be_read_is_not_left_out(state: PGState, 
     connection.execute(
         f"UPDATE {state.schema}.writes SET data = set_byte(data, 0, %s) WHERE thread_id = 'bad' AND idx = -3", [byte]
     )
-    good, bad = state.threads.waiting().items
+    good, bad = state.threads.interrupted().items
     assert (good.thread_id, bad.thread_id) == ("good", "bad")
-    assert good.questions[0].error is None
-    (question,) = bad.questions
+    assert good.interrupts[0].error is None
+    (question,) = bad.interrupts
     assert (question.interrupt_id, question.value) == ("", None)
     assert question.error is not None
     assert "thread 'bad'" in question.error
-    assert state.threads.questions("bad") == (question,)
+    assert state.threads.interrupts("bad") == (question,)
     with pytest.raises(NotFoundError, match="cannot be read"):
         state.threads.answer("bad", "yes")
     state.threads.answer("good", "yes")
 
 
 def test_unknown_threads(state: PGState) -> None:
-    assert state.threads.questions("unknown") == ()
+    assert state.threads.interrupts("unknown") == ()
     assert state.threads.answers("unknown") == ()
     assert state.threads.resume("unknown") is None
     with pytest.raises(NotFoundError):
@@ -441,15 +441,15 @@ async def test_the_asynchronous_colour(dsn: str, schema: str) -> None:
         await state.setup()
         graph = asking(state.saver, "go on?")
         await graph.ainvoke({"said": []}, config_of("t"))
-        (found,) = (await state.threads.waiting()).items
-        assert found.questions == await state.threads.questions("t")
+        (found,) = (await state.threads.interrupted()).items
+        assert found.interrupts == await state.threads.interrupts("t")
         command = await state.threads.answer("t", "yes", by="alice")
         with pytest.raises(AlreadyAnsweredError):
             await state.threads.answer("t", "no")
         assert await state.threads.resume("t") == command
         assert [answer.value for answer in await state.threads.answers("t")] == ["yes"]
         assert (await graph.ainvoke(command, config_of("t")))["said"] == ["yes"]
-        assert (await state.threads.waiting()).items == ()
+        assert (await state.threads.interrupted()).items == ()
 
 
 def test_an_encrypting_serializer_keeps_answers_to_itself(
@@ -512,4 +512,4 @@ def test_the_inbox_is_found_by_its_index(state: PGState, connection: psycopg.Con
         "SELECT 't' || n, '', 'c' || n, '{}', '{}', '' FROM generate_series(1, 20000) AS n"
     )
     connection.execute(f"ANALYZE {table}checkpoints")
-    assert "Seq Scan on writes" not in plan("get_questions")
+    assert "Seq Scan on writes" not in plan("get_interrupts")

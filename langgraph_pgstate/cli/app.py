@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from langgraph_pgstate import __version__
 from langgraph_pgstate.admin import Admin
-from langgraph_pgstate.cli import branches, evolve, record
+from langgraph_pgstate.cli import branches, interrupts, record, upcast
 from langgraph_pgstate.cli.output import (
     bytes_in_words,
     console,
@@ -273,10 +273,10 @@ for _command in (
     record.maintain,
     record.expire,
     record.sweep,
-    evolve.waiting,
-    evolve.answer,
-    evolve.upcast,
-    evolve.backfill,
+    interrupts.interrupts,
+    interrupts.answer,
+    upcast.upcast,
+    upcast.backfill,
 ):
     app.command()(_command)
 

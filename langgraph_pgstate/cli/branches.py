@@ -126,8 +126,8 @@ def print_difference(difference: Difference, *, full: bool = False) -> None:
     if not difference:
         console.print("the states are the same")
     for channel in difference.channels:
-        sign, colour = _SIGNS[channel.change]
-        console.print(Text(f"{sign} {channel.channel}", style=f"bold {colour}").append(_summary(channel), style="dim"))
+        sign, style = _SIGNS[channel.change]
+        console.print(Text(f"{sign} {channel.channel}", style=f"bold {style}").append(_summary(channel), style="dim"))
         lines = [*map(_message_lines, channel.messages), *map(_value_lines, channel.values)]
         shown = lines if full else lines[:_MOST_LINES]
         for group in shown:
@@ -148,15 +148,15 @@ def _summary(channel: ChannelDifference) -> str:
 
 
 def _message_lines(item: MessageChange) -> list[Text]:
-    sign, colour = _SIGNS[item.change]
+    sign, style = _SIGNS[item.change]
     start = f"    {sign} {item.position:>3} "
     if item.change != "edited":
-        return [Text(start + _said(item.after or item.before), style=colour)]
+        return [Text(start + _said(item.after or item.before), style=style)]
     was, now = _said(item.before), _said(item.after)
     if was == now:
         # What differs cannot be seen in what is said: metadata, ids of tool calls and the like.
-        return [Text(f"{start}{now} (other fields)", style=colour)]
-    return [Text(f"{start}{was}", style=colour), Text(f"{'':>{len(start) - 2}}→ {now}", style=colour)]
+        return [Text(f"{start}{now} (other fields)", style=style)]
+    return [Text(f"{start}{was}", style=style), Text(f"{'':>{len(start) - 2}}→ {now}", style=style)]
 
 
 def _said(message: BaseMessage) -> str:
@@ -164,11 +164,11 @@ def _said(message: BaseMessage) -> str:
 
 
 def _value_lines(item: ValueChange) -> list[Text]:
-    sign, colour = _SIGNS[item.change]
+    sign, style = _SIGNS[item.change]
     start = f"    {sign} {_path(item.path)}"
     if item.change == "changed":
-        return [Text(f"{start}{_shown(item.before)} → {_shown(item.after)}", style=colour)]
-    return [Text(start + _shown(item.after if item.change == "added" else item.before), style=colour)]
+        return [Text(f"{start}{_shown(item.before)} → {_shown(item.after)}", style=style)]
+    return [Text(start + _shown(item.after if item.change == "added" else item.before), style=style)]
 
 
 def _path(path: Sequence[Any]) -> str:

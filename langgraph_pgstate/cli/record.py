@@ -33,7 +33,7 @@ from langgraph_pgstate.sql import Queries, queries
 from langgraph_pgstate.threads import Threads
 from langgraph_pgstate.types import PruneResult, Run, Span, SpanNode, ToolStatistics
 
-_COLOURS: Final = {
+_STYLES: Final = {
     "success": "green",
     "error": "red",
     "crashed": "red",
@@ -44,7 +44,7 @@ _COLOURS: Final = {
     "cancelled": "yellow",
     "unknown": "yellow",
 }
-_KIND_COLOURS: Final = {"graph": "bold", "node": "bold", "llm": "magenta", "tool": "blue", "retriever": "blue"}
+_KIND_STYLES: Final = {"graph": "bold", "node": "bold", "llm": "magenta", "tool": "blue", "retriever": "blue"}
 _SINCE_HELP: Final = "Only what began so long ago at most, like 12h or 30d."
 
 
@@ -398,7 +398,7 @@ def _statistics(title: str, found: Sequence[ToolStatistics]) -> Table:
 def _headline(run: Run) -> Text:
     line = Text(f"{run.thread_id} ", style="bold")
     line.append(f"run {run.run_id} ", style="dim")
-    line.append(_ending(run), style=_COLOURS.get(_ending(run), ""))
+    line.append(_ending(run), style=_STYLES.get(_ending(run), ""))
     details = [f"attempt {run.attempt}" if run.attempt > 1 else "", run.agent or "", _time(run.started_at)]
     details += [_duration(run.duration), count(run.steps, "step"), _tokens(run.input_tokens, run.output_tokens)]
     details.append(_money(run.cost))
@@ -414,7 +414,7 @@ def _draw(tree: Tree, children: Sequence[SpanNode], beginning: datetime) -> None
 def _line(span: Span, beginning: datetime) -> Text:
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append(f"{span.kind} ", style="dim")
-    line.append(span.name, style=_KIND_COLOURS.get(span.kind, ""))
+    line.append(span.name, style=_KIND_STYLES.get(span.kind, ""))
     if span.model and span.model != span.name:
         line.append(f" {span.model}")
     line.append(f"  +{_seconds((span.started_at - beginning).total_seconds())}", style="dim")
@@ -424,7 +424,7 @@ def _line(span: Span, beginning: datetime) -> Text:
     if span.cost:
         line.append(f"  {_money(span.cost)}", style="dim")
     if span.status != "success":
-        line.append(f"  {span.status}", style=_COLOURS.get(span.status, ""))
+        line.append(f"  {span.status}", style=_STYLES.get(span.status, ""))
     if error := ": ".join(part for part in (span.error_type, span.error_message) if part):
         line.append(f"  {shorten(error, 200)}", style="red")
     return line
@@ -439,7 +439,7 @@ def _error(run: Run) -> str:
 
 
 def _status(status: str) -> str:
-    return f"[{_COLOURS[status]}]{status}[/]" if status in _COLOURS else status
+    return f"[{_STYLES[status]}]{status}[/]" if status in _STYLES else status
 
 
 def _months(names: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from langgraph_pgstate.cli.output import shorten
 WRITER_KEY: Final = "process"
 """Key of the metadata that says which process wrote a checkpoint; the demo puts it into its configs."""
 
-_COLOURS: Final = ("red", "green", "magenta", "cyan", "yellow", "blue")
+_STYLES: Final = ("red", "green", "magenta", "cyan", "yellow", "blue")
 _HEAD, _TAIL = 5, 2
 _NEWEST: Final = ""
 NO_LABELS: Final[Mapping[str, str]] = {}
@@ -81,12 +81,12 @@ def draw(nodes: Sequence[Node], title: str, width: int, labels: Mapping[str, str
     for node in nodes:
         children[node.parent_id if node.parent_id in known else None].append(node)
     writers = list(dict.fromkeys(node.writer for node in nodes if node.writer))
-    colours = {writer: _COLOURS[at % len(_COLOURS)] for at, writer in enumerate(writers)}
+    styles = {writer: _STYLES[at % len(_STYLES)] for at, writer in enumerate(writers)}
     tree = Tree(Text(title, style="bold"), guide_style="dim")
     branching = any(len(following) > 1 for following in children.values())
     marks = {**labels, _NEWEST: nodes[-1].id} if branching else labels
     for root in children[None]:
-        _draw_chain(tree, root, children, colours, marks, width - 4)
+        _draw_chain(tree, root, children, styles, marks, width - 4)
     return tree
 
 
@@ -94,7 +94,7 @@ def _draw_chain(
     tree: Tree,
     first: Node,
     children: Mapping[str | None, list[Node]],
-    colours: Mapping[str, str],
+    styles: Mapping[str, str],
     marks: Mapping[str, str],
     width: int,
 ) -> None:
@@ -106,16 +106,16 @@ def _draw_chain(
         if _HEAD <= at < len(chain) - _TAIL and node.id not in marks:
             folded.append(node)
             continue
-        _draw_folded(tree, folded, colours, marks, width)
+        _draw_folded(tree, folded, styles, marks, width)
         folded = []
-        last = tree.add(_line(node, colours, marks, width))
+        last = tree.add(_line(node, styles, marks, width))
     for number, branch in enumerate(following, 1):
         marked = last.add(Text(f"branch {number}", style="bold yellow"))
-        _draw_chain(marked, branch, children, colours, marks, width - 8)
+        _draw_chain(marked, branch, children, styles, marks, width - 8)
 
 
 def _draw_folded(
-    tree: Tree, nodes: Sequence[Node], colours: Mapping[str, str], marks: Mapping[str, str], width: int
+    tree: Tree, nodes: Sequence[Node], styles: Mapping[str, str], marks: Mapping[str, str], width: int
 ) -> None:
     """One line for several nodes, unless they are few."""
     if len(nodes) > 2:
@@ -123,11 +123,11 @@ def _draw_folded(
         tree.add(Text(f"⋮  {len(nodes)} more checkpoints, {steps}", style="dim"))
     else:
         for node in nodes:
-            tree.add(_line(node, colours, marks, width))
+            tree.add(_line(node, styles, marks, width))
 
 
-def _line(node: Node, colours: Mapping[str, str], marks: Mapping[str, str], width: int) -> Text:
-    colour = Style(color=colours.get(node.writer or "", "default"))
+def _line(node: Node, styles: Mapping[str, str], marks: Mapping[str, str], width: int) -> Text:
+    style = Style(color=styles.get(node.writer or "", "default"))
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append(f"{node.step:>3} ", style="bold")
     line.append(f"{shorten(node.by, 12):<6} ")
@@ -137,8 +137,8 @@ def _line(node: Node, colours: Mapping[str, str], marks: Mapping[str, str], widt
     if node.id == marks.get(_NEWEST):
         line.append("newest ", style="bold green")
     if node.writer:
-        line.append(f"{node.writer} ", style=colour)
-    line.append(shorten(node.said, max(width - line.cell_len, 8)), style=colour)
+        line.append(f"{node.writer} ", style=style)
+    line.append(shorten(node.said, max(width - line.cell_len, 8)), style=style)
     return line
 
 

@@ -60,7 +60,7 @@ _VALUES_PER_SAMPLE: Final = 8
 _MAX_PASSING_RAW = 12 * 1024
 
 
-class Look(NamedTuple):
+class CompressionHint(NamedTuple):
     """What a sample of a large value told: the next ones of its channel are likely to be similar.
 
     Attributes:
@@ -106,15 +106,15 @@ class _Contexts:
         self.decompress_dictionary = zstandard.ZstdDecompressor(dict_data=_dictionary_for_one()).decompress
         self.decompress = zstandard.ZstdDecompressor().decompress
 
-    def compress_large(self, content: bytes, look: Look | None) -> tuple[bytes, Look]:
+    def compress_large(self, content: bytes, hint: CompressionHint | None) -> tuple[bytes, CompressionHint]:
         """Content compressed by the table that is worth its time, and its look, as `pack_large` says."""
-        if look is None or not look.remaining:
+        if hint is None or not hint.remaining:
             start = max(0, (len(content) - _SAMPLE_SIZE) // 2)
             sample = content[start : start + _SAMPLE_SIZE]
             is_repetitive = len(self._compress_repetitive(sample)) <= _MAX_REPETITIVE * len(sample)
-            look = Look(is_repetitive, _VALUES_PER_SAMPLE)
-        packed = (self._compress_repetitive if look.is_repetitive else self._compress_prose)(content)
-        return packed, Look(look.is_repetitive, look.remaining - 1)
+            hint = CompressionHint(is_repetitive, _VALUES_PER_SAMPLE)
+        packed = (self._compress_repetitive if hint.is_repetitive else self._compress_prose)(content)
+        return packed, CompressionHint(hint.is_repetitive, hint.remaining - 1)
 
 
 def _compressor(dictionary: zstandard.ZstdCompressionDict | None, **parameters: int) -> Callable[[bytes], bytes]:
@@ -167,20 +167,20 @@ def pack(content: bytes) -> bytes:
     return pack_raw(content)
 
 
-def pack_large(content: bytes, look: Look | None = None) -> tuple[bytes, Look]:
+def pack_large(content: bytes, hint: CompressionHint | None = None) -> tuple[bytes, CompressionHint]:
     """Content of many kilobytes as a frame, without the dictionary; and what it looks like.
 
     Args:
         content: The content.
-        look: What a value that is likely to be similar looked like; without it a sample is taken.
+        hint: What a value that is likely to be similar looked like; without it a sample is taken.
 
     Returns:
         The frame, and the look for the next one.
     """
     contexts = _take()
-    packed, look = contexts.compress_large(content, look)
+    packed, hint = contexts.compress_large(content, hint)
     _idle.append(contexts)
-    return packed if len(packed) < len(content) else pack_raw(content), look
+    return packed if len(packed) < len(content) else pack_raw(content), hint
 
 
 def pack_raw(content: bytes) -> bytes:

@@ -57,7 +57,7 @@ class Fresh:
 Piece = Run | Fresh
 
 
-def arrange(old_runs: Sequence[Run], old_digests: bytes | None, digests: bytes) -> tuple[int, list[Piece]]:
+def diff_runs(old_runs: Sequence[Run], old_digests: bytes | None, digests: bytes) -> tuple[int, list[Piece]]:
     """Cover a list by runs of an earlier one and fresh elements.
 
     Args:

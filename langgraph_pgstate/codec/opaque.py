@@ -70,9 +70,9 @@ class OpaqueCodec(ValueCodec):
         elements = split_elements(payload)
         if elements is None:
             raise CorruptStateError(where, "it holds no array")
-        return elements, self.fingerprints(where, elements)
+        return elements, self.digests(where, elements)
 
-    def fingerprints(self, channel: str, elements: Sequence[bytes]) -> bytes:
+    def digests(self, channel: str, elements: Sequence[bytes]) -> bytes:
         return b"".join(map(xxhash.xxh3_128_digest, elements))
 
 

@@ -21,7 +21,7 @@ import ormsgpack
 
 from langgraph_pgstate.codec import frames
 from langgraph_pgstate.codec.lists import Run
-from langgraph_pgstate.codec.values import Marks
+from langgraph_pgstate.codec.values import Fingerprints
 from langgraph_pgstate.errors import CorruptStateError, UnreadableFormatError
 
 FORMAT: Final = 1
@@ -58,14 +58,14 @@ class Slice:
         segment_id: The segment.
         offset: Where it begins in the segment's content, in bytes.
         length: Its bytes.
-        look: What it looked like to the compressor; `None` for small ones, and unless this process compressed it.
+        hint: What it looked like to the compressor; `None` for small ones, and unless this process compressed it.
     """
 
     type: str
     segment_id: int
     offset: int
     length: int
-    look: frames.Look | None = field(default=None, compare=False)
+    hint: frames.CompressionHint | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +74,11 @@ class Elements:
 
     Attributes:
         runs: Where its elements are.
-        marks: What tells its elements apart; `None` when that was never computed in this process.
+        fingerprints: What tells its elements apart; `None` when that was never computed in this process.
     """
 
     runs: tuple[Run, ...]
-    marks: Marks | None = field(default=None, compare=False)
+    fingerprints: Fingerprints | None = field(default=None, compare=False)
 
 
 Entry = Scalar | Inline | Slice | Elements
@@ -114,7 +114,11 @@ class Manifest:
         for channel, before in known.entries.items():
             entry = self.entries.get(channel)
             if isinstance(entry, Elements) and isinstance(before, Elements):
-                if entry.marks is None or before.marks is None or entry.marks.digests != before.marks.digests:
+                if (
+                    entry.fingerprints is None
+                    or before.fingerprints is None
+                    or entry.fingerprints.digests != before.fingerprints.digests
+                ):
                     # What is built anew is not always what was stored, byte by byte: it is what comes back next.
                     continue
             elif not isinstance(before, Slice) or entry != before:

@@ -50,7 +50,7 @@ _HOOK_FAILED: Final = "ext_hook failed"
 BLOCK: Final = 64
 
 
-class Marks(NamedTuple):
+class Fingerprints(NamedTuple):
     """Fingerprints of a list.
 
     Attributes:
@@ -62,7 +62,7 @@ class Marks(NamedTuple):
     blocks: tuple[bytes, ...]
 
 
-NO_MARKS: Final = Marks(b"", ())
+NO_FINGERPRINTS: Final = Fingerprints(b"", ())
 
 
 class _Refusals(threading.local):
@@ -205,9 +205,9 @@ class ValueCodec:
         # One fingerprint per element is only certain when every element is itself a message: nested ones count too.
         if len(digests) == len(elements) and set(map(type, elements)) <= SHAPES.keys():
             return elements, b"".join(digests)
-        return elements, self.fingerprints(where, elements)
+        return elements, self.digests(where, elements)
 
-    def fingerprints(self, channel: str, elements: Sequence[Any]) -> bytes:
+    def digests(self, channel: str, elements: Sequence[Any]) -> bytes:
         """16 bytes for each element, equal only when the element's stored bytes would be equal.
 
         Taken from the live content on every call: state may be mutated in place, so identity proves nothing.
@@ -227,8 +227,10 @@ class ValueCodec:
             found.append(digest(self._encode(channel, element), _GENERIC_SEED))
         return b"".join(found)
 
-    def marks(self, channel: str, elements: Sequence[Any], before: Marks = NO_MARKS) -> Marks:
-        """What tells a list's elements apart from others, as `fingerprints` does, for less where much is as before.
+    def fingerprints(
+        self, channel: str, elements: Sequence[Any], before: Fingerprints = NO_FINGERPRINTS
+    ) -> Fingerprints:
+        """What tells a list's elements apart from others, as `digests` does, for less where much is as before.
 
         Args:
             channel: For errors.
@@ -249,8 +251,8 @@ class ValueCodec:
                     break
                 blocks.append(new_key)
         seen = known * BLOCK
-        digests = before.digests[: seen * DIGEST_SIZE] + self.fingerprints(channel, elements[seen:])
-        return Marks(digests, tuple(blocks))
+        digests = before.digests[: seen * DIGEST_SIZE] + self.digests(channel, elements[seen:])
+        return Fingerprints(digests, tuple(blocks))
 
     def _encode(self, channel: str, element: Any) -> bytes:
         # A list of one differs from its element by one byte of header.
@@ -352,9 +354,9 @@ def split_array(payload: bytes, where: str) -> tuple[int, int]:
 
 __all__ = [
     "DIGEST_SIZE",
-    "NO_MARKS",
+    "NO_FINGERPRINTS",
     "PLAIN_MARK",
-    "Marks",
+    "Fingerprints",
     "ValueCodec",
     "array_header",
     "encodes_as_utf8",

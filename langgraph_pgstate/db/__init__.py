@@ -1,1 +1,1 @@
-"""The only room that knows psycopg: ports, pools, retries, errors translated, the embedded server."""
+"""The only package that imports psycopg: connections, pools, retries, errors translated, the embedded server."""

@@ -1,4 +1,4 @@
-"""Ports over psycopg's connections, in both colours."""
+"""The connection protocol over psycopg's connections, blocking and async."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from langgraph_pgstate.types import Parameters, Query, Rows
 
 T = TypeVar("T")
 
-Connection = psycopg.Connection[Any]
-AsyncConnection = psycopg.AsyncConnection[Any]
+PsycopgConnection = psycopg.Connection[Any]
+AsyncPsycopgConnection = psycopg.AsyncConnection[Any]
 
 # Not SQL of ours, and without a table: what psycopg itself sends around a transaction.
 _BEGIN, _COMMIT = b"BEGIN", b"COMMIT"
@@ -31,23 +31,23 @@ _PATIENCE: Final = 3.0
 _MAX_CURSORS: Final = 64
 
 
-class BlockingPort:
-    """A port over a blocking connection: its coroutines never suspend."""
+class BlockingConnection:
+    """A psycopg connection as operations use it: its coroutines never suspend."""
 
     __slots__ = ("_cursors", "_statements", "connection")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: PsycopgConnection) -> None:
         self.connection = connection
         self._statements = Statements(connection)
         self._cursors: dict[bytes, psycopg.RawCursor[Any]] = {}
 
     @property
     def is_in_transaction(self) -> bool:
-        """As `Port` says."""
+        """As `Connection` says."""
         return in_transaction(self.connection)
 
     async def fetch(self, query: Query, parameters: Parameters) -> Rows:
-        """As `Port` says; without a cursor where nothing speaks against it."""
+        """As `Connection` says; without a cursor where nothing speaks against it."""
         with self.connection.lock:
             answer = self.connection.wait(self._statements.answer(query, parameters))
         if answer is not None:
@@ -58,7 +58,7 @@ class BlockingPort:
         return rows
 
     async def execute(self, query: Query, parameters: Parameters) -> int:
-        """As `Port` says; without a cursor where nothing speaks against it."""
+        """As `Connection` says; without a cursor where nothing speaks against it."""
         with self.connection.lock:
             answer = self.connection.wait(self._statements.answer(query, parameters))
         if answer is not None:
@@ -78,7 +78,7 @@ class BlockingPort:
         return cursor.execute(text, _arguments(query, parameters), prepare=prepare, binary=True)
 
     async def execute_within(self, seconds: float, query: Query, parameters: Parameters) -> int:
-        """As `Port` says."""
+        """As `Connection` says."""
         try:
             with self.connection.lock:
                 work = within(seconds, self._statements.answer(query, parameters))
@@ -92,7 +92,7 @@ class BlockingPort:
         return self._execute(query, parameters).rowcount
 
     async def execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[int]:
-        """As `Port` says; a pipeline, without cursors where nothing speaks against it."""
+        """As `Connection` says; a pipeline, without cursors where nothing speaks against it."""
         connection = self.connection
         with connection.lock:
             touched = connection.wait(self._statements.execute_together(statements, _BEGIN, _COMMIT))
@@ -113,7 +113,7 @@ class BlockingPort:
                             if begins:
                                 frame.execute(_BEGIN, prepare=False)
                             for query, parameters in statements:
-                                # A cursor has room for one answer.
+                                # A cursor holds one answer.
                                 if query.text in sent:
                                     self._cursors.pop(query.text, None)
                                 sent.add(query.text)
@@ -149,12 +149,12 @@ class BlockingPort:
         return True
 
     async def script(self, text: str) -> None:
-        """As `Port` says."""
+        """As `Connection` says."""
         self.connection.cursor().execute(text.encode(), prepare=False)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
-        """As `Port` says."""
+        """As `Connection` says."""
         begins = not in_transaction(self.connection)
         with self.connection.transaction():
             if begins:
@@ -162,23 +162,23 @@ class BlockingPort:
             yield
 
 
-class SuspendingPort:
-    """A port over an asynchronous connection."""
+class AsyncConnection:
+    """An async psycopg connection as operations use it."""
 
     __slots__ = ("_cursors", "_statements", "connection")
 
-    def __init__(self, connection: AsyncConnection) -> None:
+    def __init__(self, connection: AsyncPsycopgConnection) -> None:
         self.connection = connection
         self._statements = Statements(connection)
         self._cursors: dict[bytes, psycopg.AsyncRawCursor[Any]] = {}
 
     @property
     def is_in_transaction(self) -> bool:
-        """As `Port` says."""
+        """As `Connection` says."""
         return in_transaction(self.connection)
 
     async def fetch(self, query: Query, parameters: Parameters) -> Rows:
-        """As `Port` says; without a cursor where nothing speaks against it."""
+        """As `Connection` says; without a cursor where nothing speaks against it."""
         async with self.connection.lock:
             answer = await self.connection.wait(self._statements.answer(query, parameters))
         if answer is not None:
@@ -189,7 +189,7 @@ class SuspendingPort:
         return rows
 
     async def execute(self, query: Query, parameters: Parameters) -> int:
-        """As `Port` says; without a cursor where nothing speaks against it."""
+        """As `Connection` says; without a cursor where nothing speaks against it."""
         async with self.connection.lock:
             answer = await self.connection.wait(self._statements.answer(query, parameters))
         if answer is not None:
@@ -208,7 +208,7 @@ class SuspendingPort:
         return await cursor.execute(text, _arguments(query, parameters), prepare=prepare, binary=True)
 
     async def execute_within(self, seconds: float, query: Query, parameters: Parameters) -> int:
-        """As `Port` says."""
+        """As `Connection` says."""
         try:
             async with self.connection.lock:
                 work = within(seconds, self._statements.answer(query, parameters))
@@ -222,7 +222,7 @@ class SuspendingPort:
         return (await self._execute(query, parameters)).rowcount
 
     async def execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[int]:
-        """As `Port` says; a pipeline, without cursors where nothing speaks against it."""
+        """As `Connection` says; a pipeline, without cursors where nothing speaks against it."""
         connection = self.connection
         async with connection.lock:
             touched = await connection.wait(self._statements.execute_together(statements, _BEGIN, _COMMIT))
@@ -241,7 +241,7 @@ class SuspendingPort:
                             if begins:
                                 await frame.execute(_BEGIN, prepare=False)
                             for query, parameters in statements:
-                                # A cursor has room for one answer.
+                                # A cursor holds one answer.
                                 if query.text in sent:
                                     self._cursors.pop(query.text, None)
                                 sent.add(query.text)
@@ -264,7 +264,7 @@ class SuspendingPort:
         return [max(0, cursor.rowcount) for cursor in cursors]
 
     async def is_good(self) -> bool:
-        """Async twin of `BlockingPort.is_good`."""
+        """Async twin of `BlockingConnection.is_good`."""
         if not self._statements.has_news:
             return True
         try:
@@ -276,12 +276,12 @@ class SuspendingPort:
         return True
 
     async def script(self, text: str) -> None:
-        """As `Port` says."""
+        """As `Connection` says."""
         await self.connection.cursor().execute(text.encode(), prepare=False)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
-        """As `Port` says."""
+        """As `Connection` says."""
         begins = not in_transaction(self.connection)
         async with self.connection.transaction():
             if begins:
@@ -289,11 +289,11 @@ class SuspendingPort:
             yield
 
 
-def port_of(connection: Any, kind: type[T]) -> T:
-    """The port of a pool's connection; kept, because a cursor that meets its query again is half as expensive.
+def adapter_of(connection: Any, kind: type[T]) -> T:
+    """The adapter of a pool's connection; kept, because a cursor that meets its query again is half as expensive.
 
     The connection keeps it itself: whoever has it has it alone. A connection that several savers are given is another
-    matter: each waits for its own calls only, and has a port of its own.
+    matter: each waits for its own calls only, and has an adapter of its own.
     """
     home = connection.__dict__
     if _PORT not in home:
@@ -328,16 +328,16 @@ def _arguments(query: Query, parameters: Parameters) -> list[Any]:
     return arguments
 
 
-def is_idle(connection: Connection | AsyncConnection) -> bool:
+def is_idle(connection: PsycopgConnection | AsyncPsycopgConnection) -> bool:
     """Whether no transaction is open on a connection."""
     return connection.pgconn.transaction_status == IDLE
 
 
-def in_transaction(connection: Connection | AsyncConnection) -> bool:
+def in_transaction(connection: PsycopgConnection | AsyncPsycopgConnection) -> bool:
     """Whether a transaction is open on a connection, or has failed."""
     return connection.pgconn.transaction_status in OPEN
 
 
-def is_in_pipeline(connection: Connection | AsyncConnection) -> bool:
+def is_in_pipeline(connection: PsycopgConnection | AsyncPsycopgConnection) -> bool:
     """Return whether the caller has put a connection into pipeline mode."""
     return connection.pgconn.pipeline_status != PipelineStatus.OFF

@@ -1,4 +1,4 @@
-"""Where connections come from, in both colours: a pool or one connection, owned or lent, with bounded retries.
+"""Where connections come from, blocking and async: a pool or one connection, owned or borrowed, with bounded retries.
 
 `Database` blocks, `AsyncDatabase` suspends; they are the package's only hand-written pair. Both run an operation
 (`operations/`) on a connection of their own choosing and translate what psycopg raises.
@@ -18,8 +18,15 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
-from langgraph_pgstate.db.adapters import AsyncConnection, BlockingPort, Connection, SuspendingPort, is_idle, port_of
-from langgraph_pgstate.db.protocol import Port, run_blocking
+from langgraph_pgstate.db.adapters import (
+    AsyncConnection,
+    AsyncPsycopgConnection,
+    BlockingConnection,
+    PsycopgConnection,
+    adapter_of,
+    is_idle,
+)
+from langgraph_pgstate.db.protocol import Connection, run_blocking
 from langgraph_pgstate.db.retrying import Outage, Tries
 from langgraph_pgstate.db.translate import is_read_only, reason_of, refusal, translate, unknown_host
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, UnavailableError
@@ -30,12 +37,12 @@ P = ParamSpec("P")
 
 __all__ = [
     "DEFAULT_PREPARE_THRESHOLD",
-    "AsyncConnection",
     "AsyncConnectionPool",
     "AsyncDatabase",
-    "Connection",
+    "AsyncPsycopgConnection",
     "ConnectionPool",
     "Database",
+    "PsycopgConnection",
 ]
 
 DEFAULT_PREPARE_THRESHOLD = 5
@@ -63,7 +70,7 @@ class _Connector:
         self.error: Exception | None = None
         self.callers: set[Tries] = set()
 
-    def connect(self, conninfo: str = "", **options: Any) -> Connection:
+    def connect(self, conninfo: str = "", **options: Any) -> PsycopgConnection:
         """Make a connection, as the class that stands here otherwise does."""
         try:
             made = psycopg.Connection.connect(conninfo, **options)
@@ -81,7 +88,7 @@ class _AsyncConnector:
         self.error: Exception | None = None
         self.callers: set[Tries] = set()
 
-    async def connect(self, conninfo: str = "", **options: Any) -> AsyncConnection:
+    async def connect(self, conninfo: str = "", **options: Any) -> AsyncPsycopgConnection:
         """Async twin of `_Connector.connect`."""
         try:
             made = await psycopg.AsyncConnection.connect(conninfo, **options)
@@ -167,9 +174,9 @@ def _forked() -> ConfigurationError:
     )
 
 
-def _finish_unless_idle(connection: Connection | AsyncConnection, *, is_lent: bool) -> None:
+def _finish_unless_idle(connection: PsycopgConnection | AsyncPsycopgConnection, *, is_borrowed: bool) -> None:
     """Close a connection of ours on which an interrupted call has left something; the next call makes another."""
-    if not is_lent and not is_idle(connection):
+    if not is_borrowed and not is_idle(connection):
         connection.pgconn.finish()
 
 
@@ -178,7 +185,7 @@ class Database:
 
     def __init__(
         self,
-        source: Connection | ConnectionPool[Any] | Callable[[], Connection],
+        source: PsycopgConnection | ConnectionPool[Any] | Callable[[], PsycopgConnection],
         *,
         schema: str,
         retry: RetryPolicy | None = None,
@@ -194,7 +201,7 @@ class Database:
                 f"a psycopg Connection or ConnectionPool is needed, not {type(source).__name__}"
                 " (AsyncPGStateSaver takes the asynchronous ones)"
             )
-        self._single = BlockingPort(source) if isinstance(source, psycopg.Connection) else None
+        self._single = BlockingConnection(source) if isinstance(source, psycopg.Connection) else None
         self._lock = threading.Lock()
         self._process = os.getpid()
 
@@ -256,13 +263,13 @@ class Database:
             connections.close()
 
     @property
-    def is_lent(self) -> bool:
+    def is_borrowed(self) -> bool:
         """Whether all there is is one connection of the caller's, who uses it herself between calls."""
         return self._pool is None and self._connect is None
 
     def run(
         self,
-        operation: Callable[Concatenate[Port, P], Awaitable[T]],
+        operation: Callable[Concatenate[Connection, P], Awaitable[T]],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
@@ -279,7 +286,7 @@ class Database:
     def run_within(
         self,
         seconds: float,
-        operation: Callable[Concatenate[Port, P], Awaitable[T]],
+        operation: Callable[Concatenate[Connection, P], Awaitable[T]],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
@@ -294,22 +301,22 @@ class Database:
     def _run(
         self,
         tries: Tries,
-        operation: Callable[Concatenate[Port, P], Awaitable[T]],
+        operation: Callable[Concatenate[Connection, P], Awaitable[T]],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
         while True:
             try:
-                port, switched = self._acquire(tries)
-                tries.in_transaction = self.is_lent and port.is_in_transaction
+                db, switched = self._acquire(tries)
+                tries.in_transaction = self.is_borrowed and db.is_in_transaction
                 try:
-                    result = run_blocking(operation(port, *args, **kwargs))
+                    result = run_blocking(operation(db, *args, **kwargs))
                 except psycopg.Error as error:
-                    self._leave_standby(port.connection, error)
+                    self._leave_standby(db.connection, error)
                     raise
                 finally:
-                    self._release(port.connection, switched)
+                    self._release(db.connection, switched)
                 self._outage.end()
                 return result
             except _DRIVER_ERRORS as error:
@@ -318,7 +325,7 @@ class Database:
 
     def run_once(
         self,
-        operation: Callable[Concatenate[Port, P], Awaitable[T]],
+        operation: Callable[Concatenate[Connection, P], Awaitable[T]],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
@@ -326,21 +333,21 @@ class Database:
         """Run an operation that must not be repeated."""
         tries = self._tries(_ONCE)
         try:
-            port, switched = self._acquire(tries)
+            db, switched = self._acquire(tries)
             try:
-                result = run_blocking(operation(port, *args, **kwargs))
+                result = run_blocking(operation(db, *args, **kwargs))
             except psycopg.Error as error:
-                self._leave_standby(port.connection, error)
+                self._leave_standby(db.connection, error)
                 raise
             finally:
-                self._release(port.connection, switched)
+                self._release(db.connection, switched)
         except _DRIVER_ERRORS as error:
             raise tries.translate(error, time.monotonic(), self._connector.error) from error
         self._outage.end()
         return result
 
     @contextmanager
-    def lend(self) -> Iterator[tuple[Connection, Port]]:
+    def lend(self) -> Iterator[tuple[PsycopgConnection, Connection]]:
         """A connection inside of a transaction, for somebody's statements beside ours: both, or neither.
 
         Committed at the end of the block, rolled back if it raises; a savepoint inside of a caller's transaction.
@@ -351,32 +358,32 @@ class Database:
         """
         tries = self._tries(_ONCE)
         try:
-            port, switched = self._acquire(tries)
+            db, switched = self._acquire(tries)
         except _DRIVER_ERRORS as error:
             raise tries.translate(error, time.monotonic(), self._connector.error) from error
         try:
             raised = False
             try:
-                with port.connection.transaction():
+                with db.connection.transaction():
                     try:
-                        yield port.connection, port
+                        yield db.connection, db
                     except BaseException:
                         raised = True
                         raise
             except _DRIVER_ERRORS as error:
-                self._leave_standby(port.connection, error)
+                self._leave_standby(db.connection, error)
                 if raised:
                     raise
                 raise translate(error, self.schema) from error
         finally:
-            self._release(port.connection, switched)
+            self._release(db.connection, switched)
 
     def _tries(self, policy: RetryPolicy, seconds: float | None = None) -> Tries:
         now = time.monotonic()
         deadline = None if seconds is None else now + seconds
-        return Tries(policy, self._outage, self.schema, now, is_lent=self.is_lent, deadline=deadline)
+        return Tries(policy, self._outage, self.schema, now, is_borrowed=self.is_borrowed, deadline=deadline)
 
-    def _acquire(self, tries: Tries) -> tuple[BlockingPort, bool]:
+    def _acquire(self, tries: Tries) -> tuple[BlockingConnection, bool]:
         """A connection on which one statement is one transaction and one round trip, and whether it was switched to be.
 
         psycopg keeps autocommit on the client's side, so switching it costs nothing. Inside a caller's transaction
@@ -385,45 +392,45 @@ class Database:
         if os.getpid() != self._process:
             raise _forked()
         if self._pool is not None:
-            port = self._acquire_pooled(self._pool, tries)
+            db = self._acquire_pooled(self._pool, tries)
         else:
             self._lock.acquire()
             try:
                 if self._single is None or (self._connect is not None and self._single.connection.closed):
                     assert self._connect is not None
-                    self._single = BlockingPort(self._connect())
+                    self._single = BlockingConnection(self._connect())
             except BaseException:
                 self._lock.release()
                 raise
-            port = self._single
+            db = self._single
         tries.connected(time.monotonic())
-        connection = port.connection
+        connection = db.connection
         switched = not connection.autocommit and is_idle(connection)
         if switched:
             connection.autocommit = True
-        return port, switched
+        return db, switched
 
-    def _acquire_pooled(self, pool: ConnectionPool[Any], tries: Tries) -> BlockingPort:
+    def _acquire_pooled(self, pool: ConnectionPool[Any], tries: Tries) -> BlockingConnection:
         callers = self._connector.callers
         while True:
             callers.add(tries)
             try:
-                port = port_of(pool.getconn(tries.remaining(time.monotonic())), BlockingPort)
+                db = adapter_of(pool.getconn(tries.remaining(time.monotonic())), BlockingConnection)
             finally:
                 callers.discard(tries)
             if tries.may_fail:
-                return port
+                return db
             # After an outage every idle connection of the pool is dead.
             is_good = False
             try:
-                is_good = run_blocking(port.is_good())
+                is_good = run_blocking(db.is_good())
             finally:
                 if not is_good:
-                    pool.putconn(port.connection)
+                    pool.putconn(db.connection)
             if is_good:
-                return port
+                return db
 
-    def _release(self, connection: Connection, switched: bool) -> None:
+    def _release(self, connection: PsycopgConnection, switched: bool) -> None:
         try:
             if switched and is_idle(connection):
                 connection.autocommit = False
@@ -431,12 +438,12 @@ class Database:
             if self._pool is not None:
                 self._pool.putconn(connection)
             else:
-                _finish_unless_idle(connection, is_lent=self.is_lent)
+                _finish_unless_idle(connection, is_borrowed=self.is_borrowed)
                 self._lock.release()
 
-    def _leave_standby(self, connection: Connection, error: Exception) -> None:
+    def _leave_standby(self, connection: PsycopgConnection, error: Exception) -> None:
         """Close a connection whose server has refused to write, and have the pool replace its others."""
-        if self.is_lent or not is_read_only(error):
+        if self.is_borrowed or not is_read_only(error):
             return
         # `close()` may hand a connection back to its pool instead.
         connection.pgconn.finish()
@@ -449,7 +456,7 @@ class AsyncDatabase:
 
     def __init__(
         self,
-        source: AsyncConnection | AsyncConnectionPool[Any] | Callable[[], Awaitable[AsyncConnection]],
+        source: AsyncPsycopgConnection | AsyncConnectionPool[Any] | Callable[[], Awaitable[AsyncPsycopgConnection]],
         *,
         schema: str,
         retry: RetryPolicy | None = None,
@@ -465,7 +472,7 @@ class AsyncDatabase:
                 f"a psycopg AsyncConnection or AsyncConnectionPool is needed, not {type(source).__name__}"
                 " (PGStateSaver takes the blocking ones)"
             )
-        self._single = SuspendingPort(source) if isinstance(source, psycopg.AsyncConnection) else None
+        self._single = AsyncConnection(source) if isinstance(source, psycopg.AsyncConnection) else None
         self._lock = asyncio.Lock()
         # The event loop itself keeps no task alive.
         self._returning: set[asyncio.Task[None]] = set()
@@ -523,13 +530,13 @@ class AsyncDatabase:
             await connections.close()
 
     @property
-    def is_lent(self) -> bool:
+    def is_borrowed(self) -> bool:
         """Async twin of `Database.is_lent`."""
         return self._pool is None and self._connect is None
 
     async def run(
         self,
-        operation: Callable[Concatenate[Port, P], Awaitable[T]],
+        operation: Callable[Concatenate[Connection, P], Awaitable[T]],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
@@ -540,7 +547,7 @@ class AsyncDatabase:
     async def run_within(
         self,
         seconds: float,
-        operation: Callable[Concatenate[Port, P], Awaitable[T]],
+        operation: Callable[Concatenate[Connection, P], Awaitable[T]],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
@@ -551,22 +558,22 @@ class AsyncDatabase:
     async def _run(
         self,
         tries: Tries,
-        operation: Callable[Concatenate[Port, P], Awaitable[T]],
+        operation: Callable[Concatenate[Connection, P], Awaitable[T]],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
         while True:
             try:
-                port, switched = await self._acquire(tries)
-                tries.in_transaction = self.is_lent and port.is_in_transaction
+                db, switched = await self._acquire(tries)
+                tries.in_transaction = self.is_borrowed and db.is_in_transaction
                 try:
-                    result = await operation(port, *args, **kwargs)
+                    result = await operation(db, *args, **kwargs)
                 except psycopg.Error as error:
-                    await self._leave_standby(port.connection, error)
+                    await self._leave_standby(db.connection, error)
                     raise
                 finally:
-                    await self._release(port.connection, switched)
+                    await self._release(db.connection, switched)
                 self._outage.end()
                 return result
             except _DRIVER_ERRORS as error:
@@ -575,7 +582,7 @@ class AsyncDatabase:
 
     async def run_once(
         self,
-        operation: Callable[Concatenate[Port, P], Awaitable[T]],
+        operation: Callable[Concatenate[Connection, P], Awaitable[T]],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
@@ -583,67 +590,67 @@ class AsyncDatabase:
         """Async twin of `Database.run_once`."""
         tries = self._tries(_ONCE)
         try:
-            port, switched = await self._acquire(tries)
+            db, switched = await self._acquire(tries)
             try:
-                result = await operation(port, *args, **kwargs)
+                result = await operation(db, *args, **kwargs)
             except psycopg.Error as error:
-                await self._leave_standby(port.connection, error)
+                await self._leave_standby(db.connection, error)
                 raise
             finally:
-                await self._release(port.connection, switched)
+                await self._release(db.connection, switched)
         except _DRIVER_ERRORS as error:
             raise tries.translate(error, time.monotonic(), self._connector.error) from error
         self._outage.end()
         return result
 
     @asynccontextmanager
-    async def lend(self) -> AsyncIterator[tuple[AsyncConnection, Port]]:
+    async def lend(self) -> AsyncIterator[tuple[AsyncPsycopgConnection, Connection]]:
         """Async twin of `Database.lend`."""
         tries = self._tries(_ONCE)
         try:
-            port, switched = await self._acquire(tries)
+            db, switched = await self._acquire(tries)
         except _DRIVER_ERRORS as error:
             raise tries.translate(error, time.monotonic(), self._connector.error) from error
         try:
             raised = False
             try:
-                async with port.connection.transaction():
+                async with db.connection.transaction():
                     try:
-                        yield port.connection, port
+                        yield db.connection, db
                     except BaseException:
                         raised = True
                         raise
             except _DRIVER_ERRORS as error:
-                await self._leave_standby(port.connection, error)
+                await self._leave_standby(db.connection, error)
                 if raised:
                     raise
                 raise translate(error, self.schema) from error
         finally:
-            await self._release(port.connection, switched)
+            await self._release(db.connection, switched)
 
     def _tries(self, policy: RetryPolicy, seconds: float | None = None) -> Tries:
         now = time.monotonic()
         deadline = None if seconds is None else now + seconds
-        return Tries(policy, self._outage, self.schema, now, is_lent=self.is_lent, deadline=deadline)
+        return Tries(policy, self._outage, self.schema, now, is_borrowed=self.is_borrowed, deadline=deadline)
 
-    async def _acquire(self, tries: Tries) -> tuple[SuspendingPort, bool]:
+    async def _acquire(self, tries: Tries) -> tuple[AsyncConnection, bool]:
         """Async twin of `Database._acquire`."""
         if os.getpid() != self._process:
             raise _forked()
         if self._pool is not None:
-            port = await self._acquire_pooled(self._pool, tries)
+            db = await self._acquire_pooled(self._pool, tries)
         else:
             await self._lock.acquire()
             try:
                 if self._single is None or (self._connect is not None and self._single.connection.closed):
                     assert self._connect is not None
-                    self._single = SuspendingPort(await self._connect())
+                    self._single = AsyncConnection(await self._connect())
             except BaseException:
                 self._lock.release()
                 raise
-            port = self._single
+            db = self._single
         tries.connected(time.monotonic())
-        connection = port.connection
+        connection = db.connection
         switched = not connection.autocommit and is_idle(connection)
         if switched:
             try:
@@ -652,28 +659,28 @@ class AsyncDatabase:
             except BaseException:
                 await self._release(connection, switched=connection.autocommit)
                 raise
-        return port, switched
+        return db, switched
 
-    async def _acquire_pooled(self, pool: AsyncConnectionPool[Any], tries: Tries) -> SuspendingPort:
+    async def _acquire_pooled(self, pool: AsyncConnectionPool[Any], tries: Tries) -> AsyncConnection:
         callers = self._connector.callers
         while True:
             callers.add(tries)
             try:
-                port = port_of(await pool.getconn(tries.remaining(time.monotonic())), SuspendingPort)
+                db = adapter_of(await pool.getconn(tries.remaining(time.monotonic())), AsyncConnection)
             finally:
                 callers.discard(tries)
             if tries.may_fail:
-                return port
+                return db
             is_good = False
             try:
-                is_good = await port.is_good()
+                is_good = await db.is_good()
             finally:
                 if not is_good:
-                    await self._release(port.connection, switched=False)
+                    await self._release(db.connection, switched=False)
             if is_good:
-                return port
+                return db
 
-    async def _release(self, connection: AsyncConnection, switched: bool) -> None:
+    async def _release(self, connection: AsyncPsycopgConnection, switched: bool) -> None:
         if not switched and is_idle(connection):
             # Waits for nothing: a pool's lock is held by nobody who waits.
             await self._give_back(connection, switched)
@@ -684,7 +691,7 @@ class AsyncDatabase:
         returning.add_done_callback(self._returning.discard)
         await asyncio.shield(returning)
 
-    async def _give_back(self, connection: AsyncConnection, switched: bool) -> None:
+    async def _give_back(self, connection: AsyncPsycopgConnection, switched: bool) -> None:
         try:
             if switched and is_idle(connection):
                 await connection.set_autocommit(False)
@@ -692,17 +699,17 @@ class AsyncDatabase:
             if self._pool is not None:
                 await self._pool.putconn(connection)
             else:
-                _finish_unless_idle(connection, is_lent=self.is_lent)
+                _finish_unless_idle(connection, is_borrowed=self.is_borrowed)
                 self._lock.release()
 
-    async def _leave_standby(self, connection: AsyncConnection, error: Exception) -> None:
-        if self.is_lent or not is_read_only(error):
+    async def _leave_standby(self, connection: AsyncPsycopgConnection, error: Exception) -> None:
+        if self.is_borrowed or not is_read_only(error):
             return
         connection.pgconn.finish()
         if self._pool is not None and hasattr(self._pool, "drain"):
             await self._pool.drain()
 
 
-async def _ping(port: Port) -> None:
+async def _ping(db: Connection) -> None:
     # An empty message is answered, too.
-    await port.script("")
+    await db.script("")

@@ -1,6 +1,6 @@
-"""The connection protocol that operations are written against, and the runner of the blocking colour.
+"""The connection protocol that operations are written against, and the runner that drives them without an event loop.
 
-Operations are `async def` functions that await nothing but a `Port`. A blocking port answers without
+Operations are `async def` functions that await nothing but a `Connection`. A blocking one answers without
 ever suspending, so a synchronous caller drives the same function to its end with one `send`.
 """
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class Port(Protocol):
+class Connection(Protocol):
     """One connection, for as long as an operation holds it."""
 
     @property
@@ -56,15 +56,15 @@ class Port(Protocol):
         ...
 
 
-Operation = Callable[Concatenate[Port, P], Awaitable[T]]
+Operation = Callable[Concatenate[Connection, P], Awaitable[T]]
 
 
 def run_blocking(operation: Awaitable[T]) -> T:
-    """Drive an operation over a blocking port to its end.
+    """Drive an operation over a blocking connection to its end.
 
     Raises:
         RuntimeError: If the operation suspends, which only an operation that awaits something other
-            than its port can do.
+            than its connection can do.
     """
     coroutine: Coroutine[Any, Any, T] = operation  # type: ignore[assignment]
     try:
@@ -73,4 +73,4 @@ def run_blocking(operation: Awaitable[T]) -> T:
         result: T = stop.value
         return result
     coroutine.close()
-    raise RuntimeError(f"{coroutine!r} suspended: an operation may await nothing but its port")
+    raise RuntimeError(f"{coroutine!r} suspended: an operation may await nothing but its connection")

@@ -84,7 +84,7 @@ class Tries:
     __slots__ = (
         "_count",
         "_deadline",
-        "_is_lent",
+        "_is_borrowed",
         "_outage",
         "_patience",
         "_policy",
@@ -102,10 +102,10 @@ class Tries:
         schema: str,
         now: float,
         *,
-        is_lent: bool,
+        is_borrowed: bool,
         deadline: float | None = None,
     ) -> None:
-        self._policy, self._outage, self._schema, self._is_lent = policy, outage, schema, is_lent
+        self._policy, self._outage, self._schema, self._is_borrowed = policy, outage, schema, is_borrowed
         self._count = self._refusals = self._violations = 0
         self._patience = outage.patience(now)
         self._deadline = deadline
@@ -143,7 +143,7 @@ class Tries:
         self._refusals += is_read_only(error)
         self._violations += is_violation(error)
         again = self._count < self._policy.attempts and is_retryable(error) and not self.in_transaction
-        if again and self._is_lent:
+        if again and self._is_borrowed:
             # The caller's connection is the caller's to replace.
             again = isinstance(final, ConflictError)
         delay = self._policy.delay(self._count, random.random())

@@ -14,14 +14,14 @@ from typing import Final
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from langgraph_pgstate.db.adapters import AsyncConnection, Connection
+from langgraph_pgstate.db.adapters import AsyncPsycopgConnection, PsycopgConnection
 
 _PATIENCE: Final = 1.0
 
 _log = logging.getLogger(__name__)
 
 
-def interrupt(connection: Connection) -> bool:
+def interrupt(connection: PsycopgConnection) -> bool:
     """Cancel the statement that another thread has under way on a connection; whether there was one.
 
     When this returns, the server has been told: what is sent on the connection afterwards is not hit.
@@ -35,7 +35,7 @@ def interrupt(connection: Connection) -> bool:
     return True
 
 
-def revoke(connection: Connection) -> None:
+def revoke(connection: PsycopgConnection) -> None:
     """Make a connection useless for everybody, a thread that uses it just now included. Its transaction is rolled back.
 
     Afterwards it is closed; a pool replaces it.
@@ -51,7 +51,7 @@ def revoke(connection: Connection) -> None:
             connection.lock.release()
 
 
-async def arevoke(connection: AsyncConnection) -> None:
+async def arevoke(connection: AsyncPsycopgConnection) -> None:
     """Async twin of `revoke`."""
     _shut_down(connection)
     held = True
@@ -68,7 +68,7 @@ async def arevoke(connection: AsyncConnection) -> None:
             connection.lock.release()
 
 
-def _shut_down(connection: Connection | AsyncConnection) -> None:
+def _shut_down(connection: PsycopgConnection | AsyncPsycopgConnection) -> None:
     try:
         twin = socket.socket(fileno=connection.pgconn.socket)
     except (psycopg.Error, OSError):

@@ -70,7 +70,7 @@ class Statements:
     """The statements of one connection, prepared once they were sent often enough.
 
     Args:
-        connection: A connection of either colour. Its `prepare_threshold` says what often enough is.
+        connection: A psycopg connection, blocking or async. Its `prepare_threshold` says what often enough is.
     """
 
     __slots__ = ("_connection", "_prepared", "_transformer")

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
-from langgraph_pgstate.leases.manager import AsyncLeaseKeeper, LeaseKeeper
+from langgraph_pgstate.leases.manager import AsyncLeaseManager, LeaseManager
 from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of
 from langgraph_pgstate.operations.leases import leases as operations
 from langgraph_pgstate.sql import Queries
@@ -19,13 +19,13 @@ class Leases:
     Args:
         database: Where the tables are.
         queries: The queries of their schema.
-        keeper: Who renews them; the saver's, so that its runs write under what is held here.
+        manager: Who renews them; the saver's, so that its runs write under what is held here.
     """
 
-    def __init__(self, database: Database, queries: Queries, keeper: LeaseKeeper) -> None:
+    def __init__(self, database: Database, queries: Queries, manager: LeaseManager) -> None:
         self._database = database
         self._queries = queries
-        self._keeper = keeper
+        self._manager = manager
 
     @contextmanager
     def hold(self, thread_id: str, *, on_busy: str | None = None, wait_timeout: float | None = None) -> Iterator[Lease]:
@@ -45,7 +45,7 @@ class Leases:
             LeaseLostError: At the end of the block, if it was taken over in the meantime, as from a paused process.
             ThreadDeletedError: If the thread was deleted.
         """
-        with self._keeper.hold(thread_id_of(thread_id), on_busy, wait_timeout) as held:
+        with self._manager.hold(thread_id_of(thread_id), on_busy, wait_timeout) as held:
             yield held.lease
 
     def list(self, *, limit: int = 100, cursor: str | None = None) -> Page[Lease]:
@@ -66,17 +66,17 @@ class Leases:
 class AsyncLeases:
     """Async twin of `Leases`."""
 
-    def __init__(self, database: AsyncDatabase, queries: Queries, keeper: AsyncLeaseKeeper) -> None:
+    def __init__(self, database: AsyncDatabase, queries: Queries, manager: AsyncLeaseManager) -> None:
         self._database = database
         self._queries = queries
-        self._keeper = keeper
+        self._manager = manager
 
     @asynccontextmanager
     async def hold(
         self, thread_id: str, *, on_busy: str | None = None, wait_timeout: float | None = None
     ) -> AsyncIterator[Lease]:
         """Async twin of `Leases.hold`."""
-        async with self._keeper.hold(thread_id_of(thread_id), on_busy, wait_timeout) as held:
+        async with self._manager.hold(thread_id_of(thread_id), on_busy, wait_timeout) as held:
             yield held.lease
 
     async def list(self, *, limit: int = 100, cursor: str | None = None) -> Page[Lease]:

@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequenc
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, TypeVar
 
-from langgraph_pgstate.call_site import Origin
+from langgraph_pgstate.call_site import CallSite
 from langgraph_pgstate.db.database import AsyncDatabase, Database
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import LeaseHeldError, LeaseLostError, PGStateError
 from langgraph_pgstate.langgraph_compat import unwind_when_cancelled
-from langgraph_pgstate.leases.registry import CLOSING_SECONDS, Held, LeaseRegistry, Run, next_holder
+from langgraph_pgstate.leases.registry import CLOSING_SECONDS, HeldLease, LeaseRegistry, Run, next_holder
 from langgraph_pgstate.operations.leases import leases
 from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.settings import GuardSettings
@@ -40,16 +40,16 @@ class _LeftError(Exception):
 
 
 async def _take_unless_left(
-    port: Port, queries: Queries, thread_id: str, holder: str, ttl: float, free: Sequence[int], origin: Origin
+    db: Connection, queries: Queries, thread_id: str, holder: str, ttl: float, free: Sequence[int], call_site: CallSite
 ) -> Lease:
     """Take a lease, unless nobody waits for it any more."""
-    if origin.is_left:
+    if call_site.is_left:
         raise _LeftError
-    origin.was_asked = origin.is_asking = True
+    call_site.was_asked = call_site.is_asking = True
     try:
-        return await leases.take(port, queries, thread_id, holder, ttl, free)
+        return await leases.take(db, queries, thread_id, holder, ttl, free)
     finally:
-        origin.is_asking = False
+        call_site.is_asking = False
 
 
 def _next_delay(delay: float, deadline: float, since: float) -> float:
@@ -57,7 +57,7 @@ def _next_delay(delay: float, deadline: float, since: float) -> float:
     return max(0.0, min(delay, (deadline if now < deadline else since + CLOSING_SECONDS) - now))
 
 
-class LeaseKeeper(LeaseRegistry):
+class LeaseManager(LeaseRegistry):
     """Takes leases for blocking runs, renews them in a thread of its own, and gives them back.
 
     Args:
@@ -74,7 +74,7 @@ class LeaseKeeper(LeaseRegistry):
         self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def begin(self, thread_id: str, config: Mapping[str, Any], origin: Origin | None = None) -> None:
+    def begin(self, thread_id: str, config: Mapping[str, Any], call_site: CallSite | None = None) -> None:
         """A run is about to read a thread: it takes its lease, unless it has it. Anybody else reads freely.
 
         Raises:
@@ -82,22 +82,22 @@ class LeaseKeeper(LeaseRegistry):
             LeaseLostError: If it had it and lost it.
             ThreadDeletedError: If the thread was deleted.
         """
-        origin = origin or Origin.here()
+        call_site = call_site or CallSite.here()
         run = self._run(config)
         if run is None or self._has(thread_id, run):
             return
-        held = self._take(thread_id, run, True, self._patience(None, None), origin)
+        held = self._take(thread_id, run, True, self._patience(None, None), call_site)
         # LangGraph's own come after this one, so it is the last to be called.
-        if isinstance(origin.exits, ExitStack):
-            origin.exits.callback(self._end, held)
-        elif origin.exits is not None:
-            origin.exits.push_async_callback(self._end_apart, held)
-            unwind_when_cancelled(origin.exits)
+        if isinstance(call_site.exits, ExitStack):
+            call_site.exits.callback(self._end, held)
+        elif call_site.exits is not None:
+            call_site.exits.push_async_callback(self._end_apart, held)
+            unwind_when_cancelled(call_site.exits)
 
-    def leave(self, origin: Origin | None) -> None:
+    def leave(self, call_site: CallSite | None) -> None:
         """Give back soon what a read has taken, or is about to take, because it failed. Waits for nothing."""
-        if origin is not None:
-            self._note_left(origin)
+        if call_site is not None:
+            self._note_left(call_site)
             self._start()
             self._wake.put(True)
 
@@ -108,7 +108,7 @@ class LeaseKeeper(LeaseRegistry):
             self._wake.put(True)
 
     @contextmanager
-    def writing(self, thread_id: str, config: Mapping[str, Any]) -> Iterator[Held]:
+    def writing(self, thread_id: str, config: Mapping[str, Any]) -> Iterator[HeldLease]:
         """The lease for a write: the run's, that of the code around, or one for this write alone.
 
         Raises:
@@ -131,7 +131,9 @@ class LeaseKeeper(LeaseRegistry):
                 self._release(held)
 
     @contextmanager
-    def hold(self, thread_id: str, on_busy: str | None = None, wait_timeout: float | None = None) -> Iterator[Held]:
+    def hold(
+        self, thread_id: str, on_busy: str | None = None, wait_timeout: float | None = None
+    ) -> Iterator[HeldLease]:
         """Hold a lease for a block of code, and for the runs that it starts.
 
         Raises:
@@ -172,41 +174,46 @@ class LeaseKeeper(LeaseRegistry):
             thread.join(_CLOSE_SECONDS)
 
     def _take(
-        self, thread_id: str, run: Run | None, is_read_first: bool, deadline: float, origin: Origin | None = None
-    ) -> Held:
-        origin, since = origin or Origin.here(), time.monotonic()
+        self, thread_id: str, run: Run | None, is_read_first: bool, deadline: float, call_site: CallSite | None = None
+    ) -> HeldLease:
+        call_site, since = call_site or CallSite.here(), time.monotonic()
         holder = run.holder_id if run is not None else next_holder()
         dead: list[int] = []
         delay = _FIRST_DELAY
         ttl = self._settings.lease_ttl
         try:
             while True:
-                free = [*self._free_tokens(thread_id, run, origin), *dead]
+                free = [*self._free_tokens(thread_id, run, call_site), *dead]
                 try:
-                    lease = self._database.run(_take_unless_left, self._queries, thread_id, holder, ttl, free, origin)
-                    return self._note_taken(lease, run, is_read_first, origin)
+                    lease = self._database.run(
+                        _take_unless_left, self._queries, thread_id, holder, ttl, free, call_site
+                    )
+                    return self._note_taken(lease, run, is_read_first, call_site)
                 except LeaseHeldError as error:
-                    origin.was_asked = False
+                    call_site.was_asked = False
                     if error.fencing_token not in dead and is_known_dead(error.holder_id or ""):
                         dead.append(error.fencing_token or 0)
                         continue
-                    if time.monotonic() >= deadline and (found := self._explain(error, run, origin, since)) is not None:
+                    if (
+                        time.monotonic() >= deadline
+                        and (found := self._explain(error, run, call_site, since)) is not None
+                    ):
                         raise found from None
                 time.sleep(_next_delay(delay, deadline, since))
                 delay = min(delay * 2, _LONGEST_DELAY)
         except BaseException as error:
-            self._note_doubt(thread_id, run, holder, origin, error)
+            self._note_doubt(thread_id, run, holder, call_site, error)
             raise
         finally:
             self._start()
 
-    def _end(self, held: Held) -> None:
+    def _end(self, held: HeldLease) -> None:
         try:
             self._release(held)
         except PGStateError as error:
             _log.warning(_NOT_YET, held.lease.fencing_token, error)
 
-    async def _end_apart(self, held: Held) -> None:
+    async def _end_apart(self, held: HeldLease) -> None:
         held.end()
         try:
             await asyncio.to_thread(self._end, held)
@@ -214,7 +221,7 @@ class LeaseKeeper(LeaseRegistry):
             # Where it was cancelled before a thread was found.
             self._wake.put(True)
 
-    def _release(self, held: Held) -> bool:
+    def _release(self, held: HeldLease) -> bool:
         """Give a lease back; if that fails, the thread that renews tries again until it expires."""
         held.end()
         held.is_returned = True
@@ -268,8 +275,8 @@ class LeaseKeeper(LeaseRegistry):
                     self._thread = None
 
 
-class AsyncLeaseKeeper(LeaseRegistry):
-    """Asynchronous twin of `LeaseKeeper`: a task of the event loop renews."""
+class AsyncLeaseManager(LeaseRegistry):
+    """Asynchronous twin of `LeaseManager`: a task of the event loop renews."""
 
     def __init__(self, database: AsyncDatabase, queries: Queries, settings: GuardSettings) -> None:
         super().__init__(settings)
@@ -281,34 +288,34 @@ class AsyncLeaseKeeper(LeaseRegistry):
         # What goes on though its caller is cancelled; the event loop itself keeps no task alive.
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def begin(self, thread_id: str, config: Mapping[str, Any], origin: Origin | None = None) -> None:
-        """Async twin of `LeaseKeeper.begin`."""
-        origin = origin or Origin.here()
+    async def begin(self, thread_id: str, config: Mapping[str, Any], call_site: CallSite | None = None) -> None:
+        """Async twin of `LeaseManager.begin`."""
+        call_site = call_site or CallSite.here()
         run = self._run(config)
         if run is None or self._has(thread_id, run):
             return
-        held = await self._take(thread_id, run, True, self._patience(None, None), origin)
-        if isinstance(origin.exits, AsyncExitStack):
-            origin.exits.push_async_callback(self._end, held)
-            unwind_when_cancelled(origin.exits)
-        elif origin.exits is not None:
-            origin.exits.callback(self._end_from_thread, held, asyncio.get_running_loop())
+        held = await self._take(thread_id, run, True, self._patience(None, None), call_site)
+        if isinstance(call_site.exits, AsyncExitStack):
+            call_site.exits.push_async_callback(self._end, held)
+            unwind_when_cancelled(call_site.exits)
+        elif call_site.exits is not None:
+            call_site.exits.callback(self._end_from_thread, held, asyncio.get_running_loop())
 
-    def leave(self, origin: Origin | None) -> None:
-        """Async twin of `LeaseKeeper.leave`; to be called on the event loop."""
-        if origin is not None:
-            self._note_left(origin)
-            if origin.taken is not None and not origin.taken.is_returned:
-                self._give_back(origin.taken)
+    def leave(self, call_site: CallSite | None) -> None:
+        """Async twin of `LeaseManager.leave`; to be called on the event loop."""
+        if call_site is not None:
+            self._note_left(call_site)
+            if call_site.taken is not None and not call_site.taken.is_returned:
+                self._give_back(call_site.taken)
 
     def leave_entry(self, thread_id: str, config: Mapping[str, Any]) -> None:
-        """Async twin of `LeaseKeeper.leave_entry`; to be called on the event loop."""
+        """Async twin of `LeaseManager.leave_entry`; to be called on the event loop."""
         if (held := self._entering(thread_id, config)) is not None:
             self._give_back(held)
 
     @asynccontextmanager
-    async def writing(self, thread_id: str, config: Mapping[str, Any]) -> AsyncIterator[Held]:
-        """Async twin of `LeaseKeeper.writing`."""
+    async def writing(self, thread_id: str, config: Mapping[str, Any]) -> AsyncIterator[HeldLease]:
+        """Async twin of `LeaseManager.writing`."""
         run = self._run(config)
         held = self._find(thread_id, run)
         is_own = held is None and run is None
@@ -326,8 +333,8 @@ class AsyncLeaseKeeper(LeaseRegistry):
     @asynccontextmanager
     async def hold(
         self, thread_id: str, on_busy: str | None = None, wait_timeout: float | None = None
-    ) -> AsyncIterator[Held]:
-        """Async twin of `LeaseKeeper.hold`."""
+    ) -> AsyncIterator[HeldLease]:
+        """Async twin of `LeaseManager.hold`."""
         deadline = self._patience(on_busy, wait_timeout)
         around = self._around_here(thread_id)
         held = around.check() if around is not None else await self._take(thread_id, None, True, deadline)
@@ -343,7 +350,7 @@ class AsyncLeaseKeeper(LeaseRegistry):
             raise LeaseLostError(thread_id, held.lease.fencing_token)
 
     async def close(self) -> None:
-        """Async twin of `LeaseKeeper.close`; not cut short by cancellation, but it takes some seconds at most."""
+        """Async twin of `LeaseManager.close`; not cut short by cancellation, but it takes some seconds at most."""
         closing = asyncio.create_task(self._close())
         cancelled: asyncio.CancelledError | None = None
         while not closing.done():
@@ -372,22 +379,22 @@ class AsyncLeaseKeeper(LeaseRegistry):
             late.cancel()
 
     async def _take(
-        self, thread_id: str, run: Run | None, is_read_first: bool, deadline: float, origin: Origin | None = None
-    ) -> Held:
+        self, thread_id: str, run: Run | None, is_read_first: bool, deadline: float, call_site: CallSite | None = None
+    ) -> HeldLease:
         """Take a lease. A caller that is cancelled does not cancel what was sent: it is given back once it is taken."""
-        origin = origin or Origin.here()
-        taking = self._keep(self._take_apart(thread_id, run, is_read_first, deadline, origin))
+        call_site = call_site or CallSite.here()
+        taking = self._keep(self._take_apart(thread_id, run, is_read_first, deadline, call_site))
         try:
             return await asyncio.shield(taking)
         except asyncio.CancelledError:
-            self.leave(origin)
-            if origin.taken is None and not origin.is_asking:
+            self.leave(call_site)
+            if call_site.taken is None and not call_site.is_asking:
                 taking.cancel()
             raise
 
     async def _take_apart(
-        self, thread_id: str, run: Run | None, is_read_first: bool, deadline: float, origin: Origin
-    ) -> Held:
+        self, thread_id: str, run: Run | None, is_read_first: bool, deadline: float, call_site: CallSite
+    ) -> HeldLease:
         since = time.monotonic()
         holder = run.holder_id if run is not None else next_holder()
         dead: list[int] = []
@@ -395,49 +402,52 @@ class AsyncLeaseKeeper(LeaseRegistry):
         ttl = self._settings.lease_ttl
         try:
             while True:
-                free = [*self._free_tokens(thread_id, run, origin), *dead]
+                free = [*self._free_tokens(thread_id, run, call_site), *dead]
                 try:
                     lease = await self._database.run(
-                        _take_unless_left, self._queries, thread_id, holder, ttl, free, origin
+                        _take_unless_left, self._queries, thread_id, holder, ttl, free, call_site
                     )
-                    held = self._note_taken(lease, run, is_read_first, origin)
+                    held = self._note_taken(lease, run, is_read_first, call_site)
                     if held.has_ended:
                         self._give_back(held)
                     return held
                 except LeaseHeldError as error:
-                    origin.was_asked = False
+                    call_site.was_asked = False
                     if error.fencing_token not in dead and is_known_dead(error.holder_id or ""):
                         dead.append(error.fencing_token or 0)
                         continue
-                    if time.monotonic() >= deadline and (found := self._explain(error, run, origin, since)) is not None:
+                    if (
+                        time.monotonic() >= deadline
+                        and (found := self._explain(error, run, call_site, since)) is not None
+                    ):
                         raise found from None
                 await asyncio.sleep(_next_delay(delay, deadline, since))
                 delay = min(delay * 2, _LONGEST_DELAY)
         except BaseException as error:
-            self._note_doubt(thread_id, run, holder, origin, error)
+            self._note_doubt(thread_id, run, holder, call_site, error)
             raise
         finally:
             self._start()
 
-    async def _end(self, held: Held) -> None:
+    async def _end(self, held: HeldLease) -> None:
         try:
             await asyncio.shield(self._give_back(held))
         except PGStateError as error:
             _log.warning(_NOT_YET, held.lease.fencing_token, error)
 
-    def _end_from_thread(self, held: Held, loop: asyncio.AbstractEventLoop) -> None:
+    def _end_from_thread(self, held: HeldLease, loop: asyncio.AbstractEventLoop) -> None:
         held.end()
         # A blocking run on another thread; its reads and writes wait for the loop in the same way.
         if loop.is_running():
             asyncio.run_coroutine_threadsafe(self._end(held), loop).result()
 
-    def _give_back(self, held: Held) -> asyncio.Task[bool]:
+    def _give_back(self, held: HeldLease) -> asyncio.Task[bool]:
         """Give a lease back in a task of its own; if that fails, the task that renews tries again until it expires."""
         held.end()
         held.is_returned = True
         return self._keep(self._release(held))
 
-    async def _release(self, held: Held) -> bool:
+    async def _release(self, held: HeldLease) -> bool:
         lease = held.lease
         is_mine = not held.is_lost
         try:

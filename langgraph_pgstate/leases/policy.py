@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from langgraph_pgstate.call_site import run_of
 from langgraph_pgstate.errors import CheckpointOrderError, StaleHeadError
-from langgraph_pgstate.leases.registry import Held
+from langgraph_pgstate.leases.registry import HeldLease
 from langgraph_pgstate.operations.checkpoints.addresses import Address
 from langgraph_pgstate.operations.checkpoints.requests import PutRequest
 from langgraph_pgstate.operations.leases.guards import Guard, is_explicit_fork, names_past
@@ -22,7 +22,7 @@ V = TypeVar("V")
 _MOST_REMEMBERED: Final = 4096
 
 
-class Guarding:
+class GuardPolicy:
     """What a saver's writes rest on, by its settings and by what its own runs have done. Safe to share between threads.
 
     Args:
@@ -36,7 +36,7 @@ class Guarding:
         self._refused: OrderedDict[Address, StaleHeadError | CheckpointOrderError] = OrderedDict()
         self._lock = threading.Lock()
 
-    def before_put(self, request: PutRequest, config: Mapping[str, Any], held: Held | None) -> Guard:
+    def before_put(self, request: PutRequest, config: Mapping[str, Any], held: HeldLease | None) -> Guard:
         """What a checkpoint rests on.
 
         Args:
@@ -52,7 +52,7 @@ class Guarding:
             self._remember(self._advances, (request.parent, id(run)), advance)
         return self._guard(head, held)
 
-    def before_writes(self, address: Address, config: Mapping[str, Any], held: Held | None) -> Guard:
+    def before_writes(self, address: Address, config: Mapping[str, Any], held: HeldLease | None) -> Guard:
         """What a task's writes rest on.
 
         Raises:
@@ -89,11 +89,11 @@ class Guarding:
         """A checkpoint was refused: what its tasks still write is refused, too."""
         self._remember(self._refused, address, error)
 
-    def _guards_head(self, held: Held | None) -> bool:
+    def _guards_head(self, held: HeldLease | None) -> bool:
         # Whoever took the lease after it had read does not know what happened between.
         return self.settings.head or (held is not None and not held.is_read_first)
 
-    def _guard(self, head: bool, held: Held | None, own_child: str | None = None) -> Guard:
+    def _guard(self, head: bool, held: HeldLease | None, own_child: str | None = None) -> Guard:
         if held is None:
             return Guard(head, self.settings.keeps_tombstones, own_child=own_child)
         renew_for = self.settings.lease_ttl if held.is_renewal_due(self.settings.lease_ttl) else None

@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from langgraph_pgstate.call_site import RUNTIME, Origin, run_of
+from langgraph_pgstate.call_site import RUNTIME, CallSite, run_of
 from langgraph_pgstate.errors import ConfigurationError, LeaseHeldError, LeaseLostError, ThreadDeletedError
 from langgraph_pgstate.operations.checkpoints.addresses import configurable_of
 from langgraph_pgstate.process_identity import holder_id
@@ -36,12 +36,12 @@ _ENTRY_SECONDS: Final = 3.0
 
 # Of all savers of this process: two must never take a lease under one name.
 _numbers = itertools.count(1)
-# What `hold` has taken around the code that runs now, by keeper and thread.
-_surrounding: ContextVar[Mapping[tuple[int, str], Held]] = ContextVar("langgraph_pgstate_leases", default={})  # noqa: B039
+# What `hold` has taken around the code that runs now, by manager and thread.
+_surrounding: ContextVar[Mapping[tuple[int, str], HeldLease]] = ContextVar("langgraph_pgstate_leases", default={})  # noqa: B039
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class HeldLease:
     """A lease that this process has taken.
 
     Attributes:
@@ -106,7 +106,7 @@ class Held:
         """Whether the task or thread that started it is done, or is the one that asks."""
         return self.starter is asker or _is_done(self.starter)
 
-    def check(self) -> Held:
+    def check(self) -> HeldLease:
         """The lease, unless it is known to be lost.
 
         Raises:
@@ -139,7 +139,7 @@ class Run:
     key: Any
     holder_id: str
     sign: weakref.ref[Any] | None
-    leases: dict[str, Held] = field(default_factory=dict)
+    leases: dict[str, HeldLease] = field(default_factory=dict)
 
     @property
     def is_gone(self) -> bool:
@@ -176,7 +176,7 @@ class LeaseRegistry:
     def __init__(self, settings: GuardSettings) -> None:
         self._settings = settings
         self._runs: dict[int, Run] = {}
-        self._held: set[Held] = set()
+        self._held: set[HeldLease] = set()
         # Holders that may have taken a lease without knowing it: its thread, and until when it may be theirs.
         self._doubtful: dict[str, tuple[str, float]] = {}
         self._book = threading.RLock()
@@ -202,7 +202,7 @@ class LeaseRegistry:
         held = self._find(thread_id, run)
         return held is not None and not held.has_ended
 
-    def _find(self, thread_id: str, run: Run | None) -> Held | None:
+    def _find(self, thread_id: str, run: Run | None) -> HeldLease | None:
         """The lease under which a run, or the code around, may write to a thread. It may have ended."""
         held = None if run is None else run.leases.get(thread_id)
         if held is not None and not held.has_ended:
@@ -214,7 +214,7 @@ class LeaseRegistry:
             run.leases[thread_id] = around
         return around.check()
 
-    def _others(self, thread_id: str, run: Run | None) -> list[Held]:
+    def _others(self, thread_id: str, run: Run | None) -> list[HeldLease]:
         with self._book:
             held = [*self._held]
         return [
@@ -223,51 +223,53 @@ class LeaseRegistry:
             if one.lease.thread_id == thread_id and one.run is not None and (one.run is not run or one.has_ended)
         ]
 
-    def _free_tokens(self, thread_id: str, run: Run | None, origin: Origin) -> list[int]:
+    def _free_tokens(self, thread_id: str, run: Run | None, call_site: CallSite) -> list[int]:
         """Leases of this process that may be taken over at once: their runs are over."""
         others = self._others(thread_id, run)
-        return [other.lease.fencing_token for other in others if other.is_over(origin.starter)]
+        return [other.lease.fencing_token for other in others if other.is_over(call_site.starter)]
 
-    def _explain(self, error: LeaseHeldError, run: Run | None, origin: Origin, since: float) -> LeaseHeldError | None:
+    def _explain(
+        self, error: LeaseHeldError, run: Run | None, call_site: CallSite, since: float
+    ) -> LeaseHeldError | None:
         """What the caller is told who cannot have a lease; `None` if the run that has it may just be closing."""
         for other in self._others(error.thread_id, run):
             if other.lease.fencing_token == error.fencing_token:
                 is_task = isinstance(other.starter, asyncio.Task)
-                if is_task and other.may_be_left(origin.starter) and time.monotonic() < since + CLOSING_SECONDS:
+                if is_task and other.may_be_left(call_site.starter) and time.monotonic() < since + CLOSING_SECONDS:
                     return None
-                return error.of_own_run(other.starter is origin.starter)
+                return error.of_own_run(other.starter is call_site.starter)
         return error
 
-    def _note_taken(self, lease: Lease, run: Run | None, is_read_first: bool, origin: Origin) -> Held:
+    def _note_taken(self, lease: Lease, run: Run | None, is_read_first: bool, call_site: CallSite) -> HeldLease:
         with self._book:
             if run is None:
-                held = Held(lease, is_read_first)
+                held = HeldLease(lease, is_read_first)
             else:
-                loop = None if origin.loop is None else weakref.ref(origin.loop)
-                held = Held(lease, is_read_first, run, origin.starter, loop)
+                loop = None if call_site.loop is None else weakref.ref(call_site.loop)
+                held = HeldLease(lease, is_read_first, run, call_site.starter, loop)
                 known = run.leases.get(lease.thread_id)
                 if known is not None and known.lease.fencing_token == lease.fencing_token:
                     # Two of its tasks have asked at once, and were given the same lease.
                     return known
                 run.leases[lease.thread_id] = held
             self._held.add(held)
-        origin.taken = held
-        if origin.is_left:
+        call_site.taken = held
+        if call_site.is_left:
             held.end()
         return held
 
-    def _note_left(self, origin: Origin) -> None:
+    def _note_left(self, call_site: CallSite) -> None:
         """A read was cancelled, or failed: what was taken for it, or still is, is given back."""
-        origin.is_left = True
-        if origin.taken is not None:
-            origin.taken.end()
+        call_site.is_left = True
+        if call_site.taken is not None:
+            call_site.taken.end()
 
-    def note_read(self, origin: Origin | None) -> None:
+    def note_read(self, call_site: CallSite | None) -> None:
         """The state was read for which a lease may have been taken."""
-        if origin is not None and origin.taken is not None:
-            origin.taken.read_at = time.monotonic()
+        if call_site is not None and call_site.taken is not None:
+            call_site.taken.read_at = time.monotonic()
 
-    def _entering(self, thread_id: str, config: Mapping[str, Any]) -> Held | None:
+    def _entering(self, thread_id: str, config: Mapping[str, Any]) -> HeldLease | None:
         """What a run has taken whose loop is not entered yet."""
         run = self._run(config)
         held = None if run is None else run.leases.get(thread_id)
@@ -276,9 +278,11 @@ class LeaseRegistry:
         loop = held.loop()
         return None if loop is None or _is_entered(loop) else held
 
-    def _note_doubt(self, thread_id: str, run: Run | None, holder: str, origin: Origin, error: BaseException) -> None:
+    def _note_doubt(
+        self, thread_id: str, run: Run | None, holder: str, call_site: CallSite, error: BaseException
+    ) -> None:
         """A lease could not be taken; unless the server said so, it may have been."""
-        if not origin.was_asked or isinstance(error, ThreadDeletedError):
+        if not call_site.was_asked or isinstance(error, ThreadDeletedError):
             return
         with self._book:
             self._doubtful[holder] = (thread_id, time.monotonic() + self._settings.lease_ttl)
@@ -293,7 +297,7 @@ class LeaseRegistry:
             held.is_deleted = True
             self._note_gone(held)
 
-    def _note_gone(self, held: Held) -> None:
+    def _note_gone(self, held: HeldLease) -> None:
         # Its run still knows it: what it writes late rests on it, and it is not taken again for that.
         with self._book:
             self._held.discard(held)
@@ -301,7 +305,7 @@ class LeaseRegistry:
     def _note_end(self, _: Any) -> None:
         """A run has ended. Called wherever the garbage collector happens to be: it may wait for nothing."""
 
-    def _survey(self) -> tuple[list[Held], list[Held]]:
+    def _survey(self) -> tuple[list[HeldLease], list[HeldLease]]:
         """The leases to be renewed, and those to be given back because their runs are over."""
         with self._book:
             self._runs = {key: run for key, run in self._runs.items() if not run.is_over}
@@ -325,7 +329,7 @@ class LeaseRegistry:
     def _has_work(self) -> bool:
         return bool(self._held or self._doubtful)
 
-    def _note_renewed(self, asked: list[Held], still: set[tuple[str, int]]) -> None:
+    def _note_renewed(self, asked: list[HeldLease], still: set[tuple[str, int]]) -> None:
         for held in asked:
             if (held.lease.thread_id, held.lease.fencing_token) in still:
                 held.renewed_at = time.monotonic()
@@ -350,12 +354,12 @@ class LeaseRegistry:
             return 0.0
         return time.monotonic() + (settings.wait_timeout if wait_timeout is None else wait_timeout)
 
-    def _around_here(self, thread_id: str) -> Held | None:
+    def _around_here(self, thread_id: str) -> HeldLease | None:
         held = _surrounding.get().get((id(self), thread_id))
         return None if held is None or held.has_ended else held
 
     @contextmanager
-    def _around(self, held: Held) -> Iterator[None]:
+    def _around(self, held: HeldLease) -> Iterator[None]:
         token = _surrounding.set({**_surrounding.get(), (id(self), held.lease.thread_id): held})
         try:
             yield

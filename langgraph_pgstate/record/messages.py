@@ -51,8 +51,8 @@ class Messages:
             NotFoundError: If the checkpoint does not exist.
             ConfigurationError: If an argument cannot be searched for.
         """
-        question = operations.request_conversation(thread_id_of(thread_id), channel, checkpoint_id, last, max_tokens)
-        return self._database.run(operations.get_conversation, self._queries, question)
+        filter = operations.request_conversation(thread_id_of(thread_id), channel, checkpoint_id, last, max_tokens)
+        return self._database.run(operations.get_conversation, self._queries, filter)
 
     def search(
         self,
@@ -82,7 +82,7 @@ class Messages:
         Raises:
             ConfigurationError: If there is nothing to search for, or an argument cannot be searched for.
         """
-        question = operations.request_search(
+        filter = operations.request_search(
             query,
             user_id=user_id,
             tenant_id=tenant_id,
@@ -91,7 +91,7 @@ class Messages:
             limit=limit,
             cursor=cursor,
         )
-        return self._database.run(operations.search_messages, self._queries, question)
+        return self._database.run(operations.search_messages, self._queries, filter)
 
 
 class AsyncMessages:
@@ -111,8 +111,8 @@ class AsyncMessages:
         channel: str | None = None,
     ) -> tuple[Message, ...]:
         """Async twin of `Messages.conversation`."""
-        question = operations.request_conversation(thread_id_of(thread_id), channel, checkpoint_id, last, max_tokens)
-        return await self._database.run(operations.get_conversation, self._queries, question)
+        filter = operations.request_conversation(thread_id_of(thread_id), channel, checkpoint_id, last, max_tokens)
+        return await self._database.run(operations.get_conversation, self._queries, filter)
 
     async def search(
         self,
@@ -126,7 +126,7 @@ class AsyncMessages:
         cursor: str | None = None,
     ) -> Page[MessageHit]:
         """Async twin of `Messages.search`."""
-        question = operations.request_search(
+        filter = operations.request_search(
             query,
             user_id=user_id,
             tenant_id=tenant_id,
@@ -135,4 +135,4 @@ class AsyncMessages:
             limit=limit,
             cursor=cursor,
         )
-        return await self._database.run(operations.search_messages, self._queries, question)
+        return await self._database.run(operations.search_messages, self._queries, filter)

@@ -1,4 +1,4 @@
-"""Token prices: what a user says that a model costs, in both colours."""
+"""Token prices: what a user says that a model costs, blocking and async."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Recorder(RecordingHandler):
 
     A span's row is there within a second of its start, its end in the same batch or a later one. How a run ended is
     committed before the run answers, to the journal; `flush`, `catch_up` and `close` bring everything into the tables.
-    Given to a saver as its companion, what a superstep's checkpoint saw is noted in the checkpoint's own transaction.
+    Given to a saver as its hook, what a superstep's checkpoint saw is noted in the checkpoint's own transaction.
     When the database cannot be reached graphs run on: rows wait, and are written later.
 
     Args:
@@ -59,10 +59,10 @@ class Recorder(RecordingHandler):
         self, database: Database, settings: RecorderSettings | None = None, *, keys: ThreadKeys | None = None
     ) -> None:
         self._database = database
-        self._is_lent = database.is_lent
+        self._is_borrowed = database.is_borrowed
         self._settings = settings or RecorderSettings()
         self._queries = queries(database.schema)
-        self._tracker = Tracker(self._settings, keys, has_writer=not self._is_lent)
+        self._tracker = Tracker(self._settings, keys, has_writer=not self._is_borrowed)
         self._turn = threading.Condition()
         self._thread: threading.Thread | None = None
         self._asked = 0
@@ -190,7 +190,7 @@ class Recorder(RecordingHandler):
         """Write how a run ended; on an event loop, where only what is awaited may wait, in another thread."""
         if run is None:
             self._ended(None)
-        elif run.is_awaited and not self._is_lent:
+        elif run.is_awaited and not self._is_borrowed:
             return _Later(lambda: asyncio.to_thread(self._note_end, run))
         else:
             self._note_end(run)
@@ -198,7 +198,7 @@ class Recorder(RecordingHandler):
 
     def _ended(self, run: RunRecord | None) -> None:
         if run is not None:
-            if self._is_lent or _in_loop():
+            if self._is_borrowed or _in_loop():
                 # In a loop nothing may wait; the thread writes it within moments.
                 self._write(0)
             else:
@@ -209,11 +209,11 @@ class Recorder(RecordingHandler):
     def _note_end(self, run: RunRecord) -> None:
         """Commit what is left of a run before it answers. What fails, or takes too long, is left to the writer."""
         patience = self._settings.patience
-        pending = None if self._is_lent else self._tracker.take(run, everything=True)
+        pending = None if self._is_borrowed else self._tracker.take(run, everything=True)
         if pending is None or not pending.is_complete:
             self._write(patience)
             return
-        entry = journal.entry_of(run.key, new_entry_id(), pending.note)
+        entry = journal.entry_of(run.key, new_entry_id(), pending.journal_entry)
         until = time.monotonic() + patience
         try:
             self._database.run_within(
@@ -228,7 +228,7 @@ class Recorder(RecordingHandler):
             self._started()
 
     def _started(self) -> None:
-        if self._is_lent:
+        if self._is_borrowed:
             # A caller's one connection is hers between the calls she makes: nothing happens on it behind her back.
             return
         if self._thread is None or not self._thread.is_alive():
@@ -243,7 +243,7 @@ class Recorder(RecordingHandler):
 
     def _write(self, patience: float) -> bool:
         """Have the thread write all that waits; whether it came to an end in time."""
-        if self._is_lent:
+        if self._is_borrowed:
             self._error = self._write_now(True)
             return True
         self._started()
@@ -320,10 +320,10 @@ class AsyncRecorder(RecordingHandler):
         self, database: AsyncDatabase, settings: RecorderSettings | None = None, *, keys: ThreadKeys | None = None
     ) -> None:
         self._database = database
-        self._is_lent = database.is_lent
+        self._is_borrowed = database.is_borrowed
         self._settings = settings or RecorderSettings()
         self._queries = queries(database.schema)
-        self._tracker = Tracker(self._settings, keys, has_writer=not self._is_lent)
+        self._tracker = Tracker(self._settings, keys, has_writer=not self._is_borrowed)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
@@ -415,7 +415,7 @@ class AsyncRecorder(RecordingHandler):
         return self._wait_for(self._tracker.end(run_id, error=error))
 
     def _wait_for(self, run: RunRecord | None) -> Awaitable[None]:
-        """What the end of a chain has to wait for: the run's rows, room in the queue, or nothing."""
+        """What the end of a chain has to wait for: the run's rows, space in the queue, or nothing."""
         if run is None and self._tracker.waiting < self._settings.queue_size:
             return _NOTHING
         here = _in_loop()
@@ -439,7 +439,7 @@ class AsyncRecorder(RecordingHandler):
 
     async def _note_end(self, run: RunRecord) -> None:
         """Async twin of `Recorder._note_end`."""
-        if self._is_lent:
+        if self._is_borrowed:
             await self._write_now(True)
             return
         try:
@@ -458,7 +458,7 @@ class AsyncRecorder(RecordingHandler):
         if pending is None or not pending.is_complete:
             await self._flush_patiently()
             return
-        entry = journal.entry_of(run.key, new_entry_id(), pending.note)
+        entry = journal.entry_of(run.key, new_entry_id(), pending.journal_entry)
         until = time.monotonic() + patience
         try:
             await self._database.run_within(
@@ -475,7 +475,7 @@ class AsyncRecorder(RecordingHandler):
             self._notify()
 
     def _started(self) -> None:
-        if self._is_lent:
+        if self._is_borrowed:
             return
         loop = _in_loop()
         if (self._task is None or self._task.done()) and loop is not None and not self._is_closed:

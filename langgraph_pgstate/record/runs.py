@@ -59,7 +59,7 @@ class Runs:
         Raises:
             ConfigurationError: If an argument cannot be searched for.
         """
-        question = runs_operations.request_runs(
+        filter = runs_operations.request_runs(
             thread_id=None if thread_id is None else thread_id_of(thread_id),
             status=status,
             since=since,
@@ -71,7 +71,7 @@ class Runs:
             limit=limit,
             cursor=cursor,
         )
-        return self._database.run(runs_operations.list_runs, self._queries, question)
+        return self._database.run(runs_operations.list_runs, self._queries, filter)
 
     def failed(
         self,
@@ -90,7 +90,7 @@ class Runs:
         Takes what `list` takes. A run whose process died is `running` by its row until another run or `maintain`
         settles it as `error`; `is_crashed` tells, before and after.
         """
-        question = runs_operations.request_runs(
+        filter = runs_operations.request_runs(
             only_failed=True,
             since=since,
             until=until,
@@ -101,7 +101,7 @@ class Runs:
             limit=limit,
             cursor=cursor,
         )
-        return self._database.run(runs_operations.list_runs, self._queries, question)
+        return self._database.run(runs_operations.list_runs, self._queries, filter)
 
     def get(self, thread_id: str, run_id: str) -> Run | None:
         """One run; `None` if there is none. One round trip."""
@@ -167,7 +167,7 @@ class AsyncRuns:
         cursor: str | None = None,
     ) -> Page[Run]:
         """Async twin of `Runs.list`."""
-        question = runs_operations.request_runs(
+        filter = runs_operations.request_runs(
             thread_id=None if thread_id is None else thread_id_of(thread_id),
             status=status,
             since=since,
@@ -179,7 +179,7 @@ class AsyncRuns:
             limit=limit,
             cursor=cursor,
         )
-        return await self._database.run(runs_operations.list_runs, self._queries, question)
+        return await self._database.run(runs_operations.list_runs, self._queries, filter)
 
     async def failed(
         self,
@@ -194,7 +194,7 @@ class AsyncRuns:
         cursor: str | None = None,
     ) -> Page[Run]:
         """Async twin of `Runs.failed`."""
-        question = runs_operations.request_runs(
+        filter = runs_operations.request_runs(
             only_failed=True,
             since=since,
             until=until,
@@ -205,7 +205,7 @@ class AsyncRuns:
             limit=limit,
             cursor=cursor,
         )
-        return await self._database.run(runs_operations.list_runs, self._queries, question)
+        return await self._database.run(runs_operations.list_runs, self._queries, filter)
 
     async def get(self, thread_id: str, run_id: str) -> Run | None:
         """Async twin of `Runs.get`."""

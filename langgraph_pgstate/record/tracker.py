@@ -20,7 +20,7 @@ from langgraph.errors import ParentCommand
 
 from langgraph_pgstate.errors import LeaseHeldError, StaleHeadError
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
-from langgraph_pgstate.operations.record.journal_entry import Note
+from langgraph_pgstate.operations.record.journal_entry import JournalEntry
 from langgraph_pgstate.process_identity import holder_id
 from langgraph_pgstate.record.capture import capture, status_of, targets_of
 from langgraph_pgstate.record.records import REFUSED, EventRecord, RunRecord, SpanRecord
@@ -50,14 +50,14 @@ class Pending:
     """Records on their way to the database, each with the version of it that the rows have.
 
     Attributes:
-        note: The rows.
+        journal_entry: The rows.
         runs: Runs.
         spans: Spans.
         events: Events.
         is_complete: Whether that was all there is.
     """
 
-    note: Note
+    journal_entry: JournalEntry
     runs: list[tuple[RunRecord, int]] = field(default_factory=list)
     spans: list[tuple[SpanRecord, int]] = field(default_factory=list)
     events: list[EventRecord] = field(default_factory=list)
@@ -248,7 +248,7 @@ class Tracker:
             taken = run.taken.pop(key, None)
             if taken is not None:
                 self.acknowledge(taken)
-        if not plan.note:
+        if not plan.journal_entry:
             return False
         self.note(address.thread_id)
         return True
@@ -276,7 +276,7 @@ class Tracker:
         *,
         everything: bool = False,
         put: tuple[str, int | None] | None = None,
-        note: Note | None = None,
+        journal_entry: JournalEntry | None = None,
     ) -> Pending | None:
         """A run's rows for its journal; whoever writes them has to `acknowledge` them.
 
@@ -284,10 +284,12 @@ class Tracker:
             run: The run.
             everything: Also the run's own row, when it was written before.
             put: Namespace and step of the checkpoint that takes them along; what a later one may is left for that.
-            note: Its note, to which the rows are added.
+            journal_entry: Its note, to which the rows are added.
         """
         put = put if self._has_writer else None
-        pending = self._rows([run], everything=True, with_runs=everything or run.is_new, put=put, note=note)
+        pending = self._rows(
+            [run], everything=True, with_runs=everything or run.is_new, put=put, journal_entry=journal_entry
+        )
         now = time.monotonic()
         for span, _ in pending.spans:
             span.taken_at = now
@@ -307,8 +309,8 @@ class Tracker:
         return next(reversed(of_its_kind or runs), None)
 
     def _before_put(self, plan: PutPlan) -> None:
-        request, note = plan.request, plan.note
-        assert note is not None
+        request, journal_entry = plan.request, plan.journal_entry
+        assert journal_entry is not None
         address, columns = request.address, request.columns_without_owner
         run = self.run_on(address.thread_id, columns.get("source"))
         if run is not None:
@@ -326,7 +328,7 @@ class Tracker:
                         setattr(run, name, columns[name])
                         with self._lock:
                             run.change()
-            pending = self.take(run, put=(address.checkpoint_ns, columns["step"]), note=note)
+            pending = self.take(run, put=(address.checkpoint_ns, columns["step"]), journal_entry=journal_entry)
             run.taken[address.checkpoint_ns, address.checkpoint_id or ""] = pending
         source = columns.get("source")
         parent = request.parent
@@ -342,7 +344,7 @@ class Tracker:
                 "run_id": None if run is None else run.key[1],
                 "source": source,
             }
-            note.forks.append(orjson.dumps(fork))
+            journal_entry.forks.append(orjson.dumps(fork))
 
     # What is to be written
 
@@ -354,7 +356,7 @@ class Tracker:
                 under way has taken.
         """
         pending = self._rows(self._told(), everything=everything)
-        return pending if pending.note else None
+        return pending if pending.journal_entry else None
 
     def acknowledge(self, pending: Pending) -> None:
         """These rows are committed. What has changed since stays."""
@@ -565,7 +567,7 @@ class Tracker:
         everything: bool,
         with_runs: bool = True,
         put: tuple[str, int | None] | None = None,
-        note: Note | None = None,
+        journal_entry: JournalEntry | None = None,
     ) -> Pending:
         """Rows of these runs.
 
@@ -574,7 +576,7 @@ class Tracker:
             everything: Also what has come in just now, and what a put that is under way has taken.
             with_runs: Also the runs' own rows.
             put: Namespace and step of the checkpoint that takes them along, if a later one may do so as well.
-            note: A note of the same thread to add them to.
+            journal_entry: A note of the same thread to add them to.
         """
         runs: list[tuple[RunRecord, int]] = []
         spans: list[tuple[SpanRecord, int]] = []
@@ -585,8 +587,8 @@ class Tracker:
         is_complete = True
         with self._lock:
             for run in among:
-                room = _BATCH_RECORDS - len(spans) - len(events)
-                if room <= 0:
+                space = _BATCH_RECORDS - len(spans) - len(events)
+                if space <= 0:
                     is_complete = False
                     break
                 is_due = everything or run.written_at < arrived
@@ -599,21 +601,21 @@ class Tracker:
                         else span.waits_since < begun and span.taken_at < taken
                     )
                 ]
-                spans += found[:room]
+                spans += found[:space]
                 if is_due:
-                    events += list(run.events.values())[: max(0, room - len(found))]
+                    events += list(run.events.values())[: max(0, space - len(found))]
                 # Spans of a run that has no row yet would not be written; it is never due later than they are.
                 if with_runs and run.is_changed and is_due:
                     runs.append((run, run.version))
-                is_complete = is_complete and len(found) <= room
-        return self._pack(runs, spans, events, note, is_complete=is_complete)
+                is_complete = is_complete and len(found) <= space
+        return self._pack(runs, spans, events, journal_entry, is_complete=is_complete)
 
     def _pack(
         self,
         runs: list[tuple[RunRecord, int]],
         spans: list[tuple[SpanRecord, int]],
         events: list[EventRecord],
-        note: Note | None = None,
+        journal_entry: JournalEntry | None = None,
         *,
         is_complete: bool = True,
     ) -> Pending:
@@ -629,19 +631,21 @@ class Tracker:
         if not is_complete:
             runs = [(run, -1) for run, _ in runs]
         event_rows, events = _dumps(events, lambda event: orjson.dumps(event.row(settings)))
-        if note is None:
+        if journal_entry is None:
             threads = {run.key[0] for run, _ in runs}
             threads.update([span.run.key[0] for span, _ in spans])
             threads.update([event.run.key[0] for event in events])
-            note = Note(thread_ids=sorted(threads), ttl=settings.ttl)
-        note.ttl = max(note.ttl, settings.ttl)
-        note.spans += span_rows
+            journal_entry = JournalEntry(thread_ids=sorted(threads), ttl=settings.ttl)
+        journal_entry.ttl = max(journal_entry.ttl, settings.ttl)
+        journal_entry.spans += span_rows
         if runs:
-            note.runs += run_rows
-            note.begun += [run.key for run, _ in runs if run.is_unsettled]
-            note.ended += [(*run.key, run.started_at) for run, at in runs if run.ended_at is not None and at >= 0]
-        note.events += event_rows
-        return Pending(note, runs, spans, events, is_complete)
+            journal_entry.runs += run_rows
+            journal_entry.begun += [run.key for run, _ in runs if run.is_unsettled]
+            journal_entry.ended += [
+                (*run.key, run.started_at) for run, at in runs if run.ended_at is not None and at >= 0
+            ]
+        journal_entry.events += event_rows
+        return Pending(journal_entry, runs, spans, events, is_complete)
 
 
 def _dumps(records: list[Any], dump: Callable[[Any], bytes]) -> tuple[list[bytes], list[Any]]:

@@ -30,15 +30,20 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from langgraph_pgstate.call_site import Origin
+from langgraph_pgstate.call_site import CallSite
 from langgraph_pgstate.codec.serializer import state_serializer
-from langgraph_pgstate.db.database import DEFAULT_PREPARE_THRESHOLD, AsyncConnection, AsyncConnectionPool, AsyncDatabase
+from langgraph_pgstate.db.database import (
+    DEFAULT_PREPARE_THRESHOLD,
+    AsyncConnectionPool,
+    AsyncDatabase,
+    AsyncPsycopgConnection,
+)
 from langgraph_pgstate.db.embedded import embedded_server
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import BlockingCallError, CorruptStateError, StaleHeadError
-from langgraph_pgstate.leases.manager import AsyncLeaseKeeper
-from langgraph_pgstate.leases.policy import Guarding
-from langgraph_pgstate.leases.registry import Held
+from langgraph_pgstate.leases.manager import AsyncLeaseManager
+from langgraph_pgstate.leases.policy import GuardPolicy
+from langgraph_pgstate.leases.registry import HeldLease
 from langgraph_pgstate.operations.admin import schema
 from langgraph_pgstate.operations.checkpoints import checkpoints, corrupt_fallback, listing, writes
 from langgraph_pgstate.operations.checkpoints.addresses import Address, address_of, several, thread_id_of
@@ -47,7 +52,7 @@ from langgraph_pgstate.operations.checkpoints.planning import PutPlan, plan_put
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions, Upcaster
 from langgraph_pgstate.operations.checkpoints.writes import put_writes, request_writes
 from langgraph_pgstate.operations.leases import guards
-from langgraph_pgstate.operations.record.put_hook import Companion
+from langgraph_pgstate.operations.record.put_hook import PutHook
 from langgraph_pgstate.operations.threads import prune, threads
 from langgraph_pgstate.saver.common import HEAVY_BYTES, CommonSaver, Guard, is_heavy, is_large, run_ids_of
 from langgraph_pgstate.saver.sharing import Shared
@@ -83,7 +88,7 @@ class AsyncPGStateSaver(CommonSaver):
         allowed_types: Types that are built beyond LangGraph's own and data types of imported modules.
         strict: Whether nothing but LangGraph's own types and `allowed_types` is built.
         retry: How operations are repeated when a connection is lost.
-        companion: What has statements to send along with every `put`, in its transaction.
+        hook: What has statements to send along with every `put`, in its transaction.
         thread_keys: Which keys of `configurable` and `metadata` say whose a thread is.
         state_version: Version of the state that this program's graph has; checkpoints carry it. One without counts as
             the first, 1.
@@ -108,21 +113,21 @@ class AsyncPGStateSaver(CommonSaver):
         ConfigurationError: If `connection` is of another kind, or `schema` is no plain identifier.
     """
 
-    keeper: AsyncLeaseKeeper
+    lease_manager: AsyncLeaseManager
     """Who takes and renews the leases of its runs."""
 
     _database: AsyncDatabase
 
     def __init__(
         self,
-        connection: AsyncConnection | AsyncConnectionPool[Any],
+        connection: AsyncPsycopgConnection | AsyncConnectionPool[Any],
         *,
         schema: str = DEFAULT_SCHEMA,
         serde: SerializerProtocol | None = None,
         allowed_types: AllowedTypes = (),
         strict: bool = False,
         retry: RetryPolicy | None = None,
-        companion: Companion | None = None,
+        hook: PutHook | None = None,
         thread_keys: ThreadKeys | None = None,
         state_version: int | None = None,
         upcasters: Mapping[int, Upcaster] | None = None,
@@ -137,13 +142,13 @@ class AsyncPGStateSaver(CommonSaver):
         states = StateVersions(state_version, upcasters)
         settings = GuardSettings.of(guard, lease_ttl, on_busy, wait_timeout, tombstones_for)
         serde = state_serializer(serde, allowed_types, strict)
-        self._prepare(schema, serde, companion, thread_keys, states, on_corrupt, settings, cache_bytes)
+        self._prepare(schema, serde, hook, thread_keys, states, on_corrupt, settings, cache_bytes)
         self._database = (
             connection
             if isinstance(connection, AsyncDatabase)
             else AsyncDatabase(connection, schema=schema, retry=retry)
         )
-        self.keeper = AsyncLeaseKeeper(self._database, self._queries, settings)
+        self.lease_manager = AsyncLeaseManager(self._database, self._queries, settings)
         self._deletions = Shared()
         try:
             self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
@@ -163,7 +168,7 @@ class AsyncPGStateSaver(CommonSaver):
         pool: PoolSettings | bool | int = True,
         prepare_threshold: int | None = DEFAULT_PREPARE_THRESHOLD,
         retry: RetryPolicy | None = None,
-        companion: Companion | None = None,
+        hook: PutHook | None = None,
         thread_keys: ThreadKeys | None = None,
         state_version: int | None = None,
         upcasters: Mapping[int, Upcaster] | None = None,
@@ -186,7 +191,7 @@ class AsyncPGStateSaver(CommonSaver):
                 serde=serde,
                 allowed_types=allowed_types,
                 strict=strict,
-                companion=companion,
+                hook=hook,
                 thread_keys=thread_keys,
                 state_version=state_version,
                 upcasters=upcasters,
@@ -201,7 +206,7 @@ class AsyncPGStateSaver(CommonSaver):
             try:
                 yield saver
             finally:
-                await saver.keeper.close()
+                await saver.lease_manager.close()
 
     @classmethod
     @asynccontextmanager
@@ -219,27 +224,27 @@ class AsyncPGStateSaver(CommonSaver):
     async def setup(self, *, metadata_index: bool = False) -> None:
         """Async twin of `PGStateSaver.setup`, of the same name as in LangGraph's own asynchronous saver."""
         await self._database.run(schema.setup, self._queries, with_metadata_index=metadata_index)
-        self._knowledge.schema_checked = True
+        self._saver_cache.schema_checked = True
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Async twin of `get_tuple`."""
-        if self._guarding is not None:
-            return await self._get_guarded(config, self._origin())
+        if self._guard_policy is not None:
+            return await self._get_guarded(config, self._call_site())
         return await self._get_tuple(address_of(config))
 
-    async def _get_guarded(self, config: RunnableConfig, origin: Origin | None) -> CheckpointTuple | None:
+    async def _get_guarded(self, config: RunnableConfig, call_site: CallSite | None) -> CheckpointTuple | None:
         address = address_of(config)
         try:
             if self._guards.lease:
-                await self.keeper.begin(address.thread_id, config, origin)
+                await self.lease_manager.begin(address.thread_id, config, call_site)
             loaded = await self._get_tuple(address)
             is_past = False
             if loaded is not None and address.checkpoint_id is not None:
                 is_past = await self._run(guards.has_child, self._queries, address)
-            self.keeper.note_read(origin)
+            self.lease_manager.note_read(call_site)
         except BaseException:
             # The run does not begin.
-            self.keeper.leave(origin)
+            self.lease_manager.leave(call_site)
             raise
         if loaded is None:
             return None
@@ -248,7 +253,7 @@ class AsyncPGStateSaver(CommonSaver):
     async def _get_tuple(self, address: Address) -> CheckpointTuple | None:
         try:
             found = await self._run(
-                checkpoints.get_tuple, self._queries, self._codec, address, self._knowledge.cache.known(address)
+                checkpoints.get_tuple, self._queries, self._codec, address, self._saver_cache.cache.cached(address)
             )
             if found is None:
                 return None
@@ -295,27 +300,27 @@ class AsyncPGStateSaver(CommonSaver):
         else:
             plan = plan_put(self._codec, request, parent)
         touch = self._is_touch_due(plan.request.address, plan)
-        if self._guarding is None:
-            arguments = (self._queries, self._codec, plan, touch, self._companion, config)
+        if self._guard_policy is None:
+            arguments = (self._queries, self._codec, plan, touch, self._hook, config)
             stored = await self._run(checkpoints.put, *arguments)
         else:
-            stored = await self._put_guarded(self._guarding, plan, touch, config)
+            stored = await self._put_guarded(self._guard_policy, plan, touch, config)
         return self._note_put(stored, touch)
 
-    async def _put_guarded(self, guarding: Guarding, plan: PutPlan, touch: bool, config: RunnableConfig) -> PutPlan:
+    async def _put_guarded(self, guarding: GuardPolicy, plan: PutPlan, touch: bool, config: RunnableConfig) -> PutPlan:
         address = plan.request.address
         async with self._writing(address.thread_id, config) as held:
             guard = guarding.before_put(plan.request, config, held)
             try:
                 return await self._run(
-                    checkpoints.put, self._queries, self._codec, plan, touch, self._companion, config, guard
+                    checkpoints.put, self._queries, self._codec, plan, touch, self._hook, config, guard
                 )
             except StaleHeadError as error:
                 guarding.note_refused(address, error)
                 raise
 
-    def _writing(self, thread_id: str, config: RunnableConfig) -> AbstractAsyncContextManager[Held | None]:
-        return self.keeper.writing(thread_id, config) if self._guards.lease else nullcontext()
+    def _writing(self, thread_id: str, config: RunnableConfig) -> AbstractAsyncContextManager[HeldLease | None]:
+        return self.lease_manager.writing(thread_id, config) if self._guards.lease else nullcontext()
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -324,13 +329,13 @@ class AsyncPGStateSaver(CommonSaver):
         arguments = (self._codec, config, writes, task_id, task_path)
         heavy = any(is_large(value) for _, value in writes)
         request = await asyncio.to_thread(request_writes, *arguments) if heavy else request_writes(*arguments)
-        if self._guarding is None:
+        if self._guard_policy is None:
             await self._run(put_writes, self._queries, request)
             return
-        await self._put_writes_guarded(self._guarding, request, config)
+        await self._put_writes_guarded(self._guard_policy, request, config)
 
     async def _put_writes_guarded(
-        self, guarding: Guarding, request: writes.WritesRequest, config: RunnableConfig
+        self, guarding: GuardPolicy, request: writes.WritesRequest, config: RunnableConfig
     ) -> None:
         async with self._writing(request.address.thread_id, config) as held:
             guard: guards.Guard | None = guarding.before_writes(request.address, config, held)
@@ -347,7 +352,7 @@ class AsyncPGStateSaver(CommonSaver):
         """Async twin of `delete_thread`."""
         id = thread_id_of(thread_id)
         await self._run(threads.delete_thread, self._queries, id, self._guards.tombstones_for)
-        self.keeper.note_deleted(id)
+        self.lease_manager.note_deleted(id)
         self._forget(id)
 
     async def arevive_thread(self, thread_id: str) -> bool:
@@ -407,17 +412,17 @@ class AsyncPGStateSaver(CommonSaver):
             return await self._run(get_delta_channel_history, self._queries, self._codec, address, names, self._states)
         except BaseException:
             if self._guards.lease:
-                self.keeper.leave_entry(address.thread_id, config)
+                self.lease_manager.leave_entry(address.thread_id, config)
             raise
 
     async def _run(
-        self, operation: Callable[Concatenate[Port, P], Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+        self, operation: Callable[Concatenate[Connection, P], Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-        if not self._knowledge.schema_checked:
+        if not self._saver_cache.schema_checked:
             await self._database.run(schema.check_version, self._queries)
-            self._knowledge.schema_checked = True
+            self._saver_cache.schema_checked = True
         return await self._database.run(operation, *args, **kwargs)
 
     def _wait(self, coroutine: Coroutine[Any, Any, T], name: str | None = None) -> T:
@@ -441,14 +446,14 @@ class AsyncPGStateSaver(CommonSaver):
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """`aget_tuple`, for callers on another thread."""
-        if self._guarding is not None:
-            origin = self._origin()
+        if self._guard_policy is not None:
+            call_site = self._call_site()
             try:
-                return self._wait(self._get_guarded(config, origin), "aget_tuple")
+                return self._wait(self._get_guarded(config, call_site), "aget_tuple")
             except KeyboardInterrupt:
                 # The coroutine goes on.
                 if self._loop is not None:
-                    self._loop.call_soon_threadsafe(self.keeper.leave, origin)
+                    self._loop.call_soon_threadsafe(self.lease_manager.leave, call_site)
                 raise
         return self._wait(self.aget_tuple(config))
 

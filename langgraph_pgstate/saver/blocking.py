@@ -30,15 +30,15 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from langgraph_pgstate.call_site import Origin
+from langgraph_pgstate.call_site import CallSite
 from langgraph_pgstate.codec.serializer import state_serializer
-from langgraph_pgstate.db.database import DEFAULT_PREPARE_THRESHOLD, Connection, ConnectionPool, Database
+from langgraph_pgstate.db.database import DEFAULT_PREPARE_THRESHOLD, ConnectionPool, Database, PsycopgConnection
 from langgraph_pgstate.db.embedded import embedded_server
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import CorruptStateError, StaleHeadError
-from langgraph_pgstate.leases.manager import LeaseKeeper
-from langgraph_pgstate.leases.policy import Guarding
-from langgraph_pgstate.leases.registry import Held
+from langgraph_pgstate.leases.manager import LeaseManager
+from langgraph_pgstate.leases.policy import GuardPolicy
+from langgraph_pgstate.leases.registry import HeldLease
 from langgraph_pgstate.operations.admin import schema
 from langgraph_pgstate.operations.checkpoints import checkpoints, corrupt_fallback, listing, writes
 from langgraph_pgstate.operations.checkpoints.addresses import Address, address_of, several, thread_id_of
@@ -47,7 +47,7 @@ from langgraph_pgstate.operations.checkpoints.planning import PutPlan, plan_put
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions, Upcaster
 from langgraph_pgstate.operations.checkpoints.writes import put_writes, request_writes
 from langgraph_pgstate.operations.leases import guards
-from langgraph_pgstate.operations.record.put_hook import Companion
+from langgraph_pgstate.operations.record.put_hook import PutHook
 from langgraph_pgstate.operations.threads import prune, threads
 from langgraph_pgstate.saver.common import CommonSaver, Guard, run_ids_of
 from langgraph_pgstate.settings import (
@@ -89,7 +89,7 @@ class PGStateSaver(CommonSaver):
         strict: Whether nothing but LangGraph's own types and `allowed_types` is built; so it is with
             `LANGGRAPH_STRICT_MSGPACK=true`.
         retry: How operations are repeated when a connection is lost.
-        companion: What has statements to send along with every `put`, in its transaction.
+        hook: What has statements to send along with every `put`, in its transaction.
         thread_keys: Which keys of `configurable` and `metadata` say whose a thread is.
         state_version: Version of the state that this program's graph has; checkpoints carry it. One without counts as
             the first, 1.
@@ -119,21 +119,21 @@ class PGStateSaver(CommonSaver):
         ...     graph = builder.compile(checkpointer=saver)
     """
 
-    keeper: LeaseKeeper
+    lease_manager: LeaseManager
     """Who takes and renews the leases of its runs."""
 
     _database: Database
 
     def __init__(
         self,
-        connection: Connection | ConnectionPool[Any],
+        connection: PsycopgConnection | ConnectionPool[Any],
         *,
         schema: str = DEFAULT_SCHEMA,
         serde: SerializerProtocol | None = None,
         allowed_types: AllowedTypes = (),
         strict: bool = False,
         retry: RetryPolicy | None = None,
-        companion: Companion | None = None,
+        hook: PutHook | None = None,
         thread_keys: ThreadKeys | None = None,
         state_version: int | None = None,
         upcasters: Mapping[int, Upcaster] | None = None,
@@ -148,11 +148,11 @@ class PGStateSaver(CommonSaver):
         states = StateVersions(state_version, upcasters)
         settings = GuardSettings.of(guard, lease_ttl, on_busy, wait_timeout, tombstones_for)
         serde = state_serializer(serde, allowed_types, strict)
-        self._prepare(schema, serde, companion, thread_keys, states, on_corrupt, settings, cache_bytes)
+        self._prepare(schema, serde, hook, thread_keys, states, on_corrupt, settings, cache_bytes)
         self._database = (
             connection if isinstance(connection, Database) else Database(connection, schema=schema, retry=retry)
         )
-        self.keeper = LeaseKeeper(self._database, self._queries, settings)
+        self.lease_manager = LeaseManager(self._database, self._queries, settings)
 
     @classmethod
     @contextmanager
@@ -167,7 +167,7 @@ class PGStateSaver(CommonSaver):
         pool: PoolSettings | bool | int = True,
         prepare_threshold: int | None = DEFAULT_PREPARE_THRESHOLD,
         retry: RetryPolicy | None = None,
-        companion: Companion | None = None,
+        hook: PutHook | None = None,
         thread_keys: ThreadKeys | None = None,
         state_version: int | None = None,
         upcasters: Mapping[int, Upcaster] | None = None,
@@ -191,7 +191,7 @@ class PGStateSaver(CommonSaver):
             prepare_threshold: Executions of a statement after which it is prepared on its connection; `None` never
                 prepares, for poolers that don't track prepared statements.
             retry: How operations are repeated when a connection is lost.
-            companion: What has statements to send along with every `put`, in its transaction.
+            hook: What has statements to send along with every `put`, in its transaction.
             thread_keys: Which keys of `configurable` and `metadata` say whose a thread is.
             state_version: Version of the state that this program's graph has.
             upcasters: What makes channel values of each version from those of the one before.
@@ -215,7 +215,7 @@ class PGStateSaver(CommonSaver):
                 serde=serde,
                 allowed_types=allowed_types,
                 strict=strict,
-                companion=companion,
+                hook=hook,
                 thread_keys=thread_keys,
                 state_version=state_version,
                 upcasters=upcasters,
@@ -230,7 +230,7 @@ class PGStateSaver(CommonSaver):
             try:
                 yield saver
             finally:
-                saver.keeper.close()
+                saver.lease_manager.close()
 
     @classmethod
     @contextmanager
@@ -257,7 +257,7 @@ class PGStateSaver(CommonSaver):
             MigrationConflictError: If the schema was changed by other means.
         """
         self._database.run(schema.setup, self._queries, with_metadata_index=metadata_index)
-        self._knowledge.schema_checked = True
+        self._saver_cache.schema_checked = True
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint a config names, or the latest of its thread and namespace. One round trip.
@@ -273,14 +273,14 @@ class PGStateSaver(CommonSaver):
             UpcastError: If an upcaster fails on it.
             LeaseHeldError: If a run reads it and, with `guard="lease"`, somebody else holds the thread's lease.
         """
-        if self._guarding is not None:
-            return self._get_guarded(config, self._origin())
+        if self._guard_policy is not None:
+            return self._get_guarded(config, self._call_site())
         return self._get_tuple(address_of(config))
 
     def _get_tuple(self, address: Address) -> CheckpointTuple | None:
         try:
             found = self._run(
-                checkpoints.get_tuple, self._queries, self._codec, address, self._knowledge.cache.known(address)
+                checkpoints.get_tuple, self._queries, self._codec, address, self._saver_cache.cache.cached(address)
             )
             return None if found is None else self._load(found)
         except CorruptStateError as error:
@@ -289,19 +289,19 @@ class PGStateSaver(CommonSaver):
             damage = error
         return self._run(corrupt_fallback.get_good_ancestor, self._queries, self._codec, address, damage, self._load)
 
-    def _get_guarded(self, config: RunnableConfig, origin: Origin | None) -> CheckpointTuple | None:
+    def _get_guarded(self, config: RunnableConfig, call_site: CallSite | None) -> CheckpointTuple | None:
         address = address_of(config)
         try:
             if self._guards.lease:
-                self.keeper.begin(address.thread_id, config, origin)
+                self.lease_manager.begin(address.thread_id, config, call_site)
             loaded = self._get_tuple(address)
             is_past = False
             if loaded is not None and address.checkpoint_id is not None:
                 is_past = self._run(guards.has_child, self._queries, address)
-            self.keeper.note_read(origin)
+            self.lease_manager.note_read(call_site)
         except BaseException:
             # The run does not begin.
-            self.keeper.leave(origin)
+            self.lease_manager.leave(call_site)
             raise
         if loaded is None:
             return None
@@ -363,26 +363,24 @@ class PGStateSaver(CommonSaver):
         """
         plan = plan_put(self._codec, *self._request(config, checkpoint, metadata, new_versions))
         touch = self._is_touch_due(plan.request.address, plan)
-        if self._guarding is None:
-            stored = self._run(checkpoints.put, self._queries, self._codec, plan, touch, self._companion, config)
+        if self._guard_policy is None:
+            stored = self._run(checkpoints.put, self._queries, self._codec, plan, touch, self._hook, config)
         else:
-            stored = self._put_guarded(self._guarding, plan, touch, config)
+            stored = self._put_guarded(self._guard_policy, plan, touch, config)
         return self._note_put(stored, touch)
 
-    def _put_guarded(self, guarding: Guarding, plan: PutPlan, touch: bool, config: RunnableConfig) -> PutPlan:
+    def _put_guarded(self, guarding: GuardPolicy, plan: PutPlan, touch: bool, config: RunnableConfig) -> PutPlan:
         address = plan.request.address
         with self._writing(address.thread_id, config) as held:
             guard = guarding.before_put(plan.request, config, held)
             try:
-                return self._run(
-                    checkpoints.put, self._queries, self._codec, plan, touch, self._companion, config, guard
-                )
+                return self._run(checkpoints.put, self._queries, self._codec, plan, touch, self._hook, config, guard)
             except StaleHeadError as error:
                 guarding.note_refused(address, error)
                 raise
 
-    def _writing(self, thread_id: str, config: RunnableConfig) -> AbstractContextManager[Held | None]:
-        return self.keeper.writing(thread_id, config) if self._guards.lease else nullcontext()
+    def _writing(self, thread_id: str, config: RunnableConfig) -> AbstractContextManager[HeldLease | None]:
+        return self.lease_manager.writing(thread_id, config) if self._guards.lease else nullcontext()
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -400,12 +398,12 @@ class PGStateSaver(CommonSaver):
             SerializationError: If a value cannot be stored. Nothing was written.
         """
         request = request_writes(self._codec, config, writes, task_id, task_path)
-        if self._guarding is None:
+        if self._guard_policy is None:
             self._run(put_writes, self._queries, request)
             return
-        self._put_writes_guarded(self._guarding, request, config)
+        self._put_writes_guarded(self._guard_policy, request, config)
 
-    def _put_writes_guarded(self, guarding: Guarding, request: writes.WritesRequest, config: RunnableConfig) -> None:
+    def _put_writes_guarded(self, guarding: GuardPolicy, request: writes.WritesRequest, config: RunnableConfig) -> None:
         with self._writing(request.address.thread_id, config) as held:
             guard: guards.Guard | None = guarding.before_writes(request.address, config, held)
             while guard is not None:
@@ -424,7 +422,7 @@ class PGStateSaver(CommonSaver):
         """
         id = thread_id_of(thread_id)
         self._run(threads.delete_thread, self._queries, id, self._guards.tombstones_for)
-        self.keeper.note_deleted(id)
+        self.lease_manager.note_deleted(id)
         self._forget(id)
 
     def revive_thread(self, thread_id: str) -> bool:
@@ -513,26 +511,26 @@ class PGStateSaver(CommonSaver):
             return self._run(get_delta_channel_history, self._queries, self._codec, address, names, self._states)
         except BaseException:
             if self._guards.lease:
-                self.keeper.leave_entry(address.thread_id, config)
+                self.lease_manager.leave_entry(address.thread_id, config)
             raise
 
     def _run(
-        self, operation: Callable[Concatenate[Port, P], Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+        self, operation: Callable[Concatenate[Connection, P], Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        if not self._knowledge.schema_checked:
+        if not self._saver_cache.schema_checked:
             self._database.run(schema.check_version, self._queries)
-            self._knowledge.schema_checked = True
+            self._saver_cache.schema_checked = True
         return self._database.run(operation, *args, **kwargs)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Async twin of `get_tuple`."""
-        if self._guarding is not None:
-            origin = self._origin()
+        if self._guard_policy is not None:
+            call_site = self._call_site()
             try:
-                return await asyncio.to_thread(self._get_guarded, config, origin)
+                return await asyncio.to_thread(self._get_guarded, config, call_site)
             except asyncio.CancelledError:
                 # The thread goes on.
-                self.keeper.leave(origin)
+                self.lease_manager.leave(call_site)
                 raise
         return await asyncio.to_thread(self._get_tuple, address_of(config))
 
@@ -607,5 +605,5 @@ class PGStateSaver(CommonSaver):
             return await asyncio.to_thread(self.get_delta_channel_history, config=config, channels=channels)
         except asyncio.CancelledError:
             if self._guards.lease:
-                self.keeper.leave_entry(address_of(config).thread_id, config)
+                self.lease_manager.leave_entry(address_of(config).thread_id, config)
             raise

@@ -15,7 +15,7 @@ from typing import Final
 
 from langgraph_pgstate.codec.states import Elements, Inline, Manifest, Scalar
 from langgraph_pgstate.operations.checkpoints.addresses import Address
-from langgraph_pgstate.operations.checkpoints.reading import Known
+from langgraph_pgstate.operations.checkpoints.reading import CachedSegments
 
 # Of a namespace so many checkpoints are known: whoever goes on from an older one has read it, or asks for it.
 _CHECKPOINTS: Final = 16
@@ -35,14 +35,14 @@ class _Namespace:
         manifests: Manifests of some checkpoints and their sizes, by id; those that were noted last, or a child of which
             was, come last.
         head: Id of the checkpoint that was noted last.
-        known: What its segments hold; `None` if that is too much.
+        cached: What its segments hold; `None` if that is too much.
         contents_bytes: Size of those contents.
         bytes: Size of everything.
     """
 
     manifests: dict[str | None, tuple[Manifest, int]] = field(default_factory=dict)
     head: str | None = None
-    known: Known | None = None
+    cached: CachedSegments | None = None
     contents_bytes: int = 0
     bytes: int = _NAMESPACE_BYTES
 
@@ -71,13 +71,13 @@ class Cache:
         found = namespace and namespace.manifests.get(address.checkpoint_id)
         return found[0] if found else None
 
-    def known(self, address: Address) -> Known | None:
+    def cached(self, address: Address) -> CachedSegments | None:
         """What a checkpoint's segments hold; of the one that is expected to be the latest if the address names none."""
         with self._lock:
             namespace = self._namespaces.get(address[:2])
             if namespace is None or address.checkpoint_id not in (None, namespace.head):
                 return None
-            return namespace.known
+            return namespace.cached
 
     def note_put(
         self, address: Address, manifest: Manifest, contents: Mapping[int, bytes], bases: Mapping[str, int]
@@ -95,7 +95,7 @@ class Cache:
         missing: list[int] = []
         with self._lock:
             namespace = self._open(address)
-            before = namespace.known
+            before = namespace.cached
             if before is not None and bases == {namespace.head: before.revision}:
                 contents = {**before.contents, **contents}
                 missing = before.missing
@@ -109,7 +109,9 @@ class Cache:
                 contents = {id: contents[id] for id in ids if id in contents}
                 missing = [id for id in ids if id not in contents]
                 contents_bytes = _size_of_all(contents)
-            self._keep(namespace, address, manifest, Known(manifest.revision, contents, missing), contents_bytes)
+            self._keep(
+                namespace, address, manifest, CachedSegments(manifest.revision, contents, missing), contents_bytes
+            )
 
     def note_read(self, address: Address, manifest: Manifest, contents: Mapping[int, bytes]) -> None:
         """A checkpoint was read.
@@ -120,8 +122,8 @@ class Cache:
             contents: Contents of its segments, all of them, by id.
         """
         with self._lock:
-            known = Known(manifest.revision, contents, [])
-            self._keep(self._open(address), address, manifest, known, _size_of_all(contents))
+            cached = CachedSegments(manifest.revision, contents, [])
+            self._keep(self._open(address), address, manifest, cached, _size_of_all(contents))
 
     def discard_thread(self, thread_id: str) -> None:
         """Forget a thread."""
@@ -148,7 +150,7 @@ class Cache:
         return namespace
 
     def _keep(
-        self, namespace: _Namespace, address: Address, manifest: Manifest, known: Known, contents_bytes: int
+        self, namespace: _Namespace, address: Address, manifest: Manifest, cached: CachedSegments, contents_bytes: int
     ) -> None:
         manifests = namespace.manifests
         size = _size_of(manifest)
@@ -162,11 +164,11 @@ class Cache:
         if checkpoint_id in manifests:
             namespace.bytes -= manifests.pop(checkpoint_id)[1]
         manifests[checkpoint_id] = (manifest, size)
-        # One namespace must not drive out all others; nor itself, as long as there is room for its head.
+        # One namespace must not drive out all others; nor itself, as long as its head fits.
         while len(manifests) > _CHECKPOINTS or (namespace.bytes > self._max_bytes // 2 and len(manifests) > 1):
             namespace.bytes -= manifests.pop(next(iter(manifests)))[1]
         namespace.head = checkpoint_id
-        namespace.known = None if is_too_much else known
+        namespace.cached = None if is_too_much else cached
         namespace.contents_bytes = contents_bytes
         self._bytes += namespace.bytes - before
         while self._bytes > self._max_bytes:
@@ -189,8 +191,8 @@ def _size_of(manifest: Manifest) -> int:
     for entry in manifest.entries.values():
         if type(entry) is Elements:
             size += len(entry.runs) * _RUN_BYTES
-            if entry.marks is not None:
-                size += len(entry.marks.digests) + len(entry.marks.blocks) * _BLOCK_BYTES
+            if entry.fingerprints is not None:
+                size += len(entry.fingerprints.digests) + len(entry.fingerprints.blocks) * _BLOCK_BYTES
         elif type(entry) is Inline:
             size += len(entry.data)
         elif type(entry) is Scalar and type(entry.value) is str:

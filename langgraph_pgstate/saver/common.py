@@ -1,4 +1,4 @@
-"""What the savers of both colours share: everything that needs no connection."""
+"""The part of both savers that needs no connection."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from langgraph_pgstate.call_site import Origin
+from langgraph_pgstate.call_site import CallSite
 from langgraph_pgstate.codec.states import Manifest
 from langgraph_pgstate.codec.values import ValueCodec, encodes_as_utf8
 from langgraph_pgstate.errors import CheckpointOrderError, ConfigurationError
 from langgraph_pgstate.langgraph_compat import advance_ids_past
-from langgraph_pgstate.leases.policy import Guarding
+from langgraph_pgstate.leases.policy import GuardPolicy
 from langgraph_pgstate.operations.checkpoints.addresses import Address, several
 from langgraph_pgstate.operations.checkpoints.listing import Page
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
@@ -36,7 +36,7 @@ from langgraph_pgstate.operations.checkpoints.reading import CheckpointRow, Segm
 from langgraph_pgstate.operations.checkpoints.requests import PutRequest, request_put, root_of
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions
 from langgraph_pgstate.operations.leases import guards
-from langgraph_pgstate.operations.record.put_hook import Companion, forget_thread
+from langgraph_pgstate.operations.record.put_hook import PutHook, forget_thread
 from langgraph_pgstate.saver.cache import Cache, Touches
 from langgraph_pgstate.settings import GuardSettings, ThreadKeys, check_schema_name
 from langgraph_pgstate.sql import Queries, queries
@@ -54,7 +54,7 @@ _logger = logging.getLogger("langgraph_pgstate")
 
 
 @dataclass(slots=True)
-class Knowledge:
+class SaverCache:
     """What the clones of one saver share: what it remembers, and whether the schema was looked at."""
 
     cache: Cache
@@ -63,23 +63,23 @@ class Knowledge:
 
 
 class CommonSaver(BaseCheckpointSaver[str]):
-    """What both colours have in common: everything that needs no connection."""
+    """The part of both savers that needs no connection."""
 
     _codec: ValueCodec
     _queries: Queries
-    _knowledge: Knowledge
-    _companion: Companion | None
+    _saver_cache: SaverCache
+    _hook: PutHook | None
     _thread_keys: ThreadKeys
     _states: StateVersions
     _passes_damage: bool
     _guards: GuardSettings
-    _guarding: Guarding | None
+    _guard_policy: GuardPolicy | None
 
     def _prepare(
         self,
         schema: str,
         serde: SerializerProtocol | None,
-        companion: Companion | None,
+        hook: PutHook | None,
         thread_keys: ThreadKeys | None,
         states: StateVersions,
         on_corrupt: str,
@@ -93,13 +93,13 @@ class CommonSaver(BaseCheckpointSaver[str]):
         self._codec = ValueCodec(serde)
         super().__init__(serde=self._codec.serde)
         self._queries = queries(check_schema_name(schema))
-        self._knowledge = Knowledge(Cache(cache_bytes))
-        self._companion = companion
+        self._saver_cache = SaverCache(Cache(cache_bytes))
+        self._hook = hook
         self._thread_keys = thread_keys or ThreadKeys()
         self._states = states
         self._passes_damage = on_corrupt == "previous"
         self._guards = guards
-        self._guarding = Guarding(guards) if guards.is_on else None
+        self._guard_policy = GuardPolicy(guards) if guards.is_on else None
 
     @property
     def schema(self) -> str:
@@ -145,9 +145,9 @@ class CommonSaver(BaseCheckpointSaver[str]):
         if request.parent is not None:
             self._check_order(request.address, str(request.parent.checkpoint_id))
         request.states = self._states
-        if self._companion is not None and request.address.checkpoint_ns and (root := root_of(request, metadata)):
-            request.root = self._knowledge.cache.manifest(root)
-        return request, self._knowledge.cache.manifest(request.parent) if request.parent else None
+        if self._hook is not None and request.address.checkpoint_ns and (root := root_of(request, metadata)):
+            request.root = self._saver_cache.cache.manifest(root)
+        return request, self._saver_cache.cache.manifest(request.parent) if request.parent else None
 
     def _check_order(self, address: Address, parent_id: str) -> None:
         """Refuse a checkpoint that a thread would go on without, or log it where nothing is refused."""
@@ -161,22 +161,22 @@ class CommonSaver(BaseCheckpointSaver[str]):
         if checkpoint_id > parent_id:
             return
         error = CheckpointOrderError(address.thread_id, address.checkpoint_ns, checkpoint_id, parent_id)
-        if self._guarding is None or not (self._guards.head or self._guards.lease):
+        if self._guard_policy is None or not (self._guards.head or self._guards.lease):
             _logger.warning("%s", error)
             return
-        self._guarding.note_refused(address, error)
+        self._guard_policy.note_refused(address, error)
         raise error
 
     def _is_touch_due(self, address: Address, plan: PutPlan) -> bool:
-        return plan.request.parent is None or self._knowledge.touches.is_due(address.thread_id, time.monotonic())
+        return plan.request.parent is None or self._saver_cache.touches.is_due(address.thread_id, time.monotonic())
 
     def _note_put(self, plan: PutPlan, touched: bool) -> RunnableConfig:
         address = plan.request.address
-        self._knowledge.cache.note_put(address, plan.manifest, plan.contents, plan.bases)
+        self._saver_cache.cache.note_put(address, plan.manifest, plan.contents, plan.bases)
         if touched:
-            self._knowledge.touches.note(address.thread_id, time.monotonic())
-        if self._companion is not None and not plan.request.is_unaccompanied:
-            self._companion.after_put(plan)
+            self._saver_cache.touches.note(address.thread_id, time.monotonic())
+        if self._hook is not None and not plan.request.is_unaccompanied:
+            self._hook.after_put(plan)
         config: RunnableConfig = address.config  # type: ignore[assignment]
         return config
 
@@ -185,8 +185,8 @@ class CommonSaver(BaseCheckpointSaver[str]):
         loaded, manifest = load_tuple(self._codec, *found)
         row = found[0]
         if self._states.is_current(row.state_version):
-            manifest.learn_from(self._knowledge.cache.manifest(row.address))
-            self._knowledge.cache.note_read(row.address, manifest, found[1].contents)
+            manifest.learn_from(self._saver_cache.cache.manifest(row.address))
+            self._saver_cache.cache.note_read(row.address, manifest, found[1].contents)
             return loaded
         # What of it is not as it is stored must not be inherited: the put that follows asks the database.
         return self._states.upcast(loaded, row.state_version)
@@ -194,17 +194,17 @@ class CommonSaver(BaseCheckpointSaver[str]):
     def _load_page(self, page: Page) -> list[CheckpointTuple]:
         loaded = page.load(self._codec, self._states, without_damaged=self._passes_damage)
         # LangGraph starts from what it finds in a list where it replays.
-        return loaded if self._guarding is None else [guards.as_past(one) for one in loaded]
+        return loaded if self._guard_policy is None else [guards.as_past(one) for one in loaded]
 
-    def _origin(self) -> Origin | None:
-        return Origin.here() if self._guards.lease else None
+    def _call_site(self) -> CallSite | None:
+        return CallSite.here() if self._guards.lease else None
 
     def _forget(self, *thread_ids: str) -> None:
         for thread_id in thread_ids:
-            self._knowledge.cache.discard_thread(thread_id)
-            self._knowledge.touches.forget(thread_id)
-            if self._companion is not None:
-                forget_thread(self._companion, thread_id)
+            self._saver_cache.cache.discard_thread(thread_id)
+            self._saver_cache.touches.forget(thread_id)
+            if self._hook is not None:
+                forget_thread(self._hook, thread_id)
 
 
 def run_ids_of(run_ids: Sequence[str]) -> list[str]:

@@ -1,6 +1,6 @@
-"""Threads: who talks to which agent; the inbox of those that wait; branches, forks and differences; retention.
+"""Threads: who talks to which agent; their interrupts; branches, forks and differences; expiry.
 
-One class a colour, put together from a room for each topic.
+`Threads` and `AsyncThreads` are each put together from a class for each topic.
 """
 
 from langgraph_pgstate.threads.threads import AsyncThreads, Threads

@@ -29,8 +29,8 @@ class Branches(ThreadsBase):
         Raises:
             ConfigurationError: If an argument cannot be searched for.
         """
-        question = branches.request_branches(thread_id, checkpoint_ns, limit)
-        return self._database.run(branches.list_branches, self._queries, question)
+        filter = branches.request_branches(thread_id, checkpoint_ns, limit)
+        return self._database.run(branches.list_branches, self._queries, filter)
 
     def lineage(self, config: Mapping[str, Any]) -> tuple[LineageStep, ...]:
         """What led to the checkpoint a config names, or to the newest: root first, itself last. One query.
@@ -134,8 +134,8 @@ class AsyncBranches(AsyncThreadsBase):
 
     async def branches(self, thread_id: str, *, checkpoint_ns: str = "", limit: int = 1000) -> tuple[Branch, ...]:
         """Async twin of `Threads.branches`."""
-        question = branches.request_branches(thread_id, checkpoint_ns, limit)
-        return await self._database.run(branches.list_branches, self._queries, question)
+        filter = branches.request_branches(thread_id, checkpoint_ns, limit)
+        return await self._database.run(branches.list_branches, self._queries, filter)
 
     async def lineage(self, config: Mapping[str, Any]) -> tuple[LineageStep, ...]:
         """Async twin of `Threads.lineage`."""

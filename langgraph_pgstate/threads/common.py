@@ -1,4 +1,4 @@
-"""What all rooms of the threads rest on, in both colours."""
+"""Base classes of the parts of `Threads` and `AsyncThreads`."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from langgraph_pgstate.threads.common import AsyncThreadsBase, ThreadsBase
 from langgraph_pgstate.types import PruneResult
 
 
-class Retention(ThreadsBase):
+class Expiry(ThreadsBase):
     """When threads expire, the sweep that deletes them, and ids that may be used again."""
 
     def set_ttl(self, thread_id: str, ttl: timedelta | None) -> datetime | None:
@@ -72,8 +72,8 @@ class Retention(ThreadsBase):
         return self._database.run(guards.revive_thread, self._queries, thread_id_of(thread_id))
 
 
-class AsyncRetention(AsyncThreadsBase):
-    """Async twin of `Retention`."""
+class AsyncExpiry(AsyncThreadsBase):
+    """Async twin of `Expiry`."""
 
     async def set_ttl(self, thread_id: str, ttl: timedelta | None) -> datetime | None:
         """Async twin of `Threads.set_ttl`."""

@@ -1,4 +1,4 @@
-"""The inbox: threads that wait for people, what they ask, and what they are answered."""
+"""Interrupts of threads: which threads are interrupted, what they ask, and what they are answered."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from langgraph.types import Command
 from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of
 from langgraph_pgstate.operations.threads import interrupts
 from langgraph_pgstate.threads.common import AsyncThreadsBase, ThreadsBase
-from langgraph_pgstate.types import Answer, Page, Question, WaitingThread
+from langgraph_pgstate.types import Answer, InterruptedThread, Page, PendingInterrupt
 
 
-class Inbox(ThreadsBase):
-    """Questions that graphs asked with `interrupt()`, each answered once."""
+class Interrupts(ThreadsBase):
+    """The interrupts that graphs made with `interrupt()`, each answered once."""
 
-    def waiting(
+    def interrupted(
         self,
         *,
         user_id: str | None = None,
@@ -24,47 +24,47 @@ class Inbox(ThreadsBase):
         answered: bool = False,
         limit: int = 20,
         cursor: str | None = None,
-    ) -> Page[WaitingThread]:
-        """A page of the inbox: threads that wait for answers to what their graphs asked with `interrupt()`.
+    ) -> Page[InterruptedThread]:
+        """A page of interrupted threads, which wait for answers to what their graphs asked with `interrupt()`.
 
-        Those asked last come first. It needs no recorder. Breakpoints (`interrupt_before`) ask nothing and are not in
-        it. A page may hold less than `limit` and still have a next one: answered questions are read over, some
+        Those asked last come first. It needs no recorder. Breakpoints (`interrupt_before`) ask nothing and are not
+        listed. A page may hold less than `limit` and still have a next one: answered interrupts are read over, some
         thousand at a time, until a prune removes them.
 
         Args:
             user_id: Only this user's threads.
             tenant_id: Only this tenant's.
             agent: Only this agent's.
-            answered: Threads with answers that no graph was resumed with yet, instead of those with open questions.
+            answered: Threads with answers that no graph was resumed with yet, instead of those with open interrupts.
             limit: Threads of a page, 1,000 at most.
             cursor: Where the page begins.
 
         Raises:
             ConfigurationError: If an argument cannot be searched for.
         """
-        question = interrupts.request_waiting(
+        filter = interrupts.request_interrupted(
             user_id=user_id, tenant_id=tenant_id, agent=agent, answered=answered, limit=limit, cursor=cursor
         )
-        return self._database.run(interrupts.list_waiting, self._queries, self._codec, question)
+        return self._database.run(interrupts.list_interrupted, self._queries, self._codec, filter)
 
-    def questions(self, thread_id: str) -> tuple[Question, ...]:
+    def interrupts(self, thread_id: str) -> tuple[PendingInterrupt, ...]:
         """What one thread waits for and nobody has answered, oldest first. Three round trips."""
-        found = self._database.run(interrupts.get_waiting, self._queries, self._codec, thread_id_of(thread_id))
-        return found.questions if found else ()
+        found = self._database.run(interrupts.get_interrupted, self._queries, self._codec, thread_id_of(thread_id))
+        return found.interrupts if found else ()
 
     def answer(
         self, thread_id: str, value: Any, *, by: str | None = None, interrupt_id: str | None = None
     ) -> Command[Any]:
-        """Record the answer to a question, and an event that says who gave it. Atomic; each question takes one.
+        """Record the answer to an interrupt, and an event that says who gave it. Atomic; each interrupt takes one.
 
-        The question leaves the inbox. The graph does not run yet: pass what this returns to it, or let any process
+        The interrupt is no longer listed. The graph does not run yet: pass what this returns to it, or let any process
         fetch it with `resume`. A call repeated after a lost connection finds its own answer.
 
         Args:
             thread_id: The thread.
             value: The answer; anything but `None` that the serializer can store.
             by: Who answers.
-            interrupt_id: Which question, when the thread waits for several.
+            interrupt_id: Which interrupt, when the thread waits for several.
 
         Returns:
             What resumes the graph with this answer: `graph.invoke(command, config)`.
@@ -82,22 +82,22 @@ class Inbox(ThreadsBase):
 
     def answers(self, thread_id: str) -> tuple[Answer, ...]:
         """The answers that a thread was given and has not been resumed with, oldest first. Three round trips."""
-        found = self._database.run(interrupts.get_waiting, self._queries, self._codec, thread_id_of(thread_id))
+        found = self._database.run(interrupts.get_interrupted, self._queries, self._codec, thread_id_of(thread_id))
         return found.answers if found else ()
 
     def resume(self, thread_id: str) -> Command[Any] | None:
         """What resumes a thread's graph with all answers it was given so far; `None` if there are none.
 
-        Questions that are still open are asked again by the graph. Calling it takes nothing away: after a crash it
+        Interrupts that are still open are asked again by the graph. Calling it takes nothing away: after a crash it
         answers the same, until the tasks that asked have written their results.
         """
         return interrupts.command_of(self.answers(thread_id))
 
 
-class AsyncInbox(AsyncThreadsBase):
-    """Async twin of `Inbox`."""
+class AsyncInterrupts(AsyncThreadsBase):
+    """Async twin of `Interrupts`."""
 
-    async def waiting(
+    async def interrupted(
         self,
         *,
         user_id: str | None = None,
@@ -106,17 +106,19 @@ class AsyncInbox(AsyncThreadsBase):
         answered: bool = False,
         limit: int = 20,
         cursor: str | None = None,
-    ) -> Page[WaitingThread]:
-        """Async twin of `Threads.waiting`."""
-        question = interrupts.request_waiting(
+    ) -> Page[InterruptedThread]:
+        """Async twin of `Threads.interrupted`."""
+        filter = interrupts.request_interrupted(
             user_id=user_id, tenant_id=tenant_id, agent=agent, answered=answered, limit=limit, cursor=cursor
         )
-        return await self._database.run(interrupts.list_waiting, self._queries, self._codec, question)
+        return await self._database.run(interrupts.list_interrupted, self._queries, self._codec, filter)
 
-    async def questions(self, thread_id: str) -> tuple[Question, ...]:
-        """Async twin of `Threads.questions`."""
-        found = await self._database.run(interrupts.get_waiting, self._queries, self._codec, thread_id_of(thread_id))
-        return found.questions if found else ()
+    async def interrupts(self, thread_id: str) -> tuple[PendingInterrupt, ...]:
+        """Async twin of `Threads.interrupts`."""
+        found = await self._database.run(
+            interrupts.get_interrupted, self._queries, self._codec, thread_id_of(thread_id)
+        )
+        return found.interrupts if found else ()
 
     async def answer(
         self, thread_id: str, value: Any, *, by: str | None = None, interrupt_id: str | None = None
@@ -130,7 +132,9 @@ class AsyncInbox(AsyncThreadsBase):
 
     async def answers(self, thread_id: str) -> tuple[Answer, ...]:
         """Async twin of `Threads.answers`."""
-        found = await self._database.run(interrupts.get_waiting, self._queries, self._codec, thread_id_of(thread_id))
+        found = await self._database.run(
+            interrupts.get_interrupted, self._queries, self._codec, thread_id_of(thread_id)
+        )
         return found.answers if found else ()
 
     async def resume(self, thread_id: str) -> Command[Any] | None:

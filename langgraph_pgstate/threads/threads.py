@@ -11,13 +11,13 @@ from langgraph_pgstate.operations.record import runs as runs_operations
 from langgraph_pgstate.operations.threads import search as search_operations
 from langgraph_pgstate.operations.threads.paging import Moment, understanding
 from langgraph_pgstate.threads.branches import AsyncBranches, Branches
-from langgraph_pgstate.threads.expiry import AsyncRetention, Retention
-from langgraph_pgstate.threads.interrupts import AsyncInbox, Inbox
+from langgraph_pgstate.threads.expiry import AsyncExpiry, Expiry
+from langgraph_pgstate.threads.interrupts import AsyncInterrupts, Interrupts
 from langgraph_pgstate.types import Page, RunawayThread, Thread
 
 
-class Threads(Inbox, Branches, Retention):
-    """Finds threads, changes their title and metadata, knows their branches, and keeps the inbox of those that wait.
+class Threads(Interrupts, Branches, Expiry):
+    """Finds threads, changes their title and metadata, knows their branches, and keeps their interrupts.
 
     Lists are answered in pages, most recently touched first; `page.next` is the following page's `cursor`. A thread
     that is touched between two pages moves to the front, and may be missed by who is already past it.
@@ -25,7 +25,7 @@ class Threads(Inbox, Branches, Retention):
     Args:
         database: Where the tables are.
         queries: The queries of their schema.
-        codec: Reads states and questions, and stores answers; LangGraph's own serializer when left out.
+        codec: Reads states and interrupts, and stores answers; LangGraph's own serializer when left out.
         versions: Bring states that are compared up to date; without them they are compared as they are stored.
     """
 
@@ -60,7 +60,7 @@ class Threads(Inbox, Branches, Retention):
         Raises:
             ConfigurationError: If an argument cannot be searched for.
         """
-        question = search_operations.request_threads(
+        filter = search_operations.request_threads(
             user_id=user_id,
             tenant_id=tenant_id,
             agent=agent,
@@ -72,7 +72,7 @@ class Threads(Inbox, Branches, Retention):
             limit=limit,
             cursor=cursor,
         )
-        return self._database.run(search_operations.list_threads, self._queries, question)
+        return self._database.run(search_operations.list_threads, self._queries, filter)
 
     def search(
         self,
@@ -115,7 +115,7 @@ class Threads(Inbox, Branches, Retention):
         Raises:
             ConfigurationError: If an argument cannot be searched for, or `where` is no JSON path.
         """
-        question = search_operations.request_threads(
+        filter = search_operations.request_threads(
             user_id=user_id,
             tenant_id=tenant_id,
             agent=agent,
@@ -131,7 +131,7 @@ class Threads(Inbox, Branches, Retention):
             where=where,
         )
         with understanding("where", where):
-            return self._database.run(search_operations.list_threads, self._queries, question)
+            return self._database.run(search_operations.list_threads, self._queries, filter)
 
     def get(self, thread_id: str) -> Thread | None:
         """One thread with its newest checkpoint and its projected channels; `None` if there is none. One round trip."""
@@ -186,7 +186,7 @@ class Threads(Inbox, Branches, Retention):
         return self._database.run(runs_operations.list_runaway_threads, self._queries, parameters)
 
 
-class AsyncThreads(AsyncInbox, AsyncBranches, AsyncRetention):
+class AsyncThreads(AsyncInterrupts, AsyncBranches, AsyncExpiry):
     """Async twin of `Threads`."""
 
     async def list(
@@ -204,7 +204,7 @@ class AsyncThreads(AsyncInbox, AsyncBranches, AsyncRetention):
         cursor: str | None = None,
     ) -> Page[Thread]:
         """Async twin of `Threads.list`."""
-        question = search_operations.request_threads(
+        filter = search_operations.request_threads(
             user_id=user_id,
             tenant_id=tenant_id,
             agent=agent,
@@ -216,7 +216,7 @@ class AsyncThreads(AsyncInbox, AsyncBranches, AsyncRetention):
             limit=limit,
             cursor=cursor,
         )
-        return await self._database.run(search_operations.list_threads, self._queries, question)
+        return await self._database.run(search_operations.list_threads, self._queries, filter)
 
     async def search(
         self,
@@ -236,7 +236,7 @@ class AsyncThreads(AsyncInbox, AsyncBranches, AsyncRetention):
         cursor: str | None = None,
     ) -> Page[Thread]:
         """Async twin of `Threads.search`."""
-        question = search_operations.request_threads(
+        filter = search_operations.request_threads(
             user_id=user_id,
             tenant_id=tenant_id,
             agent=agent,
@@ -252,7 +252,7 @@ class AsyncThreads(AsyncInbox, AsyncBranches, AsyncRetention):
             where=where,
         )
         with understanding("where", where):
-            return await self._database.run(search_operations.list_threads, self._queries, question)
+            return await self._database.run(search_operations.list_threads, self._queries, filter)
 
     async def get(self, thread_id: str) -> Thread | None:
         """Async twin of `Threads.get`."""

@@ -1,6 +1,6 @@
 """How one action is run once: intent, effect, outcome; and what to do about an action that is on record already.
 
-Written once for both colours: it awaits nothing but its hands and a port.
+Written once for both APIs: it awaits nothing but its executor and a connection.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from langgraph.errors import GraphBubbleUp, ParentCommand
 
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.protocol import Port, run_blocking
+from langgraph_pgstate.db.protocol import Connection, run_blocking
 from langgraph_pgstate.db.translate import is_rollback, rolled_back, translate
 from langgraph_pgstate.errors import (
     ConfigurationError,
@@ -36,7 +36,7 @@ from langgraph_pgstate.operations.tools.tool_executions import Intent, Outcome, 
 from langgraph_pgstate.process_identity import holder_id
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.tools.attempts import drop_outcome, keep_outcome, kept_outcome, under_way
-from langgraph_pgstate.tools.executor import Hands, Overdue
+from langgraph_pgstate.tools.executor import Executor, Overdue
 from langgraph_pgstate.tools.intents import Execution, _current, new_intent_id
 from langgraph_pgstate.tools.interrupts import (
     DECISIONS,
@@ -58,9 +58,9 @@ from langgraph_pgstate.tools.results import (
     success,
 )
 from langgraph_pgstate.tools.tool_call import (
-    Job,
     Raised,
     Refused,
+    ToolCall,
     answers_of,
     caused,
     is_gone,
@@ -85,16 +85,16 @@ P = ParamSpec("P")
 _log = logging.getLogger(__name__)
 
 
-class Flow:
-    """The ledger's rules, over hands of one colour."""
+class ActionRunner:
+    """The ledger's rules, over an executor."""
 
-    def __init__(self, hands: Hands, queries: Queries, codec: ValueCodec, settings: ToolSettings) -> None:
-        self.hands = hands
+    def __init__(self, executor: Executor, queries: Queries, codec: ValueCodec, settings: ToolSettings) -> None:
+        self.executor = executor
         self._queries, self._codec, self._settings = queries, codec, settings
         # Namespaces whose checkpoints are not stored at all, by their graphs' names.
         self._unsaved: set[str] = set()
 
-    async def perform(self, job: Job) -> Any:
+    async def perform(self, call: ToolCall) -> Any:
         """Run a tool, or answer what it answered when the same action was run before.
 
         Raises:
@@ -106,62 +106,66 @@ class Flow:
             ToolSetupError: If it cannot be run like this at all.
         """
         outer = _current.get()
-        if outer is not None and (outer.thread_id, outer.key) == (job.intent.thread_id, job.intent.idempotency_key):
+        if outer is not None and (outer.thread_id, outer.key) == (call.intent.thread_id, call.intent.idempotency_key):
             raise ToolSetupError(f"{outer.tool} calls itself as the same action, {outer.key!r}")
-        if job.policy.transactional and job.policy.timeout is not None and self.hands.is_lent:
+        if call.policy.transactional and call.policy.timeout is not None and self.executor.is_borrowed:
             raise ToolSetupError(
-                f"{job.intent.tool} is transactional and has a timeout: its connection is closed when that is over, "
+                f"{call.intent.tool} is transactional and has a timeout: its connection is closed when that is over, "
                 "and must not be your only one; give a pool or a DSN"
             )
-        return await self.hands.cancelled_once(self._perform(job))
+        return await self.executor.cancelled_once(self._perform(call))
 
-    async def _perform(self, job: Job) -> Any:
-        if job.is_ahead:
-            await self._before(job.intent, self._catch_up(job.intent))
+    async def _perform(self, call: ToolCall) -> Any:
+        if call.is_ahead:
+            await self._before(call.intent, self._catch_up(call.intent))
         while True:
-            with under_way(job.intent.intent_id):
-                job, answer = await self._decide(job)
+            with under_way(call.intent.intent_id):
+                call, answer = await self._decide(call)
             if answer is not None:
-                return self._present(job, answer.result)
+                return self._present(call, answer.result)
             # It failed, and is to be run again.
-            job = replace(job, intent=replace(job.intent, intent_id=new_intent_id()))
+            call = replace(call, intent=replace(call.intent, intent_id=new_intent_id()))
 
-    async def _decide(self, job: Job) -> tuple[Job, Happened | None]:
+    async def _decide(self, call: ToolCall) -> tuple[ToolCall, Happened | None]:
         """Run a tool, or find out what the same action answered; without an answer it is to be run again."""
         waited, pause = 0.0, _FIRST_PAUSE
         while True:
-            attempt, recorded = await self._begin(job.intent)
+            attempt, recorded = await self._begin(call.intent)
             if recorded is not None:
-                other = other_action(job, recorded)
+                other = other_action(call, recorded)
                 if other is not None:
-                    job = replace(job, intent=other, origin_thread_id=None)
+                    call = replace(call, intent=other, origin_thread_id=None)
                     continue
                 if recorded.execution.status == "running" and not is_gone(recorded):
                     if waited >= self._settings.wait_seconds:
-                        raise self._error(ToolBusyError, job.intent, f"is being run by {recorded.execution.holder_id}")
-                    await self.hands.sleep(pause)
+                        raise self._error(ToolBusyError, call.intent, f"is being run by {recorded.execution.holder_id}")
+                    await self.executor.sleep(pause)
                     waited, pause = waited + pause, min(pause * 2, _LONGEST_PAUSE)
                     continue
                 if recorded.execution.status == "success":
-                    skip_answers(answers_of(recorded, job.intent))
+                    skip_answers(answers_of(recorded, call.intent))
                     result = self._restore(recorded)
-                    return job, Happened(result if isinstance(result, ParentAnswer) else job.as_answer(result))
-                if await self._write_kept(job.intent, recorded):
+                    return call, Happened(result if isinstance(result, ParentAnswer) else call.as_answer(result))
+                if await self._write_kept(call.intent, recorded):
                     continue
-                job = replace(job, origin_thread_id=recorded.origin_thread_id)
-                attempt, answer = await self._resume(job, recorded)
+                call = replace(call, origin_thread_id=recorded.origin_thread_id)
+                attempt, answer = await self._resume(call, recorded)
                 if answer is not None:
-                    return job, answer
+                    return call, answer
                 if not attempt:
                     continue
-            return job, await self._attempt(job, attempt)
+            return call, await self._attempt(call, attempt)
 
     async def _run(
-        self, operation: Callable[Concatenate[Port, Queries, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+        self,
+        operation: Callable[Concatenate[Connection, Queries, P], Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
     ) -> T:
         """Run an operation on the ledger's own database. If that fails, no model can do anything about it."""
         try:
-            return await self.hands.run(operation, self._queries, *args, **kwargs)
+            return await self.executor.run(operation, self._queries, *args, **kwargs)
         except PGStateError as error:
             error.is_final = True
             raise
@@ -184,7 +188,7 @@ class Flow:
         """Write an intent. If that fails or is cancelled, nothing is begun, although the intent may be stored."""
         try:
             written = await writing
-            self.hands.raise_if_cancelled()
+            self.executor.raise_if_cancelled()
             return written
         except DatabaseError:
             keep_outcome(intent.intent_id, Outcome("pending"))
@@ -234,7 +238,7 @@ class Flow:
                     intent.thread_id,
                 )
                 return
-            await self.hands.sleep(pause)
+            await self.executor.sleep(pause)
             waited, pause = waited + pause, min(pause * 2, _FIRST_PAUSE * 5)
 
     async def settle(self, thread_id: str, key: str, decision: str, result: Any) -> None:
@@ -257,89 +261,93 @@ class Flow:
 
     # What is on record already
 
-    async def _resume(self, job: Job, recorded: Recorded) -> tuple[int, Happened | None]:
+    async def _resume(self, call: ToolCall, recorded: Recorded) -> tuple[int, Happened | None]:
         """Decide about an action that is on record without success, and that nobody alive runs.
 
         Returns:
             The number of the attempt that may begin now; or what the action answered; or neither, when the record has
             changed and is to be read again.
         """
-        execution, policy = recorded.execution, job.policy
+        execution, policy = recorded.execution, call.policy
         if execution.status == "pending":
             # It stopped by itself, at an interrupt of its own, and begins anew. Its interrupts count from there.
-            skip_answers(answers_of(recorded, job.intent))
-            return await self._take_over(job, recorded), None
+            skip_answers(answers_of(recorded, call.intent))
+            return await self._take_over(call, recorded), None
         if execution.status == "error":
             if policy.on_error == "retry" and execution.attempt < policy.retry.attempts:
-                return await self._take_over(job, recorded), None
-            skip_answers(answers_of(recorded, job.intent))
+                return await self._take_over(call, recorded), None
+            skip_answers(answers_of(recorded, call.intent))
             if recorded.result is not None:
                 return 0, Happened(self._restore(recorded))
-            raise self._error(ToolFailedError, job.intent, execution.error_type, execution.error_message)
+            raise self._error(ToolFailedError, call.intent, execution.error_type, execution.error_message)
         if may_repeat(policy):
-            return await self._take_over(job, recorded), None
+            return await self._take_over(call, recorded), None
         if not await self._run(tool_executions.mark_unknown, recorded, is_gone=is_known_gone(recorded)):
             return 0, None
         recorded = replace(recorded, execution=marked(recorded.execution))
         if policy.on_unknown == "check":
-            return await self._check(job, recorded)
+            return await self._check(call, recorded)
         if policy.on_unknown == "ask":
-            return await self._ask(job, recorded)
-        raise self._error(ToolOutcomeUnknownError, job.intent)
+            return await self._ask(call, recorded)
+        raise self._error(ToolOutcomeUnknownError, call.intent)
 
-    async def _check(self, job: Job, recorded: Recorded) -> tuple[int, Happened | None]:
+    async def _check(self, call: ToolCall, recorded: Recorded) -> tuple[int, Happened | None]:
         """Ask the outside world."""
-        check = job.policy.check
+        check = call.policy.check
         assert check is not None
         try:
-            answer = await self.hands.call(lambda: check(recorded.execution))
+            answer = await self.executor.call(lambda: check(recorded.execution))
         except Exception as error:
             if isinstance(error, GraphBubbleUp):
                 raise
-            raise self._error(ToolOutcomeUnknownError, job.intent, f", and its check failed ({error})") from error
+            raise self._error(ToolOutcomeUnknownError, call.intent, f", and its check failed ({error})") from error
         if answer is None:
-            raise self._error(ToolOutcomeUnknownError, job.intent, ", and its check cannot tell whether it took effect")
+            raise self._error(
+                ToolOutcomeUnknownError, call.intent, ", and its check cannot tell whether it took effect"
+            )
         if answer is False:
-            return await self._take_over(job, recorded), None
+            return await self._take_over(call, recorded), None
         if answer is not True and not isinstance(answer, Happened):
             raise self._error(
-                ToolOutcomeUnknownError, job.intent, f", and its check answered {answer!r}, which is neither yes nor no"
+                ToolOutcomeUnknownError,
+                call.intent,
+                f", and its check answered {answer!r}, which is neither yes nor no",
             )
         happened = answer if isinstance(answer, Happened) else Happened()
-        answers = answers_of(recorded, job.intent)
-        if recorded.execution.attempt > 1 and recorded.execution.task_id == job.intent.task_id:
+        answers = answers_of(recorded, call.intent)
+        if recorded.execution.attempt > 1 and recorded.execution.task_id == call.intent.task_id:
             # The task never came past the action: if that stopped to ask, what there is was told to it, or before it.
             answers = max(answers, answers_given())
             skip_answers(answers)
-        return await self._conclude(job, recorded, happened, answers)
+        return await self._conclude(call, recorded, happened, answers)
 
-    async def _ask(self, job: Job, recorded: Recorded) -> tuple[int, Happened | None]:
+    async def _ask(self, call: ToolCall, recorded: Recorded) -> tuple[int, Happened | None]:
         """Ask a person, through an interrupt."""
         execution = recorded.execution
         used, open_ids = 0, [f"{execution.idempotency_key}#{execution.attempt}"]
-        if job.intent.task_id:
-            used, found = await self._run(tool_executions.task_questions, execution.thread_id, job.intent.task_id)
+        if call.intent.task_id:
+            used, found = await self._run(tool_executions.task_interrupts, execution.thread_id, call.intent.task_id)
             # What was begun by another task, before a fork, does not stand among this task's own.
             open_ids = sorted({*found, *open_ids})
         try:
             decision, result, answers = ask(execution, used, open_ids)
         except RuntimeError as error:
             why = f", and there is no graph here to ask a person through ({error})"
-            raise self._error(ToolOutcomeUnknownError, job.intent, why) from error
+            raise self._error(ToolOutcomeUnknownError, call.intent, why) from error
         if decision == "retry":
-            return await self._take_over(job, recorded, answers), None
+            return await self._take_over(call, recorded, answers), None
         if decision == "done":
-            return await self._conclude(job, recorded, Happened(result), answers)
+            return await self._conclude(call, recorded, Happened(result), answers)
         if await self._settle(recorded, self._decided(recorded, decision, result), answers):
-            raise self._error(ToolFailedError, job.intent, "decision", "somebody decided that it failed")
+            raise self._error(ToolFailedError, call.intent, "decision", "somebody decided that it failed")
         return 0, None
 
     async def _conclude(
-        self, job: Job, recorded: Recorded, happened: Happened, answers: int
+        self, call: ToolCall, recorded: Recorded, happened: Happened, answers: int
     ) -> tuple[int, Happened | None]:
         """Record that an action did take effect."""
-        answer = job.as_answer(happened.result)
-        outcome = success(self._codec, self._settings, job.intent.tool, answer)
+        answer = call.as_answer(happened.result)
+        outcome = success(self._codec, self._settings, call.intent.tool, answer)
         return 0, Happened(answer) if await self._settle(recorded, outcome, answers) else None
 
     def _decided(self, recorded: Recorded, decision: str, result: Any) -> Outcome:
@@ -349,17 +357,17 @@ class Flow:
             return Outcome("pending")
         return Outcome("error", error_type="decision", error_message="somebody decided that it failed")
 
-    async def _take_over(self, job: Job, recorded: Recorded, answers: int | None = None) -> int:
+    async def _take_over(self, call: ToolCall, recorded: Recorded, answers: int | None = None) -> int:
         taken = self._run(
             tool_executions.take_over,
-            job.intent,
+            call.intent,
             recorded,
             holder_id(),
             self._settings.ttl_seconds,
             is_gone=is_known_gone(recorded),
-            answers=answers_of(recorded, job.intent) if answers is None else answers,
+            answers=answers_of(recorded, call.intent) if answers is None else answers,
         )
-        return await self._before(job.intent, self._unless_stopped(job.intent, taken))
+        return await self._before(call.intent, self._unless_stopped(call.intent, taken))
 
     async def _settle(self, recorded: Recorded, outcome: Outcome, answers: int) -> bool:
         return await self._run(
@@ -373,42 +381,42 @@ class Flow:
 
     # One attempt
 
-    async def _attempt(self, job: Job, attempt: int) -> Happened | None:
+    async def _attempt(self, call: ToolCall, attempt: int) -> Happened | None:
         """Run a tool whose intent is committed; `None` if it failed and may be begun again at once."""
-        intent = job.intent
+        intent = call.intent
         execution = Execution(
-            intent.thread_id, intent.idempotency_key, intent.tool, attempt, origin_thread_id=job.origin_thread_id
+            intent.thread_id, intent.idempotency_key, intent.tool, attempt, origin_thread_id=call.origin_thread_id
         )
-        alive = self.hands.alive(intent.thread_id, intent.idempotency_key, intent.intent_id)
+        alive = self.executor.alive(intent.thread_id, intent.idempotency_key, intent.intent_id)
         with counting_answers():
             async with alive:
-                return await self._attempt_alive(job, attempt, execution)
+                return await self._attempt_alive(call, attempt, execution)
 
-    async def _attempt_alive(self, job: Job, attempt: int, execution: Execution) -> Happened | None:
+    async def _attempt_alive(self, call: ToolCall, attempt: int, execution: Execution) -> Happened | None:
         raised: Raised | None = None
         result: Any = None
         try:
-            if job.policy.transactional:
-                result = await self._act_in_transaction(job, execution)
+            if call.policy.transactional:
+                result = await self._act_in_transaction(call, execution)
             else:
-                result = await self._act(job, execution)
-                await self._finish(job.intent, self._answered(job.intent, result))
+                result = await self._act(call, execution)
+                await self._finish(call.intent, self._answered(call.intent, result))
         except Refused as refused:
             result = refused.answer
-            await self._finish(job.intent, self._answered(job.intent, result))
+            await self._finish(call.intent, self._answered(call.intent, result))
         except Raised as carried:
             raised = carried
         if raised is not None:
-            await self._note_raised(job, raised)
-            if not self._may_retry(job, attempt, raised):
+            await self._note_raised(call, raised)
+            if not self._may_retry(call, attempt, raised):
                 raise raised.error
-        elif not is_error(result) or not self._may_retry(job, attempt, None):
+        elif not is_error(result) or not self._may_retry(call, attempt, None):
             return Happened(result)
-        await self.hands.sleep(job.policy.retry.seconds(attempt))
+        await self.executor.sleep(call.policy.retry.seconds(attempt))
         return None
 
-    async def _act(self, job: Job, execution: Execution) -> Any:
-        intent, seconds, connection = job.intent, job.policy.timeout, execution.connection
+    async def _act(self, call: ToolCall, execution: Execution) -> Any:
+        intent, seconds, connection = call.intent, call.policy.timeout, execution.connection
 
         def late(outcome_of: Callable[[], Any]) -> None:
             self._note_late(intent, outcome_of)
@@ -416,31 +424,31 @@ class Flow:
         token = _current.set(execution)
         try:
             if connection is not None:
-                return await self.hands.act_on(connection, job.act, seconds)
-            return await self.hands.act(job.act, seconds, late)
+                return await self.executor.act_on(connection, call.act, seconds)
+            return await self.executor.act(call.act, seconds, late)
         except ParentCommand as up:
             return ParentAnswer(up.args[0])
         except Overdue:
             overdue = self._error(ToolTimeoutError, intent, seconds)
             # Unless it may be repeated, its unknown outcome is not for the model to deal with.
-            overdue.is_final = not may_repeat(job.policy)
+            overdue.is_final = not may_repeat(call.policy)
             raise Raised(overdue) from None
         except BaseException as error:
             raise Raised(error) from error
         finally:
             _current.reset(token)
 
-    async def _act_in_transaction(self, job: Job, execution: Execution) -> Any:
+    async def _act_in_transaction(self, call: ToolCall, execution: Execution) -> Any:
         """Run a tool in a transaction that also writes its outcome: both, or neither."""
-        intent = job.intent
+        intent = call.intent
         has_begun = has_ended = False
         result: Any = None
         try:
-            async with self.hands.lend() as (connection, port):
-                if job.policy.timeout is not None:
-                    await tool_executions.limit_transaction(port, self._queries, job.policy.timeout + _SERVERS_GRACE)
+            async with self.executor.lend() as (connection, db):
+                if call.policy.timeout is not None:
+                    await tool_executions.limit_transaction(db, self._queries, call.policy.timeout + _SERVERS_GRACE)
                 has_begun = True
-                result = await self._act_and_record(job, replace(execution, connection=connection), port)
+                result = await self._act_and_record(call, replace(execution, connection=connection), db)
                 has_ended = True
         except (Raised, Refused, ToolError):
             raise
@@ -471,11 +479,11 @@ class Flow:
             say(error, f"whether {intent.tool} was committed is found out when it comes up again")
             raise
 
-    async def _act_and_record(self, job: Job, execution: Execution, port: Port) -> Any:
+    async def _act_and_record(self, call: ToolCall, execution: Execution, db: Connection) -> Any:
         """Run a tool inside of its transaction, and write its outcome there."""
-        intent, connection, schema = job.intent, execution.connection, self._queries.schema
+        intent, connection, schema = call.intent, execution.connection, self._queries.schema
         try:
-            result = await self._act(job, execution)
+            result = await self._act(call, execution)
         except Raised as raised:
             error = raised.error
             passes = isinstance(error, GraphBubbleUp | ToolTimeoutError) or not isinstance(error, Exception)
@@ -490,7 +498,7 @@ class Flow:
             raise Refused(result)
         outcome = self._answered(intent, result)
         try:
-            is_mine = await tool_executions.finish(port, self._queries, intent, outcome)
+            is_mine = await tool_executions.finish(db, self._queries, intent, outcome)
         except Exception as error:
             if (trouble := rolled_back(connection, error, schema)) is not None:
                 raise Raised(caused(undone(trouble, intent.tool), error), is_rolled_back=True) from error
@@ -510,7 +518,7 @@ class Flow:
 
     async def _finish(self, intent: Intent, outcome: Outcome) -> None:
         try:
-            if await self.hands.to_the_end(self._write(intent, outcome)):
+            if await self.executor.to_the_end(self._write(intent, outcome)):
                 return
             if await self._run(tool_executions.get, intent.thread_id, intent.idempotency_key) is None:
                 _log.warning("the thread %r was deleted while %s ran", intent.thread_id, intent.tool)
@@ -530,7 +538,7 @@ class Flow:
             keep_outcome(intent.intent_id, outcome)
             raise
 
-    async def _note_raised(self, job: Job, raised: Raised) -> None:
+    async def _note_raised(self, call: ToolCall, raised: Raised) -> None:
         """Record how a tool ended that raised; what was raised goes on, whatever comes of that."""
         error = raised.error
         is_stopped = isinstance(error, PGStateError) and error.is_final and not isinstance(error, ToolSetupError)
@@ -544,12 +552,12 @@ class Flow:
         else:
             # Stopped in the middle, by a cancellation or by an action in it that is in doubt: nobody knows how far it
             # came. A rolled back one came nowhere.
-            outcome = failure("pending" if job.policy.transactional else "unknown", error, self._settings)
-        await self._quietly(job.intent, outcome)
+            outcome = failure("pending" if call.policy.transactional else "unknown", error, self._settings)
+        await self._quietly(call.intent, outcome)
 
     async def _quietly(self, intent: Intent, outcome: Outcome) -> None:
         try:
-            await self.hands.to_the_end(self._write(intent, outcome))
+            await self.executor.to_the_end(self._write(intent, outcome))
         except PGStateError as trouble:
             _log.warning("the outcome of %s could not be recorded: %s", intent.tool, trouble)
 
@@ -562,31 +570,31 @@ class Flow:
         except BaseException:
             return
         try:
-            # Only blocking hands leave a tool to itself.
+            # Only blocking executor leave a tool to itself.
             run_blocking(self._write(intent, outcome))
         except PGStateError as trouble:
             _log.warning("the late outcome of %s could not be recorded: %s", intent.tool, trouble)
 
     @staticmethod
-    def _may_retry(job: Job, attempt: int, raised: Raised | None) -> bool:
+    def _may_retry(call: ToolCall, attempt: int, raised: Raised | None) -> bool:
         """Whether an attempt that failed may be followed by another at once; one of unknown outcome may not."""
         error = None if raised is None else raised.error
         if raised is not None and not raised.is_rolled_back:
             if not isinstance(error, Exception) or isinstance(error, GraphBubbleUp):
                 return False
             if isinstance(error, ToolTimeoutError):
-                if not may_repeat(job.policy):
+                if not may_repeat(call.policy):
                     return False
             elif isinstance(error, PGStateError) and error.is_final:
                 return False
-        return job.policy.on_error == "retry" and attempt < job.policy.retry.attempts
+        return call.policy.on_error == "retry" and attempt < call.policy.retry.attempts
 
-    def _present(self, job: Job, result: Any) -> Any:
+    def _present(self, call: ToolCall, result: Any) -> Any:
         """A result as the caller gets it: for its own call, and not larger than the state should hold."""
         if isinstance(result, ParentAnswer):
             raise ParentCommand(result.command)
-        intent = job.intent
-        limit = self._settings.result_limit if job.policy.result_limit is None else job.policy.result_limit
+        intent = call.intent
+        limit = self._settings.result_limit if call.policy.result_limit is None else call.policy.result_limit
         reference = reference_to(intent.thread_id, intent.idempotency_key)
         return masked(for_call(result, intent.tool_call_id), limit, reference, self._settings)
 

@@ -11,11 +11,11 @@ from langgraph_pgstate.errors import NotFoundError, ToolFailedError
 from langgraph_pgstate.operations.tools import tool_executions
 from langgraph_pgstate.operations.tools.tool_executions import Intent
 from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.tools.action_runner import Flow
+from langgraph_pgstate.tools.action_runner import ActionRunner
 from langgraph_pgstate.tools.intents import arguments_json, new_intent_id
 from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
 from langgraph_pgstate.tools.results import ParentAnswer, restore
-from langgraph_pgstate.tools.tool_call import Job
+from langgraph_pgstate.tools.tool_call import ToolCall
 from langgraph_pgstate.types import CompensationReport, ToolExecution
 
 _PREFIX = "compensate:"
@@ -38,7 +38,7 @@ class Compensator:
 
 
 async def compensate_all(
-    flow: Flow,
+    runner: ActionRunner,
     queries: Queries,
     codec: ValueCodec,
     settings: ToolSettings,
@@ -52,7 +52,7 @@ async def compensate_all(
     Raises:
         NotFoundError: If there is no such checkpoint.
     """
-    effects = await flow.hands.run(tool_executions.list_effects, queries, thread_id, run_id, to_checkpoint)
+    effects = await runner.executor.run(tool_executions.list_effects, queries, thread_id, run_id, to_checkpoint)
     compensated, uncovered, unsettled, elsewhere = [], [], [], []
     failed: list[tuple[ToolExecution, Exception]] = []
     for effect, is_copy in effects:
@@ -66,7 +66,7 @@ async def compensate_all(
             uncovered.append(effect)
         else:
             try:
-                await _compensate(flow, queries, codec, settings, compensator, effect)
+                await _compensate(runner, queries, codec, settings, compensator, effect)
                 compensated.append(effect)
             except Exception as error:
                 failed.append((effect, error))
@@ -74,7 +74,7 @@ async def compensate_all(
 
 
 async def _compensate(
-    flow: Flow,
+    runner: ActionRunner,
     queries: Queries,
     codec: ValueCodec,
     settings: ToolSettings,
@@ -82,7 +82,7 @@ async def _compensate(
     effect: ToolExecution,
 ) -> None:
     thread_id, key = effect.thread_id, effect.idempotency_key
-    recorded = await flow.hands.run(tool_executions.get, queries, thread_id, key)
+    recorded = await runner.executor.run(tool_executions.get, queries, thread_id, key)
     if recorded is None:
         return
     try:
@@ -102,11 +102,11 @@ async def _compensate(
         compensates=key,
     )
     answer = result.command if isinstance(result, ParentAnswer) else result
-    job = Job(intent, compensator.policy, lambda: compensator.function(effect, answer))
+    call = ToolCall(intent, compensator.policy, lambda: compensator.function(effect, answer))
     try:
-        await flow.perform(job)
+        await runner.perform(call)
     except ToolFailedError:
         # It failed in an earlier call; being called again is being asked to try again.
-        await flow.settle(thread_id, intent.idempotency_key, "retry", None)
-        await flow.perform(job)
-    await flow.hands.run(tool_executions.mark_compensated, queries, thread_id, key)
+        await runner.settle(thread_id, intent.idempotency_key, "retry", None)
+        await runner.perform(call)
+    await runner.executor.run(tool_executions.mark_compensated, queries, thread_id, key)

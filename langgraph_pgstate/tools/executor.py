@@ -1,7 +1,7 @@
-"""What the ledger's one flow needs done in either colour: statements, waiting, a user's functions, signs of life.
+"""Executors: what `ActionRunner` needs done, blocking or async: statements, waiting, tools, signs of life.
 
-The flow (`flow.py`) is an `async def` that awaits nothing but its hands. Blocking hands never suspend, so that a
-blocking ledger drives it to its end with one `send`, as with operations.
+`ActionRunner` awaits nothing but its executor. A blocking executor never suspends, so that a blocking ledger drives it
+to its end with one `send`, as with operations.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
-from langgraph_pgstate.db.protocol import Port, run_blocking
+from langgraph_pgstate.db.protocol import Connection, run_blocking
 from langgraph_pgstate.db.revoking import arevoke, interrupt, revoke
 from langgraph_pgstate.errors import PGStateError, ToolSetupError
 from langgraph_pgstate.operations.tools.tool_executions import renew
@@ -39,16 +39,16 @@ class Overdue(Exception):
     """A tool did not end within its time."""
 
 
-class Hands(Protocol):
-    """One colour."""
+class Executor(Protocol):
+    """An executor, blocking or async."""
 
     @property
-    def is_lent(self) -> bool:
+    def is_borrowed(self) -> bool:
         """Whether all there is is one connection of the caller's, which cannot be taken away from a tool."""
         ...
 
     async def run(
-        self, operation: Callable[Concatenate[Port, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+        self, operation: Callable[Concatenate[Connection, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run an operation on the database."""
         ...
@@ -66,7 +66,7 @@ class Hands(Protocol):
         ...
 
     async def act_on(self, connection: Any, function: Callable[[], Any], seconds: float | None) -> Any:
-        """Call a tool that works on a connection that was lent. Raises `Overdue` after its time.
+        """Call a tool that works on a borrowed connection. Raises `Overdue` after its time.
 
         That is by the clock: of a tool that ends when this process could not look for so long, the server may have
         ended the transaction. However this ends, the tool cannot use the connection any more: it has ended, or lost it.
@@ -89,7 +89,7 @@ class Hands(Protocol):
         """Show the world that an attempt is under way."""
         ...
 
-    def lend(self) -> AbstractAsyncContextManager[tuple[Any, Port]]:
+    def lend(self) -> AbstractAsyncContextManager[tuple[Any, Connection]]:
         """A connection inside of a transaction."""
         ...
 
@@ -122,7 +122,7 @@ class _Pulse:
             return {thread_id: dict(intents) for thread_id, intents in self._attempts.items()}
 
 
-class BlockingHands:
+class BlockingExecutor:
     """Blocks. Renews signs of life in a thread of its own, which ends when nothing is under way any more."""
 
     def __init__(self, database: Database, queries: Queries, ttl_seconds: float) -> None:
@@ -133,12 +133,12 @@ class BlockingHands:
         self._wake = threading.Event()
 
     @property
-    def is_lent(self) -> bool:
+    def is_borrowed(self) -> bool:
         """Whether all there is is one connection of the caller's."""
-        return self._database.is_lent
+        return self._database.is_borrowed
 
     async def run(
-        self, operation: Callable[Concatenate[Port, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+        self, operation: Callable[Concatenate[Connection, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run an operation on the database."""
         return self._database.run(operation, *args, **kwargs)
@@ -221,7 +221,7 @@ class BlockingHands:
             yield
 
     @asynccontextmanager
-    async def lend(self) -> AsyncIterator[tuple[Any, Port]]:
+    async def lend(self) -> AsyncIterator[tuple[Any, Connection]]:
         """A connection inside of a transaction."""
         with self._database.lend() as lent:
             yield lent
@@ -252,7 +252,7 @@ class BlockingHands:
                     _log.warning("tool executions of thread %r could not be kept alive: %s", thread_id, error)
 
 
-class SuspendingHands:
+class AsyncExecutor:
     """Suspends. Renews signs of life in a task, which ends when nothing is under way any more."""
 
     def __init__(self, database: AsyncDatabase, queries: Queries, ttl_seconds: float) -> None:
@@ -261,12 +261,12 @@ class SuspendingHands:
         self._beater: asyncio.Task[None] | None = None
 
     @property
-    def is_lent(self) -> bool:
+    def is_borrowed(self) -> bool:
         """Whether all there is is one connection of the caller's."""
-        return self._database.is_lent
+        return self._database.is_borrowed
 
     async def run(
-        self, operation: Callable[Concatenate[Port, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+        self, operation: Callable[Concatenate[Connection, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run an operation on the database."""
         return await self._database.run(operation, *args, **kwargs)
@@ -353,7 +353,7 @@ class SuspendingHands:
                 self._beater = asyncio.get_running_loop().create_task(self._beat(), context=context)
             yield
 
-    def lend(self) -> AbstractAsyncContextManager[tuple[Any, Port]]:
+    def lend(self) -> AbstractAsyncContextManager[tuple[Any, Connection]]:
         """A connection inside of a transaction."""
         return self._database.lend()
 
@@ -378,19 +378,19 @@ class SuspendingHands:
                     _log.warning("tool executions of thread %r could not be kept alive: %s", thread_id, error)
 
 
-class OffloadingHands(SuspendingHands):
+class OffloadingExecutor(AsyncExecutor):
     """Suspends, over a blocking database: for a blocking ledger in a graph that runs on an event loop."""
 
-    def __init__(self, hands: BlockingHands) -> None:
-        self._blocking = hands
+    def __init__(self, executor: BlockingExecutor) -> None:
+        self._blocking = executor
 
     @property
-    def is_lent(self) -> bool:
+    def is_borrowed(self) -> bool:
         """Whether all there is is one connection of the caller's."""
-        return self._blocking.is_lent
+        return self._blocking.is_borrowed
 
     async def run(
-        self, operation: Callable[Concatenate[Port, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+        self, operation: Callable[Concatenate[Connection, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run an operation on the database, in a worker thread, which is waited for: it cannot be cancelled."""
         return await self.to_the_end(asyncio.to_thread(self._blocking._database.run, operation, *args, **kwargs))
@@ -401,7 +401,7 @@ class OffloadingHands(SuspendingHands):
         async with self._blocking.alive(thread_id, key, intent_id):
             yield
 
-    def lend(self) -> AbstractAsyncContextManager[tuple[Any, Port]]:
+    def lend(self) -> AbstractAsyncContextManager[tuple[Any, Connection]]:
         """Refused: a blocking connection would block the event loop."""
         raise ToolSetupError(
             "a transactional tool in a graph that runs on an event loop needs an asynchronous ledger (AsyncPGState)"

@@ -1,7 +1,7 @@
 """Asking a person what became of a tool whose outcome is unknown, through LangGraph's interrupts.
 
-An interrupt's answers are counted per task, and a task may run several tools: so each question has an id of its own,
-and an answer may name it. An answer that names none is only taken when there is one question it can be meant for.
+An interrupt's answers are counted per task, and a task may run several tools: so each interrupt has an id of its own,
+and an answer may name it. An answer that names none is only taken when there is one interrupt it can be meant for.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def ask(execution: ToolExecution, used: int, open_ids: Sequence[str]) -> tuple[s
         GraphInterrupt: If there is no answer yet.
     """
     own = f"{execution.idempotency_key}#{execution.attempt}"
-    question = {
+    payload = {
         "type": "tool_outcome_unknown",
         "id": own,
         "question": f"{execution.tool} was begun and never finished. Did it take effect?",
@@ -59,8 +59,8 @@ def ask(execution: ToolExecution, used: int, open_ids: Sequence[str]) -> tuple[s
         "answers": _EXPLAINED,
     }
     if len(open_ids) > 1:
-        question["open"] = list(open_ids)
-        question["hint"] = 'several are open: answer {"<id>": "done" | "retry" | "fail", ...}'
+        payload["open"] = list(open_ids)
+        payload["hint"] = 'several are open: answer {"<id>": "done" | "retry" | "fail", ...}'
     with _turns:
         pad = scratchpad_of(get_config())
         known = list(pad.resume) if pad is not None else []
@@ -70,7 +70,7 @@ def ask(execution: ToolExecution, used: int, open_ids: Sequence[str]) -> tuple[s
                 return (*found, index + 1)
         count = 0
         while True:
-            answer = interrupt(question)
+            answer = interrupt(payload)
             count += 1
             now = list(pad.resume) if pad is not None else []
             index = max(len(now), count) - 1
@@ -168,7 +168,7 @@ def _counter_of(pad: Any) -> _Counter | None:
 
 
 def _read(answer: Any, own: str, may_be_plain: bool) -> tuple[str, Any] | None:
-    """The decision in an answer, if it is meant for the question `own`."""
+    """The decision in an answer, if it is meant for the interrupt `own`."""
     if isinstance(answer, Mapping) and own in answer:
         return _decision(answer[own])
     return _decision(answer) if may_be_plain else None

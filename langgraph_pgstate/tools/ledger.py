@@ -25,15 +25,15 @@ from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotF
 from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of
 from langgraph_pgstate.operations.tools import tool_executions
 from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.tools.action_runner import Flow
+from langgraph_pgstate.tools.action_runner import ActionRunner
 from langgraph_pgstate.tools.budget import Budget
 from langgraph_pgstate.tools.compensation import Compensator, compensate_all
-from langgraph_pgstate.tools.executor import BlockingHands, Hands, OffloadingHands, SuspendingHands
+from langgraph_pgstate.tools.executor import AsyncExecutor, BlockingExecutor, Executor, OffloadingExecutor
 from langgraph_pgstate.tools.intents import RunOf, _current, intent_of_function, intent_of_request, may_be_ahead
 from langgraph_pgstate.tools.middleware import middleware_of
 from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
 from langgraph_pgstate.tools.results import as_answer, parse_reference, restore
-from langgraph_pgstate.tools.tool_call import Job, undone
+from langgraph_pgstate.tools.tool_call import ToolCall, undone
 from langgraph_pgstate.types import CompensationReport, ToolExecution
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,10 +44,10 @@ _PAGE = 100
 
 
 class _Ledger:
-    """What both colours have in common: whatever needs no connection."""
+    """The part of both ledgers that needs no connection."""
 
-    _flow: Flow
-    _hands: Hands
+    _runner: ActionRunner
+    _executor: Executor
 
     def _prepare(
         self,
@@ -99,7 +99,7 @@ class _Ledger:
     def transactional(self, function: F) -> F:
         """Give a tool a connection whose transaction also holds the tool's outcome: both are committed, or neither.
 
-        The function takes the connection as its keyword parameter `connection` (psycopg's, of the ledger's colour);
+        The function takes the connection as its keyword parameter `connection` (psycopg's, async in an async ledger);
         whoever calls the tool, a model included, does not see it. Effects in the same database happen exactly once;
         a process that dies in between leaves nothing, so that the tool is simply run again. It must not commit.
 
@@ -217,26 +217,26 @@ class _Ledger:
         if function is not None and (own := _name_of(function)) != name:
             self._functions[name] = own
 
-    def _job(self, request: ToolCallRequest, act: Callable[[], Any]) -> Job:
+    def _call(self, request: ToolCallRequest, act: Callable[[], Any]) -> ToolCall:
         tool, call_id = request.tool_call["name"], request.tool_call.get("id")
         self._note_function(tool, getattr(request.tool, "func", None) or getattr(request.tool, "coroutine", None))
         policy = self._policy_for(tool)
         intent = intent_of_request(request, policy, self._settings, self._run_of)
         is_ahead = may_be_ahead(request.runtime.config)
-        return Job(intent, policy, act, lambda result: as_answer(result, tool, call_id), is_ahead)
+        return ToolCall(intent, policy, act, lambda result: as_answer(result, tool, call_id), is_ahead)
 
-    def _function_job(
+    def _call_of_function(
         self,
         function: Callable[..., Any],
         name: str,
         terms: Mapping[str, Any],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-    ) -> Job:
+    ) -> ToolCall:
         policy = self._with(self._policy_for(name), terms)
         intent = intent_of_function(name, function, args, kwargs, policy, self._settings, self._run_of)
         # The key is made of the task, or of the arguments: it is the same however often the task is made anew.
-        return Job(intent, policy, lambda: function(*args, **kwargs))
+        return ToolCall(intent, policy, lambda: function(*args, **kwargs))
 
     def _register_compensation(self, compensator: Callable[..., Any]) -> Callable[[AnyTool], AnyTool]:
         name = _name_of(compensator)
@@ -249,12 +249,12 @@ class _Ledger:
         return register
 
     async def _get(self, thread_id: str, key: str) -> ToolExecution | None:
-        recorded = await self._hands.run(tool_executions.get, self._queries, thread_id_of(thread_id), key)
+        recorded = await self._executor.run(tool_executions.get, self._queries, thread_id_of(thread_id), key)
         return recorded.execution if recorded else None
 
     async def _result(self, reference: str) -> Any:
         thread_id, key = parse_reference(reference)
-        recorded = await self._hands.run(tool_executions.get, self._queries, thread_id, key)
+        recorded = await self._executor.run(tool_executions.get, self._queries, thread_id, key)
         if recorded is None:
             raise NotFoundError(f"thread {thread_id!r} has no tool execution {key!r}")
         return restore(self._codec, recorded)
@@ -268,7 +268,7 @@ class _Ledger:
             if tool not in compensators and function in compensators:
                 compensators[tool] = compensators[function]
         return await compensate_all(
-            self._flow,
+            self._runner,
             self._queries,
             self._codec,
             self._settings,
@@ -308,9 +308,9 @@ class ToolLedger(_Ledger):
         run_of: RunOf | None = None,
     ) -> None:
         self._prepare(queries, codec, settings, default, run_of)
-        self._hands: BlockingHands = BlockingHands(database, queries, self._settings.ttl_seconds)
-        self._flow = Flow(self._hands, queries, self._codec, self._settings)
-        self._offloading = Flow(OffloadingHands(self._hands), queries, self._codec, self._settings)
+        self._executor: BlockingExecutor = BlockingExecutor(database, queries, self._settings.ttl_seconds)
+        self._runner = ActionRunner(self._executor, queries, self._codec, self._settings)
+        self._offloading = ActionRunner(OffloadingExecutor(self._executor), queries, self._codec, self._settings)
 
     def __call__(self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Any]) -> Any:
         """Run a tool call of a `ToolNode` as an action of the ledger.
@@ -319,7 +319,7 @@ class ToolLedger(_Ledger):
             ToolError: If the action is in doubt, failed before, or is being run elsewhere.
             ToolSetupError: If it cannot be run like this at all, whatever the arguments.
         """
-        return run_blocking(self._flow.perform(self._job(request, lambda: execute(request))))
+        return run_blocking(self._runner.perform(self._call(request, lambda: execute(request))))
 
     async def acall(self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[Any]]) -> Any:
         """Run a tool call of a `ToolNode` on an event loop as an action of the ledger.
@@ -328,7 +328,7 @@ class ToolLedger(_Ledger):
             ToolError: If the action is in doubt, failed before, or is being run elsewhere.
             ToolSetupError: If it cannot be run like this at all, whatever the arguments.
         """
-        return await self._offloading.perform(self._job(request, lambda: execute(request)))
+        return await self._offloading.perform(self._call(request, lambda: execute(request)))
 
     def get(self, thread_id: str, key: str) -> ToolExecution | None:
         """One action, without its result; `None` if there is none of that key."""
@@ -347,7 +347,7 @@ class ToolLedger(_Ledger):
         """
         operation = tool_executions.list_executions
         return run_blocking(
-            self._hands.run(operation, self._queries, thread_id_of(thread_id), run_id, limit, _cursor(after))
+            self._executor.run(operation, self._queries, thread_id_of(thread_id), run_id, limit, _cursor(after))
         )
 
     def result(self, reference: str) -> Any:
@@ -374,7 +374,7 @@ class ToolLedger(_Ledger):
             NotFoundError: If there is no such action.
             ConfigurationError: If it is being run, or has succeeded.
         """
-        run_blocking(self._flow.settle(thread_id_of(thread_id), key, decision, result))
+        run_blocking(self._runner.settle(thread_id_of(thread_id), key, decision, result))
 
     @overload
     def compensate(self, what: Callable[..., Any], /) -> Callable[[AnyTool], AnyTool]: ...
@@ -410,7 +410,7 @@ class ToolLedger(_Ledger):
 
     def close(self) -> None:
         """Stop keeping actions alive."""
-        self._hands.close()
+        self._executor.close()
 
     def _wrapped(self, function: F, name: str, terms: Mapping[str, Any]) -> F:
         self._note_function(name, function)
@@ -419,13 +419,13 @@ class ToolLedger(_Ledger):
 
             @functools.wraps(function)
             async def offloading(*args: Any, **kwargs: Any) -> Any:
-                return await self._offloading.perform(self._function_job(function, name, terms, args, kwargs))
+                return await self._offloading.perform(self._call_of_function(function, name, terms, args, kwargs))
 
             return cast("F", offloading)
 
         @functools.wraps(function)
         def blocking(*args: Any, **kwargs: Any) -> Any:
-            return run_blocking(self._flow.perform(self._function_job(function, name, terms, args, kwargs)))
+            return run_blocking(self._runner.perform(self._call_of_function(function, name, terms, args, kwargs)))
 
         return cast("F", blocking)
 
@@ -444,15 +444,15 @@ class AsyncToolLedger(_Ledger):
         run_of: RunOf | None = None,
     ) -> None:
         self._prepare(queries, codec, settings, default, run_of)
-        self._hands: SuspendingHands = SuspendingHands(database, queries, self._settings.ttl_seconds)
-        self._flow = Flow(self._hands, queries, self._codec, self._settings)
+        self._executor: AsyncExecutor = AsyncExecutor(database, queries, self._settings.ttl_seconds)
+        self._runner = ActionRunner(self._executor, queries, self._codec, self._settings)
 
     async def __call__(self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[Any]]) -> Any:
         """Async twin of `ToolLedger.__call__`."""
-        return await self._flow.perform(self._job(request, lambda: execute(request)))
+        return await self._runner.perform(self._call(request, lambda: execute(request)))
 
     async def acall(self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[Any]]) -> Any:
-        """The same as calling the ledger, under the name it has in either colour."""
+        """The same as calling the ledger, under the name that both ledgers have."""
         return await self(request, execute)
 
     async def get(self, thread_id: str, key: str) -> ToolExecution | None:
@@ -464,7 +464,9 @@ class AsyncToolLedger(_Ledger):
     ) -> Sequence[ToolExecution]:
         """Async twin of `ToolLedger.list`."""
         operation = tool_executions.list_executions
-        return await self._hands.run(operation, self._queries, thread_id_of(thread_id), run_id, limit, _cursor(after))
+        return await self._executor.run(
+            operation, self._queries, thread_id_of(thread_id), run_id, limit, _cursor(after)
+        )
 
     async def result(self, reference: str) -> Any:
         """Async twin of `ToolLedger.result`."""
@@ -472,7 +474,7 @@ class AsyncToolLedger(_Ledger):
 
     async def settle(self, thread_id: str, key: str, decision: str, result: Any = "done") -> None:
         """Async twin of `ToolLedger.settle`."""
-        await self._flow.settle(thread_id_of(thread_id), key, decision, result)
+        await self._runner.settle(thread_id_of(thread_id), key, decision, result)
 
     @overload
     def compensate(self, what: Callable[..., Any], /) -> Callable[[AnyTool], AnyTool]: ...
@@ -490,7 +492,7 @@ class AsyncToolLedger(_Ledger):
 
     async def close(self) -> None:
         """Async twin of `ToolLedger.close`."""
-        await self._hands.close()
+        await self._executor.close()
 
     def _wrapped(self, function: F, name: str, terms: Mapping[str, Any]) -> F:
         self._note_function(name, function)
@@ -500,7 +502,7 @@ class AsyncToolLedger(_Ledger):
 
         @functools.wraps(function)
         async def suspending(*args: Any, **kwargs: Any) -> Any:
-            return await self._flow.perform(self._function_job(function, name, terms, args, kwargs))
+            return await self._runner.perform(self._call_of_function(function, name, terms, args, kwargs))
 
         return cast("F", suspending)
 

@@ -17,7 +17,7 @@ E = TypeVar("E", bound=PGStateError)
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ToolCall:
     """One call of a tool.
 
     Attributes:
@@ -105,12 +105,12 @@ def marked(execution: ToolExecution) -> ToolExecution:
     return replace(execution, status="unknown") if execution.status == "running" else execution
 
 
-def other_action(job: Job, recorded: Recorded) -> Intent | None:
+def other_action(call: ToolCall, recorded: Recorded) -> Intent | None:
     """The intent under a key of its own, if what is recorded under its key is another action; else `None`.
 
     Some providers number their tool calls from 0 in every answer, and a fork may edit what was asked for.
     """
-    intent, execution = job.intent, recorded.execution
+    intent, execution = call.intent, recorded.execution
     if None not in (intent.fingerprint, recorded.fingerprint) and intent.fingerprint != recorded.fingerprint:
         return _under(intent, f"{intent.idempotency_key}@{str(intent.fingerprint)[:12]}")
     if execution.status == "success" and execution.compensated_at is not None:
@@ -118,7 +118,7 @@ def other_action(job: Job, recorded: Recorded) -> Intent | None:
         return _under(intent, f"{intent.idempotency_key}@{execution.compensated_at.timestamp():.6f}")
     is_over = execution.status in ("success", "error")
     if (
-        job.policy.on_replay == "rerun"
+        call.policy.on_replay == "rerun"
         and is_over
         and _place(intent) != (execution.checkpoint_ns, execution.checkpoint_id)
     ):

@@ -10,7 +10,7 @@ from langgraph_pgstate.types.branches import (
     ValueChange,
 )
 from langgraph_pgstate.types.events import Event, HandoffStatistics
-from langgraph_pgstate.types.interrupts import Answer, Question, WaitingThread
+from langgraph_pgstate.types.interrupts import Answer, InterruptedThread, PendingInterrupt
 from langgraph_pgstate.types.leases import Lease
 from langgraph_pgstate.types.messages import Message, MessageHit
 from langgraph_pgstate.types.pages import Page
@@ -43,6 +43,7 @@ __all__ = [
     "Difference",
     "Event",
     "HandoffStatistics",
+    "InterruptedThread",
     "Label",
     "Lease",
     "LineageStep",
@@ -52,13 +53,13 @@ __all__ = [
     "MessageHit",
     "Page",
     "Parameters",
+    "PendingInterrupt",
     "Price",
     "Problem",
     "Progress",
     "Provenance",
     "PruneResult",
     "Query",
-    "Question",
     "Row",
     "Rows",
     "Run",
@@ -75,5 +76,4 @@ __all__ = [
     "UpcastReport",
     "Usage",
     "ValueChange",
-    "WaitingThread",
 ]

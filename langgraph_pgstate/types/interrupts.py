@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PendingInterrupt:
     """What a graph asked with `interrupt()` and waits to be told.
 
     Attributes:
@@ -18,7 +18,7 @@ class Question:
         response_schema: JSON Schema of the answer, if the graph gave one.
         task_id: The task that waits.
         run_id: The run that asked, if it is known.
-        error: Why the question cannot be read; its id is empty then, and its value `None`.
+        error: Why the interrupt cannot be read; its id is empty then, and its value `None`.
     """
 
     interrupt_id: str
@@ -32,12 +32,12 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What somebody has answered to a question.
+    """What somebody has answered to an interrupt.
 
     Attributes:
         thread_id: The thread.
         checkpoint_id: The checkpoint at which it waited.
-        interrupt_id: The question.
+        interrupt_id: The interrupt.
         value: The answer.
         answered_by: Who, if they said so.
         answered_at: When, by the database's clock.
@@ -52,14 +52,14 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingThread:
+class InterruptedThread:
     """A thread that waits for answers.
 
     Attributes:
         thread_id: The thread.
         checkpoint_id: The checkpoint it waits at.
-        since: When the oldest of its open questions was asked.
-        questions: What has no answer yet, oldest first.
+        since: When the oldest of its open interrupts was asked.
+        interrupts: What has no answer yet, oldest first.
         answers: What is answered already and not yet picked up.
         user_id: Whose it is, if the config told.
         tenant_id: Its tenant, if the config told.
@@ -70,7 +70,7 @@ class WaitingThread:
     thread_id: str
     checkpoint_id: str
     since: datetime
-    questions: tuple[Question, ...]
+    interrupts: tuple[PendingInterrupt, ...]
     answers: tuple[Answer, ...]
     user_id: str | None
     tenant_id: str | None

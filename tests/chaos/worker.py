@@ -137,7 +137,7 @@ class Worker:
         while self.spec.role != "recover" and not (self.spec.directory / "leave").exists():
             await self.sleep(0.05)
         for (_, is_recorded), state in self._states.items():
-            await self.call(state if is_recorded else state.keeper, "close")
+            await self.call(state if is_recorded else state.lease_manager, "close")
         await self.call(self.pool, "close")
 
     async def sleep(self, seconds: float) -> None:

@@ -12,7 +12,7 @@ from langgraph_pgstate.codec import frames
 from langgraph_pgstate.codec.states import Elements, Entry, Inline, Slice, State, decode_state
 from langgraph_pgstate.codec.values import ValueCodec, split_array
 from langgraph_pgstate.codec.writes import unpack_writes
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import CorruptStateError, UnreadableFormatError
 from langgraph_pgstate.operations.checkpoints.addresses import Address
 from langgraph_pgstate.operations.tools.tool_executions import PARENT_RESULT, UNSTORABLE_RESULT, open_result
@@ -42,25 +42,25 @@ class _Segment:
     decoded: dict[tuple[str, int, int] | None, str | None] | None = None
 
 
-async def count_threads(port: Port, queries: Queries) -> int:
+async def count_threads(db: Connection, queries: Queries) -> int:
     """How many threads a check of all of them visits."""
-    count: int = (await port.fetch(queries.count_visited_threads, {}))[0][0]
+    count: int = (await db.fetch(queries.count_visited_threads, {}))[0][0]
     return count
 
 
-async def next_threads(port: Port, queries: Queries, after: str) -> list[str]:
+async def next_threads(db: Connection, queries: Queries, after: str) -> list[str]:
     """The ids that follow one, of threads that have a row in any table."""
-    rows = await port.fetch(queries.list_visited_thread_ids, {"cursor_id": after, "page_size": _THREAD_PAGE})
+    rows = await db.fetch(queries.list_visited_thread_ids, {"cursor_id": after, "page_size": _THREAD_PAGE})
     return [row[0] for row in rows]
 
 
-async def check_thread(port: Port, queries: Queries, codec: ValueCodec | None, thread_id: str) -> CheckReport:
+async def check_thread(db: Connection, queries: Queries, codec: ValueCodec | None, thread_id: str) -> CheckReport:
     """Check one thread. Reads one snapshot, page by page; writes nothing; safe while runs append to the thread.
 
     In memory is a page of checkpoints, 8 MB of segments (or one, if it is larger), and some numbers on each segment.
 
     Args:
-        port: The connection, not in a transaction.
+        db: The connection, not in a transaction.
         queries: The queries of the schema.
         codec: Decodes every value, too; `None` leaves it at checksums and references.
         thread_id: The thread; one that does not exist has no problems.
@@ -69,15 +69,15 @@ async def check_thread(port: Port, queries: Queries, codec: ValueCodec | None, t
         What was read and what is broken. Damage never raises.
     """
     report = CheckReport(threads=1)
-    check = _Check(port, queries, codec, thread_id, report)
-    async with port.transaction():
-        await port.script(snapshot())
+    check = _Check(db, queries, codec, thread_id, report)
+    async with db.transaction():
+        await db.script(snapshot())
         await check.checkpoints()
         await check.writes()
         if codec is not None:
             await check.answers(codec)
             await check.results(codec)
-        total = (await port.fetch(queries.count_segments, {"thread_id": thread_id}))[0][0]
+        total = (await db.fetch(queries.count_segments, {"thread_id": thread_id}))[0][0]
     report.segments = sum(segment.why is not _MISSING for segment in check.segments.values())
     report.unreferenced = total - report.segments
     return report
@@ -90,9 +90,9 @@ class _Check:
     """The check of one thread."""
 
     def __init__(
-        self, port: Port, queries: Queries, codec: ValueCodec | None, thread_id: str, report: CheckReport
+        self, db: Connection, queries: Queries, codec: ValueCodec | None, thread_id: str, report: CheckReport
     ) -> None:
-        self._port, self._queries, self._codec, self._thread_id = port, queries, codec, thread_id
+        self._db, self._queries, self._codec, self._thread_id = db, queries, codec, thread_id
         self._report = report
         self.segments: dict[int, _Segment] = {}
 
@@ -100,7 +100,7 @@ class _Check:
         """Check the checkpoints and all they refer to."""
         cursor = ("", "")
         while True:
-            rows = await self._port.fetch(
+            rows = await self._db.fetch(
                 self._queries.scan_checkpoints,
                 {"thread_id": self._thread_id, "cursor_ns": cursor[0], "cursor_id": cursor[1], "page_size": _PAGE},
             )
@@ -123,7 +123,7 @@ class _Check:
         cursor: tuple[str, str, str, int] = ("", "", "", _INT4_MIN)
         while True:
             keys = dict(zip(("cursor_ns", "cursor_id", "cursor_task", "cursor_idx"), cursor, strict=True))
-            rows = await self._port.fetch(
+            rows = await self._db.fetch(
                 self._queries.scan_writes, {"thread_id": self._thread_id, **keys, "page_size": _PAGE}
             )
             for namespace, checkpoint_id, task_id, idx, data, is_orphan in rows:
@@ -143,7 +143,7 @@ class _Check:
         cursor = ("", "", "")
         while True:
             keys = dict(zip(("cursor_ns", "cursor_id", "cursor_interrupt"), cursor, strict=True))
-            rows = await self._port.fetch(
+            rows = await self._db.fetch(
                 self._queries.scan_answers, {"thread_id": self._thread_id, **keys, "page_size": _PAGE}
             )
             for *key, type_, data in rows:
@@ -158,7 +158,7 @@ class _Check:
         """Decode what tools returned."""
         cursor = ""
         while True:
-            rows = await self._port.fetch(
+            rows = await self._db.fetch(
                 self._queries.scan_results, {"thread_id": self._thread_id, "cursor_key": cursor, "page_size": _PAGE}
             )
             for cursor, type_, data in rows:
@@ -207,7 +207,7 @@ class _Check:
             self.segments.setdefault(id, _Segment(why=_MISSING))
         cursor = -1
         while wanted:
-            rows = await self._port.fetch(
+            rows = await self._db.fetch(
                 self._queries.scan_segments,
                 {
                     "thread_id": self._thread_id,

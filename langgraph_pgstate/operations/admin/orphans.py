@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, Final
 
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.sql import Queries
 
@@ -19,12 +19,12 @@ _THREAD_PAGE: Final = 200
 
 
 async def sweep_thread(
-    port: Port, queries: Queries, thread_id: str, older_than: timedelta | None = None, *, dry_run: bool = False
+    db: Connection, queries: Queries, thread_id: str, older_than: timedelta | None = None, *, dry_run: bool = False
 ) -> tuple[int, int]:
     """Remove the orphaned writes of one thread. One statement; safe to repeat, and while runs append.
 
     Args:
-        port: The connection.
+        db: The connection.
         queries: The queries of the schema.
         thread_id: The thread.
         older_than: Only what is older, if that is more than a day.
@@ -35,11 +35,11 @@ async def sweep_thread(
     """
     parameters = {"thread_id": thread_id, "older_than": max(ORPHAN_AGE, older_than or ORPHAN_AGE)}
     query = queries.count_orphan_writes if dry_run else queries.sweep_orphan_writes
-    rows, size = (await port.fetch(query, parameters))[0]
+    rows, size = (await db.fetch(query, parameters))[0]
     return rows, size
 
 
-async def sweep(port: Port, queries: Queries) -> int:
+async def sweep(db: Connection, queries: Queries) -> int:
     """Remove the orphaned writes of all threads. Page by page, each thread by itself; safe to repeat.
 
     Returns:
@@ -48,12 +48,12 @@ async def sweep(port: Port, queries: Queries) -> int:
     gone, cursor = 0, ""
     while True:
         page: dict[str, Any] = {"cursor_id": cursor, "page_size": _THREAD_PAGE, "older_than": ORPHAN_AGE}
-        found = await port.fetch(queries.find_orphan_writes, page)
+        found = await db.fetch(queries.find_orphan_writes, page)
         for thread_id, has_orphans in found:
             cursor = thread_id
             if has_orphans:
                 # That a run is alive may be in the journal only.
-                await journal.write(port, queries, [thread_id])
-                gone += (await sweep_thread(port, queries, thread_id))[0]
+                await journal.write(db, queries, [thread_id])
+                gone += (await sweep_thread(db, queries, thread_id))[0]
         if len(found) < _THREAD_PAGE:
             return gone

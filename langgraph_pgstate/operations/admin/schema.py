@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, MigrationConflictError, SchemaMissingError, SchemaOutdatedError
 from langgraph_pgstate.operations.admin.maintenance import make_months
 from langgraph_pgstate.sql import Migration, Queries, bootstrap, metadata_index, migrations, recording
 from langgraph_pgstate.types import SchemaStatus
 
 
-async def get_status(port: Port, queries: Queries) -> SchemaStatus:
+async def get_status(db: Connection, queries: Queries) -> SchemaStatus:
     """Where the schema stands.
 
     Raises:
         MigrationConflictError: If an applied migration differs from the one this package ships.
     """
-    applied = await _applied(port, queries)
+    applied = await _applied(db, queries)
     shipped = migrations()
     pending = tuple(f"{step.version:04d}_{step.name}" for step in shipped if step.version not in applied)
     return SchemaStatus(queries.schema, max(applied, default=0), shipped[-1].version, pending)
 
 
-async def setup(port: Port, queries: Queries, *, with_metadata_index: bool = False) -> list[str]:
+async def setup(db: Connection, queries: Queries, *, with_metadata_index: bool = False) -> list[str]:
     """Apply the migrations that are missing, all in one transaction, and make the coming months' partitions.
 
     Safe from many processes at once, inside a caller's transaction, and while other sessions sit idle in theirs: when
     nothing is missing, nothing is locked or written.
 
     Args:
-        port: The connection.
+        db: The connection.
         queries: The queries of the schema.
         with_metadata_index: Also index all metadata, if it is not indexed yet.
 
@@ -40,39 +40,39 @@ async def setup(port: Port, queries: Queries, *, with_metadata_index: bool = Fal
         SchemaOutdatedError: If the schema is newer than this package.
         ConfigurationError: If the schema holds tables of another program under these names.
     """
-    status = await get_status(port, queries)
+    status = await get_status(db, queries)
     if status.version > status.expected:
         raise SchemaOutdatedError(queries.schema, status.version, status.expected)
-    applied = await _apply_missing(port, queries) if status.pending else []
-    await make_months(port, queries, lock_timeout="200ms")
+    applied = await _apply_missing(db, queries) if status.pending else []
+    await make_months(db, queries, lock_timeout="200ms")
     if with_metadata_index:
-        async with port.transaction():
-            await port.script(metadata_index(queries.schema))
+        async with db.transaction():
+            await db.script(metadata_index(queries.schema))
     return applied
 
 
-async def _apply_missing(port: Port, queries: Queries) -> list[str]:
+async def _apply_missing(db: Connection, queries: Queries) -> list[str]:
     try:
-        return await _apply_in_turn(port, queries)
+        return await _apply_in_turn(db, queries)
     except Exception:
         # Under REPEATABLE READ the record of a setup that this one waited for is invisible until a new transaction.
-        if (await get_status(port, queries)).pending:
+        if (await get_status(db, queries)).pending:
             raise
         return []
 
 
-async def _apply_in_turn(port: Port, queries: Queries) -> list[str]:
-    async with port.transaction():
-        await port.fetch(queries.take_turns, {"key": f"langgraph_pgstate.setup.{queries.schema}"})
-        await _begin(port, queries)
-        applied = await _applied(port, queries)
+async def _apply_in_turn(db: Connection, queries: Queries) -> list[str]:
+    async with db.transaction():
+        await db.fetch(queries.take_turns, {"key": f"langgraph_pgstate.setup.{queries.schema}"})
+        await _begin(db, queries)
+        applied = await _applied(db, queries)
         missing = [step for step in migrations() if step.version not in applied]
         for step in missing:
-            await _apply(port, queries, step)
+            await _apply(db, queries, step)
         return [f"{step.version:04d}_{step.name}" for step in missing]
 
 
-async def migrate_to(port: Port, queries: Queries, version: int) -> list[str]:
+async def migrate_to(db: Connection, queries: Queries, version: int) -> list[str]:
     """Move the schema up or down to a version, in one transaction. Down loses what the tables hold.
 
     Returns:
@@ -84,31 +84,31 @@ async def migrate_to(port: Port, queries: Queries, version: int) -> list[str]:
     shipped = migrations()
     if not 0 <= version <= shipped[-1].version:
         raise ConfigurationError(f"there is no version {version}; this package knows 0 to {shipped[-1].version}")
-    async with port.transaction():
-        await port.fetch(queries.take_turns, {"key": f"langgraph_pgstate.setup.{queries.schema}"})
-        await _begin(port, queries)
-        applied = await _applied(port, queries)
+    async with db.transaction():
+        await db.fetch(queries.take_turns, {"key": f"langgraph_pgstate.setup.{queries.schema}"})
+        await _begin(db, queries)
+        applied = await _applied(db, queries)
         moved = []
         for step in shipped:
             if step.version not in applied and step.version <= version:
-                await _apply(port, queries, step)
+                await _apply(db, queries, step)
                 moved.append(f"up {step.version:04d}_{step.name}")
         for step in reversed(shipped):
             if step.version in applied and step.version > version:
-                await port.script(step.rendered(queries.schema, down=True))
-                await port.execute(queries.forget_migration, {"version": step.version})
+                await db.script(step.rendered(queries.schema, down=True))
+                await db.execute(queries.forget_migration, {"version": step.version})
                 moved.append(f"down {step.version:04d}_{step.name}")
         return moved
 
 
-async def check_version(port: Port, queries: Queries) -> None:
+async def check_version(db: Connection, queries: Queries) -> None:
     """Refuse to work with a schema that this package does not know.
 
     Raises:
         SchemaMissingError: If there is none.
         SchemaOutdatedError: If it is older or newer.
     """
-    status = await get_status(port, queries)
+    status = await get_status(db, queries)
     if status.version == 0:
         raise SchemaMissingError(queries.schema)
     if status.version != status.expected:
@@ -121,40 +121,38 @@ def setup_script(schema: str) -> str:
     return "\n".join(["BEGIN;\n", bootstrap(schema), *steps, "COMMIT;\n"])
 
 
-async def _begin(port: Port, queries: Queries) -> None:
+async def _begin(db: Connection, queries: Queries) -> None:
     """Make the table of migrations if it is missing; refuse a schema with tables of somebody else's."""
-    schema_exists, table_exists = await _exists(port, queries)
+    schema_exists, table_exists = await _exists(db, queries)
     if table_exists:
         return
-    strange = [row[0] for row in await port.fetch(queries.find_strange_tables, {"schema": f'"{queries.schema}"'})]
+    strange = [row[0] for row in await db.fetch(queries.find_strange_tables, {"schema": f'"{queries.schema}"'})]
     if strange:
         raise ConfigurationError(
             f"schema {queries.schema!r} has tables that are not this package's ({', '.join(strange)}; LangGraph's "
             "own saver makes such); choose another with schema=... or --schema"
         )
-    await port.script(bootstrap(queries.schema, create_schema=not schema_exists))
+    await db.script(bootstrap(queries.schema, create_schema=not schema_exists))
 
 
-async def _apply(port: Port, queries: Queries, step: Migration) -> None:
-    await port.script(step.rendered(queries.schema))
-    await port.execute(
-        queries.record_migration, {"version": step.version, "name": step.name, "checksum": step.checksum}
-    )
+async def _apply(db: Connection, queries: Queries, step: Migration) -> None:
+    await db.script(step.rendered(queries.schema))
+    await db.execute(queries.record_migration, {"version": step.version, "name": step.name, "checksum": step.checksum})
 
 
-async def _exists(port: Port, queries: Queries) -> tuple[bool, bool]:
+async def _exists(db: Connection, queries: Queries) -> tuple[bool, bool]:
     schema = f'"{queries.schema}"'
-    row = (await port.fetch(queries.find_schema, {"schema": schema, "migrations_table": f"{schema}.migrations"}))[0]
+    row = (await db.fetch(queries.find_schema, {"schema": schema, "migrations_table": f"{schema}.migrations"}))[0]
     return row[0], row[1]
 
 
-async def _applied(port: Port, queries: Queries) -> set[int]:
-    _, table_exists = await _exists(port, queries)
+async def _applied(db: Connection, queries: Queries) -> set[int]:
+    _, table_exists = await _exists(db, queries)
     if not table_exists:
         return set()
     shipped = {step.version: step for step in migrations()}
     applied = set()
-    for version, name, checksum in await port.fetch(queries.list_migrations, {}):
+    for version, name, checksum in await db.fetch(queries.list_migrations, {}):
         if version in shipped and shipped[version].checksum != checksum:
             raise MigrationConflictError(version, name)
         applied.add(version)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import TableSize, ThreadSize
 
@@ -13,32 +13,32 @@ from langgraph_pgstate.types import TableSize, ThreadSize
 _COUNTED_BYTES: Final = 256 * 1024 * 1024
 
 
-async def get_server_version(port: Port, queries: Queries) -> str:
+async def get_server_version(db: Connection, queries: Queries) -> str:
     """The server's version, like `18.1`."""
-    version: str = (await port.fetch(queries.get_server_version, {}))[0][0]
+    version: str = (await db.fetch(queries.get_server_version, {}))[0][0]
     return version
 
 
-async def list_table_sizes(port: Port, queries: Queries) -> list[TableSize]:
+async def list_table_sizes(db: Connection, queries: Queries) -> list[TableSize]:
     """The schema's tables with their rows and bytes; empty when there is no such schema."""
-    rows = await port.fetch(queries.list_table_sizes, {"schema": f'"{queries.schema}"'})
+    rows = await db.fetch(queries.list_table_sizes, {"schema": f'"{queries.schema}"'})
     exact: dict[str, int] = {}
     if rows and sum(row[1] for row in rows) < _COUNTED_BYTES and "threads" in {row[0] for row in rows}:
-        exact = dict(await port.fetch(queries.count_rows, {}))
+        exact = dict(await db.fetch(queries.count_rows, {}))
     return [
         TableSize(name, exact.get(name, int(estimate)), name in exact, total, indexes)
         for name, total, indexes, estimate in rows
     ]
 
 
-async def count_orphan_writes(port: Port, queries: Queries, tables: Sequence[TableSize]) -> int | None:
+async def count_orphan_writes(db: Connection, queries: Queries, tables: Sequence[TableSize]) -> int | None:
     """How many rows of pending writes have no checkpoint, among some tables; `None` if these are too large to count."""
     if not any(table.name == "writes" and table.exact for table in tables):
         return None
-    count: int = (await port.fetch(queries.count_all_orphan_writes, {}))[0][0]
+    count: int = (await db.fetch(queries.count_all_orphan_writes, {}))[0][0]
     return count
 
 
-async def get_thread_size(port: Port, queries: Queries, thread_id: str) -> ThreadSize:
+async def get_thread_size(db: Connection, queries: Queries, thread_id: str) -> ThreadSize:
     """What one thread takes; all zero when there is none."""
-    return ThreadSize(*(await port.fetch(queries.get_thread_size, {"thread_id": thread_id}))[0])
+    return ThreadSize(*(await db.fetch(queries.get_thread_size, {"thread_id": thread_id}))[0])

@@ -12,14 +12,14 @@ from langgraph.checkpoint.serde.types import TASKS
 from langgraph_pgstate.codec.ids import new_entry_id, new_revision
 from langgraph_pgstate.codec.states import Elements, Manifest
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConflictError, CorruptStateError, StaleHeadError, UnsafeTypeError
 from langgraph_pgstate.langgraph_compat import advance_ids_past
 from langgraph_pgstate.operations.checkpoints.addresses import Address
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan, find_missing, plan_put
 from langgraph_pgstate.operations.checkpoints.reading import (
+    CachedSegments,
     CheckpointRow,
-    Known,
     Segments,
     WritesRow,
     flatten_writes,
@@ -30,8 +30,8 @@ from langgraph_pgstate.operations.checkpoints.reading import (
 )
 from langgraph_pgstate.operations.checkpoints.requests import PutRequest
 from langgraph_pgstate.operations.leases.guards import Guard, is_guard
-from langgraph_pgstate.operations.record.journal_entry import Note
-from langgraph_pgstate.operations.record.put_hook import Companion, Statement, is_refusal
+from langgraph_pgstate.operations.record.journal_entry import JournalEntry
+from langgraph_pgstate.operations.record.put_hook import PutHook, Statement, is_refusal
 from langgraph_pgstate.sql import NamedQuery, Queries
 
 # Greater than every id: where a list begins.
@@ -47,27 +47,27 @@ _logger = logging.getLogger("langgraph_pgstate")
 
 
 async def put(
-    port: Port,
+    db: Connection,
     queries: Queries,
     codec: ValueCodec,
     plan: PutPlan,
     touch_thread: bool,
-    companion: Companion | None = None,
+    hook: PutHook | None = None,
     config: Mapping[str, Any] | None = None,
     guard: Guard | None = None,
 ) -> PutPlan:
     """Store a checkpoint. One statement, so one round trip and all or nothing; safe to repeat.
 
-    With a companion or a guard it is one transaction of several statements, still in one round trip.
+    With a hook or a guard it is one transaction of several statements, still in one round trip.
 
     Args:
-        port: The connection.
+        db: The connection.
         queries: The queries of the schema.
         codec: Encodes values, should the plan have to be made anew.
         plan: What to store, planned from what this process remembers of the parent.
         touch_thread: Whether the thread's row is made or updated, too.
-        companion: Whose statements are sent along; asked anew each time the checkpoint is sent.
-        config: The put's config, for the companion.
+        hook: Whose statements are sent along; asked anew each time the checkpoint is sent.
+        config: The put's config, for the hook.
         guard: What the checkpoint rests on.
 
     Returns:
@@ -85,26 +85,26 @@ async def put(
         # The first try may have been committed although its answer was lost: its segments' ids are taken.
         plan = plan.with_new_ids()
     elif not plan.is_complete:
-        plan = await _plan_from_database(port, queries, codec, request, plan.parent)
+        plan = await _plan_from_database(db, queries, codec, request, plan.parent)
     else:
         plan.tried = True
     # What fails in a caller's transaction would end that.
-    replaces = port.is_in_transaction
+    replaces = db.is_in_transaction
     for _ in range(_PUT_ATTEMPTS):
         try:
             # Another one each time it is sent.
             plan.manifest.revision = new_revision()
-            if companion is None and guard is None and len(plan.bases) <= 1:
+            if hook is None and guard is None and len(plan.bases) <= 1:
                 # Most puts, without detours.
                 query = _query_of(queries, plan, touch_thread, replaces)
-                is_stored = await port.execute(query, plan.parameters(codec, touch_thread)) > 0
+                is_stored = await db.execute(query, plan.parameters(codec, touch_thread)) > 0
             else:
-                is_stored = await _send(port, queries, codec, plan, touch_thread, replaces, companion, config, guard)
+                is_stored = await _send(db, queries, codec, plan, touch_thread, replaces, hook, config, guard)
             if is_stored:
                 return plan
         except StaleHeadError:
             # What its tasks have written already, ahead of it, belongs to nothing.
-            await port.execute(queries.delete_orphan_writes, request.address._asdict())
+            await db.execute(queries.delete_orphan_writes, request.address._asdict())
             raise
         except Exception as error:
             if replaces or touch_thread or getattr(error, "sqlstate", None) != _UNIQUE_VIOLATION:
@@ -113,45 +113,45 @@ async def put(
             replaces = True
             continue
         # A checkpoint that this one inherits from was deleted, or replaced, since it was read.
-        plan = await _plan_from_database(port, queries, codec, request)
+        plan = await _plan_from_database(db, queries, codec, request)
         touch_thread = True
     raise ConflictError(f"{request.address} could not be stored: the checkpoints it builds on keep being deleted")
 
 
 async def _send(
-    port: Port,
+    db: Connection,
     queries: Queries,
     codec: ValueCodec,
     plan: PutPlan,
     touch_thread: bool,
     replaces: bool,
-    companion: Companion | None,
+    hook: PutHook | None,
     config: Mapping[str, Any] | None,
     guard: Guard | None,
 ) -> bool:
     """Store a planned checkpoint with what goes along with it; false if one it inherits from is gone."""
     others: Sequence[Statement] = ()
-    if companion is not None:
-        plan.note = Note()
-        # Before its parameters, because a companion may know whose run the checkpoint belongs to.
-        others = companion.before_put(plan, config or {})
+    if hook is not None:
+        plan.journal_entry = JournalEntry()
+        # Before its parameters, because a hook may know whose run the checkpoint belongs to.
+        others = hook.before_put(plan, config or {})
     parameters = plan.parameters(codec, touch_thread)
     put: Statement = (_query_of(queries, plan, touch_thread, replaces), parameters)
     noting: Statement | None = None
-    if plan.note:
+    if plan.journal_entry:
         noting = (
             _query_of(queries, plan, touch_thread, replaces, is_recorded=True),
-            {**parameters, "entry_id": new_entry_id(), "entry": plan.note.pack()},
+            {**parameters, "entry_id": new_entry_id(), "entry": plan.journal_entry.pack()},
         )
     if len(plan.bases) <= 1:
-        return await _execute(port, queries, plan, put, noting, others, guard)
+        return await _execute(db, queries, plan, put, noting, others, guard)
     # Only a checkpoint with values from several others, which LangGraph does not make: a statement that looked for
     # any number of them was planned anew each time (0.6 against 0.35 ms).
-    async with port.transaction():
-        held = await port.fetch(queries.hold_checkpoints, {**parameters, "checkpoint_ids": list(plan.bases)})
+    async with db.transaction():
+        held = await db.fetch(queries.hold_checkpoints, {**parameters, "checkpoint_ids": list(plan.bases)})
         if dict(held) != plan.bases:
             return False
-        return await _execute(port, queries, plan, put, noting, others, guard)
+        return await _execute(db, queries, plan, put, noting, others, guard)
 
 
 def _query_of(
@@ -169,7 +169,7 @@ def _query_of(
 
 
 async def _execute(
-    port: Port,
+    db: Connection,
     queries: Queries,
     plan: PutPlan,
     put: Statement,
@@ -180,16 +180,16 @@ async def _execute(
     """Whether a put touched a row; with what guards it before, and others after it, in one transaction."""
     plan.request.is_unaccompanied = False
     if guard is None:
-        return await _execute_first(port, plan, (), put, noting, others)
+        return await _execute_first(db, plan, (), put, noting, others)
     address, parent = plan.request.address, plan.request.parent
     try:
         try:
-            return await _execute_first(port, plan, guard.before_put(queries, address, parent), put, noting, others)
+            return await _execute_first(db, plan, guard.before_put(queries, address, parent), put, noting, others)
         except Exception as error:
             if not guard.misses_thread(error):
                 raise
         guard = guard.with_thread()
-        return await _execute_first(port, plan, guard.before_put(queries, address, parent), put, noting, others)
+        return await _execute_first(db, plan, guard.before_put(queries, address, parent), put, noting, others)
     except Exception as error:
         broken = guard.broken(error, address, parent.checkpoint_id if parent else None)
         if broken is None:
@@ -198,7 +198,7 @@ async def _execute(
 
 
 async def _execute_first(
-    port: Port,
+    db: Connection,
     plan: PutPlan,
     guards: Sequence[Statement],
     put: Statement,
@@ -207,34 +207,34 @@ async def _execute_first(
 ) -> bool:
     """Whether a put touched a row; noting is its own statement's, guards come before and others after it.
 
-    What the database refuses for what it is is left out: no companion may fail a put. A guard may.
+    What the database refuses for what it is is left out: no hook may fail a put. A guard may.
     """
     if noting is None and not others:
-        return await _execute_guarded(port, guards, put)
+        return await _execute_guarded(db, guards, put)
     first = put if noting is None else noting
     try:
         if not others and len(plan.bases) <= 1:
-            return await _execute_guarded(port, guards, first)
-        return (await port.execute_together([*guards, first, *others]))[len(guards)] > 0
+            return await _execute_guarded(db, guards, first)
+        return (await db.execute_together([*guards, first, *others]))[len(guards)] > 0
     except Exception as error:
         if not is_refusal(error) or is_guard(error):
             raise
         refused = error
     # If it was the put itself that was refused, it is again, and nothing was left out.
-    is_stored = await _execute_guarded(port, guards, put)
+    is_stored = await _execute_guarded(db, guards, put)
     _logger.error("%s is stored without what was to be recorded with it: %s", plan.request.address, refused)
     plan.request.is_unaccompanied = True
     return is_stored
 
 
-async def _execute_guarded(port: Port, guards: Sequence[Statement], first: Statement) -> bool:
+async def _execute_guarded(db: Connection, guards: Sequence[Statement], first: Statement) -> bool:
     if not guards:
-        return await port.execute(*first) > 0
-    return (await port.execute_together([*guards, first]))[-1] > 0
+        return await db.execute(*first) > 0
+    return (await db.execute_together([*guards, first]))[-1] > 0
 
 
 async def _plan_from_database(
-    port: Port, queries: Queries, codec: ValueCodec, request: PutRequest, parent: Manifest | None = None
+    db: Connection, queries: Queries, codec: ValueCodec, request: PutRequest, parent: Manifest | None = None
 ) -> PutPlan:
     """Plan a put from what the database knows of its parent, and of where inherited values are.
 
@@ -242,11 +242,11 @@ async def _plan_from_database(
         StaleHeadError: If it rests on its parent, which is gone.
     """
     if parent is None and request.parent is not None:
-        found = await get_tuple(port, queries, codec, request.parent)
+        found = await get_tuple(db, queries, codec, request.parent)
         if found is None and request.rests_on_parent:
             # Another run was faster, and a prune came after it. Stored, its DeltaChannels would be short.
             address = request.address
-            await port.execute(queries.delete_orphan_writes, address._asdict())
+            await db.execute(queries.delete_orphan_writes, address._asdict())
             parent_id = str(request.parent.checkpoint_id)
             raise StaleHeadError(address.thread_id, address.checkpoint_ns, parent_id, None)
         if found is not None and not request.states.is_current(found[0].state_version):
@@ -260,7 +260,7 @@ async def _plan_from_database(
     cursor = TOP
     while missing:
         # A copy of a checkpoint inherits from its sibling; no parent leads there.
-        rows = await port.fetch(queries.scan_states, {**scanned, "cursor_id": cursor, "page_size": _SCAN_PAGE})
+        rows = await db.fetch(queries.scan_states, {**scanned, "cursor_id": cursor, "page_size": _SCAN_PAGE})
         for checkpoint_id, manifest in states_to_manifests(rows, f"thread {request.address.thread_id!r}").items():
             cursor = checkpoint_id
             still_missing = [
@@ -320,23 +320,23 @@ def _parent_of(
 
 
 async def get_tuple(
-    port: Port, queries: Queries, codec: ValueCodec, address: Address, known: Known | None = None
+    db: Connection, queries: Queries, codec: ValueCodec, address: Address, cached: CachedSegments | None = None
 ) -> tuple[CheckpointRow, Segments, list[WritesRow], list[Any]] | None:
     """Read one checkpoint, the latest if the address names none. One round trip, except for formats before 4.
 
     Args:
-        port: The connection.
+        db: The connection.
         queries: The queries of the schema.
         codec: Decodes what formats before 4 keep elsewhere.
         address: The checkpoint.
-        known: What need not be fetched if it is the one that is expected, and as it was.
+        cached: What need not be fetched if it is the one that is expected, and as it was.
 
     Returns:
         What `load_tuple` needs; `None` if there is no such checkpoint.
     """
     query = queries.get_checkpoint if address.checkpoint_id else queries.get_latest_checkpoint
-    expected = _NOTHING_KNOWN if known is None else {"known_revision": known.revision, "missing_ids": known.missing}
-    rows = await port.fetch(query, {**address._asdict(), **expected})
+    expected = _NOTHING_KNOWN if cached is None else {"known_revision": cached.revision, "missing_ids": cached.missing}
+    rows = await db.fetch(query, {**address._asdict(), **expected})
     head = None
     segments = []
     writes = []
@@ -358,11 +358,11 @@ async def get_tuple(
     sends: list[Any] = []
     if head.parent_id and _is_old(head):
         id = str(head.address.checkpoint_id)
-        sends = (await read_pending_sends(port, queries, codec, [head])).get(id, [])
-        if not (await read_values(port, queries, address.thread_id, address.checkpoint_ns, [id])).there:
+        sends = (await read_pending_sends(db, queries, codec, [head])).get(id, [])
+        if not (await read_values(db, queries, address.thread_id, address.checkpoint_ns, [id])).there:
             # Pruned in between, and its parent's writes with it.
-            return await get_tuple(port, queries, codec, address)
-    contents = known.contents if known is not None and known.revision == head.revision else None
+            return await get_tuple(db, queries, codec, address)
+    contents = cached.contents if cached is not None and cached.revision == head.revision else None
     return head, Segments(segments, contents), writes, sends
 
 
@@ -375,7 +375,7 @@ def _is_old(row: CheckpointRow) -> bool:
 
 
 async def read_pending_sends(
-    port: Port, queries: Queries, codec: ValueCodec, rows: Sequence[CheckpointRow]
+    db: Connection, queries: Queries, codec: ValueCodec, rows: Sequence[CheckpointRow]
 ) -> dict[str, list[Any]]:
     """By checkpoint id, the sends that checkpoints of a format before 4 keep among their parents' writes."""
     old: dict[tuple[str, str], list[CheckpointRow]] = defaultdict(list)
@@ -384,7 +384,7 @@ async def read_pending_sends(
             old[row.address.thread_id, row.address.checkpoint_ns].append(row)
     sends = {}
     for (thread_id, namespace), children in old.items():
-        found = await read_writes(port, queries, thread_id, namespace, [str(row.parent_id) for row in children])
+        found = await read_writes(db, queries, thread_id, namespace, [str(row.parent_id) for row in children])
         for row in children:
             where = f"the parent of {row.address}"
             values = [
@@ -412,7 +412,7 @@ class Values(NamedTuple):
 
 
 async def read_values(
-    port: Port,
+    db: Connection,
     queries: Queries,
     thread_id: str,
     namespace: str,
@@ -428,7 +428,7 @@ async def read_values(
     there: set[str] = set()
     segments = []
     writes: dict[str, list[WritesRow]] = defaultdict(list)
-    for kind, a, b, c, n, data in await port.fetch(queries.get_values, {**key, **listed}):
+    for kind, a, b, c, n, data in await db.fetch(queries.get_values, {**key, **listed}):
         if kind == 0:
             there.add(a)
         elif kind == 1:
@@ -439,10 +439,10 @@ async def read_values(
 
 
 async def read_writes(
-    port: Port, queries: Queries, thread_id: str, namespace: str, checkpoint_ids: Sequence[str]
+    db: Connection, queries: Queries, thread_id: str, namespace: str, checkpoint_ids: Sequence[str]
 ) -> dict[str, list[WritesRow]]:
     """What was written after some checkpoints of a namespace, by checkpoint. One round trip."""
-    rows = await port.fetch(
+    rows = await db.fetch(
         queries.get_writes,
         {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_ids": list(checkpoint_ids)},
     )

@@ -9,7 +9,7 @@ from typing import Any
 from langgraph.checkpoint.base import CheckpointTuple
 
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import CorruptStateError
 from langgraph_pgstate.operations.checkpoints.addresses import Address
 from langgraph_pgstate.operations.checkpoints.checkpoints import get_tuple
@@ -22,7 +22,7 @@ _READ_ONLY = ("25006", "42501")
 
 
 async def get_good_ancestor(
-    port: Port,
+    db: Connection,
     queries: Queries,
     codec: ValueCodec,
     address: Address,
@@ -35,7 +35,7 @@ async def get_good_ancestor(
     even where its state cannot be decoded. Two round trips for each ancestor.
 
     Args:
-        port: The connection.
+        db: The connection.
         queries: The queries of the schema.
         codec: Decodes values.
         address: What was asked for; without an id, the newest of its namespace.
@@ -49,7 +49,7 @@ async def get_good_ancestor(
         CorruptStateError: If no ancestor is good, or there is none: the damage that was given.
     """
     key = address._asdict()
-    rows = await port.fetch(queries.get_parent, key)
+    rows = await db.fetch(queries.get_parent, key)
     if not rows:
         return None
     damaged_id, cursor = rows[0]
@@ -57,7 +57,7 @@ async def get_good_ancestor(
     while cursor is not None and cursor not in passed:
         passed.add(cursor)
         candidate = address._replace(checkpoint_id=cursor)
-        found = await get_tuple(port, queries, codec, candidate)
+        found = await get_tuple(db, queries, codec, candidate)
         if found is None:
             break
         try:
@@ -68,8 +68,8 @@ async def get_good_ancestor(
         _logger.error("%s; %s is used instead", damage, candidate)
         noted = {**key, "checkpoint_id": damaged_id, "used_id": cursor, "why": damage.why[:_WHY_BYTES]}
         try:
-            async with port.transaction():
-                await port.execute(queries.note_damage, noted)
+            async with db.transaction():
+                await db.execute(queries.note_damage, noted)
         except Exception as error:
             if getattr(error, "sqlstate", None) not in _READ_ONLY:
                 raise

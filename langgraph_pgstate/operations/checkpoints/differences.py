@@ -14,7 +14,7 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from pydantic import BaseModel
 
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import NotFoundError
 from langgraph_pgstate.operations.checkpoints.addresses import Address
 from langgraph_pgstate.operations.checkpoints.checkpoints import get_tuple
@@ -44,7 +44,7 @@ class States(NamedTuple):
 
 
 async def read_states(
-    port: Port,
+    db: Connection,
     queries: Queries,
     codec: ValueCodec,
     first: Address,
@@ -54,7 +54,7 @@ async def read_states(
     """The states of two checkpoints; of the latest, where none is named. Two round trips, more with DeltaChannels.
 
     Args:
-        port: The connection.
+        db: The connection.
         queries: The queries of the schema.
         codec: Decodes the states.
         first: One checkpoint.
@@ -68,15 +68,15 @@ async def read_states(
         StateVersionError: If one is of a version that `versions` do not know.
         UpcastError: If an upcaster fails on one.
     """
-    first_config, before = await _read_state(port, queries, codec, first, versions)
-    second_config, after = await _read_state(port, queries, codec, second, versions)
+    first_config, before = await _read_state(db, queries, codec, first, versions)
+    second_config, after = await _read_state(db, queries, codec, second, versions)
     return States(first_config, second_config, before, after)
 
 
 async def _read_state(
-    port: Port, queries: Queries, codec: ValueCodec, address: Address, versions: StateVersions | None
+    db: Connection, queries: Queries, codec: ValueCodec, address: Address, versions: StateVersions | None
 ) -> tuple[Mapping[str, Any], dict[str, Any]]:
-    found = await get_tuple(port, queries, codec, address)
+    found = await get_tuple(db, queries, codec, address)
     if found is None:
         raise NotFoundError(f"there is no {address}" if address.checkpoint_id else f"there is no {address.thread_id!r}")
     loaded = load_tuple(codec, *found)[0]
@@ -85,9 +85,7 @@ async def _read_state(
     values = {name: _unwrapped(value) for name, value in loaded.checkpoint["channel_values"].items()}
     if deltas := _delta_channels(loaded):
         # Of such a channel a checkpoint holds nothing but what its ancestors received.
-        history = await get_delta_channel_history(
-            port, queries, codec, found[0].address, deltas, versions or UNVERSIONED
-        )
+        history = await get_delta_channel_history(db, queries, codec, found[0].address, deltas, versions or UNVERSIONED)
         for name, received in history.items():
             values[name] = _rebuilt(_unwrapped(received.get("seed")), [value for _, _, value in received["writes"]])
     return loaded.config, values

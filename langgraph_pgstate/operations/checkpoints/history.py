@@ -10,7 +10,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from langgraph_pgstate.codec.states import Manifest, decode_state
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConflictError, CorruptStateError, NotFoundError
 from langgraph_pgstate.langgraph_compat import advance_ids_past
 from langgraph_pgstate.operations.checkpoints.addresses import Address
@@ -24,7 +24,7 @@ _ATTEMPTS: Final = 4
 
 
 async def get_delta_channel_history(
-    port: Port,
+    db: Connection,
     queries: Queries,
     codec: ValueCodec,
     address: Address,
@@ -50,26 +50,31 @@ async def get_delta_channel_history(
         target = address
         if target.checkpoint_id is None:
             key = {"thread_id": address.thread_id, "checkpoint_ns": address.checkpoint_ns}
-            newest = await port.fetch(queries.get_newest, key)
+            newest = await db.fetch(queries.get_newest, key)
             if not newest:
                 return {channel: {"writes": []} for channel in channels}
             target = address._replace(checkpoint_id=newest[0][0])
         advance_ids_past(str(target.checkpoint_id))
-        history = await _read_history(port, queries, codec, target, channels, states)
+        history = await _read_history(db, queries, codec, target, channels, states)
         if history is not None:
             return history
-        if address.checkpoint_id is not None and not await _is_there(port, queries, address):
+        if address.checkpoint_id is not None and not await _is_there(db, queries, address):
             raise NotFoundError(f"{address} is not there: it was pruned or deleted since it was read, or never stored")
     raise ConflictError(f"{address} could not be read: the checkpoints it rests on keep being deleted")
 
 
-async def _is_there(port: Port, queries: Queries, address: Address) -> bool:
-    found = await read_values(port, queries, address.thread_id, address.checkpoint_ns, [str(address.checkpoint_id)])
+async def _is_there(db: Connection, queries: Queries, address: Address) -> bool:
+    found = await read_values(db, queries, address.thread_id, address.checkpoint_ns, [str(address.checkpoint_id)])
     return bool(found.there)
 
 
 async def _read_history(
-    port: Port, queries: Queries, codec: ValueCodec, address: Address, channels: Sequence[str], states: StateVersions
+    db: Connection,
+    queries: Queries,
+    codec: ValueCodec,
+    address: Address,
+    channels: Sequence[str],
+    states: StateVersions,
 ) -> dict[str, DeltaChannelHistory] | None:
     """The history of a checkpoint's channels; `None` if a checkpoint that was read is gone by now."""
     thread_id, namespace, _ = address
@@ -81,7 +86,7 @@ async def _read_history(
     cursor: str | None = address.checkpoint_id
     is_target = True
     while cursor is not None and len(depth) < len(channels):
-        rows = await port.fetch(queries.get_lineage, {**key, "checkpoint_id": cursor, "page_size": _LINEAGE_PAGE})
+        rows = await db.fetch(queries.get_lineage, {**key, "checkpoint_id": cursor, "page_size": _LINEAGE_PAGE})
         cursor = None
         for checkpoint_id, parent_id, state, segment_ids, state_version in rows:
             cursor = parent_id
@@ -104,7 +109,7 @@ async def _read_history(
         return None
     wanted = {id for _, entry, _ in seeds.values() for id in Manifest({}, {"": entry}).segment_ids()}
     ids = [str(address.checkpoint_id), *chain]
-    there, segments, writes = await read_values(port, queries, thread_id, namespace, ids, sorted(wanted))
+    there, segments, writes = await read_values(db, queries, thread_id, namespace, ids, sorted(wanted))
     if not there.issuperset(ids):
         return None
     collected: dict[str, list[tuple[str, str, Any]]] = {channel: [] for channel in channels}
@@ -121,7 +126,7 @@ async def _read_history(
             source = address._replace(checkpoint_id=home)
             seed, _ = load_value(codec, entry, segments, f"channel {channel!r} of {source}")
             if type(seed) is not _DeltaSnapshot and not states.is_current(state_version):
-                found = await get_tuple(port, queries, codec, source)
+                found = await get_tuple(db, queries, codec, source)
                 if found is None:
                     return None
                 values = states.upcast(load_tuple(codec, *found)[0], state_version).checkpoint["channel_values"]

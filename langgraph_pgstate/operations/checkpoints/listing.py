@@ -12,7 +12,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from langgraph_pgstate.codec.metadata import filter_json
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ArgumentTypeError, CorruptStateError
 from langgraph_pgstate.langgraph_compat import advance_ids_past
 from langgraph_pgstate.operations.checkpoints.addresses import (
@@ -173,7 +173,7 @@ class Page:
         return loaded
 
 
-async def list_page(port: Port, queries: Queries, codec: ValueCodec, listing: Listing) -> Page:
+async def list_page(db: Connection, queries: Queries, codec: ValueCodec, listing: Listing) -> Page:
     """Read one page of a listing. A checkpoint that was pruned or deleted meanwhile is not on it.
 
     Round trips: one, and one for each namespace on the page unless only metadata is read; one more for the first page
@@ -182,14 +182,14 @@ async def list_page(port: Port, queries: Queries, codec: ValueCodec, listing: Li
     parameters = listing.parameters
     if parameters["before_id"] is not None and "checkpoint_ns" in parameters and listing.cursor[0] == TOP:
         # LangGraph replays a subgraph from what it finds so; what it makes of it has to become the newest.
-        for row in await port.fetch(queries.get_newest, parameters):
+        for row in await db.fetch(queries.get_newest, parameters):
             advance_ids_past(row[0])
     page_size = _PAGE if listing.limit is None else min(_PAGE, listing.limit)
     cursor_id, cursor_thread, cursor_ns = listing.cursor
     query: NamedQuery = getattr(queries, listing.query)
     cursor = {"cursor_id": cursor_id, "cursor_thread": cursor_thread, "cursor_ns": cursor_ns}
     for _ in range(_READ_ATTEMPTS):
-        found = await port.fetch(query, {**listing.parameters, **cursor, "page_size": page_size})
+        found = await db.fetch(query, {**listing.parameters, **cursor, "page_size": page_size})
         for row in found:
             advance_ids_past(row[2])
         page = Page(
@@ -199,7 +199,7 @@ async def list_page(port: Port, queries: Queries, codec: ValueCodec, listing: Li
         )
         if not listing.with_state:
             return page
-        gone = await _read_values(port, queries, codec, page)
+        gone = await _read_values(db, queries, codec, page)
         if not gone:
             return page
     page.leave_out(gone)
@@ -221,10 +221,10 @@ def _following(listing: Listing, found: Rows, page_size: int) -> Listing | None:
     return replace(listing, limit=remaining, cursor=(checkpoint_id, thread_id, namespace))
 
 
-async def _read_values(port: Port, queries: Queries, codec: ValueCodec, page: Page) -> set[Address]:
+async def _read_values(db: Connection, queries: Queries, codec: ValueCodec, page: Page) -> set[Address]:
     """Read what the rows of a page refer to; those that are gone by now, as when a prune came between."""
     # First: where the checkpoints are still there afterwards, their parents' writes were, too.
-    page.sends = await read_pending_sends(port, queries, codec, page.rows)
+    page.sends = await read_pending_sends(db, queries, codec, page.rows)
     page.segments = {}
     gone: set[Address] = set()
     by_namespace: dict[tuple[str, str], list[CheckpointRow]] = defaultdict(list)
@@ -233,7 +233,7 @@ async def _read_values(port: Port, queries: Queries, codec: ValueCodec, page: Pa
     for (thread_id, namespace), rows in by_namespace.items():
         ids = [str(row.address.checkpoint_id) for row in rows]
         segment_ids = sorted({id for row in rows for id in row.segment_ids})
-        found = await read_values(port, queries, thread_id, namespace, ids, segment_ids)
+        found = await read_values(db, queries, thread_id, namespace, ids, segment_ids)
         page.segments[thread_id, namespace], page.writes[thread_id, namespace] = found.segments, found.writes
         gone.update(row.address for row in rows if row.address.checkpoint_id not in found.there)
     return gone

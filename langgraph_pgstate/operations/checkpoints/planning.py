@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from langgraph_pgstate.codec import frames
 from langgraph_pgstate.codec.ids import new_segment_id
-from langgraph_pgstate.codec.lists import SEGMENT_BYTES, Fresh, Run, arrange
+from langgraph_pgstate.codec.lists import SEGMENT_BYTES, Fresh, Run, diff_runs
 from langgraph_pgstate.codec.states import (
     NOTHING,
     Elements,
@@ -20,10 +20,10 @@ from langgraph_pgstate.codec.states import (
     encode_state,
     unknown_keys,
 )
-from langgraph_pgstate.codec.values import NO_MARKS, PLAIN_MARK, ValueCodec, array_header
+from langgraph_pgstate.codec.values import NO_FINGERPRINTS, PLAIN_MARK, ValueCodec, array_header
 from langgraph_pgstate.operations.checkpoints.addresses import identifier
 from langgraph_pgstate.operations.checkpoints.requests import PutRequest, end_to_end
-from langgraph_pgstate.operations.record.journal_entry import Note
+from langgraph_pgstate.operations.record.journal_entry import JournalEntry
 
 # A reference to a segment costs about this much in the row; a smaller value may as well stand there itself.
 _INLINE_BYTES: Final = 96
@@ -51,7 +51,7 @@ class PutPlan:
         contents: What is in the new segments, by id.
         is_complete: Whether everything inherited was found; if not, nothing is planned and the database must be asked.
         tried: Whether the plan was sent already; its ids may then be taken.
-        note: What companions want noted with the checkpoint; begun anew each time it is sent.
+        journal_entry: What hooks want noted with the checkpoint; begun anew each time it is sent.
     """
 
     request: PutRequest
@@ -62,7 +62,7 @@ class PutPlan:
     contents: dict[int, bytes] = field(default_factory=dict)
     is_complete: bool = True
     tried: bool = False
-    note: Note | None = None
+    journal_entry: JournalEntry | None = None
 
     def with_new_ids(self) -> PutPlan:
         """The same plan with other ids for its new segments."""
@@ -237,8 +237,8 @@ class _SegmentWriter:
             return self._share(channel, type_, data), False
         if len(data) <= frames.MAX_WITH_DICTIONARY:
             return Slice(type_, self._add(data), 0, len(data)), False
-        frame, look = frames.pack_large(data, base.look if isinstance(base, Slice) else None)
-        return Slice(type_, self._add(data, frame), 0, len(data), look), False
+        frame, hint = frames.pack_large(data, base.hint if isinstance(base, Slice) else None)
+        return Slice(type_, self._add(data, frame), 0, len(data), hint), False
 
     def settle(self, channel: str, entry: Inline) -> Entry:
         """The entry for an inherited value that stood in its checkpoint's row."""
@@ -263,12 +263,16 @@ class _SegmentWriter:
         """A list as runs and fresh segments; `None` if its elements cannot be told apart."""
         codec = self._codec
         try:
-            marks = codec.marks(channel, value, base.marks if base and base.marks else NO_MARKS)
+            fingerprints = codec.fingerprints(
+                channel, value, base.fingerprints if base and base.fingerprints else NO_FINGERPRINTS
+            )
         except TypeError:
             # An element that only the serializer's fallback can store: the whole value goes that way, or is refused.
             return None
         old_runs = base.runs if base else ()
-        kept, rest = arrange(old_runs, base.marks.digests if base and base.marks else None, marks.digests)
+        kept, rest = diff_runs(
+            old_runs, base.fingerprints.digests if base and base.fingerprints else None, fingerprints.digests
+        )
         if not kept and not any(isinstance(piece, Run) for piece in rest):
             encoded = codec.encode_elements(channel, value)
             if len(encoded) < _INLINE_BYTES:
@@ -281,7 +285,7 @@ class _SegmentWriter:
             else:
                 runs.append(piece)
                 inherits = True
-        return Elements(tuple(runs), marks), inherits
+        return Elements(tuple(runs), fingerprints), inherits
 
     def _store_elements(self, channel: str, elements: Sequence[Any]) -> list[Run]:
         runs = []

@@ -13,7 +13,7 @@ from langgraph_pgstate.codec import frames
 from langgraph_pgstate.codec.lists import Run
 from langgraph_pgstate.codec.metadata import join_metadata
 from langgraph_pgstate.codec.states import Elements, Entry, Inline, Manifest, Scalar, Slice, State, decode_state
-from langgraph_pgstate.codec.values import PLAIN_MARK, Marks, ValueCodec, array_header, split_array
+from langgraph_pgstate.codec.values import PLAIN_MARK, Fingerprints, ValueCodec, array_header, split_array
 from langgraph_pgstate.codec.writes import Write, unpack_writes
 from langgraph_pgstate.errors import CorruptStateError
 from langgraph_pgstate.operations.checkpoints.addresses import Address
@@ -70,7 +70,7 @@ class WritesRow:
     data: bytes
 
 
-class Known(NamedTuple):
+class CachedSegments(NamedTuple):
     """What need not be fetched of a checkpoint, if its row is as it was.
 
     Attributes:
@@ -228,9 +228,9 @@ def _load_elements(
         if parts:
             total = sum(count for count, _ in parts)
             payload = b"".join([mark, array_header(total), *(body for _, body in parts)])
-            found, marks = codec.decode_elements(payload, where)
+            found, fingerprints = codec.decode_elements(payload, where)
             elements.extend(found)
-            digests.append(marks)
+            digests.append(fingerprints)
             parts.clear()
 
     for run in runs:
@@ -247,11 +247,11 @@ def _load_elements(
             parts.append((count, content[start:]))
             continue
         flush()
-        found, marks = codec.decode_elements(content, where)
+        found, fingerprints = codec.decode_elements(content, where)
         elements.extend(found[run.first : run.first + run.count])
-        digests.append(marks[run.first * 16 : (run.first + run.count) * 16])
+        digests.append(fingerprints[run.first * 16 : (run.first + run.count) * 16])
     flush()
-    return elements, Elements(tuple(sized), Marks(b"".join(digests), ()))
+    return elements, Elements(tuple(sized), Fingerprints(b"".join(digests), ()))
 
 
 def flatten_writes(rows: Iterable[WritesRow], where: str) -> list[tuple[str, str, Write]]:

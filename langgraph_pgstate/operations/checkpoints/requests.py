@@ -41,7 +41,7 @@ class PutRequest:
         labels: The merged metadata, of which the typed columns are made.
         keys: Which of the labels say whose the thread is.
         root: Manifest of the root namespace's checkpoint that a subgraph's belongs to, if it is known and wanted.
-        is_unaccompanied: Whether the database refused what a companion wanted stored with it.
+        is_unaccompanied: Whether the database refused what a hook wanted stored with it.
         states: The version the state is written with, and how older ones are read.
     """
 
@@ -72,7 +72,7 @@ class PutRequest:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Values of the typed columns, and whose the thread is; a companion may fill in what it knows better.
+        """Values of the typed columns, and whose the thread is; a hook may fill in what it knows better.
 
         Raises:
             ConfigurationError: If a name is too long to be indexed with the thread's id.

@@ -8,7 +8,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, PGStateError, SerializationError
 from langgraph_pgstate.operations.checkpoints.addresses import Address
 from langgraph_pgstate.operations.checkpoints.checkpoints import get_tuple
@@ -24,7 +24,7 @@ _PAGE: Final = 100
 
 
 async def upcast_thread(
-    port: Port, queries: Queries, codec: ValueCodec, states: StateVersions, thread_id: str, dry_run: bool
+    db: Connection, queries: Queries, codec: ValueCodec, states: StateVersions, thread_id: str, dry_run: bool
 ) -> UpcastReport:
     """Bring one thread's checkpoints up; each is one transaction, so it can be stopped and repeated at any time.
 
@@ -32,7 +32,7 @@ async def upcast_thread(
     times, metadata and pending writes stay as they are. Two round trips for each outdated checkpoint.
 
     Args:
-        port: The connection.
+        db: The connection.
         queries: The queries of the schema.
         codec: Decodes and encodes values.
         states: The versions.
@@ -45,7 +45,7 @@ async def upcast_thread(
     report = UpcastReport(threads=1, dry_run=dry_run)
     cursor = ("", "")
     while True:
-        rows = await port.fetch(
+        rows = await db.fetch(
             queries.scan_outdated,
             {
                 "thread_id": thread_id,
@@ -57,12 +57,12 @@ async def upcast_thread(
         )
         for namespace, checkpoint_id in rows:
             cursor = (namespace, checkpoint_id)
-            await _upcast(port, queries, codec, states, Address(thread_id, namespace, checkpoint_id), report)
+            await _upcast(db, queries, codec, states, Address(thread_id, namespace, checkpoint_id), report)
         if len(rows) < _PAGE:
             return report
 
 
-async def refuse_evolved(port: Port, queries: Queries, thread_id: str) -> None:
+async def refuse_evolved(db: Connection, queries: Queries, thread_id: str) -> None:
     """Let nothing be imported into a thread that went on with a newer version of the state. One round trip.
 
     What comes from elsewhere is of the first version, and would inherit values of a newer one.
@@ -71,16 +71,16 @@ async def refuse_evolved(port: Port, queries: Queries, thread_id: str) -> None:
         ConfigurationError: If it has a checkpoint of another version than the first.
     """
     first = {"thread_id": thread_id, "cursor_ns": "", "cursor_id": "", "state_version": FIRST_VERSION, "page_size": 1}
-    if await port.fetch(queries.scan_outdated, first):
+    if await db.fetch(queries.scan_outdated, first):
         raise ConfigurationError(
             f"thread {thread_id!r} has gone on here with a newer version of the state; nothing was imported into it"
         )
 
 
 async def _upcast(
-    port: Port, queries: Queries, codec: ValueCodec, states: StateVersions, address: Address, report: UpcastReport
+    db: Connection, queries: Queries, codec: ValueCodec, states: StateVersions, address: Address, report: UpcastReport
 ) -> None:
-    found = await get_tuple(port, queries, codec, address)
+    found = await get_tuple(db, queries, codec, address)
     if found is None or states.is_current(found[0].state_version):
         return
     row, segments, _, sends = found
@@ -111,7 +111,7 @@ async def _upcast(
         return
     parameters = plan.parameters(codec, False) | plan.segment_parameters()
     parameters.update(revision=new_revision(), base_revision=row.revision)
-    if (await port.fetch(queries.upcast_checkpoint, parameters))[0][0]:
+    if (await db.fetch(queries.upcast_checkpoint, parameters))[0][0]:
         report.upcast += 1
 
 

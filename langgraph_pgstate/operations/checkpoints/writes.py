@@ -8,7 +8,7 @@ from typing import Any
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.codec.writes import Write, encode_writes, pack_writes, unpack_writes
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import MissingKeyError
 from langgraph_pgstate.operations.checkpoints.addresses import Address, address_of, check_key_size, identifier
 from langgraph_pgstate.operations.checkpoints.requests import end_to_end, run_id_of
@@ -60,7 +60,7 @@ def request_writes(
     )
 
 
-async def put_writes(port: Port, queries: Queries, request: WritesRequest, guard: Guard | None = None) -> None:
+async def put_writes(db: Connection, queries: Queries, request: WritesRequest, guard: Guard | None = None) -> None:
     """Store a task's writes. One statement; only a task that stored other writes before costs two more.
 
     Special channels replace what the task wrote to them before; ordinary writes never replace anything, so a repeated
@@ -74,16 +74,16 @@ async def put_writes(port: Port, queries: Queries, request: WritesRequest, guard
     if not request.rows:
         return
     if guard is None:
-        await _put_writes(port, queries, request, ())
+        await _put_writes(db, queries, request, ())
         return
     try:
         try:
-            await _put_writes(port, queries, request, guard.before_writes(queries, request.address))
+            await _put_writes(db, queries, request, guard.before_writes(queries, request.address))
         except Exception as error:
             if not guard.misses_thread(error):
                 raise
             guard = guard.with_thread()
-            await _put_writes(port, queries, request, guard.before_writes(queries, request.address))
+            await _put_writes(db, queries, request, guard.before_writes(queries, request.address))
     except Exception as error:
         broken = guard.broken(error, request.address, request.address.checkpoint_id)
         if broken is None:
@@ -91,41 +91,41 @@ async def put_writes(port: Port, queries: Queries, request: WritesRequest, guard
         raise broken from error
 
 
-async def _put_writes(port: Port, queries: Queries, request: WritesRequest, guards: Sequence[Statement]) -> None:
+async def _put_writes(db: Connection, queries: Queries, request: WritesRequest, guards: Sequence[Statement]) -> None:
     first, _ = request.rows[0]
     is_plain = len(request.rows) == 1 and first >= 0
     query = queries.put_new_writes if is_plain else queries.put_writes
     parameters = {**request.parameters(request.rows), "idx": first}
     if guards:
-        if (await port.execute_together([*guards, (query, parameters)]))[-1] == len(request.rows):
+        if (await db.execute_together([*guards, (query, parameters)]))[-1] == len(request.rows):
             return
         # Special channels are always stored.
         refused = [(idx, writes) for idx, writes in request.rows if idx >= 0]
     else:
-        stored = {row[0] for row in await port.fetch(query, parameters)}
+        stored = {row[0] for row in await db.fetch(query, parameters)}
         refused = [(idx, writes) for idx, writes in request.rows if idx not in stored]
     if refused:
-        await _add_missing(port, queries, request, refused, guards)
+        await _add_missing(db, queries, request, refused, guards)
 
 
 async def _add_missing(
-    port: Port,
+    db: Connection,
     queries: Queries,
     request: WritesRequest,
     refused: Sequence[tuple[int, list[Write]]],
     guards: Sequence[Statement],
 ) -> None:
     """Store those writes whose numbers the task has not used yet."""
-    async with port.transaction():
+    async with db.transaction():
         for query, parameters in guards:
-            await port.execute(query, parameters)
+            await db.execute(query, parameters)
         missing = [write for _, writes in refused for write in writes]
         while missing:
-            rows = await port.fetch(queries.get_task_writes, {**request.address._asdict(), "task_id": request.task_id})
+            rows = await db.fetch(queries.get_task_writes, {**request.address._asdict(), "task_id": request.task_id})
             where = f"writes of task {request.task_id!r}"
             used = {number for _, data in rows for number, *_ in unpack_writes(data, where)}
             missing = [write for write in missing if write[0] not in used]
             following = max((idx for idx, _ in rows), default=-1) + 1
             # No answer means that another call took this idx in the meantime: what it wrote counts first.
-            if missing and await port.fetch(queries.put_writes, request.parameters([(following, missing)])):
+            if missing and await db.fetch(queries.put_writes, request.parameters([(following, missing)])):
                 return

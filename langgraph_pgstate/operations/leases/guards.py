@@ -2,7 +2,7 @@
 
 A guard is one or two statements sent ahead of a write. The first locks what the write rests on, and waits for whoever
 holds it; the next sees what that one left behind. One that does not hold fails, and takes the transaction with it:
-the write, and what companions wanted stored with it.
+the write, and what hooks wanted stored with it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from langgraph.checkpoint.base import CheckpointTuple
 
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import LeaseLostError, PGStateError, StaleHeadError, ThreadDeletedError
 from langgraph_pgstate.operations.checkpoints.addresses import Address, configurable_of
 from langgraph_pgstate.operations.record.put_hook import Statement
@@ -190,16 +190,16 @@ def _as_past(config: Any) -> Any:
     return {**config, "configurable": {**configurable, "checkpoint_id": PastId(configurable["checkpoint_id"])}}
 
 
-async def has_child(port: Port, queries: Queries, address: Address) -> bool:
+async def has_child(db: Connection, queries: Queries, address: Address) -> bool:
     """Whether a checkpoint was built on. One round trip."""
-    return bool((await port.fetch(queries.has_child, address._asdict()))[0][0])
+    return bool((await db.fetch(queries.has_child, address._asdict()))[0][0])
 
 
-async def leave_tombstone(port: Port, queries: Queries, thread_id: str, seconds: float) -> None:
+async def leave_tombstone(db: Connection, queries: Queries, thread_id: str, seconds: float) -> None:
     """Note that a thread is about to be deleted, and wait for those who hold it. To be called in a transaction.
 
     Args:
-        port: The connection.
+        db: The connection.
         queries: The queries of the schema.
         thread_id: The thread.
         seconds: How long late writes are refused.
@@ -207,32 +207,32 @@ async def leave_tombstone(port: Port, queries: Queries, thread_id: str, seconds:
     key = {"thread_id": thread_id}
     # Who writes holds the thread's row; so it has to be there. Not locked by halves before: who holds it may have to
     # touch it, and the two would wait for each other.
-    if not await port.fetch(queries.lock_thread, key):
-        await port.execute(queries.make_thread, key)
-        await port.fetch(queries.lock_thread, key)
-    await port.execute(queries.put_tombstone, {**key, "seconds": seconds})
+    if not await db.fetch(queries.lock_thread, key):
+        await db.execute(queries.make_thread, key)
+        await db.fetch(queries.lock_thread, key)
+    await db.execute(queries.put_tombstone, {**key, "seconds": seconds})
 
 
-async def refuse_deleted(port: Port, queries: Queries, thread_id: str) -> None:
+async def refuse_deleted(db: Connection, queries: Queries, thread_id: str) -> None:
     """Refuse to make rows for a thread that was deleted and not revived. One round trip.
 
     Raises:
         ThreadDeletedError: If it has a tombstone.
     """
-    if found := await port.fetch(queries.get_tombstone, {"thread_id": thread_id}):
+    if found := await db.fetch(queries.get_tombstone, {"thread_id": thread_id}):
         raise ThreadDeletedError(thread_id, found[0][0])
 
 
-async def revive_thread(port: Port, queries: Queries, thread_id: str) -> bool:
+async def revive_thread(db: Connection, queries: Queries, thread_id: str) -> bool:
     """Let a deleted thread's id be used again. One statement; safe to repeat.
 
     Returns:
         Whether there was a tombstone.
     """
-    return await port.execute(queries.delete_tombstone, {"thread_id": thread_id}) > 0
+    return await db.execute(queries.delete_tombstone, {"thread_id": thread_id}) > 0
 
 
-async def sweep(port: Port, queries: Queries) -> int:
+async def sweep(db: Connection, queries: Queries) -> int:
     """Remove tombstones whose time has passed, and leases that nobody has held for a day. Page by page; safe to repeat.
 
     Returns:
@@ -240,7 +240,7 @@ async def sweep(port: Port, queries: Queries) -> int:
     """
     gone = 0
     for query in (queries.sweep_tombstones, queries.sweep_leases):
-        while swept := await port.execute(query, {"page_size": _SWEEP_PAGE}):
+        while swept := await db.execute(query, {"page_size": _SWEEP_PAGE}):
             gone += swept
             if swept < _SWEEP_PAGE:
                 break

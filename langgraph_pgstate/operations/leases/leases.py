@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConflictError, LeaseHeldError, ThreadDeletedError
 from langgraph_pgstate.operations.threads.paging import FIRST, decode_cursor, page_of, page_size
 from langgraph_pgstate.sql import Queries
@@ -17,12 +17,12 @@ _ATTEMPTS: Final = 5
 
 
 async def take(
-    port: Port, queries: Queries, thread_id: str, holder_id: str, ttl: float, free_tokens: Sequence[int] = ()
+    db: Connection, queries: Queries, thread_id: str, holder_id: str, ttl: float, free_tokens: Sequence[int] = ()
 ) -> Lease:
     """Take a thread's lease. One statement; safe to repeat under the same `holder_id`.
 
     Args:
-        port: The connection.
+        db: The connection.
         queries: The queries of the schema.
         thread_id: The thread.
         holder_id: Who takes it; another for each taking.
@@ -35,7 +35,7 @@ async def take(
     """
     parameters = {"thread_id": thread_id, "holder_id": holder_id, "ttl": ttl, "free_tokens": list(free_tokens)}
     for _ in range(_ATTEMPTS):
-        rows = await port.fetch(queries.take_lease, parameters)
+        rows = await db.fetch(queries.take_lease, parameters)
         for _, deleted_at, *_ in rows:
             if deleted_at is not None:
                 raise ThreadDeletedError(thread_id, deleted_at)
@@ -47,11 +47,13 @@ async def take(
     raise ConflictError(f"the lease of thread {thread_id!r} keeps changing hands")
 
 
-async def renew(port: Port, queries: Queries, leases: Sequence[tuple[str, int]], ttl: float) -> set[tuple[str, int]]:
+async def renew(
+    db: Connection, queries: Queries, leases: Sequence[tuple[str, int]], ttl: float
+) -> set[tuple[str, int]]:
     """Say that some leases are still held, for `ttl` seconds from now. One statement; safe to repeat.
 
     Args:
-        port: The connection.
+        db: The connection.
         queries: The queries of the schema.
         leases: Thread and fencing token of each.
         ttl: Seconds.
@@ -63,16 +65,16 @@ async def renew(port: Port, queries: Queries, leases: Sequence[tuple[str, int]],
         return set()
     thread_ids, tokens = zip(*leases, strict=True)
     parameters = {"thread_ids": list(thread_ids), "fencing_tokens": list(tokens), "ttl": ttl}
-    return {(thread_id, token) for thread_id, token in await port.fetch(queries.renew_leases, parameters)}
+    return {(thread_id, token) for thread_id, token in await db.fetch(queries.renew_leases, parameters)}
 
 
 async def release(
-    port: Port, queries: Queries, thread_id: str, fencing_token: int | None, holder_id: str | None = None
+    db: Connection, queries: Queries, thread_id: str, fencing_token: int | None, holder_id: str | None = None
 ) -> bool:
     """Give a lease back. One statement; safe to repeat.
 
     Args:
-        port: The connection.
+        db: The connection.
         queries: The queries of the schema.
         thread_id: The thread.
         fencing_token: Its number, if it is known.
@@ -82,7 +84,7 @@ async def release(
         Whether it had not been lost.
     """
     parameters = {"thread_id": thread_id, "fencing_token": fencing_token, "holder_id": holder_id}
-    return await port.execute(queries.release_lease, parameters) > 0
+    return await db.execute(queries.release_lease, parameters) > 0
 
 
 def request_leases(limit: int, cursor: str | None) -> dict[str, Any]:
@@ -95,9 +97,9 @@ def request_leases(limit: int, cursor: str | None) -> dict[str, Any]:
     return {"cursor_at": at, "cursor_id": thread_id, "page_size": page_size(limit) + 1}
 
 
-async def list_leases(port: Port, queries: Queries, parameters: dict[str, Any]) -> Page[Lease]:
+async def list_leases(db: Connection, queries: Queries, parameters: dict[str, Any]) -> Page[Lease]:
     """A page of the living leases, those that expire first at first. One round trip."""
-    rows = await port.fetch(queries.list_leases, parameters)
+    rows = await db.fetch(queries.list_leases, parameters)
     return page_of(rows, parameters["page_size"] - 1, lambda row: Lease(*row), _KIND, _position)
 
 

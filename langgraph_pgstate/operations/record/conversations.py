@@ -19,13 +19,13 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph_pgstate.codec.messages import is_message
 from langgraph_pgstate.codec.states import Elements, Entry, Inline, Slice, State, decode_state
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import CorruptStateError
 from langgraph_pgstate.operations.checkpoints.addresses import Address
 from langgraph_pgstate.operations.checkpoints.reading import Segments, load_value
 from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.operations.record.delta_messages import resolve_written
-from langgraph_pgstate.operations.record.journal_entry import WRITTEN, Note
+from langgraph_pgstate.operations.record.journal_entry import WRITTEN, JournalEntry
 from langgraph_pgstate.operations.record.message_hook import content_id, fitting_ids, may_hold_messages, message_row
 from langgraph_pgstate.operations.record.messages import last_changes
 from langgraph_pgstate.sql import Queries, snapshot
@@ -40,7 +40,7 @@ _COLUMNS: Final = ("role", "agent", "content", "tool_calls", "tool_call_id")
 _LISTS: Final = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD, 0xC7, 0xC8, 0xC9, *range(0xD4, 0xD9)})
 
 
-async def compare_thread(port: Port, queries: Queries, codec: ValueCodec, thread_id: str) -> list[Problem]:
+async def compare_thread(db: Connection, queries: Queries, codec: ValueCodec, thread_id: str) -> list[Problem]:
     """Compare a thread's conversations with its states, if any message of it was recorded. Writes nothing.
 
     What waits in the journal, and what follows it, is left out; so is what cannot be decoded, and the checkpoints of a
@@ -50,12 +50,12 @@ async def compare_thread(port: Port, queries: Queries, codec: ValueCodec, thread
         The checkpoints whose conversation is not what their state holds, the first ten by name.
     """
     key = {"thread_id": thread_id}
-    async with port.transaction():
-        await port.script(snapshot())
-        if not (await port.fetch(queries.has_messages, key))[0][0]:
+    async with db.transaction():
+        await db.script(snapshot())
+        if not (await db.fetch(queries.has_messages, key))[0][0]:
             return []
-        comparison = _Comparison(port, queries, codec, thread_id)
-        comparison.left_out = await _unwritten(port, queries, thread_id)
+        comparison = _Comparison(db, queries, codec, thread_id)
+        comparison.left_out = await _unwritten(db, queries, thread_id)
         found: list[Difference] = []
         total = 0
         while (page := await comparison.next_page()) is not None:
@@ -67,7 +67,7 @@ async def compare_thread(port: Port, queries: Queries, codec: ValueCodec, thread
     return problems
 
 
-async def backfill_thread(port: Port, queries: Queries, codec: ValueCodec, thread_id: str) -> BackfillReport:
+async def backfill_thread(db: Connection, queries: Queries, codec: ValueCodec, thread_id: str) -> BackfillReport:
     """Record what a thread's checkpoints hold and the record lacks: messages, and the status of one without runs.
 
     Page by page, each a transaction; what is recorded already stays as it is, so it is safe to repeat, and goes on
@@ -75,7 +75,7 @@ async def backfill_thread(port: Port, queries: Queries, codec: ValueCodec, threa
     page's states.
 
     Args:
-        port: The connection.
+        db: The connection.
         queries: The queries of the schema.
         codec: Decodes the states. Of a serializer that is not LangGraph's own, messages are not recorded.
         thread_id: The thread.
@@ -84,10 +84,10 @@ async def backfill_thread(port: Port, queries: Queries, codec: ValueCodec, threa
         What was done; a checkpoint that cannot be decoded is named in it.
     """
     report = BackfillReport(threads=1)
-    await journal.write(port, queries, [thread_id])
-    comparison = _Comparison(port, queries, codec, thread_id)
+    await journal.write(db, queries, [thread_id])
+    comparison = _Comparison(db, queries, codec, thread_id)
     while codec.is_native:
-        async with port.transaction():
+        async with db.transaction():
             page = await comparison.next_page(fill=True)
         if page is None:
             break
@@ -95,19 +95,19 @@ async def backfill_thread(port: Port, queries: Queries, codec: ValueCodec, threa
         report.filled += len({one.address for one in page})
     report.checkpoints = comparison.checkpoints
     report.problems = comparison.problems
-    report.statuses = await port.execute(queries.settle_status, {"thread_id": thread_id})
+    report.statuses = await db.execute(queries.settle_status, {"thread_id": thread_id})
     return report
 
 
-async def _unwritten(port: Port, queries: Queries, thread_id: str) -> set[str]:
+async def _unwritten(db: Connection, queries: Queries, thread_id: str) -> set[str]:
     """The checkpoints whose messages are still in the journal."""
     found = set()
-    for _, _, data in await port.fetch(queries.read_entries, {"thread_ids": [thread_id], "page_size": None}):
+    for _, _, data in await db.fetch(queries.read_entries, {"thread_ids": [thread_id], "page_size": None}):
         try:
-            note = Note.unpack(thread_id, data)
+            journal_entry = JournalEntry.unpack(thread_id, data)
         except Exception:
             continue
-        found |= {orjson.loads(change)["checkpoint_id"] for _, change in note.messages}
+        found |= {orjson.loads(change)["checkpoint_id"] for _, change in journal_entry.messages}
     return found
 
 
@@ -205,8 +205,8 @@ class _Comparison:
         left_out: Checkpoints that are not compared, nor is what follows them.
     """
 
-    def __init__(self, port: Port, queries: Queries, codec: ValueCodec, thread_id: str) -> None:
-        self._port, self._queries, self._codec, self._thread_id = port, queries, codec, thread_id
+    def __init__(self, db: Connection, queries: Queries, codec: ValueCodec, thread_id: str) -> None:
+        self._db, self._queries, self._codec, self._thread_id = db, queries, codec, thread_id
         self._cursor = ""
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._elements: dict[Hashable, list[_Element | None]] = {}
@@ -221,13 +221,13 @@ class _Comparison:
             fill: Also record what differs. To be called in a transaction: no prune takes these checkpoints meanwhile.
         """
         key = {"thread_id": self._thread_id, "cursor_id": self._cursor, "page_size": _PAGE}
-        found = await self._port.fetch(self._queries.scan_conversations, key)
+        found = await self._db.fetch(self._queries.scan_conversations, key)
         if not found:
             return None
         self._cursor = found[-1][0]
         key["checkpoint_ids"] = sorted({id for row in found for id in row[:2] if id})
         query = self._queries.find_present_held if fill else self._queries.find_present
-        present = {row[0] for row in await self._port.fetch(query, key)}
+        present = {row[0] for row in await self._db.fetch(query, key)}
         rows = self._decode(row for row in found if row[0] in present)
         changes = await self._changes([row.id for row in rows])
         await self._read_elements(rows)
@@ -274,7 +274,7 @@ class _Comparison:
         missing = {place: part for place, part in wanted.items() if place not in self._elements}
         ids = {segment_id for part, _ in missing.values() for segment_id in _segment_ids(part)}
         key = {"thread_id": self._thread_id, "segment_ids": sorted(ids)}
-        segments = Segments(await self._port.fetch(self._queries.get_segments, key) if ids else ())
+        segments = Segments(await self._db.fetch(self._queries.get_segments, key) if ids else ())
         for place, (part, checkpoint_id) in missing.items():
             where = str(self._address(checkpoint_id))
             try:
@@ -368,7 +368,7 @@ class _Comparison:
             and now.versions.get(channel) != known.versions.get(channel)
         ]
         written = [(WRITTEN, orjson.dumps(one)) for one in noted]
-        for _, change in await resolve_written(self._port, self._queries, written) if written else ():
+        for _, change in await resolve_written(self._db, self._queries, written) if written else ():
             await self._reconcile(orjson.loads(change))
         if written:
             now.said = _applied(known.said, (await self._changes([row.id]))[row.id])
@@ -376,12 +376,12 @@ class _Comparison:
     async def _reconcile(self, change: dict[str, Any]) -> None:
         ids = [message["message_id"] for message in change["messages"]]
         messages = orjson.dumps(change["messages"]).decode()
-        await self._port.execute(self._queries.reconcile_messages, {**change, "message_ids": ids, "messages": messages})
+        await self._db.execute(self._queries.reconcile_messages, {**change, "message_ids": ids, "messages": messages})
 
     async def _changes(self, checkpoint_ids: Sequence[str]) -> dict[str, list[_Change]]:
         key = {"thread_id": self._thread_id, "checkpoint_ids": list(checkpoint_ids)}
         found: dict[str, list[_Change]] = defaultdict(list)
-        for checkpoint_id, *row in await self._port.fetch(self._queries.get_message_changes, key):
+        for checkpoint_id, *row in await self._db.fetch(self._queries.get_message_changes, key):
             found[checkpoint_id].append(_change_of(row))
         return found
 
@@ -391,7 +391,7 @@ class _Comparison:
         if known is None:
             # Far from its child, or younger by its id.
             said: dict[str, list[Said]] = defaultdict(list)
-            last = await last_changes(self._port, self._queries, self._thread_id, checkpoint_id)
+            last = await last_changes(self._db, self._queries, self._thread_id, checkpoint_id)
             changes = await self._changes(sorted({change.checkpoint_id for change in last}))
             marks = {
                 (id, change.channel, change.message_id): change.mark for id, rows in changes.items() for change in rows

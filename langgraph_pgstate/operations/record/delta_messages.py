@@ -20,7 +20,7 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
 from langgraph_pgstate.codec.serializer import plain_serializer
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.operations.checkpoints.reading import WritesRow, flatten_writes
 from langgraph_pgstate.operations.record.journal_entry import COMPARED, WRITTEN
@@ -36,7 +36,7 @@ Place = tuple[str, str]
 
 
 async def resolve_written(
-    port: Port, queries: Queries, changes: Sequence[tuple[str, bytes]]
+    db: Connection, queries: Queries, changes: Sequence[tuple[str, bytes]]
 ) -> list[tuple[str, bytes]]:
     """Changes of messages, those of `WRITTEN` turned into what was written. One round trip for each namespace of them.
 
@@ -51,7 +51,7 @@ async def resolve_written(
     for place, ids in wanted.items():
         key = {"thread_id": place[0], "checkpoint_ns": place[1], "checkpoint_ids": sorted(ids)}
         found = writes[place] = defaultdict(list)
-        for checkpoint_id, task_id, task_path, idx, data in await port.fetch(queries.get_writes, key):
+        for checkpoint_id, task_id, task_path, idx, data in await db.fetch(queries.get_writes, key):
             found[checkpoint_id].append(WritesRow(task_id, task_path, idx, data))
     resolved = []
     for pair, each in zip(changes, noted, strict=True):

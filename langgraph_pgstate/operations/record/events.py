@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.operations.threads.paging import (
     Moment,
     decode_cursor,
@@ -39,9 +39,9 @@ def request_events(
     }
 
 
-async def list_events(port: Port, queries: Queries, parameters: dict[str, Any]) -> Page[Event]:
+async def list_events(db: Connection, queries: Queries, parameters: dict[str, Any]) -> Page[Event]:
     """A page of a thread's events, oldest first. One round trip."""
-    rows = await port.fetch(queries.list_events, parameters)
+    rows = await db.fetch(queries.list_events, parameters)
     return page_of(rows, parameters["page_size"] - 1, lambda row: Event(*row), _KIND, lambda item: (item.event_id,))
 
 
@@ -54,6 +54,6 @@ def request_handoffs(since: Moment | None, until: datetime | None, limit: int) -
     return {**since_of(since), "until": time_of("until", until), "page_size": page_size(limit)}
 
 
-async def count_handoffs(port: Port, queries: Queries, parameters: dict[str, Any]) -> tuple[HandoffStatistics, ...]:
+async def count_handoffs(db: Connection, queries: Queries, parameters: dict[str, Any]) -> tuple[HandoffStatistics, ...]:
     """Who hands over to whom, how often, and for how long; the most frequent first. One round trip."""
-    return tuple(HandoffStatistics(*row) for row in await port.fetch(queries.count_handoffs, parameters))
+    return tuple(HandoffStatistics(*row) for row in await db.fetch(queries.count_handoffs, parameters))

@@ -15,11 +15,11 @@ from typing import Any, Final
 
 import orjson
 
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import UnreadableFormatError
 from langgraph_pgstate.operations.admin.maintenance import choose_dead, find_running, settle_runs
 from langgraph_pgstate.operations.record.delta_messages import resolve_written
-from langgraph_pgstate.operations.record.journal_entry import ADDED, COMPARED, WRITTEN, Note
+from langgraph_pgstate.operations.record.journal_entry import ADDED, COMPARED, WRITTEN, JournalEntry
 from langgraph_pgstate.operations.record.put_hook import Statement, is_refusal
 from langgraph_pgstate.sql import Queries
 
@@ -36,34 +36,34 @@ _TAKEN: Final = "pgstate-journal:"
 _THREAD_PAGE: Final = 200
 
 
-def entry_of(key: tuple[str, str], entry_id: str, note: Note) -> dict[str, Any]:
+def entry_of(key: tuple[str, str], entry_id: str, journal_entry: JournalEntry) -> dict[str, Any]:
     """An entry without a checkpoint, as `put_entry` takes it.
 
     Args:
         key: Thread and run.
         entry_id: The entry's id.
-        note: What is to be noted.
+        journal_entry: What is to be noted.
     """
-    return {"thread_id": key[0], "run_id": key[1], "entry_id": entry_id, "entry": note.pack()}
+    return {"thread_id": key[0], "run_id": key[1], "entry_id": entry_id, "entry": journal_entry.pack()}
 
 
-async def put_entry(port: Port, queries: Queries, entry: dict[str, Any], seconds_left: Callable[[], float]) -> None:
+async def put_entry(db: Connection, queries: Queries, entry: dict[str, Any], seconds_left: Callable[[], float]) -> None:
     """Note something without a checkpoint. One statement; safe to repeat.
 
     Args:
-        port: The connection.
+        db: The connection.
         queries: The queries of the schema.
         entry: As `entry_of` gives it.
         seconds_left: Tells how long the server may take.
     """
-    await port.execute_within(seconds_left(), queries.put_entry, entry)
+    await db.execute_within(seconds_left(), queries.put_entry, entry)
 
 
 async def write(
-    port: Port,
+    db: Connection,
     queries: Queries,
     thread_ids: Sequence[str],
-    more: Note | None = None,
+    more: JournalEntry | None = None,
     is_dead: Callable[[str], bool] | None = None,
     own: Sequence[tuple[str, str]] = (),
 ) -> int:
@@ -75,7 +75,7 @@ async def write(
     Where a run begins, what dead processes left running on its thread is ended.
 
     Args:
-        port: The connection.
+        db: The connection.
         queries: The queries of the schema.
         thread_ids: The threads.
         more: Rows that are in no journal, of these threads or of others.
@@ -90,31 +90,31 @@ async def write(
     ended: set[str] = set()
     moved = 0
     while True:
-        rows = await port.fetch(queries.read_entries, {"thread_ids": threads, "page_size": _PAGE})
+        rows = await db.fetch(queries.read_entries, {"thread_ids": threads, "page_size": _PAGE})
         is_last = len(rows) < _PAGE
         for batch in _gather(_unpack(rows), more if is_last else None):
-            if any(kind == WRITTEN for kind, _ in batch.note.messages):
-                batch.note.messages = await resolve_written(port, queries, batch.note.messages)
-            if not await _move(port, queries, batch):
+            if any(kind == WRITTEN for kind, _ in batch.journal_entry.messages):
+                batch.journal_entry.messages = await resolve_written(db, queries, batch.journal_entry.messages)
+            if not await _move(db, queries, batch):
                 # Somebody else was faster; what is left is looked for again.
                 is_last = False
                 break
             moved += len(batch.entries)
-            begun.update(thread_id for thread_id, _ in batch.note.begun)
-            ended.update(thread_id for thread_id, _, _ in batch.note.ended)
+            begun.update(thread_id for thread_id, _ in batch.journal_entry.begun)
+            ended.update(thread_id for thread_id, _, _ in batch.journal_entry.ended)
         if is_last:
             break
     if begun and is_dead is not None:
-        running = [run for run in await find_running(port, queries, sorted(begun)) if run[:2] not in own]
+        running = [run for run in await find_running(db, queries, sorted(begun)) if run[:2] not in own]
         for thread_id, dead in choose_dead(running, is_dead).items():
-            await settle_runs(port, queries, thread_id, dead)
+            await settle_runs(db, queries, thread_id, dead)
     if changed := begun | ended:
-        await port.execute(queries.refresh_statuses, {"thread_ids": sorted(changed)})
+        await db.execute(queries.refresh_statuses, {"thread_ids": sorted(changed)})
     return moved
 
 
 async def recover(
-    port: Port,
+    db: Connection,
     queries: Queries,
     seconds: float = 0.0,
     is_dead: Callable[[str], bool] | None = None,
@@ -127,8 +127,8 @@ async def recover(
     """
     moved = 0
     while True:
-        found = await port.fetch(queries.find_entries, {"seconds": seconds, "page_size": _THREAD_PAGE})
-        moved += await write(port, queries, [row[0] for row in found], None, is_dead, own) if found else 0
+        found = await db.fetch(queries.find_entries, {"seconds": seconds, "page_size": _THREAD_PAGE})
+        moved += await write(db, queries, [row[0] for row in found], None, is_dead, own) if found else 0
         if len(found) < _THREAD_PAGE:
             return moved
 
@@ -138,53 +138,55 @@ class _Batch:
     """Entries that are moved together.
 
     Attributes:
-        note: What they say.
+        journal_entry: What they say.
         entries: Their threads and ids; none for rows that are in no journal.
         size: Bytes of their rows.
     """
 
-    note: Note = field(default_factory=Note)
+    journal_entry: JournalEntry = field(default_factory=JournalEntry)
     entries: list[tuple[str, str]] = field(default_factory=list)
     size: int = 0
 
 
-def _unpack(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[tuple[str, str], Note]]:
+def _unpack(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[tuple[str, str], JournalEntry]]:
     for thread_id, entry_id, data in rows:
         try:
-            note = Note.unpack(thread_id, data)
+            journal_entry = JournalEntry.unpack(thread_id, data)
         except UnreadableFormatError:
             # It stays, for a process that can read it.
             raise
         except Exception as error:
             _log.error("entry %s in the journal of thread %r is left out: %s", entry_id, thread_id, error)
-            note = Note(thread_ids=[thread_id])
-        yield (thread_id, entry_id), note
+            journal_entry = JournalEntry(thread_ids=[thread_id])
+        yield (thread_id, entry_id), journal_entry
 
 
-def _gather(entries: Iterable[tuple[tuple[str, str], Note]], more: Note | None) -> Iterator[_Batch]:
+def _gather(entries: Iterable[tuple[tuple[str, str], JournalEntry]], more: JournalEntry | None) -> Iterator[_Batch]:
     """Entries made few batches, none larger than it should be; no run begins twice in one."""
     batch = _Batch()
     begun: set[tuple[str, str]] = set()
-    given: list[tuple[tuple[str, str] | None, Note]] = [*entries]
+    given: list[tuple[tuple[str, str] | None, JournalEntry]] = [*entries]
     if more is not None:
         given.append((None, more))
-    for entry, note in given:
-        size = note.size
-        is_full = len(batch.note) + len(note) > _MOST_ROWS or batch.size + size > _MOST_BYTES
+    for entry, journal_entry in given:
+        size = journal_entry.size
+        is_full = len(batch.journal_entry) + len(journal_entry) > _MOST_ROWS or batch.size + size > _MOST_BYTES
         # What is in no journal is written without one: were its entries gone, it would wait for nothing.
-        if (batch.entries or batch.note) and (is_full or entry is None or not begun.isdisjoint(note.begun)):
+        if (batch.entries or batch.journal_entry) and (
+            is_full or entry is None or not begun.isdisjoint(journal_entry.begun)
+        ):
             yield batch
             batch, begun = _Batch(), set()
-        batch.note.extend(note)
+        batch.journal_entry.extend(journal_entry)
         batch.size += size
-        begun.update(note.begun)
+        begun.update(journal_entry.begun)
         if entry is not None:
             batch.entries.append(entry)
-    if batch.entries or batch.note:
+    if batch.entries or batch.journal_entry:
         yield batch
 
 
-async def _move(port: Port, queries: Queries, batch: _Batch) -> bool:
+async def _move(db: Connection, queries: Queries, batch: _Batch) -> bool:
     """Write what a batch says and take its entries out, or neither; false if somebody else has taken one."""
     taking: list[Statement] = []
     if batch.entries:
@@ -195,7 +197,7 @@ async def _move(port: Port, queries: Queries, batch: _Batch) -> bool:
         }
         taking.append((queries.take_entries, taken))
     try:
-        await port.execute_together([*taking, *_statements(queries, batch.note)])
+        await db.execute_together([*taking, *_statements(queries, batch.journal_entry)])
         return True
     except Exception as error:
         if _is_taken(error):
@@ -204,10 +206,10 @@ async def _move(port: Port, queries: Queries, batch: _Batch) -> bool:
             raise
     # A row that the database refuses for what it is: the others are written without it.
     try:
-        async with port.transaction():
+        async with db.transaction():
             if taking:
-                await port.fetch(*taking[0])
-            await _write(port, queries, batch.note)
+                await db.fetch(*taking[0])
+            await _write(db, queries, batch.journal_entry)
     except Exception as error:
         if not _is_taken(error):
             raise
@@ -219,61 +221,68 @@ def _is_taken(error: Exception) -> bool:
     return is_refusal(error) and _TAKEN in str(error)
 
 
-async def _write(port: Port, queries: Queries, note: Note) -> None:
+async def _write(db: Connection, queries: Queries, journal_entry: JournalEntry) -> None:
     try:
-        await port.execute_together(_statements(queries, note))
+        await db.execute_together(_statements(queries, journal_entry))
     except Exception as error:
         if not is_refusal(error):
             raise
-        if len(note) > 1:
-            for half in note.halves():
-                await _write(port, queries, half)
+        if len(journal_entry) > 1:
+            for half in journal_entry.halves():
+                await _write(db, queries, half)
         else:
-            _log.error("PostgreSQL refuses %s: %s", _describe(note), error)
+            _log.error("PostgreSQL refuses %s: %s", _describe(journal_entry), error)
 
 
-def _describe(note: Note) -> str:
+def _describe(journal_entry: JournalEntry) -> str:
     for name in ("runs", "spans", "events", "forks"):
-        for row in getattr(note, name):
+        for row in getattr(journal_entry, name):
             found = orjson.loads(row)
             return f"the row {found.get('span_id') or found.get('event_id') or found.get('run_id')} of {name}"
-    return f"messages of {', '.join(note.thread_ids)}"
+    return f"messages of {', '.join(journal_entry.thread_ids)}"
 
 
-def _statements(queries: Queries, note: Note) -> list[Statement]:
+def _statements(queries: Queries, journal_entry: JournalEntry) -> list[Statement]:
     """What writes a note's rows: a statement for each table, always in one order, so that none wait in a circle."""
-    among: dict[str, Any] = {"thread_ids": note.thread_ids}
+    among: dict[str, Any] = {"thread_ids": journal_entry.thread_ids}
     found: list[Statement] = []
     begun = {
-        "thread_ids": [thread_id for thread_id, _ in note.begun],
-        "run_ids": [run_id for _, run_id in note.begun],
+        "thread_ids": [thread_id for thread_id, _ in journal_entry.begun],
+        "run_ids": [run_id for _, run_id in journal_entry.begun],
     }
-    if note.runs:
-        rows = _array(note.runs)
-        if note.begun:
+    if journal_entry.runs:
+        rows = _array(journal_entry.runs)
+        if journal_entry.begun:
             found.append((queries.put_new_threads, {"rows": rows}))
-        found.append((queries.put_runs, {**among, "rows": rows, "ttl": note.ttl}))
-    if note.begun:
+        found.append((queries.put_runs, {**among, "rows": rows, "ttl": journal_entry.ttl}))
+    if journal_entry.begun:
         found.append((queries.settle_attempts, begun))
-    if note.spans:
-        found.append((queries.put_spans, {**among, "rows": _array(note.spans), "semconv_version": SEMCONV_VERSION}))
-    if note.events:
-        found.append((queries.put_events, {**among, "rows": _array(note.events)}))
-    if note.forks:
-        found.append((queries.put_forks, {**among, "rows": _array(note.forks)}))
-    if note.ended:
+    if journal_entry.spans:
+        found.append(
+            (queries.put_spans, {**among, "rows": _array(journal_entry.spans), "semconv_version": SEMCONV_VERSION})
+        )
+    if journal_entry.events:
+        found.append((queries.put_events, {**among, "rows": _array(journal_entry.events)}))
+    if journal_entry.forks:
+        found.append((queries.put_forks, {**among, "rows": _array(journal_entry.forks)}))
+    if journal_entry.ended:
         ended = {
-            "thread_ids": [thread_id for thread_id, _, _ in note.ended],
-            "run_ids": [run_id for _, run_id, _ in note.ended],
+            "thread_ids": [thread_id for thread_id, _, _ in journal_entry.ended],
+            "run_ids": [run_id for _, run_id, _ in journal_entry.ended],
         }
         found.append((queries.total_runs, ended))
-    if note.begun or note.ended:
+    if journal_entry.begun or journal_entry.ended:
         # In this transaction: a process that was killed after it would leave the thread busy for good.
-        found.append((queries.refresh_statuses, {"thread_ids": sorted({row[0] for row in (*note.begun, *note.ended)})}))
-    return found + list(_messages(queries, note))
+        found.append(
+            (
+                queries.refresh_statuses,
+                {"thread_ids": sorted({row[0] for row in (*journal_entry.begun, *journal_entry.ended)})},
+            )
+        )
+    return found + list(_messages(queries, journal_entry))
 
 
-def _messages(queries: Queries, note: Note) -> Iterator[Statement]:
+def _messages(queries: Queries, journal_entry: JournalEntry) -> Iterator[Statement]:
     """Changes of messages in their order; neighbours of one kind in one statement."""
     waiting: list[bytes] = []
     kind_before = ADDED
@@ -281,10 +290,10 @@ def _messages(queries: Queries, note: Note) -> Iterator[Statement]:
     def added() -> Iterator[Statement]:
         if waiting:
             query = queries.add_messages if kind_before == ADDED else queries.add_subgraph_messages
-            yield query, {"thread_ids": note.thread_ids, "changes": _array(waiting)}
+            yield query, {"thread_ids": journal_entry.thread_ids, "changes": _array(waiting)}
             waiting.clear()
 
-    for kind, change in note.messages:
+    for kind, change in journal_entry.messages:
         if kind != kind_before:
             yield from added()
             kind_before = kind

@@ -19,7 +19,7 @@ _FORMAT: Final = 1
 
 
 @dataclass(slots=True)
-class Note:
+class JournalEntry:
     """Recorded rows on their way to the tables, each as JSON, in the order they came in.
 
     Attributes:
@@ -57,7 +57,7 @@ class Note:
         rows = (*self.runs, *self.spans, *self.events, *self.forks)
         return sum(map(len, rows)) + sum(len(change) for _, change in self.messages)
 
-    def extend(self, other: Note) -> None:
+    def extend(self, other: JournalEntry) -> None:
         """Append another's rows."""
         self.runs += other.runs
         self.spans += other.spans
@@ -75,7 +75,7 @@ class Note:
         return frames.pack_passing(ormsgpack.packb((_FORMAT, *rows, self.begun, self.ended, self.ttl)))
 
     @classmethod
-    def unpack(cls, thread_id: str, data: bytes) -> Note:
+    def unpack(cls, thread_id: str, data: bytes) -> JournalEntry:
         """An entry of the journal.
 
         Raises:
@@ -90,11 +90,11 @@ class Note:
         begun, ended = [(*pair,) for pair in begun], [(*each,) for each in ended]
         return cls(runs, spans, events, forks, messages, begun, ended, [thread_id], ttl)
 
-    def halves(self) -> tuple[Note, Note]:
+    def halves(self) -> tuple[JournalEntry, JournalEntry]:
         """The same rows in two parts, to find the one that the database refuses."""
         # A run's end is made of its spans: it comes last.
-        first = Note(begun=self.begun, thread_ids=self.thread_ids, ttl=self.ttl)
-        second = Note(ended=self.ended, thread_ids=self.thread_ids, ttl=self.ttl)
+        first = JournalEntry(begun=self.begun, thread_ids=self.thread_ids, ttl=self.ttl)
+        second = JournalEntry(ended=self.ended, thread_ids=self.thread_ids, ttl=self.ttl)
         left = len(self) // 2
         names = ("runs", "spans", "events", "forks", "messages")
         for name in names:

@@ -42,8 +42,8 @@ _FAMILIAR_LIMIT: Final = 50_000
 _Named = tuple[int, BaseMessage, str]
 
 
-class MessageKeeper:
-    """A companion that stores the messages of each put. Safe to share between threads.
+class MessageHook:
+    """A hook that stores the messages of each put. Safe to share between threads.
 
     A process that puts on a thread for the first time sends the channel's messages whole, so that what was stored
     without a keeper is made up for; rows that are there already stay as they are. A DeltaChannel's are made up for by
@@ -98,8 +98,8 @@ class MessageKeeper:
             changes.append((kind, orjson.dumps(found)))
         if counters := request.labels.get(_COUNTERS):
             changes += self._written(request, counters)
-        assert plan.note is not None
-        plan.note.messages += changes
+        assert plan.journal_entry is not None
+        plan.journal_entry.messages += changes
         return ()
 
     def after_put(self, plan: PutPlan) -> None:
@@ -226,14 +226,14 @@ def _identified(change: ListChange, places: Sequence[int]) -> list[_Named]:
 
 def _ordinals(change: ListChange) -> list[int]:
     """By place, the how-manieth of its id, or of its equals if it has none, an element is."""
-    marks: Sequence[Any] = (
-        split_digests(change.fingerprints)
-        if change.fingerprints is not None
+    fingerprints: Sequence[Any] = (
+        split_digests(change.digests)
+        if change.digests is not None
         else [content_id(element) if is_message(element) else None for element in change.value]
     )
     seen: Counter[Any] = Counter()
     ordinals = []
-    for element, mark in zip(change.value, marks, strict=True):
+    for element, mark in zip(change.value, fingerprints, strict=True):
         id = getattr(element, "id", None)
         key = ("id", id) if type(id) is str and id else mark
         seen[key] += 1
@@ -248,29 +248,29 @@ def content_id(message: BaseMessage) -> str:
 
 def fitting_ids(thread_id: str, rows: Sequence[dict[str, Any]]) -> list[str]:
     """The rows' ids, after those that PostgreSQL cannot store or index have been replaced by fingerprints."""
-    room = min(_ID_BYTES, (MAX_KEY_BYTES - len(thread_id.encode())) // 2)
+    limit = min(_ID_BYTES, (MAX_KEY_BYTES - len(thread_id.encode())) // 2)
     for row in rows:
         id = row["message_id"]
-        if not (id.isascii() and len(id) <= room and "\0" not in id):
-            row["message_id"] = _fitting_id(id, room)
+        if not (id.isascii() and len(id) <= limit and "\0" not in id):
+            row["message_id"] = _fitting_id(id, limit)
     return [row["message_id"] for row in rows]
 
 
-def _fitting_id(id: str, room: int) -> str:
+def _fitting_id(id: str, limit: int) -> str:
     encoded = id.encode("utf-8", "surrogatepass")
-    fits = len(encoded) <= room and "\0" not in id and encoded == id.encode("utf-8", "replace")
+    fits = len(encoded) <= limit and "\0" not in id and encoded == id.encode("utf-8", "replace")
     return id if fits else xxhash.xxh3_128_hexdigest(encoded)
 
 
 def _recorded_by_root(plan: PutPlan, change: ListChange) -> set[int]:
     """Places of the elements that the root's checkpoint has, too: nearly all of what a subgraph starts from."""
     root = plan.request.root
-    if root is None or change.fingerprints is None:
+    if root is None or change.digests is None:
         return set()
     known = {
         digest
         for other in root.entries.values()
-        if isinstance(other, Elements) and other.marks is not None
-        for digest in split_digests(other.marks.digests)
+        if isinstance(other, Elements) and other.fingerprints is not None
+        for digest in split_digests(other.fingerprints.digests)
     }
-    return {place for place, digest in enumerate(split_digests(change.fingerprints)) if digest in known}
+    return {place for place, digest in enumerate(split_digests(change.digests)) if digest in known}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 from langgraph_pgstate.operations.threads.paging import decode_cursor, page_of, page_size, text_of
 from langgraph_pgstate.sql import Queries
@@ -39,7 +39,7 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ConversationQuestion:
+class ConversationFilter:
     """Which conversation is asked for, checked."""
 
     thread_id: str
@@ -51,7 +51,7 @@ class ConversationQuestion:
 
 def request_conversation(
     thread_id: str, channel: str | None, checkpoint_id: str | None, last: int | None, max_tokens: int | None
-) -> ConversationQuestion:
+) -> ConversationFilter:
     """Check what is asked for.
 
     Raises:
@@ -60,7 +60,7 @@ def request_conversation(
     for name, value in (("last", last), ("max_tokens", max_tokens)):
         if value is not None and value < 0:
             raise ConfigurationError(f"{name} must not be negative, as {value} is")
-    return ConversationQuestion(
+    return ConversationFilter(
         thread_id,
         text_of("channel", channel),
         text_of("checkpoint_id", checkpoint_id or None),
@@ -69,25 +69,25 @@ def request_conversation(
     )
 
 
-async def get_conversation(port: Port, queries: Queries, question: ConversationQuestion) -> tuple[Message, ...]:
+async def get_conversation(db: Connection, queries: Queries, filter: ConversationFilter) -> tuple[Message, ...]:
     """The messages of a branch, as they stand at its end. Two round trips; texts are read only of what is answered.
 
     Raises:
         NotFoundError: If the named checkpoint does not exist.
     """
-    key = {"thread_id": question.thread_id, "checkpoint_id": question.checkpoint_id}
-    found = await last_changes(port, queries, question.thread_id, question.checkpoint_id, question.channel)
-    if not found and question.checkpoint_id is not None and not (await port.fetch(queries.has_checkpoint, key))[0][0]:
-        raise NotFoundError(f"there is no checkpoint {question.checkpoint_id!r} of thread {question.thread_id!r}")
+    key = {"thread_id": filter.thread_id, "checkpoint_id": filter.checkpoint_id}
+    found = await last_changes(db, queries, filter.thread_id, filter.checkpoint_id, filter.channel)
+    if not found and filter.checkpoint_id is not None and not (await db.fetch(queries.has_checkpoint, key))[0][0]:
+        raise NotFoundError(f"there is no checkpoint {filter.checkpoint_id!r} of thread {filter.thread_id!r}")
     changes = of_one_channel(found)
     present = [change for change in changes if change.change != "removed"]
-    chosen = window(present, question.last, question.max_tokens)
+    chosen = window(present, filter.last, filter.max_tokens)
     if not chosen:
         return ()
-    rows = await port.fetch(
+    rows = await db.fetch(
         queries.get_messages,
         {
-            "thread_id": question.thread_id,
+            "thread_id": filter.thread_id,
             "message_ids": [change.message_id for change in chosen],
             "checkpoint_ids": [change.checkpoint_id for change in chosen],
             "channel": chosen[0].channel,
@@ -97,11 +97,11 @@ async def get_conversation(port: Port, queries: Queries, question: ConversationQ
 
 
 async def last_changes(
-    port: Port, queries: Queries, thread_id: str, checkpoint_id: str | None, channel: str | None = None
+    db: Connection, queries: Queries, thread_id: str, checkpoint_id: str | None, channel: str | None = None
 ) -> list[Change]:
     """Return the last change of each message of a branch, or of one channel, in the channel's order. One round trip."""
     key = {"thread_id": thread_id, "checkpoint_id": checkpoint_id, "channel": channel}
-    return [Change(*row) for row in await port.fetch(queries.get_message_outline, key)]
+    return [Change(*row) for row in await db.fetch(queries.get_message_outline, key)]
 
 
 def of_one_channel(changes: Sequence[Change]) -> Sequence[Change]:
@@ -136,7 +136,7 @@ def window(messages: Sequence[Change], last: int | None, max_tokens: int | None)
 
 
 @dataclass(frozen=True, slots=True)
-class SearchQuestion:
+class SearchFilter:
     """Which messages are searched for, checked."""
 
     parameters: dict[str, Any]
@@ -152,7 +152,7 @@ def request_search(
     best_first: bool = False,
     limit: int = 20,
     cursor: str | None = None,
-) -> SearchQuestion:
+) -> SearchFilter:
     """Check what is searched for.
 
     Raises:
@@ -176,17 +176,17 @@ def request_search(
         "cursor_channel": cursor_channel,
         "page_size": size + 1,
     }
-    return SearchQuestion(parameters, size)
+    return SearchFilter(parameters, size)
 
 
-async def search_messages(port: Port, queries: Queries, question: SearchQuestion) -> Page[MessageHit]:
+async def search_messages(db: Connection, queries: Queries, filter: SearchFilter) -> Page[MessageHit]:
     """A page of messages that hold some words, newest or best first. One round trip."""
-    parameters = question.parameters
+    parameters = filter.parameters
     is_of_thread = parameters["thread_id"] is not None
-    rows = await port.fetch(queries.search_messages_of_thread if is_of_thread else queries.search_messages, parameters)
+    rows = await db.fetch(queries.search_messages_of_thread if is_of_thread else queries.search_messages, parameters)
     return page_of(
         rows,
-        question.size,
+        filter.size,
         lambda row: MessageHit(Message(*row[:-2]), *row[-2:]),
         _KINDS[parameters["by_rank"]],
         lambda hit: (

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.checkpoints.addresses import identifier
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Price
 
 
-async def set_price(port: Port, queries: Queries, price: Price) -> None:
+async def set_price(db: Connection, queries: Queries, price: Price) -> None:
     """Say what a model costs from a time on; replaces what was said for the same time. One statement; safe to repeat.
 
     Raises:
@@ -23,7 +23,7 @@ async def set_price(port: Port, queries: Queries, price: Price) -> None:
             raise ConfigurationError(f"{name} must be a price of 0 or more, not {amount}")
     if not price.model:
         raise ConfigurationError("a price is that of a model; its name is empty")
-    await port.execute(
+    await db.execute(
         queries.set_price,
         {
             "model": identifier("model", price.model),
@@ -34,13 +34,13 @@ async def set_price(port: Port, queries: Queries, price: Price) -> None:
     )
 
 
-async def list_prices(port: Port, queries: Queries, model: str | None = None) -> list[Price]:
+async def list_prices(db: Connection, queries: Queries, model: str | None = None) -> list[Price]:
     """All prices, or those of one model, each model's from the newest on."""
-    return [Price(*row) for row in await port.fetch(queries.list_prices, {"model": model})]
+    return [Price(*row) for row in await db.fetch(queries.list_prices, {"model": model})]
 
 
 async def delete_price(
-    port: Port, queries: Queries, model: str, provider: str = "", valid_from: datetime | None = None
+    db: Connection, queries: Queries, model: str, provider: str = "", valid_from: datetime | None = None
 ) -> bool:
     """Remove a price; costs computed with it stay. One statement; safe to repeat.
 
@@ -48,4 +48,4 @@ async def delete_price(
         Whether there was one.
     """
     parameters = {"model": model, "provider": provider, "valid_from": valid_from}
-    return await port.execute(queries.delete_price, parameters) > 0
+    return await db.execute(queries.delete_price, parameters) > 0

@@ -36,8 +36,8 @@ _AS_TEXT: Final = (datetime, date, time, timedelta, UUID, Decimal)
 _CONTAINERS: Final = (dict, list, tuple, set, frozenset)
 
 
-class Projector:
-    """A companion that keeps some channels readable. Safe to share between threads.
+class ProjectionHook:
+    """A hook that keeps some channels readable. Safe to share between threads.
 
     Args:
         queries: The queries of the schema.

@@ -28,7 +28,7 @@ def is_refusal(error: BaseException) -> bool:
     return (getattr(error, "sqlstate", None) or "").startswith(_REFUSALS)
 
 
-class Companion(Protocol):
+class PutHook(Protocol):
     """Somebody who has something to add to a put. Called by the saver; must not touch the database itself.
 
     What it adds to `plan.note` the put's own statement notes in the journal, which costs next to nothing. Its
@@ -46,14 +46,14 @@ class Companion(Protocol):
         ...
 
 
-class Companions:
-    """Several companions as one. One that fails is logged and left out: its rows are missing, the put goes on.
+class PutHooks:
+    """Several hooks as one. One that fails is logged and left out: its rows are missing, the put goes on.
 
     Args:
-        members: The companions; their statements are sent in this order.
+        members: The hooks; their statements are sent in this order.
     """
 
-    def __init__(self, *members: Companion) -> None:
+    def __init__(self, *members: PutHook) -> None:
         self._members = members
 
     def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
@@ -80,9 +80,9 @@ class Companions:
             forget_thread(member, thread_id)
 
 
-def forget_thread(companion: Companion, thread_id: str) -> None:
-    """Tell a companion that rows of a thread may be gone, if it wants to know: if it has a `forget_thread`."""
-    forget = getattr(companion, "forget_thread", None)
+def forget_thread(hook: PutHook, thread_id: str) -> None:
+    """Tell a hook that rows of a thread may be gone, if it wants to know: if it has a `forget_thread`."""
+    forget = getattr(hook, "forget_thread", None)
     if forget is not None:
         forget(thread_id)
 
@@ -97,7 +97,7 @@ class ListChange:
         fresh: Places of the elements that the parent's list does not have.
         is_appended: Whether they come after all that the parent's list has, which is as it was.
         is_known: Whether the difference is certain; if not, every element counts as fresh.
-        fingerprints: The elements' fingerprints end to end, if they are known.
+        digests: The elements' fingerprints end to end, if they are known.
     """
 
     channel: str
@@ -105,7 +105,7 @@ class ListChange:
     fresh: Sequence[int]
     is_appended: bool
     is_known: bool
-    fingerprints: bytes | None = None
+    digests: bytes | None = None
 
 
 def list_changes(plan: PutPlan, *, all_channels: bool = False) -> Iterator[ListChange]:
@@ -151,7 +151,7 @@ def split_digests(digests: bytes) -> list[bytes]:
 def _digests(entry: Entry | None) -> bytes | None:
     """The fingerprints of a list's elements; `None` if they are not known."""
     if isinstance(entry, Elements):
-        return entry.marks.digests if entry.marks is not None else None
+        return entry.fingerprints.digests if entry.fingerprints is not None else None
     return b"" if entry is None or (isinstance(entry, Inline) and entry.data == _EMPTY_LIST) else None
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.operations.record import journal
-from langgraph_pgstate.operations.record.journal_entry import Note
+from langgraph_pgstate.operations.record.journal_entry import JournalEntry
 from langgraph_pgstate.sql import Queries
 
 
 class Rows(Protocol):
     """Records on their way to the database."""
 
-    note: Note
+    journal_entry: JournalEntry
     is_complete: bool
 
 
@@ -50,7 +50,7 @@ class Source(Protocol[R]):
 
 
 async def write_pending(
-    port: Port,
+    db: Connection,
     queries: Queries,
     source: Source[R],
     is_dead: Callable[[str], bool],
@@ -61,7 +61,7 @@ async def write_pending(
     """Write all that waits, and say that this process is alive. What fails stays for the next time.
 
     Args:
-        port: The connection.
+        db: The connection.
         queries: The queries of the schema.
         source: Where the rows come from.
         is_dead: Whether a holder is known to be dead.
@@ -70,15 +70,15 @@ async def write_pending(
         everything: Also what has come in just now, and what a put that is under way has taken.
     """
     if mine := source.due_renewals():
-        await renew_runs(port, queries, mine, holder_id, ttl)
+        await renew_runs(db, queries, mine, holder_id, ttl)
     while True:
         # Rows first: what they build on is in the journal by then, or in the tables.
         pending = source.collect(everything)
         noted = source.noted()
         if pending is None and not noted:
             return
-        more = None if pending is None else pending.note
-        await journal.write(port, queries, list(noted), more, is_dead, source.own_runs())
+        more = None if pending is None else pending.journal_entry
+        await journal.write(db, queries, list(noted), more, is_dead, source.own_runs())
         source.moved(noted)
         if pending is None:
             return
@@ -88,11 +88,13 @@ async def write_pending(
             return
 
 
-async def renew_runs(port: Port, queries: Queries, runs: Sequence[tuple[str, str]], holder_id: str, ttl: float) -> None:
+async def renew_runs(
+    db: Connection, queries: Queries, runs: Sequence[tuple[str, str]], holder_id: str, ttl: float
+) -> None:
     """Say that the process that runs these runs is alive for another `ttl` seconds. One statement; safe to repeat.
 
     Args:
-        port: The connection.
+        db: The connection.
         queries: The queries of the schema.
         runs: Thread and id of each.
         holder_id: The process.
@@ -104,10 +106,10 @@ async def renew_runs(port: Port, queries: Queries, runs: Sequence[tuple[str, str
         "holder_id": holder_id,
         "ttl": ttl,
     }
-    await port.execute(queries.renew_runs, parameters)
+    await db.execute(queries.renew_runs, parameters)
 
 
-async def tell_time(port: Port, queries: Queries) -> float:
+async def tell_time(db: Connection, queries: Queries) -> float:
     """The database's clock, in seconds since 1970."""
-    seconds: float = (await port.fetch(queries.tell_time, {}))[0][0]
+    seconds: float = (await db.fetch(queries.tell_time, {}))[0][0]
     return seconds

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.threads.paging import (
     LAST,
@@ -30,7 +30,7 @@ _MOST_STEPS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class RunQuestion:
+class RunFilter:
     """Which runs are asked for, checked.
 
     Attributes:
@@ -57,7 +57,7 @@ def request_runs(
     only_failed: bool = False,
     limit: int = 20,
     cursor: str | None = None,
-) -> RunQuestion:
+) -> RunFilter:
     """Check what is asked for.
 
     Raises:
@@ -81,14 +81,14 @@ def request_runs(
         "cursor_run": cursor_run,
         "page_size": size + 1,
     }
-    return RunQuestion(parameters, size, only_failed)
+    return RunFilter(parameters, size, only_failed)
 
 
-async def list_runs(port: Port, queries: Queries, question: RunQuestion) -> Page[Run]:
+async def list_runs(db: Connection, queries: Queries, filter: RunFilter) -> Page[Run]:
     """A page of runs, newest first. One round trip."""
-    parameters = question.parameters
+    parameters = filter.parameters
     query: NamedQuery
-    if question.only_failed:
+    if filter.only_failed:
         query = queries.list_runs_failed
     elif parameters["thread_id"] is not None:
         query = queries.list_runs_of_thread
@@ -96,15 +96,15 @@ async def list_runs(port: Port, queries: Queries, question: RunQuestion) -> Page
         query = queries.list_runs_with_status
     else:
         query = queries.list_runs
-    rows = await port.fetch(query, parameters)
+    rows = await db.fetch(query, parameters)
     return page_of(
-        rows, question.size, lambda row: Run(*row), _KIND, lambda item: (item.started_at, item.thread_id, item.run_id)
+        rows, filter.size, lambda row: Run(*row), _KIND, lambda item: (item.started_at, item.thread_id, item.run_id)
     )
 
 
-async def get_run(port: Port, queries: Queries, thread_id: str, run_id: str) -> Run | None:
+async def get_run(db: Connection, queries: Queries, thread_id: str, run_id: str) -> Run | None:
     """One run; `None` if there is none. One round trip."""
-    rows = await port.fetch(queries.get_run, {"thread_id": thread_id, "run_id": run_id})
+    rows = await db.fetch(queries.get_run, {"thread_id": thread_id, "run_id": run_id})
     return Run(*rows[0]) if rows else None
 
 
@@ -126,9 +126,9 @@ def request_runaways(steps: int, since: Moment | None, limit: int, cursor: str |
     }
 
 
-async def list_runaway_threads(port: Port, queries: Queries, parameters: dict[str, Any]) -> Page[RunawayThread]:
+async def list_runaway_threads(db: Connection, queries: Queries, parameters: dict[str, Any]) -> Page[RunawayThread]:
     """A page of threads with runs of too many supersteps, the longest first. One round trip."""
-    rows = await port.fetch(queries.list_runaway_threads, parameters)
+    rows = await db.fetch(queries.list_runaway_threads, parameters)
     return page_of(
         rows,
         parameters["page_size"] - 1,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.operations.checkpoints.addresses import Address
 from langgraph_pgstate.operations.record.runs import get_run
 from langgraph_pgstate.operations.threads.paging import FIRST, MAX_PAGE, decode_cursor, page_of, page_size, text_of
@@ -46,9 +46,9 @@ def request_spans(
     }
 
 
-async def list_spans(port: Port, queries: Queries, parameters: dict[str, Any]) -> Page[Span]:
+async def list_spans(db: Connection, queries: Queries, parameters: dict[str, Any]) -> Page[Span]:
     """A page of a thread's spans, oldest first. One round trip."""
-    rows = await port.fetch(queries.list_spans, parameters)
+    rows = await db.fetch(queries.list_spans, parameters)
     return page_of(
         rows,
         parameters["page_size"] - 1,
@@ -58,13 +58,13 @@ async def list_spans(port: Port, queries: Queries, parameters: dict[str, Any]) -
     )
 
 
-async def get_tree(port: Port, queries: Queries, thread_id: str, run_id: str) -> tuple[SpanNode, ...]:
+async def get_tree(db: Connection, queries: Queries, thread_id: str, run_id: str) -> tuple[SpanNode, ...]:
     """The spans of a run as trees: one root for each attempt or lost parent. A round trip per `MAX_PAGE` spans."""
     spans: list[Span] = []
     position: tuple[Any, str] = (FIRST, "")
     while True:
         started_at, span_id = position
-        rows = await port.fetch(
+        rows = await db.fetch(
             queries.list_spans_of_run,
             {
                 "thread_id": thread_id,
@@ -105,12 +105,12 @@ def build_tree(spans: Sequence[Span]) -> tuple[SpanNode, ...]:
     return tuple(made[root] for root in inside[None])
 
 
-async def get_provenance(port: Port, queries: Queries, address: Address) -> Provenance | None:
+async def get_provenance(db: Connection, queries: Queries, address: Address) -> Provenance | None:
     """What led to a checkpoint; `None` if there is none. Up to four round trips.
 
     A superstep's spans name the checkpoint it started from, this one's parent; those of its subgraphs are within them.
     """
-    rows = await port.fetch(queries.get_provenance, address._asdict())
+    rows = await db.fetch(queries.get_provenance, address._asdict())
     if not rows:
         return None
     checkpoint_id, parent_id, source, step, created_at, run_id, depth, forked_from, run_ids, branch_cost = rows[0]
@@ -118,14 +118,14 @@ async def get_provenance(port: Port, queries: Queries, address: Address) -> Prov
     spans: tuple[Span, ...] = ()
     executions: tuple[ToolExecution, ...] = ()
     if run_id is not None:
-        run = await get_run(port, queries, address.thread_id, run_id)
+        run = await get_run(db, queries, address.thread_id, run_id)
         key = {"thread_id": address.thread_id, "run_id": run_id, "parent_id": parent_id}
-        found = await port.fetch(
+        found = await db.fetch(
             queries.list_superstep_spans, {**key, "step": step, "checkpoint_ns": address.checkpoint_ns}
         )
         spans = tuple(Span(*row) for row in found)
         calls = [span.tool_call_id for span in spans if span.tool_call_id is not None]
-        found = await port.fetch(queries.list_superstep_executions, {**key, "tool_call_ids": calls})
+        found = await db.fetch(queries.list_superstep_executions, {**key, "tool_call_ids": calls})
         executions = tuple(ToolExecution(*row) for row in found)
     return Provenance(
         address.thread_id,

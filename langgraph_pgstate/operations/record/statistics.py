@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.threads.paging import Moment, page_size, since_of, text_of, time_of
 from langgraph_pgstate.sql import Queries
@@ -25,14 +25,16 @@ def request_statistics(since: Moment | None, until: datetime | None, agent: str 
     return {**times, "agent": text_of("agent", agent), "page_size": page_size(limit)}
 
 
-async def measure_tools(port: Port, queries: Queries, parameters: dict[str, Any]) -> tuple[ToolStatistics, ...]:
+async def measure_tools(db: Connection, queries: Queries, parameters: dict[str, Any]) -> tuple[ToolStatistics, ...]:
     """Calls, errors and seconds of each tool by its spans; the most called first. One round trip."""
-    return tuple(ToolStatistics(*row) for row in await port.fetch(queries.measure_tools, parameters))
+    return tuple(ToolStatistics(*row) for row in await db.fetch(queries.measure_tools, parameters))
 
 
-async def measure_executions(port: Port, queries: Queries, parameters: dict[str, Any]) -> tuple[ToolStatistics, ...]:
+async def measure_executions(
+    db: Connection, queries: Queries, parameters: dict[str, Any]
+) -> tuple[ToolStatistics, ...]:
     """Actions, errors, unknown outcomes and seconds of each tool by the ledger. One round trip."""
-    return tuple(ToolStatistics(*row) for row in await port.fetch(queries.measure_executions, parameters))
+    return tuple(ToolStatistics(*row) for row in await db.fetch(queries.measure_executions, parameters))
 
 
 def request_usage(by: str | Sequence[str], since: Moment | None, until: datetime | None, limit: int) -> dict[str, Any]:
@@ -47,6 +49,6 @@ def request_usage(by: str | Sequence[str], since: Moment | None, until: datetime
     return {"by": keys, **since_of(since), "until": time_of("until", until), "page_size": page_size(limit)}
 
 
-async def sum_usage(port: Port, queries: Queries, parameters: dict[str, Any]) -> tuple[Usage, ...]:
+async def sum_usage(db: Connection, queries: Queries, parameters: dict[str, Any]) -> tuple[Usage, ...]:
     """Tokens and money by some keys, the most expensive first. One round trip."""
-    return tuple(Usage(*row) for row in await port.fetch(queries.sum_usage, parameters))
+    return tuple(Usage(*row) for row in await db.fetch(queries.sum_usage, parameters))

@@ -12,7 +12,7 @@ import orjson
 
 from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, NotFoundError, UnsafeTypeError
 from langgraph_pgstate.operations.checkpoints.addresses import (
     Address,
@@ -36,7 +36,7 @@ _SHORTEST_PART: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class BranchesQuestion:
+class BranchFilter:
     """Which branches are asked for, checked.
 
     Attributes:
@@ -50,35 +50,35 @@ class BranchesQuestion:
     limit: int
 
 
-def request_branches(thread_id: str, checkpoint_ns: str, limit: int) -> BranchesQuestion:
+def request_branches(thread_id: str, checkpoint_ns: str, limit: int) -> BranchFilter:
     """Check what is asked for.
 
     Raises:
         ConfigurationError: If an argument cannot be searched for.
     """
-    return BranchesQuestion(thread_id_of(thread_id), identifier("checkpoint_ns", checkpoint_ns), page_size(limit))
+    return BranchFilter(thread_id_of(thread_id), identifier("checkpoint_ns", checkpoint_ns), page_size(limit))
 
 
-async def list_branches(port: Port, queries: Queries, question: BranchesQuestion) -> tuple[Branch, ...]:
+async def list_branches(db: Connection, queries: Queries, filter: BranchFilter) -> tuple[Branch, ...]:
     """A namespace's leaves, newest first, each with the path to its root. One query; reads no state."""
-    key = {"thread_id": question.thread_id, "checkpoint_ns": question.checkpoint_ns}
-    return branches_of(await port.fetch(queries.get_branches, key), question)
+    key = {"thread_id": filter.thread_id, "checkpoint_ns": filter.checkpoint_ns}
+    return branches_of(await db.fetch(queries.get_branches, key), filter)
 
 
-def branches_of(rows: Sequence[Row], question: BranchesQuestion) -> tuple[Branch, ...]:
+def branches_of(rows: Sequence[Row], filter: BranchFilter) -> tuple[Branch, ...]:
     """The branches that some checkpoints make up; `rows` as `get_branches` answers them, oldest first."""
     parents: dict[str, str | None] = {row[0]: row[1] for row in rows}
     children = Counter(parent for parent in parents.values() if parent is not None)
     leaves = [row for row in reversed(rows) if not children[row[0]]]
     found = []
-    for id, _, step, source, created_at, run_id, label in leaves[: question.limit]:
+    for id, _, step, source, created_at, run_id, label in leaves[: filter.limit]:
         path = path_to(id, parents)
         root_parent = parents[path[0]]
         shared = [*([root_parent] if root_parent is not None else []), *path[:-1]]
         found.append(
             Branch(
-                question.thread_id,
-                question.checkpoint_ns,
+                filter.thread_id,
+                filter.checkpoint_ns,
                 id,
                 path,
                 next((ancestor for ancestor in reversed(shared) if children[ancestor] > 1), None),
@@ -103,13 +103,13 @@ def path_to(checkpoint_id: str, parents: Mapping[str, str | None]) -> tuple[str,
     return tuple(reversed(path))
 
 
-async def get_lineage(port: Port, queries: Queries, address: Address) -> tuple[LineageStep, ...]:
+async def get_lineage(db: Connection, queries: Queries, address: Address) -> tuple[LineageStep, ...]:
     """What led to a checkpoint, or to the newest, root first and itself last. One query; reads no state.
 
     Raises:
         NotFoundError: If the named checkpoint does not exist.
     """
-    rows = {row[0]: row for row in await port.fetch(queries.trace_lineage, address._asdict())}
+    rows = {row[0]: row for row in await db.fetch(queries.trace_lineage, address._asdict())}
     if not rows:
         if address.checkpoint_id is not None:
             raise NotFoundError(f"there is no {address}")
@@ -145,7 +145,7 @@ def request_unlabel(config: Mapping[str, Any]) -> Address:
     return address
 
 
-async def put_label(port: Port, queries: Queries, address: Address, label: str) -> dict[str, Any]:
+async def put_label(db: Connection, queries: Queries, address: Address, label: str) -> dict[str, Any]:
     """Give a checkpoint, or the newest, a label; it replaces the one it had. One transaction; safe to repeat.
 
     Returns:
@@ -154,33 +154,33 @@ async def put_label(port: Port, queries: Queries, address: Address, label: str) 
     Raises:
         NotFoundError: If there is no such checkpoint.
     """
-    async with port.transaction():
-        await port.fetch(queries.lock_thread, {"thread_id": address.thread_id})
-        rows = await port.fetch(queries.put_label, {**address._asdict(), "label": label})
+    async with db.transaction():
+        await db.fetch(queries.lock_thread, {"thread_id": address.thread_id})
+        rows = await db.fetch(queries.put_label, {**address._asdict(), "label": label})
     if not rows:
         raise NotFoundError(f"there is no {address}" if address.checkpoint_id else _nothing(address.thread_id))
     return address._replace(checkpoint_id=rows[0][0]).config
 
 
-async def delete_label(port: Port, queries: Queries, address: Address) -> bool:
+async def delete_label(db: Connection, queries: Queries, address: Address) -> bool:
     """Take a checkpoint's label away; whether it had one. One statement."""
-    return await port.execute(queries.delete_label, address._asdict()) > 0
+    return await db.execute(queries.delete_label, address._asdict()) > 0
 
 
-async def list_labels(port: Port, queries: Queries, thread_id: str) -> tuple[Label, ...]:
+async def list_labels(db: Connection, queries: Queries, thread_id: str) -> tuple[Label, ...]:
     """A thread's labels, newest checkpoint first. One query."""
-    rows = await port.fetch(queries.list_labels, {"thread_id": thread_id})
+    rows = await db.fetch(queries.list_labels, {"thread_id": thread_id})
     return tuple(Label(thread_id, *row) for row in rows)
 
 
-async def find_checkpoint(port: Port, queries: Queries, thread_id: str, name: str) -> Address:
+async def find_checkpoint(db: Connection, queries: Queries, thread_id: str, name: str) -> Address:
     """The checkpoint of the root namespace that somebody means by an id, else a label, else a part of an id. One query.
 
     Raises:
         NotFoundError: If there is none.
         ConfigurationError: If there are several.
     """
-    rows = await port.fetch(queries.get_branches, {"thread_id": thread_id, "checkpoint_ns": ""})
+    rows = await db.fetch(queries.get_branches, {"thread_id": thread_id, "checkpoint_ns": ""})
     by_part = [row[0] for row in rows if len(name) >= _SHORTEST_PART and name in row[0]]
     for found in ([row[0] for row in rows if row[0] == name], [row[0] for row in rows if row[6] == name], by_part):
         if len(found) > 1:
@@ -224,13 +224,13 @@ def request_fork(thread_id: str, checkpoint_id: str | None, to: str | None) -> F
     return ForkRequest(source_id, id, target_id)
 
 
-async def count_older(port: Port, queries: Queries, address: Address) -> int:
+async def count_older(db: Connection, queries: Queries, address: Address) -> int:
     """Return how many checkpoints of a namespace are older than one."""
-    count: int = (await port.fetch(queries.count_older, address._asdict()))[0][0]
+    count: int = (await db.fetch(queries.count_older, address._asdict()))[0][0]
     return count
 
 
-async def fork_thread(port: Port, queries: Queries, codec: ValueCodec, request: ForkRequest) -> Address:
+async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, request: ForkRequest) -> Address:
     """Make a thread that starts from a checkpoint of another. One transaction; safe to repeat.
 
     Returns:
@@ -242,16 +242,16 @@ async def fork_thread(port: Port, queries: Queries, codec: ValueCodec, request: 
         ThreadDeletedError: If its id is that of a thread that was deleted, and left a tombstone.
     """
     source_id, target_id = request.source_id, request.target_id
-    await refuse_deleted(port, queries, target_id)
+    await refuse_deleted(db, queries, target_id)
     # Most of what waits is moved before, while nobody has to wait for it.
-    await journal.write(port, queries, [source_id])
-    async with port.transaction():
+    await journal.write(db, queries, [source_id])
+    async with db.transaction():
         # Two that fork to one id take turns here.
-        origin = await port.fetch(queries.begin_fork, {"source_id": source_id, "target_id": target_id})
+        origin = await db.fetch(queries.begin_fork, {"source_id": source_id, "target_id": target_id})
         if not origin:
             raise NotFoundError(_nothing(source_id))
         if request.checkpoint_id is None:
-            heads = await port.fetch(queries.find_head, {"thread_id": source_id})
+            heads = await db.fetch(queries.find_head, {"thread_id": source_id})
             if not heads:
                 raise NotFoundError(_nothing(source_id))
             # Should this have to be tried again, it is the same fork although the source has gone on.
@@ -260,7 +260,7 @@ async def fork_thread(port: Port, queries: Queries, codec: ValueCodec, request: 
         forked = Address(target_id, "", checkpoint_id)
         key = {"source_id": source_id, "target_id": target_id, "checkpoint_id": checkpoint_id}
         has_any, has_this = (
-            await port.fetch(queries.has_history, {"thread_id": target_id, "checkpoint_id": checkpoint_id})
+            await db.fetch(queries.has_history, {"thread_id": target_id, "checkpoint_id": checkpoint_id})
         )[0]
         if has_any:
             if has_this and tuple(origin[0]) == (source_id, checkpoint_id):
@@ -268,16 +268,16 @@ async def fork_thread(port: Port, queries: Queries, codec: ValueCodec, request: 
             raise ConfigurationError(
                 f"thread {target_id!r} already has a history of its own; fork to a new thread, or delete that one first"
             )
-        if not await port.execute(queries.fork_thread, key):
+        if not await db.execute(queries.fork_thread, key):
             raise NotFoundError(f"there is no {Address(source_id, '', checkpoint_id)}")
         # Messages of the last checkpoints that were copied may still be in the journal.
-        await journal.write(port, queries, [source_id])
-        await port.execute(queries.copy_late_messages, {"source_id": source_id, "target_id": target_id})
-        await _project(port, queries, codec, key, forked)
+        await journal.write(db, queries, [source_id])
+        await db.execute(queries.copy_late_messages, {"source_id": source_id, "target_id": target_id})
+        await _project(db, queries, codec, key, forked)
         origin_of = {"thread_id": source_id, "checkpoint_id": checkpoint_id}
         events = ((target_id, {"forked_from": origin_of}), (source_id, {"forked_to": {"thread_id": target_id}}))
         for thread_id, payload in events:
-            await port.execute(
+            await db.execute(
                 queries.note_fork,
                 {
                     "thread_id": thread_id,
@@ -289,12 +289,14 @@ async def fork_thread(port: Port, queries: Queries, codec: ValueCodec, request: 
     return forked
 
 
-async def _project(port: Port, queries: Queries, codec: ValueCodec, key: Mapping[str, Any], forked: Address) -> None:
+async def _project(
+    db: Connection, queries: Queries, codec: ValueCodec, key: Mapping[str, Any], forked: Address
+) -> None:
     """Make the channels readable that the source's are; if one cannot be read here, the fork's next put does it."""
-    rows = await port.fetch(queries.copy_projection, key)
+    rows = await db.fetch(queries.copy_projection, key)
     if not rows or rows[0][1]:
         return
-    found = await get_tuple(port, queries, codec, forked)
+    found = await get_tuple(db, queries, codec, forked)
     if found is None:
         return
     row, segments, _, _ = found
@@ -307,7 +309,7 @@ async def _project(port: Port, queries: Queries, codec: ValueCodec, key: Mapping
         }
     except (CorruptStateError, UnsafeTypeError):
         return
-    await port.execute(
+    await db.execute(
         queries.project_fork,
         {
             "thread_id": forked.thread_id,

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from langgraph_pgstate.codec.ids import new_entry_id
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
 from langgraph_pgstate.operations.record import journal
@@ -33,8 +33,8 @@ _LONG_AGO: Final = datetime(1, 1, 1, tzinfo=UTC)
 _LEASE_SECONDS: Final = 60.0
 
 
-class ExpiryKeeper:
-    """A companion that gives new threads their time to live, with their first checkpoint.
+class ExpiryHook:
+    """A hook that gives new threads their time to live, with their first checkpoint.
 
     Args:
         queries: The queries of the schema.
@@ -98,7 +98,7 @@ def request_expiry(at: datetime | None, after: timedelta | None) -> Expiry:
     return Expiry(at=time_of("at", at), after=after and check_ttl("after", after))
 
 
-async def set_expiry(port: Port, queries: Queries, thread_id: str, expiry: Expiry) -> datetime | None:
+async def set_expiry(db: Connection, queries: Queries, thread_id: str, expiry: Expiry) -> datetime | None:
     """Say when a thread expires; never, if nothing is said. One statement; safe to repeat.
 
     Returns:
@@ -108,21 +108,21 @@ async def set_expiry(port: Port, queries: Queries, thread_id: str, expiry: Expir
         NotFoundError: If there is no such thread.
     """
     parameters = {"thread_id": thread_id, "ttl": expiry.ttl, "at": expiry.at, "after": expiry.after}
-    rows = await port.fetch(queries.set_expiry, parameters)
+    rows = await db.fetch(queries.set_expiry, parameters)
     if not rows:
         raise NotFoundError(f"there is no thread {thread_id!r}")
     found: datetime | None = rows[0][0]
     return found
 
 
-async def sweep(port: Port, queries: Queries, limit: int | None = None, *, dry_run: bool = False) -> PruneResult:
+async def sweep(db: Connection, queries: Queries, limit: int | None = None, *, dry_run: bool = False) -> PruneResult:
     """Delete threads whose time has passed, longest ago first. Each is one transaction; safe to repeat, and at once.
 
     What is in use stays until a later sweep: what was touched half a minute ago, what a living process runs, and what
     somebody holds the lease of.
 
     Args:
-        port: The connection.
+        db: The connection.
         queries: The queries of the schema.
         limit: At most so many threads; all if left out.
         dry_run: Only count.
@@ -139,11 +139,11 @@ async def sweep(port: Port, queries: Queries, limit: int | None = None, *, dry_r
     at, thread_id, left = _LONG_AGO, "", limit
     while left is None or left > 0:
         size = _PAGE if left is None else min(_PAGE, left)
-        page = await _list_expired(port, queries, at, thread_id, size)
+        page = await _list_expired(db, queries, at, thread_id, size)
         if dry_run and page:
-            result += await _count(port, queries, [id for _, id in page])
+            result += await _count(db, queries, [id for _, id in page])
         for _, id in page if not dry_run else ():
-            result += await delete_expired(port, queries, id)
+            result += await delete_expired(db, queries, id)
         left = None if left is None else left - len(page)
         if len(page) < size:
             break
@@ -151,7 +151,7 @@ async def sweep(port: Port, queries: Queries, limit: int | None = None, *, dry_r
     return result
 
 
-async def delete_expired(port: Port, queries: Queries, thread_id: str) -> PruneResult:
+async def delete_expired(db: Connection, queries: Queries, thread_id: str) -> PruneResult:
     """Delete a thread, if its time has passed and it is not in use. One transaction; safe to repeat, and at once.
 
     Its row and its lease are held meanwhile: another sweeper passes, who comes for the lease waits and begins afresh.
@@ -161,26 +161,26 @@ async def delete_expired(port: Port, queries: Queries, thread_id: str) -> PruneR
         What went; nothing, if it was left.
     """
     # A run that has begun may be there only.
-    await journal.write(port, queries, [thread_id])
+    await journal.write(db, queries, [thread_id])
     key = {"thread_id": thread_id}
     taking = {**key, "holder_id": f"sweep-{new_entry_id()}", "ttl": _LEASE_SECONDS, "free_tokens": []}
-    async with port.transaction():
-        if not await port.fetch(queries.hold_expired, {**key, "quiet": _QUIET_SECONDS}):
+    async with db.transaction():
+        if not await db.fetch(queries.hold_expired, {**key, "quiet": _QUIET_SECONDS}):
             return PruneResult()
-        if not any(row[0] for row in await port.fetch(queries.take_lease, taking)):
+        if not any(row[0] for row in await db.fetch(queries.take_lease, taking)):
             return PruneResult()
-        return await delete_thread(port, queries, thread_id)
+        return await delete_thread(db, queries, thread_id)
 
 
 async def _list_expired(
-    port: Port, queries: Queries, at: datetime, thread_id: str, size: int
+    db: Connection, queries: Queries, at: datetime, thread_id: str, size: int
 ) -> list[tuple[datetime, str]]:
     parameters = {"cursor_at": at, "cursor_id": thread_id, "quiet": _QUIET_SECONDS, "page_size": size}
-    return [(row[0], row[1]) for row in await port.fetch(queries.list_expired, parameters)]
+    return [(row[0], row[1]) for row in await db.fetch(queries.list_expired, parameters)]
 
 
-async def _count(port: Port, queries: Queries, thread_ids: Sequence[str]) -> PruneResult:
+async def _count(db: Connection, queries: Queries, thread_ids: Sequence[str]) -> PruneResult:
     threads, checkpoints, writes, segments, size = (
-        await port.fetch(queries.count_thread, {"thread_ids": list(thread_ids)})
+        await db.fetch(queries.count_thread, {"thread_ids": list(thread_ids)})
     )[0]
     return PruneResult(threads, checkpoints, writes, segments, size, dry_run=True)

@@ -1,4 +1,4 @@
-"""Questions that graphs ask people: which threads wait, what was answered, and what a graph is resumed with.
+"""Interrupts: which threads wait for an answer, what was answered, and what a graph is resumed with.
 
 What a task asked is among its pending writes, in the root namespace also when a subgraph asked. It waits for as long as
 no checkpoint came after the one it was asked at, and the task has written no result: so LangGraph itself decides.
@@ -17,15 +17,15 @@ from langgraph.types import Command, Interrupt
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.codec.writes import unpack_writes
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import AlreadyAnsweredError, ConfigurationError, NotFoundError, PGStateError
 from langgraph_pgstate.operations.checkpoints.addresses import check_key_size
 from langgraph_pgstate.operations.threads.paging import LAST, decode_cursor, encode_cursor, page_size, text_of
 from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.types import Answer, Page, Question, WaitingThread
+from langgraph_pgstate.types import Answer, InterruptedThread, Page, PendingInterrupt
 
-_KIND: Final = "waiting"
-# Answered questions are read over until enough open ones are found, or so many pages were read.
+_KIND: Final = "interrupted"
+# Answered interrupts are read over until enough open ones are found, or so many pages were read.
 _SCAN_PAGE: Final = 200
 _SCAN_PAGES: Final = 25
 _NO_OWNER: Final[dict[str, Any]] = {"user_id": None, "tenant_id": None, "agent": None}
@@ -38,12 +38,12 @@ _Place = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingQuestion:
-    """Which waiting threads are asked for, checked.
+class InterruptFilter:
+    """Which interrupted threads are asked for, checked.
 
     Attributes:
         owner: Whose.
-        answered: Only those with answers that nobody picked up; else those with open questions.
+        answered: Only those with answers that nobody picked up; else those with open interrupts.
         cursor: Time, thread and task of the last one read.
         size: Of the page.
     """
@@ -54,7 +54,7 @@ class WaitingQuestion:
     size: int
 
 
-def request_waiting(
+def request_interrupted(
     *,
     user_id: str | None = None,
     tenant_id: str | None = None,
@@ -62,7 +62,7 @@ def request_waiting(
     answered: bool = False,
     limit: int = 20,
     cursor: str | None = None,
-) -> WaitingQuestion:
+) -> InterruptFilter:
     """Check what is asked for.
 
     Raises:
@@ -74,7 +74,7 @@ def request_waiting(
         "tenant_id": text_of("tenant_id", tenant_id),
         "agent": text_of("agent", agent),
     }
-    return WaitingQuestion(owner, answered, (at, thread_id, task_id), page_size(limit))
+    return InterruptFilter(owner, answered, (at, thread_id, task_id), page_size(limit))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class AnswerRequest:
     Attributes:
         value: As `(type, bytes)`.
         answered_by: Who answers.
-        interrupt_id: Which question; the only one, if none is named.
+        interrupt_id: Which interrupt; the only one, if none is named.
         answer_id: Drawn for this call, so that a repeated try knows its own.
         plain: The value as it was given.
     """
@@ -111,31 +111,31 @@ def request_answer(codec: ValueCodec, value: Any, by: str | None, interrupt_id: 
     return AnswerRequest(encoded, text_of("by", by), text_of("interrupt_id", interrupt_id), uuid4().hex, value)
 
 
-async def list_waiting(
-    port: Port, queries: Queries, codec: ValueCodec, question: WaitingQuestion
-) -> Page[WaitingThread]:
+async def list_interrupted(
+    db: Connection, queries: Queries, codec: ValueCodec, filter: InterruptFilter
+) -> Page[InterruptedThread]:
     """A page of threads that wait for answers, those asked last first; reads no state.
 
-    Three round trips for each 200 questions, answered ones included, and at most 5,000 of them: what answered questions
+    Three round trips for each 200 interrupts, answered ones included, and at most 5,000 of them: what answered ones
     are left after a prune decides how fast the end is reached. A page may hold less than asked for, and have a next.
     """
-    found: list[WaitingThread] = []
-    before = cursor = question.cursor
+    found: list[InterruptedThread] = []
+    before = cursor = filter.cursor
     for _ in range(_SCAN_PAGES):
         at, thread_id, task_id = cursor
-        rows = await port.fetch(
+        rows = await db.fetch(
             queries.scan_interrupts,
             {"cursor_at": at, "cursor_thread": thread_id, "cursor_task": task_id, "page_size": _SCAN_PAGE},
         )
-        waiting = await _read_places(port, queries, codec, [(row[0], row[1]) for row in rows], question.owner)
+        interrupted = await _read_places(db, queries, codec, [(row[0], row[1]) for row in rows], filter.owner)
         for thread_id, checkpoint_id, at, task_id in rows:
-            place = waiting.get((thread_id, checkpoint_id))
+            place = interrupted.get((thread_id, checkpoint_id))
             cursor = (at, thread_id, task_id)
-            # A thread whose tasks ask several questions comes up once: with the newest.
+            # A thread whose tasks have several interrupts comes up once: with the newest.
             if place is None or place.leader != task_id:
                 continue
-            if place.answers if question.answered else place.open_questions:
-                if len(found) == question.size:
+            if place.answers if filter.answered else place.open_interrupts:
+                if len(found) == filter.size:
                     return Page(tuple(found), encode_cursor(_KIND, before))
                 found.append(place.shown())
             before = cursor
@@ -146,41 +146,41 @@ async def list_waiting(
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _Interrupted:
     """What is known of one checkpoint at which a thread waits."""
 
     place: _Place
     owner: tuple[str | None, str | None, str | None, str | None]
-    questions: list[Question]
+    interrupts: list[PendingInterrupt]
     answers: list[Answer]
     answer_ids: dict[str, str]
     leader: str = ""
 
     @property
-    def open_questions(self) -> list[Question]:
+    def open_interrupts(self) -> list[PendingInterrupt]:
         """What nobody has answered."""
-        return [question for question in self.questions if question.interrupt_id not in self.answer_ids]
+        return [interrupt for interrupt in self.interrupts if interrupt.interrupt_id not in self.answer_ids]
 
     def answer(self, interrupt_id: str) -> Answer | None:
-        """The answer to a question, if there is one."""
+        """The answer to an interrupt, if there is one."""
         return next((answer for answer in self.answers if answer.interrupt_id == interrupt_id), None)
 
-    def shown(self) -> WaitingThread:
+    def shown(self) -> InterruptedThread:
         """For the caller."""
-        questions = self.open_questions
-        since = min(question.asked_at for question in questions or self.questions)
-        return WaitingThread(*self.place, since, tuple(questions), tuple(self.answers), *self.owner)
+        interrupts = self.open_interrupts
+        since = min(interrupt.asked_at for interrupt in interrupts or self.interrupts)
+        return InterruptedThread(*self.place, since, tuple(interrupts), tuple(self.answers), *self.owner)
 
 
 async def _read_places(
-    port: Port,
+    db: Connection,
     queries: Queries,
     codec: ValueCodec,
     places: Sequence[_Place],
     owner: Mapping[str, Any],
     *,
     strict: bool = False,
-) -> dict[_Place, _Waiting]:
+) -> dict[_Place, _Interrupted]:
     """What waits at some checkpoints, with what was answered of it; those at which nothing waits are left out.
 
     With `strict`, an answer of a type that may not be built is an error; else it is shown as plain data.
@@ -190,70 +190,72 @@ async def _read_places(
     reader = codec.lenient()
     wanted = dict.fromkeys(places)
     key = {"thread_ids": [place[0] for place in wanted], "checkpoint_ids": [place[1] for place in wanted]}
-    found: dict[_Place, _Waiting] = {}
+    found: dict[_Place, _Interrupted] = {}
     latest: dict[_Place, tuple[datetime, str]] = {}
-    for thread_id, checkpoint_id, task_id, run_id, asked_at, data, *whose in await port.fetch(
-        queries.get_questions, {**key, **owner}
+    for thread_id, checkpoint_id, task_id, run_id, asked_at, data, *whose in await db.fetch(
+        queries.get_interrupts, {**key, **owner}
     ):
         place = (thread_id, checkpoint_id)
-        waiting = found.setdefault(place, _Waiting(place, tuple(whose), [], [], {}))
-        waiting.questions += _questions(reader, place, task_id, run_id, asked_at, data)
+        interrupted = found.setdefault(place, _Interrupted(place, tuple(whose), [], [], {}))
+        interrupted.interrupts += _interrupts_in(reader, place, task_id, run_id, asked_at, data)
         at, leader = latest.get(place, (asked_at, task_id))
         if asked_at > at or (asked_at == at and task_id <= leader):
             latest[place] = (asked_at, task_id)
-            waiting.leader = task_id
+            interrupted.leader = task_id
     if not found:
         return {}
-    for thread_id, checkpoint_id, interrupt_id, answer_id, answered_at, by, type_, data in await port.fetch(
+    for thread_id, checkpoint_id, interrupt_id, answer_id, answered_at, by, type_, data in await db.fetch(
         queries.get_answers, key
     ):
-        waiting_here = found.get((thread_id, checkpoint_id))
-        if waiting_here is None or all(one.interrupt_id != interrupt_id for one in waiting_here.questions):
+        interrupted_here = found.get((thread_id, checkpoint_id))
+        if interrupted_here is None or all(one.interrupt_id != interrupt_id for one in interrupted_here.interrupts):
             # It was picked up, and its task went on.
             continue
         where = f"the answer to {interrupt_id} of thread {thread_id!r}"
         value = (codec if strict else reader).loads(type_, data, where)
-        waiting_here.answer_ids[interrupt_id] = answer_id
-        waiting_here.answers.append(Answer(thread_id, checkpoint_id, interrupt_id, value, by, answered_at))
+        interrupted_here.answer_ids[interrupt_id] = answer_id
+        interrupted_here.answers.append(Answer(thread_id, checkpoint_id, interrupt_id, value, by, answered_at))
     return found
 
 
-def _questions(
+def _interrupts_in(
     codec: ValueCodec, place: _Place, task_id: str, run_id: str | None, asked_at: datetime, data: bytes
-) -> list[Question]:
-    """Return the questions in a task's row; one that cannot be read says why, and does not hide the others."""
-    where = f"a question of task {task_id!r} at checkpoint {place[1]!r} of thread {place[0]!r}"
-    questions = []
+) -> list[PendingInterrupt]:
+    """Return the interrupts in a task's row; one that cannot be read says why, and does not hide the others."""
+    where = f"an interrupt of task {task_id!r} at checkpoint {place[1]!r} of thread {place[0]!r}"
+    interrupts = []
     try:
         for _, _, type_, content in unpack_writes(data, where):
             value = codec.loads(type_, content, where)
             for one in value if isinstance(value, list | tuple) else [value]:
                 if isinstance(one, Interrupt):
                     schema = getattr(one, "response_schema", None)
-                    questions.append(Question(one.id, one.value, asked_at, schema, task_id, run_id))
+                    interrupts.append(PendingInterrupt(one.id, one.value, asked_at, schema, task_id, run_id))
     except PGStateError as error:
         _logger.error("%s cannot be read: %s", where, error)
-        questions.append(Question("", None, asked_at, None, task_id, run_id, str(error)))
-    return questions
+        interrupts.append(PendingInterrupt("", None, asked_at, None, task_id, run_id, str(error)))
+    return interrupts
 
 
-async def get_waiting(port: Port, queries: Queries, codec: ValueCodec, thread_id: str) -> WaitingThread | None:
+async def get_interrupted(
+    db: Connection, queries: Queries, codec: ValueCodec, thread_id: str
+) -> InterruptedThread | None:
     """What one thread waits for, and what of it is answered; `None` if it waits for nothing. Three round trips."""
-    found = await _read_thread(port, queries, codec, thread_id)
+    found = await _read_thread(db, queries, codec, thread_id)
     return found.shown() if found is not None else None
 
 
-async def _read_thread(port: Port, queries: Queries, codec: ValueCodec, thread_id: str) -> _Waiting | None:
-    head = await port.fetch(queries.get_head, {"thread_id": thread_id})
+async def _read_thread(db: Connection, queries: Queries, codec: ValueCodec, thread_id: str) -> _Interrupted | None:
+    head = await db.fetch(queries.get_head, {"thread_id": thread_id})
     if not head:
         return None
     place = (thread_id, head[0][0])
-    found = (await _read_places(port, queries, codec, [place], _NO_OWNER, strict=True)).get(place)
-    return found if found is not None and found.questions else None
+    found = (await _read_places(db, queries, codec, [place], _NO_OWNER, strict=True)).get(place)
+    return found if found is not None and found.interrupts else None
 
 
-async def answer(port: Port, queries: Queries, codec: ValueCodec, thread_id: str, request: AnswerRequest) -> Answer:
-    """Record the answer to a question, and the event, in one statement; at most one answer to each question.
+async def answer(db: Connection, queries: Queries, codec: ValueCodec, thread_id: str, request: AnswerRequest) -> Answer:
+    """Record the answer to an interrupt, and the event, in one statement; at most one answer to each interrupt.
 
     Returns:
         The answer as it is recorded.
@@ -263,60 +265,67 @@ async def answer(port: Port, queries: Queries, codec: ValueCodec, thread_id: str
         AlreadyAnsweredError: If somebody was faster.
         ConfigurationError: If it waits for several and none is named.
     """
-    waiting = await _read_thread(port, queries, codec, thread_id)
-    question = _chosen(waiting, thread_id, request)
-    assert waiting is not None
-    checkpoint_id = waiting.place[1]
-    check_key_size("thread_id, checkpoint_id and interrupt_id", thread_id, checkpoint_id, question.interrupt_id)
+    interrupted = await _read_thread(db, queries, codec, thread_id)
+    interrupt = _chosen(interrupted, thread_id, request)
+    assert interrupted is not None
+    checkpoint_id = interrupted.place[1]
+    check_key_size("thread_id, checkpoint_id and interrupt_id", thread_id, checkpoint_id, interrupt.interrupt_id)
     type_, data = request.value
     parameters = {
         "thread_id": thread_id,
         "checkpoint_id": checkpoint_id,
-        "interrupt_id": question.interrupt_id,
-        "task_id": question.task_id,
+        "interrupt_id": interrupt.interrupt_id,
+        "task_id": interrupt.task_id,
         "answer_id": request.answer_id,
         "answered_by": request.answered_by,
         "value_type": type_,
         "value": data,
     }
-    await port.execute(queries.put_answer, parameters)
+    await db.execute(queries.put_answer, parameters)
     key = {"thread_ids": [thread_id], "checkpoint_ids": [checkpoint_id]}
-    for _, _, interrupt_id, answer_id, answered_at, by, _, _ in await port.fetch(queries.get_answers, key):
-        if interrupt_id == question.interrupt_id:
+    for _, _, interrupt_id, answer_id, answered_at, by, _, _ in await db.fetch(queries.get_answers, key):
+        if interrupt_id == interrupt.interrupt_id:
             if answer_id != request.answer_id:
                 raise AlreadyAnsweredError(thread_id, interrupt_id, by, answered_at)
             return Answer(thread_id, checkpoint_id, interrupt_id, request.plain, by, answered_at)
-    raise NotFoundError(f"thread {thread_id!r} went on in this moment, and no longer waits for {question.interrupt_id}")
+    raise NotFoundError(
+        f"thread {thread_id!r} went on in this moment, and no longer waits for {interrupt.interrupt_id}"
+    )
 
 
-def _chosen(waiting: _Waiting | None, thread_id: str, request: AnswerRequest) -> Question:
-    """The question that an answer is for."""
-    if waiting is None:
+def _chosen(interrupted: _Interrupted | None, thread_id: str, request: AnswerRequest) -> PendingInterrupt:
+    """The interrupt that an answer is for."""
+    if interrupted is None:
         raise NotFoundError(f"thread {thread_id!r} waits for no answer")
     if request.interrupt_id is not None:
-        candidates = [one for one in waiting.questions if one.interrupt_id == request.interrupt_id]
+        candidates = [one for one in interrupted.interrupts if one.interrupt_id == request.interrupt_id]
         if not candidates:
-            raise NotFoundError(f"thread {thread_id!r} does not wait for {request.interrupt_id}: {_listed(waiting)}")
+            raise NotFoundError(
+                f"thread {thread_id!r} does not wait for {request.interrupt_id}: {_listed(interrupted)}"
+            )
     else:
         # A try that was repeated after its connection was lost finds its own answer there.
-        own = [one for one in waiting.questions if waiting.answer_ids.get(one.interrupt_id) == request.answer_id]
-        readable = [one for one in waiting.open_questions if one.error is None]
-        candidates = own or readable or waiting.open_questions or waiting.questions
-        if len(candidates) > 1 and waiting.open_questions:
+        own = [
+            one for one in interrupted.interrupts if interrupted.answer_ids.get(one.interrupt_id) == request.answer_id
+        ]
+        readable = [one for one in interrupted.open_interrupts if one.error is None]
+        candidates = own or readable or interrupted.open_interrupts or interrupted.interrupts
+        if len(candidates) > 1 and interrupted.open_interrupts:
             raise ConfigurationError(
-                f"thread {thread_id!r} waits for several answers, say which this is by interrupt_id: {_listed(waiting)}"
+                f"thread {thread_id!r} waits for several answers, say which this is by interrupt_id: "
+                f"{_listed(interrupted)}"
             )
-    question = candidates[0]
-    if question.error is not None:
-        raise NotFoundError(f"what thread {thread_id!r} waits for cannot be read: {question.error}")
-    given = waiting.answer(question.interrupt_id)
-    if given is not None and waiting.answer_ids[question.interrupt_id] != request.answer_id:
-        raise AlreadyAnsweredError(thread_id, question.interrupt_id, given.answered_by, given.answered_at)
-    return question
+    interrupt = candidates[0]
+    if interrupt.error is not None:
+        raise NotFoundError(f"what thread {thread_id!r} waits for cannot be read: {interrupt.error}")
+    given = interrupted.answer(interrupt.interrupt_id)
+    if given is not None and interrupted.answer_ids[interrupt.interrupt_id] != request.answer_id:
+        raise AlreadyAnsweredError(thread_id, interrupt.interrupt_id, given.answered_by, given.answered_at)
+    return interrupt
 
 
-def _listed(waiting: _Waiting) -> str:
-    known = (one for one in waiting.open_questions if one.error is None)
+def _listed(interrupted: _Interrupted) -> str:
+    known = (one for one in interrupted.open_interrupts if one.error is None)
     return "; ".join(f"{one.interrupt_id} {str(one.value)[:_SHOWN]!r}" for one in known) or "none"
 
 
@@ -324,7 +333,7 @@ def command_for(answer: Answer) -> Command[Any]:
     """What resumes a graph with one answer."""
     if _is_digest(answer.interrupt_id):
         return Command(resume={answer.interrupt_id: answer.value})
-    # Of a question that has no id of its own.
+    # Of an interrupt that has no id of its own.
     return Command(resume=answer.value)
 
 

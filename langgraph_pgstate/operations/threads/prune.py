@@ -16,7 +16,7 @@ from langgraph.checkpoint.serde.types import TASKS
 from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.codec.states import decode_state
 from langgraph_pgstate.codec.writes import unpack_writes
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError
 from langgraph_pgstate.operations.admin import orphans
 from langgraph_pgstate.operations.checkpoints.addresses import thread_ids_of
@@ -77,13 +77,13 @@ def request_prune(
     return PruneRequest(ids, strategy, keep_last, older_than, dry_run)
 
 
-async def next_threads(port: Port, queries: Queries, after: str) -> list[str]:
+async def next_threads(db: Connection, queries: Queries, after: str) -> list[str]:
     """The thread ids that follow one, for a prune of all threads."""
-    rows = await port.fetch(queries.list_thread_ids, {"cursor_id": after, "page_size": _THREAD_PAGE})
+    rows = await db.fetch(queries.list_thread_ids, {"cursor_id": after, "page_size": _THREAD_PAGE})
     return [row[0] for row in rows]
 
 
-async def prune_thread(port: Port, queries: Queries, request: PruneRequest, thread_id: str) -> PruneResult:
+async def prune_thread(db: Connection, queries: Queries, request: PruneRequest, thread_id: str) -> PruneResult:
     """Prune one thread, in one transaction; safe to repeat, and while runs append to it.
 
     What stays with `"keep_latest"`, in each namespace: the `keep_last` newest checkpoints; what is younger than
@@ -96,66 +96,64 @@ async def prune_thread(port: Port, queries: Queries, request: PruneRequest, thre
     """
     if not request.dry_run:
         # Most of what waits is moved before, while nobody has to wait for it.
-        await journal.write(port, queries, [thread_id])
+        await journal.write(db, queries, [thread_id])
     try:
-        return await _prune_thread(port, queries, request, thread_id)
+        return await _prune_thread(db, queries, request, thread_id)
     except CorruptStateError as damage:
         _logger.error("thread %r is not pruned: %s", thread_id, damage)
         return PruneResult(dry_run=request.dry_run, damaged=(thread_id,))
 
 
-async def _prune_thread(port: Port, queries: Queries, request: PruneRequest, thread_id: str) -> PruneResult:
+async def _prune_thread(db: Connection, queries: Queries, request: PruneRequest, thread_id: str) -> PruneResult:
     key = {"thread_id": thread_id}
-    async with port.transaction():
+    async with db.transaction():
         if request.strategy == KEEP_LATEST:
             # No label may be given to a checkpoint that is about to go.
-            await port.fetch(queries.keep_labels, key)
-        outline = await _read_outline(port, queries, thread_id, request.older_than)
+            await db.fetch(queries.keep_labels, key)
+        outline = await _read_outline(db, queries, thread_id, request.older_than)
         if request.strategy != KEEP_LATEST:
             if any(not row.is_old for row in outline):
                 return PruneResult(dry_run=request.dry_run)
             if not outline and request.older_than is not None:
                 # Of a thread that is just beginning, the first writes may be there before its first checkpoint.
-                young = await port.fetch(queries.has_young_writes, {**key, "older_than": request.older_than})
+                young = await db.fetch(queries.has_young_writes, {**key, "older_than": request.older_than})
                 if young[0][0]:
                     return PruneResult(dry_run=request.dry_run)
             if not request.dry_run:
-                return await delete_thread(port, queries, thread_id)
+                return await delete_thread(db, queries, thread_id)
             gone, checkpoints, writes, segments, size = (
-                await port.fetch(queries.count_thread, {"thread_ids": [thread_id]})
+                await db.fetch(queries.count_thread, {"thread_ids": [thread_id]})
             )[0]
             return PruneResult(gone, checkpoints, writes, segments, size, dry_run=True)
-        kept = await _kept(port, queries, request, outline, thread_id)
+        kept = await _kept(db, queries, request, outline, thread_id)
         going = [row for row in outline if (row.namespace, row.id) not in kept]
         if going and not request.dry_run and any(row.metadata.get(_COUNTERS) for row in outline):
             # A put may just have been made on one of them, whose DeltaChannels it is rebuilt from.
-            await port.fetch(queries.lock_checkpoints, {**key, **_listed(going)})
+            await db.fetch(queries.lock_checkpoints, {**key, **_listed(going)})
             locked = {(row.namespace, row.id) for row in going}
-            outline = await _read_outline(port, queries, thread_id, request.older_than)
-            needed = await _kept(port, queries, request, outline, thread_id)
+            outline = await _read_outline(db, queries, thread_id, request.older_than)
+            needed = await _kept(db, queries, request, outline, thread_id)
             going = [row for row in outline if (row.namespace, row.id) in locked - needed]
             kept = {(row.namespace, row.id) for row in outline}.difference((row.namespace, row.id) for row in going)
-        orphaned, size = await orphans.sweep_thread(
-            port, queries, thread_id, request.older_than, dry_run=request.dry_run
-        )
+        orphaned, size = await orphans.sweep_thread(db, queries, thread_id, request.older_than, dry_run=request.dry_run)
         result = PruneResult(int(bool(going or orphaned)), writes=orphaned, bytes=size, dry_run=request.dry_run)
         if not going:
             return result
         if not request.dry_run:
-            await release_messages(port, queries, thread_id, [row.id for row in going if not row.namespace])
+            await release_messages(db, queries, thread_id, [row.id for row in going if not row.namespace])
         for namespace, rows in _by_namespace(going).items():
             query = queries.count_checkpoints if request.dry_run else queries.delete_checkpoints
             checkpoints, writes, size = (
-                await port.fetch(query, {**key, "checkpoint_ns": namespace, "checkpoint_ids": [row.id for row in rows]})
+                await db.fetch(query, {**key, "checkpoint_ns": namespace, "checkpoint_ids": [row.id for row in rows]})
             )[0]
             result += PruneResult(checkpoints=checkpoints, writes=writes, bytes=size)
         if not request.dry_run:
-            await _note_next(port, queries, thread_id, outline, kept)
-            await _prune_record(port, queries, thread_id, outline, kept, result)
+            await _note_next(db, queries, thread_id, outline, kept)
+            await _prune_record(db, queries, thread_id, outline, kept, result)
         if request.dry_run:
-            segments, size = (await port.fetch(queries.count_unreferenced_segments, {**key, **_listed(going)}))[0]
+            segments, size = (await db.fetch(queries.count_unreferenced_segments, {**key, **_listed(going)}))[0]
         else:
-            segments, size = (await port.fetch(queries.delete_unreferenced_segments, key))[0]
+            segments, size = (await db.fetch(queries.delete_unreferenced_segments, key))[0]
         return result + PruneResult(segments=segments, bytes=size)
 
 
@@ -164,7 +162,7 @@ def _listed(rows: Sequence[_Row]) -> dict[str, list[str]]:
 
 
 async def _note_next(
-    port: Port, queries: Queries, thread_id: str, outline: Sequence[_Row], kept: set[tuple[str, str]]
+    db: Connection, queries: Queries, thread_id: str, outline: Sequence[_Row], kept: set[tuple[str, str]]
 ) -> None:
     """Note where a thread has moved on from, although nothing that was made from there is left.
 
@@ -181,11 +179,11 @@ async def _note_next(
         if following:
             key = {"thread_id": thread_id, "checkpoint_ns": namespace}
             moved = {"checkpoint_ids": list(following), "next_ids": list(following.values())}
-            await port.execute(queries.note_next_checkpoints, {**key, **moved})
+            await db.execute(queries.note_next_checkpoints, {**key, **moved})
 
 
 async def _prune_record(
-    port: Port,
+    db: Connection,
     queries: Queries,
     thread_id: str,
     outline: Sequence[_Row],
@@ -201,8 +199,8 @@ async def _prune_record(
     for namespace, rows in _by_namespace(lost).items():
         ids = [row.id for row in rows]
         key = {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_ids": ids}
-        await port.execute(queries.delete_messages, key)
-    await port.execute(
+        await db.execute(queries.delete_messages, key)
+    await db.execute(
         queries.note_prune,
         {
             "thread_id": thread_id,
@@ -244,8 +242,8 @@ class _Row:
     thread_id: str
 
 
-async def _read_outline(port: Port, queries: Queries, thread_id: str, older_than: timedelta | None) -> list[_Row]:
-    rows = await port.fetch(queries.get_outline, {"thread_id": thread_id, "older_than": older_than})
+async def _read_outline(db: Connection, queries: Queries, thread_id: str, older_than: timedelta | None) -> list[_Row]:
+    rows = await db.fetch(queries.get_outline, {"thread_id": thread_id, "older_than": older_than})
     return [
         # With no age given, all are old enough to go.
         _Row(ns, id, parent_id, json.loads(metadata), is_old is not False, has_writes, is_labelled, is_left, thread_id)
@@ -261,7 +259,7 @@ def _by_namespace(rows: Iterable[_Row]) -> dict[str, list[_Row]]:
 
 
 async def _kept(
-    port: Port, queries: Queries, request: PruneRequest, outline: Sequence[_Row], thread_id: str
+    db: Connection, queries: Queries, request: PruneRequest, outline: Sequence[_Row], thread_id: str
 ) -> set[tuple[str, str]]:
     """What of a thread survives `"keep_latest"`."""
     namespaces = _by_namespace(outline)
@@ -276,8 +274,8 @@ async def _kept(
             kept.update(_resume_points(rows, request.keep_last))
     kept.update((row.namespace, row.id) for row in outline if not row.is_old)
     for namespace, rows in _by_namespace(outline).items():
-        kept.update(await _sending_parents(port, queries, thread_id, namespace, rows, kept))
-        kept.update(await _delta_ancestors(port, queries, thread_id, namespace, rows, kept))
+        kept.update(await _sending_parents(db, queries, thread_id, namespace, rows, kept))
+        kept.update(await _delta_ancestors(db, queries, thread_id, namespace, rows, kept))
     return kept
 
 
@@ -319,20 +317,20 @@ def _resume_points(rows: Sequence[_Row], keep_last: int) -> Iterable[tuple[str, 
 
 
 async def _sending_parents(
-    port: Port, queries: Queries, thread_id: str, namespace: str, rows: Sequence[_Row], kept: set[tuple[str, str]]
+    db: Connection, queries: Queries, thread_id: str, namespace: str, rows: Sequence[_Row], kept: set[tuple[str, str]]
 ) -> set[tuple[str, str]]:
     """Parents of kept checkpoints of a format before 4, whose pending sends are among the parents' writes."""
     at_risk = {row.id: row.parent_id for row in rows if (namespace, row.id) in kept and row.parent_id}
     at_risk = {id: parent_id for id, parent_id in at_risk.items() if (namespace, parent_id) not in kept}
     key = {"thread_id": thread_id, "checkpoint_ns": namespace}
     where = f"thread {thread_id!r}"
-    states = await port.fetch(queries.get_states, {**key, "checkpoint_ids": list(at_risk)})
+    states = await db.fetch(queries.get_states, {**key, "checkpoint_ids": list(at_risk)})
     parents = {
         str(at_risk[id])
         for id, state, segment_ids, _ in states
         if is_old_format(decode_state(state, segment_ids, f"checkpoint {id!r} of {where}"))
     }
-    writes = await port.fetch(queries.get_writes, {**key, "checkpoint_ids": list(parents)})
+    writes = await db.fetch(queries.get_writes, {**key, "checkpoint_ids": list(parents)})
     return {
         (namespace, parent_id)
         for parent_id, *_, data in writes
@@ -341,7 +339,7 @@ async def _sending_parents(
 
 
 async def _delta_ancestors(
-    port: Port, queries: Queries, thread_id: str, namespace: str, rows: Sequence[_Row], kept: set[tuple[str, str]]
+    db: Connection, queries: Queries, thread_id: str, namespace: str, rows: Sequence[_Row], kept: set[tuple[str, str]]
 ) -> set[tuple[str, str]]:
     """The ancestors from which kept checkpoints rebuild their DeltaChannels."""
     by_id = {row.id: row for row in rows}
@@ -353,7 +351,7 @@ async def _delta_ancestors(
             walks.append((row.id, frozenset(counters)))
     if not walks:
         return needed
-    stored = await _stored_channels(port, queries, thread_id, namespace)
+    stored = await _stored_channels(db, queries, thread_id, namespace)
     for start, channels in walks:
         cursor: str | None = start
         missing = set(channels) - stored.get(str(start), set())
@@ -366,12 +364,12 @@ async def _delta_ancestors(
     return needed
 
 
-async def _stored_channels(port: Port, queries: Queries, thread_id: str, namespace: str) -> dict[str, set[str]]:
+async def _stored_channels(db: Connection, queries: Queries, thread_id: str, namespace: str) -> dict[str, set[str]]:
     """By checkpoint id, the channels that have a value stored."""
     found: dict[str, set[str]] = {}
     cursor = "\U0010ffff"
     while True:
-        rows = await port.fetch(
+        rows = await db.fetch(
             queries.scan_states,
             {
                 "thread_id": thread_id,

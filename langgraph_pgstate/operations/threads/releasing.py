@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.sql import Queries
 
 
-async def release_messages(port: Port, queries: Queries, thread_id: str, checkpoint_ids: Sequence[str]) -> None:
+async def release_messages(db: Connection, queries: Queries, thread_id: str, checkpoint_ids: Sequence[str]) -> None:
     """Store with each checkpoint that is made from some others, but stays, all messages it has from its ancestors.
 
     To be called in the transaction that then removes those others. A put that builds on one of them either has been
     committed before, so that its messages are complete, or waits, finds its parent gone, and records all of its own.
 
     Args:
-        port: The connection, in a transaction.
+        db: The connection, in a transaction.
         queries: The queries of the schema.
         thread_id: The thread.
         checkpoint_ids: Checkpoints of the root namespace that are about to go.
@@ -24,6 +24,6 @@ async def release_messages(port: Port, queries: Queries, thread_id: str, checkpo
     if not checkpoint_ids:
         return
     key = {"thread_id": thread_id, "checkpoint_ids": list(checkpoint_ids)}
-    await port.fetch(queries.lock_checkpoints, {**key, "namespaces": [""] * len(checkpoint_ids)})
-    await journal.write(port, queries, [thread_id])
-    await port.execute(queries.rebase_messages, key)
+    await db.fetch(queries.lock_checkpoints, {**key, "namespaces": [""] * len(checkpoint_ids)})
+    await journal.write(db, queries, [thread_id])
+    await db.execute(queries.rebase_messages, key)

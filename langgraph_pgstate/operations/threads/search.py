@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, StaleVersionError
 from langgraph_pgstate.operations.threads.paging import (
     LAST,
@@ -26,7 +26,7 @@ STATUSES = ("idle", "busy", "interrupted", "error")
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadQuestion:
+class ThreadFilter:
     """Which threads are asked for, checked.
 
     Attributes:
@@ -55,7 +55,7 @@ def request_threads(
     where: str | None = None,
     limit: int = 20,
     cursor: str | None = None,
-) -> ThreadQuestion:
+) -> ThreadFilter:
     """Check what is asked for.
 
     Raises:
@@ -85,16 +85,16 @@ def request_threads(
         "page_size": size + 1,
         **content,
     }
-    return ThreadQuestion(parameters, size, next((name for name, value in content.items() if value is not None), None))
+    return ThreadFilter(parameters, size, next((name for name, value in content.items() if value is not None), None))
 
 
-async def list_threads(port: Port, queries: Queries, question: ThreadQuestion) -> Page[Thread]:
+async def list_threads(db: Connection, queries: Queries, filter: ThreadFilter) -> Page[Thread]:
     """A page of threads, most recently touched first; reads no checkpoint. One round trip."""
-    parameters = question.parameters
+    parameters = filter.parameters
     query: NamedQuery
-    if question.content is not None:
+    if filter.content is not None:
         query = queries.search_threads
-        parameters = {**parameters, "driver": "user" if parameters["user_id"] is not None else question.content}
+        parameters = {**parameters, "driver": "user" if parameters["user_id"] is not None else filter.content}
     elif parameters["user_id"] is not None:
         query = queries.list_threads_of_user
     elif parameters["tenant_id"] is not None:
@@ -103,13 +103,13 @@ async def list_threads(port: Port, queries: Queries, question: ThreadQuestion) -
         query = queries.list_threads_with_status
     else:
         query = queries.list_threads
-    rows = await port.fetch(query, parameters)
-    return page_of(rows, question.size, lambda row: Thread(*row), _KIND, lambda item: (item.updated_at, item.thread_id))
+    rows = await db.fetch(query, parameters)
+    return page_of(rows, filter.size, lambda row: Thread(*row), _KIND, lambda item: (item.updated_at, item.thread_id))
 
 
-async def get_thread(port: Port, queries: Queries, thread_id: str) -> Thread | None:
+async def get_thread(db: Connection, queries: Queries, thread_id: str) -> Thread | None:
     """One thread with its head and its projected state; `None` if there is none. One round trip."""
-    rows = await port.fetch(queries.get_thread, {"thread_id": thread_id})
+    rows = await db.fetch(queries.get_thread, {"thread_id": thread_id})
     return Thread(*rows[0]) if rows else None
 
 
@@ -144,7 +144,7 @@ def request_change(metadata: Mapping[str, Any], expected_version: int | None, *t
     )
 
 
-async def change_thread(port: Port, queries: Queries, thread_id: str, change: ThreadChange) -> Thread:
+async def change_thread(db: Connection, queries: Queries, thread_id: str, change: ThreadChange) -> Thread:
     """Change a thread's title or metadata. Atomic; one that changes nothing leaves the version, so it can be repeated.
 
     Raises:
@@ -158,14 +158,14 @@ async def change_thread(port: Port, queries: Queries, thread_id: str, change: Th
         "title": change.title,
         "expected_version": change.expected_version,
     }
-    changed = await port.fetch(queries.update_thread, parameters)
-    thread = await get_thread(port, queries, thread_id)
+    changed = await db.fetch(queries.update_thread, parameters)
+    thread = await get_thread(db, queries, thread_id)
     if thread is None:
         raise NotFoundError(f"there is no thread {thread_id!r}")
     if changed or change.expected_version in (None, thread.version):
         return thread
     # A change that was committed just before its connection was lost finds its own work when it is repeated.
-    lacks = await port.fetch(queries.would_change_thread, parameters)
+    lacks = await db.fetch(queries.would_change_thread, parameters)
     if thread.version == (change.expected_version or 0) + 1 and not lacks[0][0]:
         return thread
     raise StaleVersionError(thread_id, change.expected_version or 0, thread.version)

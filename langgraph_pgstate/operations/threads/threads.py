@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.leases.guards import leave_tombstone, refuse_deleted
 from langgraph_pgstate.operations.record import journal
@@ -16,12 +16,12 @@ from langgraph_pgstate.types import PruneResult
 
 
 async def delete_thread(
-    port: Port, queries: Queries, thread_id: str, tombstones_for: timedelta = timedelta(0)
+    db: Connection, queries: Queries, thread_id: str, tombstones_for: timedelta = timedelta(0)
 ) -> PruneResult:
     """Remove every row of a thread from every table. One transaction; an unknown thread is no error.
 
     Args:
-        port: The connection.
+        db: The connection.
         queries: The queries of the schema.
         thread_id: The thread.
         tombstones_for: How long guarded writes to it are refused from now on.
@@ -31,44 +31,44 @@ async def delete_thread(
     """
     key = {"thread_id": thread_id}
     result = PruneResult()
-    async with port.transaction():
+    async with db.transaction():
         if tombstones_for:
-            await leave_tombstone(port, queries, thread_id, tombstones_for.total_seconds())
+            await leave_tombstone(db, queries, thread_id, tombstones_for.total_seconds())
         while True:
-            gone, checkpoints, writes, size = (await port.fetch(queries.delete_thread, {"thread_ids": [thread_id]}))[0]
+            gone, checkpoints, writes, size = (await db.fetch(queries.delete_thread, {"thread_ids": [thread_id]}))[0]
             result += PruneResult(checkpoints=checkpoints, writes=writes, bytes=size)
             result = replace(result, threads=result.threads or gone)
             if not checkpoints:
                 break
             # A put that held its parent when the statement began may have been committed while it waited. Only the
             # next statement sees that checkpoint, and only it may judge which segments nothing refers to.
-        segments, size = (await port.fetch(queries.delete_unreferenced_segments, key))[0]
+        segments, size = (await db.fetch(queries.delete_unreferenced_segments, key))[0]
         # Before the record: somebody may just be moving an entry into it, and is waited for here.
-        await port.execute(queries.delete_entries, {**key, "run_ids": None})
-        await port.execute(queries.delete_record, key)
+        await db.execute(queries.delete_entries, {**key, "run_ids": None})
+        await db.execute(queries.delete_record, key)
     return result + PruneResult(segments=segments, bytes=size)
 
 
-async def delete_for_runs(port: Port, queries: Queries, run_ids: Sequence[str]) -> list[str]:
+async def delete_for_runs(db: Connection, queries: Queries, run_ids: Sequence[str]) -> list[str]:
     """Remove what some runs wrote and what was recorded of them, in one transaction for each thread; safe to repeat.
 
     Returns:
         The threads that had any.
     """
-    threads = [row[0] for row in await port.fetch(queries.find_runs, {"run_ids": list(run_ids)})]
+    threads = [row[0] for row in await db.fetch(queries.find_runs, {"run_ids": list(run_ids)})]
     for thread_id in threads:
-        async with port.transaction():
+        async with db.transaction():
             key = {"thread_id": thread_id, "run_ids": list(run_ids)}
-            going = [row[0] for row in await port.fetch(queries.find_run_checkpoints, key)]
-            await release_messages(port, queries, thread_id, going)
+            going = [row[0] for row in await db.fetch(queries.find_run_checkpoints, key)]
+            await release_messages(db, queries, thread_id, going)
             # First: somebody may just be moving an entry into the record, and is waited for here.
-            await port.execute(queries.delete_entries, key)
-            await port.execute(queries.delete_runs, key)
-            await port.fetch(queries.delete_unreferenced_segments, {"thread_id": thread_id})
+            await db.execute(queries.delete_entries, key)
+            await db.execute(queries.delete_runs, key)
+            await db.fetch(queries.delete_unreferenced_segments, {"thread_id": thread_id})
     return threads
 
 
-async def copy_thread(port: Port, queries: Queries, source_id: str, target_id: str) -> None:
+async def copy_thread(db: Connection, queries: Queries, source_id: str, target_id: str) -> None:
     """Copy a thread with ids, parents, namespaces, forks and pending writes. One transaction; safe to repeat.
 
     Its messages, projection and tool executions come along; runs, spans and events do not.
@@ -79,18 +79,18 @@ async def copy_thread(port: Port, queries: Queries, source_id: str, target_id: s
     """
     if source_id == target_id:
         raise ConfigurationError(f"thread {source_id!r} cannot be copied onto itself")
-    await refuse_deleted(port, queries, target_id)
+    await refuse_deleted(db, queries, target_id)
     key = {"source_id": source_id, "target_id": target_id}
     # Most of what waits is moved before, while nobody has to wait for it.
-    await journal.write(port, queries, [source_id])
-    async with port.transaction():
-        strangers = await port.fetch(queries.find_strangers, key)
+    await journal.write(db, queries, [source_id])
+    async with db.transaction():
+        strangers = await db.fetch(queries.find_strangers, key)
         if strangers:
             raise ConfigurationError(
                 f"thread {target_id!r} already has a history of its own (checkpoint {strangers[0][1]!r}); "
                 "copy into a new thread, or delete that one first"
             )
-        await port.execute(queries.copy_thread, key)
+        await db.execute(queries.copy_thread, key)
         # Messages of the last checkpoints that were copied may still be in the journal.
-        await journal.write(port, queries, [source_id])
-        await port.execute(queries.copy_late_messages, key)
+        await journal.write(db, queries, [source_id])
+        await db.execute(queries.copy_late_messages, key)

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from langgraph_pgstate.codec.frames import unpack
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import NotFoundError, ToolSetupError
 from langgraph_pgstate.operations.leases.guards import refuse_deleted
 from langgraph_pgstate.sql import Queries
@@ -118,7 +118,7 @@ class Recorded:
 
 
 async def begin(
-    port: Port, queries: Queries, intent: Intent, holder_id: str, ttl_seconds: float
+    db: Connection, queries: Queries, intent: Intent, holder_id: str, ttl_seconds: float
 ) -> tuple[int, Recorded | None]:
     """Record an intent, unless the action is known already. One statement; a second one if it is.
 
@@ -131,33 +131,33 @@ async def begin(
         ThreadDeletedError: If the thread was deleted, and left a tombstone.
         ToolSetupError: If this is a caller's transaction: an intent counts once it is committed.
     """
-    if port.is_in_transaction:
+    if db.is_in_transaction:
         raise ToolSetupError(
             f"{intent.tool} is called while the connection that the ledger was given is in a transaction: what it "
             "intends has to be committed before it runs. Commit first, or give a pool"
         )
     parameters = {**intent.parameters(), "holder_id": holder_id, "ttl_seconds": ttl_seconds}
     while True:
-        if await port.fetch(queries.begin_tool_execution, parameters):
+        if await db.fetch(queries.begin_tool_execution, parameters):
             return 1, None
-        recorded = await get(port, queries, intent.thread_id, intent.idempotency_key)
+        recorded = await get(db, queries, intent.thread_id, intent.idempotency_key)
         if recorded is None:
             # Removed in the meantime, together with its thread.
-            await refuse_deleted(port, queries, intent.thread_id)
+            await refuse_deleted(db, queries, intent.thread_id)
             continue
         if recorded.intent_id != intent.intent_id:
             return 0, recorded
         # Its confirmation was lost, and its time may have passed meanwhile.
-        if await renew(port, queries, intent.thread_id, {intent.intent_id: intent.idempotency_key}, ttl_seconds):
+        if await renew(db, queries, intent.thread_id, {intent.intent_id: intent.idempotency_key}, ttl_seconds):
             return recorded.execution.attempt, None
 
 
-async def is_reached(port: Port, queries: Queries, intent: Intent) -> bool:
+async def is_reached(db: Connection, queries: Queries, intent: Intent) -> bool:
     """Whether the checkpoint that a call was made from is stored, its root's included."""
     if intent.checkpoint_id is None:
         return True
     places = {(intent.checkpoint_ns, intent.checkpoint_id), ("", intent.root_checkpoint_id or intent.checkpoint_id)}
-    rows = await port.fetch(
+    rows = await db.fetch(
         queries.count_stored_checkpoints,
         {
             "thread_id": intent.thread_id,
@@ -169,17 +169,17 @@ async def is_reached(port: Port, queries: Queries, intent: Intent) -> bool:
     return bool(rows[0][0] >= len(places))
 
 
-async def get(port: Port, queries: Queries, thread_id: str, idempotency_key: str) -> Recorded | None:
+async def get(db: Connection, queries: Queries, thread_id: str, idempotency_key: str) -> Recorded | None:
     """One execution with its encoded result; `None` if there is no such action."""
     key = {"thread_id": thread_id, "idempotency_key": idempotency_key}
-    rows = await port.fetch(queries.get_tool_execution, key)
+    rows = await db.fetch(queries.get_tool_execution, key)
     if not rows:
         return None
     return Recorded(_execution(rows[0]), *rows[0][_COLUMNS:])
 
 
 async def take_over(
-    port: Port,
+    db: Connection,
     queries: Queries,
     intent: Intent,
     seen: Recorded,
@@ -192,7 +192,7 @@ async def take_over(
     """Begin another attempt, if the row is still as it was seen. One compare-and-swap; safe to repeat.
 
     Args:
-        port: The connection.
+        db: The connection.
         queries: The schema's queries.
         intent: The new attempt.
         seen: The row as it was read.
@@ -204,7 +204,7 @@ async def take_over(
     Returns:
         The attempt's number; 0 if somebody else was faster.
     """
-    rows = await port.fetch(
+    rows = await db.fetch(
         queries.take_over_tool_execution,
         {
             **intent.parameters(),
@@ -216,15 +216,15 @@ async def take_over(
     )
     if rows:
         return int(rows[0][0])
-    now = await get(port, queries, intent.thread_id, intent.idempotency_key)
+    now = await get(db, queries, intent.thread_id, intent.idempotency_key)
     if now is None or now.intent_id != intent.intent_id:
         return 0
     intents = {intent.intent_id: intent.idempotency_key}
-    return now.execution.attempt if await renew(port, queries, intent.thread_id, intents, ttl_seconds) else 0
+    return now.execution.attempt if await renew(db, queries, intent.thread_id, intents, ttl_seconds) else 0
 
 
 async def settle(
-    port: Port, queries: Queries, seen: Recorded, outcome: Outcome, intent_id: str, *, is_gone: bool, answers: int
+    db: Connection, queries: Queries, seen: Recorded, outcome: Outcome, intent_id: str, *, is_gone: bool, answers: int
 ) -> bool:
     """Decide how an action ended that nobody alive runs. One compare-and-swap; safe to repeat.
 
@@ -232,17 +232,17 @@ async def settle(
         Whether the row was still as it was seen.
     """
     key = {"thread_id": seen.execution.thread_id, "idempotency_key": seen.execution.idempotency_key}
-    rows = await port.fetch(
+    rows = await db.fetch(
         queries.settle_tool_execution,
         {**key, **_outcome(outcome), "intent_id": intent_id, "answers": answers, **_as_seen(seen, is_gone)},
     )
     if rows:
         return True
-    now = await get(port, queries, **key)
+    now = await get(db, queries, **key)
     return now is not None and now.intent_id == intent_id
 
 
-async def mark_unknown(port: Port, queries: Queries, seen: Recorded, *, is_gone: bool) -> bool:
+async def mark_unknown(db: Connection, queries: Queries, seen: Recorded, *, is_gone: bool) -> bool:
     """Note that whoever ran an action is gone. One statement; its late outcome, if one comes, still counts.
 
     Returns:
@@ -252,10 +252,10 @@ async def mark_unknown(port: Port, queries: Queries, seen: Recorded, *, is_gone:
         return True
     key = {"thread_id": seen.execution.thread_id, "idempotency_key": seen.execution.idempotency_key}
     parameters = {**key, "seen_intent_id": seen.intent_id, "is_gone": is_gone}
-    return bool(await port.fetch(queries.mark_tool_execution_unknown, parameters))
+    return bool(await db.fetch(queries.mark_tool_execution_unknown, parameters))
 
 
-async def finish(port: Port, queries: Queries, intent: Intent, outcome: Outcome) -> bool:
+async def finish(db: Connection, queries: Queries, intent: Intent, outcome: Outcome) -> bool:
     """Write the outcome of an attempt. One statement; safe to repeat.
 
     Returns:
@@ -266,10 +266,10 @@ async def finish(port: Port, queries: Queries, intent: Intent, outcome: Outcome)
         "idempotency_key": intent.idempotency_key,
         "intent_id": intent.intent_id,
     }
-    return bool(await port.fetch(queries.finish_tool_execution, {**key, **_outcome(outcome)}))
+    return bool(await db.fetch(queries.finish_tool_execution, {**key, **_outcome(outcome)}))
 
 
-async def is_committed(port: Port, queries: Queries, intent: Intent, seconds: float) -> bool:
+async def is_committed(db: Connection, queries: Queries, intent: Intent, seconds: float) -> bool:
     """Tell whether the transaction that holds an attempt's outcome was committed; if not, the action may run again.
 
     Waits for that transaction's end: the server may still be committing it. Safe to repeat.
@@ -278,28 +278,30 @@ async def is_committed(port: Port, queries: Queries, intent: Intent, seconds: fl
         DatabaseError: If it has not ended after `seconds`.
     """
     key = {"thread_id": intent.thread_id, "idempotency_key": intent.idempotency_key}
-    async with port.transaction():
-        await limit_transaction(port, queries, seconds)
-        await port.execute(queries.release_tool_execution, {**key, "intent_id": intent.intent_id})
-    recorded = await get(port, queries, **key)
+    async with db.transaction():
+        await limit_transaction(db, queries, seconds)
+        await db.execute(queries.release_tool_execution, {**key, "intent_id": intent.intent_id})
+    recorded = await get(db, queries, **key)
     return recorded is not None and recorded.intent_id == intent.intent_id and recorded.execution.status == "success"
 
 
-async def limit_transaction(port: Port, queries: Queries, seconds: float) -> None:
+async def limit_transaction(db: Connection, queries: Queries, seconds: float) -> None:
     """Have the server end a transaction by itself that hangs in a statement, or between two, for so long.
 
     It counts until the transaction's end, and never lengthens what was set before. One statement.
     """
-    await port.fetch(queries.limit_transaction, {"milliseconds": min(seconds * 1000, _LONGEST_LIMIT)})
+    await db.fetch(queries.limit_transaction, {"milliseconds": min(seconds * 1000, _LONGEST_LIMIT)})
 
 
-async def renew(port: Port, queries: Queries, thread_id: str, intents: Mapping[str, str], ttl_seconds: float) -> int:
+async def renew(
+    db: Connection, queries: Queries, thread_id: str, intents: Mapping[str, str], ttl_seconds: float
+) -> int:
     """Keep attempts of one thread alive: `intents` maps their ids to their keys. One statement.
 
     Returns:
         How many of them are still running.
     """
-    return await port.execute(
+    return await db.execute(
         queries.renew_tool_executions,
         {
             "thread_id": thread_id,
@@ -310,14 +312,14 @@ async def renew(port: Port, queries: Queries, thread_id: str, intents: Mapping[s
     )
 
 
-async def task_questions(port: Port, queries: Queries, thread_id: str, task_id: str) -> tuple[int, Sequence[str]]:
+async def task_interrupts(db: Connection, queries: Queries, thread_id: str, task_id: str) -> tuple[int, Sequence[str]]:
     """How many resume values a task has used up, and the ids (`key#attempt`) of its executions without outcome."""
-    rows = await port.fetch(queries.get_task_questions, {"thread_id": thread_id, "task_id": task_id})
+    rows = await db.fetch(queries.get_task_interrupts, {"thread_id": thread_id, "task_id": task_id})
     return rows[0][0], rows[0][1] or []
 
 
 async def list_executions(
-    port: Port,
+    db: Connection,
     queries: Queries,
     thread_id: str,
     run_id: str | None,
@@ -326,7 +328,7 @@ async def list_executions(
 ) -> list[ToolExecution]:
     """A page of a thread's executions, newest first."""
     started_at, key = after or (None, None)
-    rows = await port.fetch(
+    rows = await db.fetch(
         queries.list_tool_executions,
         {
             "thread_id": thread_id,
@@ -340,7 +342,7 @@ async def list_executions(
 
 
 async def list_effects(
-    port: Port, queries: Queries, thread_id: str, run_id: str | None, to_checkpoint: str | None
+    db: Connection, queries: Queries, thread_id: str, run_id: str | None, to_checkpoint: str | None
 ) -> list[tuple[ToolExecution, bool]]:
     """Executions that were not taken back, last outcome first: of a run, of what came after a checkpoint, or all.
 
@@ -350,19 +352,19 @@ async def list_effects(
     Raises:
         NotFoundError: If the thread's root namespace has no such checkpoint.
     """
-    if to_checkpoint is not None and not await port.fetch(
+    if to_checkpoint is not None and not await db.fetch(
         queries.find_root_checkpoint, {"thread_id": thread_id, "checkpoint_id": to_checkpoint}
     ):
         raise NotFoundError(f"thread {thread_id!r} has no checkpoint {to_checkpoint!r}")
-    rows = await port.fetch(
+    rows = await db.fetch(
         queries.list_effects, {"thread_id": thread_id, "run_id": run_id, "to_checkpoint": to_checkpoint}
     )
     return [(_execution(row), row[_COLUMNS]) for row in rows]
 
 
-async def mark_compensated(port: Port, queries: Queries, thread_id: str, idempotency_key: str) -> None:
+async def mark_compensated(db: Connection, queries: Queries, thread_id: str, idempotency_key: str) -> None:
     """Note that an effect was taken back; the first time counts. One statement."""
-    await port.execute(queries.mark_compensated, {"thread_id": thread_id, "idempotency_key": idempotency_key})
+    await db.execute(queries.mark_compensated, {"thread_id": thread_id, "idempotency_key": idempotency_key})
 
 
 def _as_seen(seen: Recorded, is_gone: bool) -> dict[str, Any]:

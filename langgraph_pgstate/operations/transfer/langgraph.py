@@ -17,7 +17,7 @@ from langgraph_pgstate.codec.messages import PACK_OPTIONS
 from langgraph_pgstate.codec.metadata import split_metadata
 from langgraph_pgstate.codec.opaque import MSGPACK, Encoded, is_delta_snapshot, plain_value
 from langgraph_pgstate.codec.values import TYPE_STR
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, SourceMissingError
 from langgraph_pgstate.operations.transfer.transfer import THREAD_PAGE, Outline, Record, Stored, laid_out
 from langgraph_pgstate.sql import Queries, langgraph_tables
@@ -31,32 +31,32 @@ _NEEDED: Final = (
 )
 
 
-async def check_tables(port: Port, queries: Queries) -> None:
+async def check_tables(db: Connection, queries: Queries) -> None:
     """Make sure that there is something to read.
 
     Raises:
         SourceMissingError: If the schema has no such tables.
         ConfigurationError: If they are another saver's.
     """
-    if not {table for table, _ in await _columns(port, queries)} >= {table for table, _ in _NEEDED}:
+    if not {table for table, _ in await _columns(db, queries)} >= {table for table, _ in _NEEDED}:
         raise SourceMissingError(queries.schema)
 
 
-async def create_tables(port: Port, queries: Queries) -> None:
+async def create_tables(db: Connection, queries: Queries) -> None:
     """Make the tables unless they are there, as that saver's own `setup()` would. One transaction; safe to repeat.
 
     Raises:
         ConfigurationError: If another saver's tables are there.
     """
-    if ("checkpoint_writes", "task_path") in await _columns(port, queries):
+    if ("checkpoint_writes", "task_path") in await _columns(db, queries):
         return
-    exists = (await port.fetch(queries.find_schema, {"schema": f'"{queries.schema}"'}))[0][0]
-    async with port.transaction():
-        await port.script(langgraph_tables(queries.schema, create_schema=not exists))
+    exists = (await db.fetch(queries.find_schema, {"schema": f'"{queries.schema}"'}))[0][0]
+    async with db.transaction():
+        await db.script(langgraph_tables(queries.schema, create_schema=not exists))
 
 
-async def _columns(port: Port, queries: Queries) -> set[tuple[str, str]]:
-    columns = {(row[0], row[1]) for row in await port.fetch(queries.find_tables, {"schema": f'"{queries.schema}"'})}
+async def _columns(db: Connection, queries: Queries) -> set[tuple[str, str]]:
+    columns = {(row[0], row[1]) for row in await db.fetch(queries.find_tables, {"schema": f'"{queries.schema}"'})}
     for table, column in _NEEDED:
         if any(name == table for name, _ in columns) and (table, column) not in columns:
             raise ConfigurationError(
@@ -66,40 +66,40 @@ async def _columns(port: Port, queries: Queries) -> set[tuple[str, str]]:
     return columns
 
 
-async def count_threads(port: Port, queries: Queries) -> int:
+async def count_threads(db: Connection, queries: Queries) -> int:
     """How many threads there are."""
-    count: int = (await port.fetch(queries.count_threads, {}))[0][0]
+    count: int = (await db.fetch(queries.count_threads, {}))[0][0]
     return count
 
 
-async def next_threads(port: Port, queries: Queries, after: str | None) -> list[str]:
+async def next_threads(db: Connection, queries: Queries, after: str | None) -> list[str]:
     """The thread ids that follow one; the first ones after `None`."""
-    rows = await port.fetch(queries.list_thread_ids, {"cursor_id": after, "page_size": THREAD_PAGE})
+    rows = await db.fetch(queries.list_thread_ids, {"cursor_id": after, "page_size": THREAD_PAGE})
     return [row[0] for row in rows]
 
 
 class LangGraphStore:
     """One thread in these tables."""
 
-    def __init__(self, port: Port, queries: Queries, thread_id: str) -> None:
-        self.port = port
+    def __init__(self, db: Connection, queries: Queries, thread_id: str) -> None:
+        self.db = db
         self._queries = queries
         self._thread_id = thread_id
 
     async def outline(self) -> Outline:
         """The thread's keys. One round trip."""
-        return Outline.of(await self.port.fetch(self._queries.get_outline, {"thread_id": self._thread_id}))
+        return Outline.of(await self.db.fetch(self._queries.get_outline, {"thread_id": self._thread_id}))
 
     async def records(self, namespace: str, ids: Sequence[str]) -> dict[str, Record]:
         """Some checkpoints. Three round trips."""
         key = {"thread_id": self._thread_id, "checkpoint_ns": namespace, "checkpoint_ids": list(ids)}
         found: dict[str, Record] = {}
-        for checkpoint_id, parent_id, checkpoint, metadata in await self.port.fetch(self._queries.get_checkpoints, key):
+        for checkpoint_id, parent_id, checkpoint, metadata in await self.db.fetch(self._queries.get_checkpoints, key):
             values = checkpoint.pop("channel_values", None) or {}
             head = {"channel_versions": {}, **checkpoint, "id": checkpoint_id}
             found[checkpoint_id] = Record(checkpoint_id, True, parent_id or None, head, metadata or {}, dict(values))
         await self._find_blobs(namespace, list(found.values()))
-        for row in await self.port.fetch(self._queries.get_writes, key):
+        for row in await self.db.fetch(self._queries.get_writes, key):
             checkpoint_id, task_id, task_path, idx, channel, type_, data = row
             record = found.setdefault(checkpoint_id, Record(checkpoint_id))
             record.writes[task_id, idx] = (task_path, channel, Encoded(type_, data))
@@ -169,21 +169,21 @@ class LangGraphStore:
             ({"channel": channel, "version": version, "type": value.type}, value.data)
             for (channel, version), value in blobs.items()
         ]
-        async with self.port.transaction():
+        async with self.db.transaction():
             if blob_rows:
-                await self.port.execute(self._queries.put_blobs, {**key, **laid_out(blob_rows)})
+                await self.db.execute(self._queries.put_blobs, {**key, **laid_out(blob_rows)})
             if checkpoints:
                 rows = json.dumps(checkpoints, allow_nan=False)
-                await self.port.execute(self._queries.put_checkpoints, {**key, "rows": rows})
+                await self.db.execute(self._queries.put_checkpoints, {**key, "rows": rows})
             if writes:
-                await self.port.execute(self._queries.put_writes, {**key, **laid_out(writes)})
+                await self.db.execute(self._queries.put_writes, {**key, **laid_out(writes)})
         return refused
 
     async def _fetch(self, query: Any, namespace: str, pairs: Iterable[Any]) -> Sequence[Sequence[Any]]:
         listed = list(pairs)
         if not listed:
             return []
-        return await self.port.fetch(
+        return await self.db.fetch(
             query,
             {
                 "thread_id": self._thread_id,

@@ -15,7 +15,7 @@ from langgraph_pgstate.codec.opaque import Encoded, OpaqueCodec, digest, join_el
 from langgraph_pgstate.codec.states import Elements, Entry, Inline, Manifest, Scalar, Slice, State, decode_state
 from langgraph_pgstate.codec.values import TYPE_INT
 from langgraph_pgstate.codec.writes import Write, pack_writes
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, ConflictError, SerializationError
 from langgraph_pgstate.operations.checkpoints.addresses import Address, check_key_size, identifier
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan, plan_put
@@ -48,14 +48,14 @@ class PGStateStore:
     """One thread in our tables. What it remembers of the thread holds while nobody else writes to it; a write checks.
 
     Args:
-        port: The connection.
+        db: The connection.
         queries: The queries of the schema.
         codec: For values that are encoded already.
         thread_id: The thread.
     """
 
-    def __init__(self, port: Port, queries: Queries, codec: OpaqueCodec, thread_id: str) -> None:
-        self.port = port
+    def __init__(self, db: Connection, queries: Queries, codec: OpaqueCodec, thread_id: str) -> None:
+        self.db = db
         self._queries, self._codec, self._thread_id = queries, codec, thread_id
         self._manifests: OrderedDict[tuple[str, str], Manifest] = OrderedDict()
         # In which checkpoint a channel's version was stored last.
@@ -64,7 +64,7 @@ class PGStateStore:
 
     async def outline(self) -> Outline:
         """The thread's keys. One round trip."""
-        return Outline.of(await self.port.fetch(self._queries.get_transfer_outline, {"thread_id": self._thread_id}))
+        return Outline.of(await self.db.fetch(self._queries.get_transfer_outline, {"thread_id": self._thread_id}))
 
     async def records(self, namespace: str, ids: Sequence[str]) -> dict[str, Record]:
         """Some checkpoints. Two round trips."""
@@ -168,7 +168,7 @@ class PGStateStore:
             except (ConfigurationError, SerializationError) as error:
                 refused.append((record.checkpoint_id, str(error)))
         stored = [record for record in records if record.checkpoint_id not in dict(refused)]
-        async with self.port.transaction():
+        async with self.db.transaction():
             await self._plan_writes(namespace, stored, portion)
             await self._send(namespace, portion)
         for checkpoint_id, manifest in portion.manifests.items():
@@ -260,7 +260,7 @@ class PGStateStore:
         bases = dict(base for plan in portion.plans for base in plan.bases.items() if base not in coming)
         new = {id: frame for plan in portion.plans for id, frame in plan.new_segments.items()}
         if bases:
-            held = await self.port.fetch(self._queries.hold_checkpoints, {**key, "checkpoint_ids": list(bases)})
+            held = await self.db.fetch(self._queries.hold_checkpoints, {**key, "checkpoint_ids": list(bases)})
             if dict(held) != bases:
                 raise ConflictError(f"thread {self._thread_id!r} was pruned or written to while it was copied")
         if portion.plans:
@@ -268,13 +268,13 @@ class PGStateStore:
         if portion.gone:
             gone = [list(column) for column in zip(*portion.gone, strict=True)]
             columns = dict(zip(("checkpoint_ids", "task_ids", "idxs"), gone, strict=True))
-            await self.port.execute(self._queries.delete_writes, {**key, **columns})
+            await self.db.execute(self._queries.delete_writes, {**key, **columns})
         if portion.writes:
-            await self.port.execute(self._queries.import_writes, {**key, **laid_out(portion.writes)})
+            await self.db.execute(self._queries.import_writes, {**key, **laid_out(portion.writes)})
 
     async def _send_checkpoints(self, key: dict[str, Any], portion: _Portion, new: Mapping[int, bytes]) -> None:
         columns = portion.plans[-1].request.columns
-        await self.port.execute(
+        await self.db.execute(
             self._queries.import_thread,
             {
                 **key,
@@ -285,8 +285,8 @@ class PGStateStore:
         )
         if new:
             frames = end_to_end(list(new.values()), "data", "starts", "lengths")
-            await self.port.execute(self._queries.import_segments, {**key, "ids": list(new), **frames})
-        await self.port.execute(self._queries.import_checkpoints, {**key, **laid_out(portion.rows)})
+            await self.db.execute(self._queries.import_segments, {**key, "ids": list(new), **frames})
+        await self.db.execute(self._queries.import_checkpoints, {**key, **laid_out(portion.rows)})
 
     async def _manifest(self, namespace: str, checkpoint_id: str | None, portion: _Portion) -> Manifest | None:
         if checkpoint_id is None:
@@ -324,13 +324,13 @@ class PGStateStore:
         if not ids:
             return []
         key = {"thread_id": self._thread_id, "checkpoint_ns": namespace, "checkpoint_ids": list(ids)}
-        return await self.port.fetch(self._queries.get_rows, key)
+        return await self.db.fetch(self._queries.get_rows, key)
 
     async def _writes(self, namespace: str, ids: Sequence[str]) -> dict[str, list[WritesRow]]:
         found: dict[str, list[WritesRow]] = defaultdict(list)
         if ids:
             key = {"thread_id": self._thread_id, "checkpoint_ns": namespace, "checkpoint_ids": list(ids)}
-            for checkpoint_id, task_id, task_path, idx, data in await self.port.fetch(self._queries.get_writes, key):
+            for checkpoint_id, task_id, task_path, idx, data in await self.db.fetch(self._queries.get_writes, key):
                 found[checkpoint_id].append(WritesRow(task_id, task_path, idx, data))
         return found
 
@@ -338,7 +338,7 @@ class PGStateStore:
         ids = Manifest({}, {str(number): entry for number, entry in enumerate(entries)}).segment_ids()
         if not ids:
             return Segments(())
-        rows = await self.port.fetch(
+        rows = await self.db.fetch(
             self._queries.get_segments, {"thread_id": self._thread_id, "segment_ids": sorted(ids)}
         )
         return Segments((id, data) for id, data in rows)

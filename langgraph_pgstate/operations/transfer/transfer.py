@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from langgraph_pgstate.codec.opaque import Encoded, is_same_value
-from langgraph_pgstate.db.protocol import Port
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.operations.checkpoints.addresses import Address
 from langgraph_pgstate.operations.checkpoints.requests import end_to_end
 from langgraph_pgstate.sql import snapshot
@@ -100,7 +100,7 @@ class Store(Protocol):
     """One thread in one set of tables, over a connection."""
 
     @property
-    def port(self) -> Port:
+    def db(self) -> Connection:
         """The connection."""
         ...
 
@@ -165,8 +165,8 @@ async def transfer_thread(
         ConflictError: If the target's rows keep changing underneath; the call may be repeated.
     """
     report = TransferReport(threads=1)
-    async with source.port.transaction():
-        await source.port.script(snapshot())
+    async with source.db.transaction():
+        await source.db.script(snapshot())
         here, there = await source.outline(), await target.outline()
         if not overwrite and _went_on(there, here):
             if _has_news(here, there):

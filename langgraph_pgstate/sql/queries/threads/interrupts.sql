@@ -1,13 +1,13 @@
 -- name: scan_interrupts
--- A page of the questions asked in any thread, newest first, below a cursor; those that are answered long since included.
+-- A page of the interrupts asked in any thread, newest first, below a cursor; those that are answered long since included.
 SELECT thread_id, checkpoint_id, created_at, task_id FROM /*schema*/writes
 WHERE idx = -3 AND checkpoint_ns = '' AND created_at <= :cursor_at::timestamptz
     AND (created_at < :cursor_at OR (thread_id, task_id) > (:cursor_thread::text, :cursor_task::text))
 ORDER BY created_at DESC, thread_id, task_id
 LIMIT :page_size;
 
--- name: get_questions
--- What threads wait for at some checkpoints, oldest first: the questions of unfinished tasks, where nothing came after the checkpoint. Only of some user's, tenant's or agent's threads, if one is given.
+-- name: get_interrupts
+-- What threads wait for at some checkpoints, oldest first: the interrupts of unfinished tasks, where nothing came after the checkpoint. Only of some user's, tenant's or agent's threads, if one is given.
 SELECT w.thread_id, w.checkpoint_id, w.task_id, w.run_id, w.created_at, w.data, t.user_id, t.tenant_id, t.agent, t.title
 FROM unnest(:thread_ids::text[], :checkpoint_ids::text[]) AS h (thread_id, checkpoint_id)
     JOIN /*schema*/writes w

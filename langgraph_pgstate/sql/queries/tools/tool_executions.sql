@@ -110,7 +110,7 @@ UPDATE /*schema*/tool_executions SET alive_until = now() + make_interval(secs =>
 WHERE thread_id = :thread_id AND idempotency_key = ANY(:idempotency_keys::text[])
     AND intent_id = ANY(:intent_ids::text[]) AND status = 'running';
 
--- name: get_task_questions
+-- name: get_task_interrupts
 -- How many resume values a task's settled executions have used up, and which of its executions have no outcome.
 SELECT coalesce(max(answers), 0), array_agg(idempotency_key || '#' || attempt ORDER BY idempotency_key)
     FILTER (WHERE status IN ('running', 'unknown', 'timeout'))
