@@ -172,6 +172,12 @@ class Verifier:
     def _is_deleted_after(self, thread: str, at: float) -> bool:
         return any(one.end > at for one in self._operations_on(thread, "delete"))
 
+    def _is_emptied(self, end: Line) -> bool:
+        """Whether a run that was to go on may have found nothing to go on from: an operator has removed it."""
+        began = next((line["at"] for line in self._by["run"] if line["run"] == end.get("run")), 0.0)
+        removals = self._operations_on(end["thread"], "delete", "prune", "rollback")
+        return any(one.start < end["at"] and one.end > began - 1 for one in removals)
+
     def _profile(self, thread: str) -> Profile:
         return Profile.of(self._seed, thread)
 
@@ -220,7 +226,8 @@ class Verifier:
             # A fork or copy onto a thread with a history, and what a person decides twice.
             is_refused = error == "ConfigurationError" and job in ("fork", "copy", "settle")
             is_deleted = error == "ThreadDeletedError" and self._is_deleted_after(line["thread"], 0)
-            if not (error in allowed or is_full or is_refused or is_deleted):
+            is_emptied = error == "EmptyInputError" and self._is_emptied(line)
+            if not (error in allowed or is_full or is_refused or is_deleted or is_emptied):
                 when = "in recovery" if is_recovery else "in calm" if allowed is _IN_CALM else "in the storm"
                 self._find(f"error {error}", line["thread"], f"{job} {when}: {line.get('text')} ({line['of']})")
 
@@ -514,6 +521,8 @@ class Verifier:
         for table, column in (("tombstones", "expires_at"), ("writes", "created_at"), ("leases", "expires_at")):
             query = f"UPDATE {self._schema}.{table} SET {column} = {column} - interval '30 days'"
             self._connection.execute(query.encode())
+        # Of a process that was killed only now, nobody knows yet.
+        self._connection.execute(f"UPDATE {self._schema}.runs SET alive_until = now()".encode())
         self._state.maintain()
         checks = {
             "orphan writes": """SELECT w.thread_id, count(*) FROM {}.writes w LEFT JOIN {}.checkpoints c
