@@ -516,7 +516,9 @@ class Verifier:
             if line.get("error") != "ToolOutcomeUnknownError":
                 continue
             action = line["thread"], line["tool"], line["idempotency_key"]
-            entries = [e for e in self._by["enter"] if (e["thread"], e["tool"], e["key"]) == action]
+            entries = [
+                e for e in self._by["enter"] if (e["thread"], e["tool"], e["key"]) == action and e["at"] < line["at"]
+            ]
             # One that was never entered may have come with a fork or a copy.
             start = min((entry["at"] - 2 for entry in entries), default=0.0)
             hit = {entry["by"] for entry in entries}
@@ -542,7 +544,8 @@ class Verifier:
             query = f"UPDATE {self._schema}.{table} SET {column} = {column} - interval '30 days'"
             self._connection.execute(query.encode())
         # Of a process that was killed only now, nobody knows yet.
-        self._connection.execute(f"UPDATE {self._schema}.runs SET alive_until = now()".encode())
+        query = f"UPDATE {self._schema}.runs SET alive_until = now() WHERE alive_until < now() + interval '1 hour'"
+        self._connection.execute(query.encode())
         self._state.maintain()
         checks = {
             "orphan writes": """SELECT w.thread_id, count(*) FROM {}.writes w LEFT JOIN {}.checkpoints c
