@@ -22,6 +22,15 @@ _VERSION = int(os.environ.get("PGSTATE_TEST_VERSION", "18"))
 _DEBIAN_BINARIES = Path(f"/usr/lib/postgresql/{_VERSION}/bin")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what uses no server where the tests are repeated on another version of PostgreSQL."""
+    if "PGSTATE_TEST_VERSION" in os.environ:
+        without = [item for item in items if "dsn" not in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=without)
+        left_out = set(without)
+        items[:] = [item for item in items if item not in left_out]
+
+
 @pytest.fixture(scope="session")
 def dsn() -> Iterator[str]:
     """The server under test: `PGSTATE_TEST_DSN`, else the embedded one on a directory of its own."""

@@ -202,6 +202,20 @@ def test_sends_of_an_old_format_whose_parent_is_gone_stay(
         assert found.checkpoint["channel_values"][TASKS] == [Send("node", 1)]
 
 
+def test_writes_that_came_after_a_prune_took_their_checkpoint_go_though_it_has_a_child(
+    dsn: str, schema: str, rows: Rows
+) -> None:
+    with PGStateSaver.from_conn_string(dsn, schema=schema) as saver:
+        saver.setup()
+        parent = saver.put(*put_arguments(THREAD, 0))
+        saver.put(*put_arguments(parent, 1))
+        saver.prune(["t"], keep_last=1)
+        saver.put_writes(parent, [("messages", "late")], "task")
+    rows.age()
+    assert maintained(dsn, schema) == 1
+    assert rows.all() == 0
+
+
 def test_what_is_young_of_a_thread_that_begins_is_not_deleted_by_age(dsn: str, schema: str, rows: Rows) -> None:
     """Its first writes may be there before its first checkpoint."""
     with PGStateSaver.from_conn_string(dsn, schema=schema) as saver:

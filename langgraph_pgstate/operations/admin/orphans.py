@@ -6,10 +6,14 @@ the database's clock, and no living run and no lease of their thread may still b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
+from langgraph_pgstate.codec.states import decode_state
 from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import CorruptStateError
+from langgraph_pgstate.operations.checkpoints.reading import is_old_format
 from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.sql import Queries
 
@@ -21,7 +25,9 @@ _THREAD_PAGE: Final = 200
 async def sweep_thread(
     db: Connection, queries: Queries, thread_id: str, older_than: timedelta | None = None, *, dry_run: bool = False
 ) -> tuple[int, int]:
-    """Remove the orphaned writes of one thread. One statement; safe to repeat, and while runs append.
+    """Remove the orphaned writes of one thread, in one statement. Safe to repeat, and while runs append.
+
+    Those stay that hold the pending sends of a child: a checkpoint of a format before 4 has them among its parent's.
 
     Args:
         db: The connection.
@@ -33,7 +39,9 @@ async def sweep_thread(
     Returns:
         How many rows went, or would go, and their bytes.
     """
-    parameters = {"thread_id": thread_id, "older_than": max(ORPHAN_AGE, older_than or ORPHAN_AGE)}
+    parameters: dict[str, Any] = {"thread_id": thread_id, "older_than": max(ORPHAN_AGE, older_than or ORPHAN_AGE)}
+    children = await db.fetch(queries.get_children_of_orphans, parameters)
+    parameters["kept_ids"] = [parent_id for parent_id, *state in children if _may_be_old(thread_id, *state)]
     query = queries.count_orphan_writes if dry_run else queries.sweep_orphan_writes
     rows, size = (await db.fetch(query, parameters))[0]
     return rows, size
@@ -57,3 +65,10 @@ async def sweep(db: Connection, queries: Queries) -> int:
                 gone += (await sweep_thread(db, queries, thread_id))[0]
         if len(found) < _THREAD_PAGE:
             return gone
+
+
+def _may_be_old(thread_id: str, data: bytes, segment_ids: Sequence[int]) -> bool:
+    try:
+        return is_old_format(decode_state(data, segment_ids, f"thread {thread_id!r}"))
+    except CorruptStateError:
+        return True

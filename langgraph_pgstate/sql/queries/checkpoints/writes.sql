@@ -41,8 +41,18 @@ SELECT checkpoint_id, task_id, task_path, idx, data FROM /*schema*/writes
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[])
 ORDER BY task_path, task_id, created_at, idx;
 
+-- name: get_children_of_orphans
+-- The states of checkpoints whose parent is not there, but old pending writes of it are.
+SELECT DISTINCT c.parent_checkpoint_id, c.state, c.segment_ids
+FROM /*schema*/writes w JOIN /*schema*/checkpoints c
+    ON c.thread_id = :thread_id::text AND c.checkpoint_ns = w.checkpoint_ns AND c.parent_checkpoint_id = w.checkpoint_id
+WHERE w.thread_id = :thread_id AND w.created_at < now() - :older_than::interval AND NOT EXISTS (
+    SELECT 1 FROM /*schema*/checkpoints p
+    WHERE p.thread_id = :thread_id AND p.checkpoint_ns = w.checkpoint_ns AND p.checkpoint_id = w.checkpoint_id
+);
+
 -- name: sweep_orphan_writes
--- Removes a thread's old pending writes whose checkpoint is not there, while nobody is at work who may bring it; answers how many and their bytes.
+-- Removes a thread's old pending writes whose checkpoint is not there, but of some, while nobody is at work who may bring it; answers how many and their bytes.
 WITH gone AS (
     DELETE FROM /*schema*/writes w
     WHERE w.thread_id = :thread_id::text AND w.created_at < now() - :older_than::interval
@@ -50,11 +60,7 @@ WITH gone AS (
             SELECT 1 FROM /*schema*/checkpoints c
             WHERE c.thread_id = :thread_id AND c.checkpoint_ns = w.checkpoint_ns AND c.checkpoint_id = w.checkpoint_id
         )
-        -- A checkpoint of a format before 4 has its pending sends among its parent's writes.
-        AND NOT EXISTS (
-            SELECT 1 FROM /*schema*/checkpoints c
-            WHERE c.thread_id = :thread_id AND c.checkpoint_ns = w.checkpoint_ns AND c.parent_checkpoint_id = w.checkpoint_id
-        )
+        AND w.checkpoint_id <> ALL(:kept_ids::text[])
         AND NOT EXISTS (
             SELECT 1 FROM /*schema*/runs r
             WHERE r.thread_id = :thread_id AND r.status IN ('pending', 'running') AND r.alive_until > now()
@@ -75,11 +81,7 @@ WHERE w.thread_id = :thread_id::text AND w.created_at < now() - :older_than::int
         SELECT 1 FROM /*schema*/checkpoints c
         WHERE c.thread_id = :thread_id AND c.checkpoint_ns = w.checkpoint_ns AND c.checkpoint_id = w.checkpoint_id
     )
-    -- A checkpoint of a format before 4 has its pending sends among its parent's writes.
-    AND NOT EXISTS (
-        SELECT 1 FROM /*schema*/checkpoints c
-        WHERE c.thread_id = :thread_id AND c.checkpoint_ns = w.checkpoint_ns AND c.parent_checkpoint_id = w.checkpoint_id
-    )
+    AND w.checkpoint_id <> ALL(:kept_ids::text[])
     AND NOT EXISTS (
         SELECT 1 FROM /*schema*/runs r
         WHERE r.thread_id = :thread_id AND r.status IN ('pending', 'running') AND r.alive_until > now()
