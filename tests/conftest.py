@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -16,6 +17,8 @@ from psycopg import sql
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.db.embedded import embedded_server
 
+# Tests import helpers from one another, in whatever folder they are.
+sys.path += sorted({str(path.parent) for path in Path(__file__).parent.rglob("test_*.py")} - {*sys.path})
 _numbers = itertools.count(1)
 # The embedded extra carries 18 and 16; Debian's package of 15 is used where it is installed.
 _VERSION = int(os.environ.get("PGSTATE_TEST_VERSION", "18"))

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_interrupts import asking, config_of, fanned_out
 from test_versions import BIG, graph_one
-from test_waiting import asking, config_of, fanned_out
 from typer.testing import CliRunner
 
 from langgraph_pgstate import PGStateSaver

@@ -16,7 +16,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, StateGraph
 from official import Account, fill, talk
 from samples import config_of, message, messages, put_values
-from test_waiting import asking as _asking
+from test_interrupts import asking as _asking
 
 from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.admin import Admin

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-PYPROJECT = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 OPTIONAL = PYPROJECT["optional-dependencies"]
 DECLARED = [*PYPROJECT["dependencies"], *OPTIONAL["binary"], *OPTIONAL["embedded"], *OPTIONAL["cli"]]
 
@@ -32,7 +32,7 @@ def test_the_lowest_that_is_declared_can_be_had(requirement: str) -> None:
 
 @pytest.mark.smoke
 def test_every_module_can_be_imported() -> None:
-    package = Path(__file__).parent.parent / "langgraph_pgstate"
+    package = Path(__file__).parents[2] / "langgraph_pgstate"
     for file in sorted(package.rglob("*.py")):
         if file.name != "__main__.py":
             parts = file.relative_to(package.parent).with_suffix("").parts

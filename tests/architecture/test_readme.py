@@ -20,7 +20,7 @@ from langgraph_pgstate import AsyncPGState, AsyncPGStateSaver, PGState
 from langgraph_pgstate.errors import NotFoundError, StaleHeadError
 from langgraph_pgstate.tools import Backoff
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+README = (Path(__file__).parents[2] / "README.md").read_text()
 
 
 def blocks(heading: str, language: str) -> list[str]:

@@ -41,7 +41,7 @@ async def bench(request: pytest.FixtureRequest, dsn: str, schema: str) -> AsyncI
         yield bench
 
 
-def coloured(bench: Bench, function: Callable[..., Any]) -> Callable[..., Any]:
+def of_api(bench: Bench, function: Callable[..., Any]) -> Callable[..., Any]:
     """A blocking function as one of the bench's API, with the same signature."""
     if not bench.is_async:
         return function
@@ -87,7 +87,7 @@ async def test_a_function_in_a_node_is_done_once(bench: Bench) -> None:
         done.append(order)
         return f"shipped {order}"
 
-    once = bench.ledger.once(coloured(bench, ship))
+    once = bench.ledger.once(of_api(bench, ship))
 
     def body(state: Any) -> Any:
         yield once("o1")
@@ -117,7 +117,7 @@ async def test_a_function_with_a_key_is_done_once_on_its_thread(bench: Bench) ->
         done.append(current_execution().key)
         return f"shipped {order}"
 
-    once = bench.ledger.once(name="shipping", key=lambda args: args["order"])(coloured(bench, ship))
+    once = bench.ledger.once(name="shipping", key=lambda args: args["order"])(of_api(bench, ship))
     graph = one_node(bench, lambda state: iter([once("o1")]))
     await bench.invoke(graph, ask(), thread())
     await bench.invoke(graph, ask(), thread())
@@ -135,7 +135,7 @@ async def test_the_functional_api(bench: Bench) -> None:
         done.append(order)
         return f"shipped {order}"
 
-    once = bench.ledger.once(coloured(bench, ship))
+    once = bench.ledger.once(of_api(bench, ship))
     if bench.is_async:
 
         @task
@@ -175,7 +175,7 @@ async def test_what_no_serializer_can_store_is_still_on_record(bench: Bench) -> 
         """Answer something that cannot be stored."""
         return threading.Lock()
 
-    once = bench.ledger.once(coloured(bench, opener))
+    once = bench.ledger.once(of_api(bench, opener))
 
     def body(state: Any) -> Any:
         yield once("x")
@@ -364,14 +364,14 @@ class Shop:
             self.log.append(f"charge {order}")
             return f"charged {order}"
 
-        compensating = bench.ledger.compensate(coloured(bench, refund))
-        self.charge = compensating(tool(coloured(bench, charge)))
+        compensating = bench.ledger.compensate(of_api(bench, refund))
+        self.charge = compensating(tool(of_api(bench, charge)))
 
         def look(order: str) -> str:
             """Look at an order."""
             return "seen"
 
-        self.look = tool(coloured(bench, look))
+        self.look = tool(of_api(bench, look))
 
     def graph(self) -> Any:
         answers = [calls((f"call_{order}", "charge", {"order": f"o{order}"})) for order in range(3)]
@@ -470,7 +470,7 @@ async def test_an_agent_of_langchains_runs_its_tools_once(bench: Bench) -> None:
     model = ToolCaller(messages=iter([calls(("call_1", "charge", {"order": "o1"})), AIMessage("done"), AIMessage("x")]))
     agent = create_agent(
         model,
-        [tool(coloured(bench, charge))],
+        [tool(of_api(bench, charge))],
         middleware=[bench.ledger.middleware()],
         checkpointer=bench.saver,
         name="cashier",
@@ -530,7 +530,7 @@ async def test_a_run_ends_when_its_tokens_are_used_up(bench: Bench) -> None:
         return "nothing"
 
     answers = iter([calls((f"call_{number}", "search", {"order": "x"})) for number in range(20)])
-    agent = create_agent(ToolCaller(messages=answers), [tool(coloured(bench, search))], checkpointer=bench.saver)
+    agent = create_agent(ToolCaller(messages=answers), [tool(of_api(bench, search))], checkpointer=bench.saver)
     limited = agent.with_config(callbacks=[bench.ledger.budget(max_tokens=250)])
     with pytest.raises(RunBudgetExceededError, match="300 tokens; its budget is 250"):
         await bench.invoke(limited, ask(), thread())
@@ -597,7 +597,7 @@ def test_processes_that_want_the_same_at_once_do_it_once(api: type, dsn: str, sc
                 threading.Event().wait(0.02)
                 return f"shipped {order}"
 
-            once = bench.ledger.once(coloured(bench, ship), key=lambda args: args["order"])
+            once = bench.ledger.once(of_api(bench, ship), key=lambda args: args["order"])
             graph = one_node(bench, lambda state: iter([once(f"o{order}") for order in range(10)]))
             await bench.invoke(graph, ask(), thread())
 

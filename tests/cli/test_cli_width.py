@@ -9,7 +9,7 @@ from uuid import UUID
 import psycopg
 import pytest
 from support_record import Record
-from test_waiting import asking
+from test_interrupts import asking
 from typer.testing import CliRunner
 
 from langgraph_pgstate import PGStateSaver

@@ -138,7 +138,7 @@ TOOLS = {
 
 
 def run_twice(directory: Path, example: str) -> list[subprocess.CompletedProcess[str]]:
-    command = [sys.executable, str(Path(__file__).parent.parent / "examples" / example)]
+    command = [sys.executable, str(Path(__file__).parents[2] / "examples" / example)]
     return [
         subprocess.run(command, capture_output=True, text=True, cwd=directory, check=False, env=ENVIRONMENT)
         for _ in range(2)

@@ -11,7 +11,7 @@ import pytest
 from langchain_core.runnables import RunnableLambda
 from langgraph.types import Command, interrupt
 from support import APIS, config_of, counted, holding, invoke, loop_graph, open_saver, put_arguments, usual
-from test_companions import Diary
+from test_put_hook import Diary
 from test_state import APIS as STATES
 from test_state import open_state
 

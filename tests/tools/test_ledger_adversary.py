@@ -23,7 +23,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 from support_ledger import LEDGERS, Bench, ask, calls, open_bench, thread, tool_of
 from test_ledger import CHARGE, Till, leave_behind, rows, run_and_lose
-from test_ledger_more import coloured, one_node
+from test_ledger_more import of_api, one_node
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import RunBudgetExceededError, ToolFailedError, ToolOutcomeUnknownError, ToolSetupError
@@ -48,7 +48,7 @@ async def past_of(graph: Any) -> Any:
 
 def named(bench: Bench, name: str, decorate: Callable[[Any], Any], function: Callable[..., Any]) -> Any:
     """A tool that is called otherwise than its function, which is decorated first."""
-    decorated = decorate(coloured(bench, function))
+    decorated = decorate(of_api(bench, function))
     return StructuredTool.from_function(
         **({"coroutine": decorated} if bench.is_async else {"func": decorated}), name=name, description=name
     )
@@ -72,7 +72,7 @@ async def test_a_new_attempt_says_what_it_intends(bench: Bench, connection: psyc
         return "refunded"
 
     bench.ledger.policy("charge", key=lambda args: args["order"], on_error="retry", retry=Backoff(attempts=2))
-    charge_tool = bench.ledger.compensate(coloured(bench, refund))(tool(coloured(bench, charge)))
+    charge_tool = bench.ledger.compensate(of_api(bench, refund))(tool(of_api(bench, charge)))
     bench.ledger.policy("charge", retry=Backoff(attempts=1))
     first = calls(("call_1", "charge", {"order": "o1", "euros": 10}))
     with pytest.raises(OSError, match="declined"):
@@ -96,7 +96,7 @@ async def test_what_was_taken_back_is_done_again_when_it_comes_up(bench: Bench) 
         refunded.append(execution.idempotency_key)
         return "refunded"
 
-    bench.ledger.compensate(coloured(bench, refund))(tool_of(bench, "charge", till.charge))
+    bench.ledger.compensate(of_api(bench, refund))(tool_of(bench, "charge", till.charge))
     graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
     await bench.invoke(graph, ask(), thread())
     past = await past_of(graph)
@@ -122,7 +122,7 @@ async def test_a_result_that_could_not_be_stored_does_not_keep_from_taking_back(
         refunded.append((execution.arguments, result))
         return "closed"
 
-    once = bench.ledger.once(bench.ledger.compensate(coloured(bench, close))(coloured(bench, opener)))
+    once = bench.ledger.once(bench.ledger.compensate(of_api(bench, close))(of_api(bench, opener)))
     await bench.invoke(one_node(bench, lambda state: iter([once("x")])), ask(), thread())
     report = await bench.do(bench.ledger.compensate, "t")
     assert (len(report.compensated), report.failed, refunded) == (1, (), [({"name": "x"}, None)])
@@ -135,7 +135,7 @@ async def test_nobody_can_be_asked_outside_of_a_graph(bench: Bench, connection: 
         return "refunded"
 
     bench.ledger.policy("refund", on_unknown="ask")
-    bench.ledger.compensate(coloured(bench, refund))(tool_of(bench, "charge", till.charge))
+    bench.ledger.compensate(of_api(bench, refund))(tool_of(bench, "charge", till.charge))
     graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
     await bench.invoke(graph, ask(), thread())
     await bench.do(bench.ledger.compensate, "t")
@@ -166,10 +166,10 @@ async def test_a_compensation_is_found_under_another_name(bench: Bench) -> None:
         """Ship an order."""
         return f"shipped {order}"
 
-    compensated = bench.ledger.compensate(coloured(bench, refund))
+    compensated = bench.ledger.compensate(of_api(bench, refund))
     pay = named(bench, "pay", compensated, charge)
     await bench.invoke(bench.agent([pay], calls(("call_1", "pay", {"order": "o1"}))), ask(), thread())
-    once = bench.ledger.once(compensated(coloured(bench, ship)), name="shipping")
+    once = bench.ledger.once(compensated(of_api(bench, ship)), name="shipping")
     await bench.invoke(one_node(bench, lambda state: iter([once("o1")])), ask(), thread())
     report = await bench.do(bench.ledger.compensate, "t")
     assert report.uncovered == ()
@@ -184,7 +184,7 @@ async def test_a_policy_is_found_under_another_name(bench: Bench) -> None:
         done.append(order)
         return f"shipped {order}"
 
-    decorated = bench.ledger.policy(key=lambda args: args["order"])(coloured(bench, ship))
+    decorated = bench.ledger.policy(key=lambda args: args["order"])(of_api(bench, ship))
     once = bench.ledger.once(decorated, name="shipping")
     graph = one_node(bench, lambda state: iter([once("o1"), once("o1")]))
     await bench.invoke(graph, ask(), thread())
@@ -389,7 +389,7 @@ async def test_an_answer_given_to_what_is_on_record_is_not_given_to_the_next_que
             raise OSError("declined")
         return "charged"
 
-    once = bench.ledger.once(coloured(bench, charge))
+    once = bench.ledger.once(of_api(bench, charge))
     got: list[str] = []
 
     def body(state: Any) -> Any:
@@ -434,7 +434,7 @@ async def test_a_word_on_an_unknown_outcome_is_not_given_to_the_next_question(
         """Ship an order."""
         return "shipped"
 
-    once = bench.ledger.once(coloured(bench, ship), on_unknown="ask")
+    once = bench.ledger.once(of_api(bench, ship), on_unknown="ask")
     fail = [True]
 
     def body(state: Any) -> Any:
@@ -464,7 +464,7 @@ async def test_what_follows_what_is_on_record_is_asked_once_after_a_crash(bench:
         """Charge a card if somebody agrees."""
         return str(interrupt("may I?"))
 
-    once = bench.ledger.once(coloured(bench, charge))
+    once = bench.ledger.once(of_api(bench, charge))
     fail = [True]
 
     def body(state: Any) -> Any:
@@ -500,7 +500,7 @@ async def test_an_answer_given_to_what_a_check_vouches_for_is_not_given_to_the_n
         interrupt("may I?")
         raise OSError("after the effect")
 
-    once = bench.ledger.once(coloured(bench, charge), on_unknown="check", check=lambda execution: True)
+    once = bench.ledger.once(of_api(bench, charge), on_unknown="check", check=lambda execution: True)
 
     def body(state: Any) -> Any:
         yield once("o1")
@@ -531,7 +531,7 @@ async def test_bytes_are_counted_as_such(bench: Bench) -> None:
         """Draw a picture."""
         return "here", BINARY
 
-    picture = tool(coloured(bench, draw), response_format="content_and_artifact")
+    picture = tool(of_api(bench, draw), response_format="content_and_artifact")
     bench.ledger.policy("draw", result_limit=1028)
     state = await bench.invoke(bench.agent([picture], calls(("c", "draw", {"q": "a"}))), ask(), thread())
     assert (state["messages"][2].content, state["messages"][2].artifact) == ("here", BINARY)
@@ -638,7 +638,7 @@ async def test_an_effect_is_taken_back_on_the_thread_it_was_made_on(bench: Bench
         refunded.append(execution.thread_id)
         return "refunded"
 
-    bench.ledger.compensate(coloured(bench, refund))(tool_of(bench, "charge", till.charge))
+    bench.ledger.compensate(of_api(bench, refund))(tool_of(bench, "charge", till.charge))
     graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE, calls(("call_2", "charge", {"order": "o2"})))
     await bench.invoke(graph, ask(), thread(), interrupt_after=["tools"])
     await divide(bench, how)
@@ -665,9 +665,7 @@ async def test_an_attempt_on_a_fork_at_what_was_begun_before_has_the_same_token(
     await bench.invoke(graph, None, thread())
     assert len(till.tokens) == 3
     assert len(set(till.tokens)) == 1
-    bench.ledger.compensate(coloured(bench, lambda execution, result: "refunded"))(
-        tool_of(bench, "charge", till.charge)
-    )
+    bench.ledger.compensate(of_api(bench, lambda execution, result: "refunded"))(tool_of(bench, "charge", till.charge))
     report = await bench.do(bench.ledger.compensate, "u")
     assert (len(report.compensated), report.elsewhere) == (1, ())
 

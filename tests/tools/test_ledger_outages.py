@@ -14,7 +14,7 @@ from psycopg import sql
 from support import ended, terminate
 from support_ledger import LEDGERS, Bench, Line, ask, calls, open_on_line, thread, tool_of
 from test_ledger import CHARGE, Till, rows
-from test_ledger_more import coloured, one_node
+from test_ledger_more import of_api, one_node
 
 from langgraph_pgstate import AsyncPGState, PGState
 from langgraph_pgstate.db.translate import is_retryable, translate
@@ -247,7 +247,7 @@ async def test_a_tool_stopped_by_an_action_inside_of_it_is_in_doubt_itself(
         line.is_down = True
         return till.charge(order)
 
-    inner = bench.ledger.once(coloured(bench, pay))
+    inner = bench.ledger.once(of_api(bench, pay))
 
     def blocking(order: str) -> str:
         """Charge a card."""

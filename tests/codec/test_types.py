@@ -36,7 +36,7 @@ from langgraph_pgstate.codec.serializer import StateSerializer
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import PGStateError, UnsafeTypeError
 
-HERE = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 CODES = range(6)
 
 
@@ -395,7 +395,7 @@ for line in sys.stdin:
 @pytest.fixture(scope="module")
 def reader() -> Iterator[Callable[[bytes], list[str]]]:
     """A process that has imported `kinds`, and nothing of this file; it says what it reads."""
-    command = [sys.executable, "-c", READER.format(tests=str(HERE))]
+    command = [sys.executable, "-c", READER.format(tests=str(TESTS))]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdin is not None
         assert child.stdout is not None

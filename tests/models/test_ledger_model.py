@@ -26,7 +26,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command
 from support import FORK, GUARD_SECONDS
 from support_ledger import LEDGERS, Bench, calls, open_bench, open_on_line, thread
-from test_ledger_more import coloured
+from test_ledger_more import of_api
 
 from langgraph_pgstate.errors import DatabaseError, ToolOutcomeUnknownError
 from langgraph_pgstate.tools import AsyncToolLedger, Happened, ToolSettings
@@ -75,7 +75,7 @@ class Asker:
         ledger = bench.ledger
         terms: dict[str, Any] = {"key": lambda args: args["key"]}
         if policy == "check":
-            terms |= {"on_unknown": "check", "check": coloured(bench, self._check)}
+            terms |= {"on_unknown": "check", "check": of_api(bench, self._check)}
         elif policy != "transactional":
             terms |= {"on_unknown": policy}
         # Each example has policies of its own.
