@@ -223,8 +223,8 @@ class BlockingExecutor:
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[tuple[Any, Connection]]:
         """A connection inside of a transaction."""
-        with self._database.lend() as lent:
-            yield lent
+        with self._database.lend() as borrowed:
+            yield borrowed
 
     def close(self) -> None:
         """End the thread; what is under way is no longer kept alive."""

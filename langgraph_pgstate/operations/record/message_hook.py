@@ -46,7 +46,7 @@ class MessageHook:
     """A hook that stores the messages of each put. Safe to share between threads.
 
     A process that puts on a thread for the first time sends the channel's messages whole, so that what was stored
-    without a keeper is made up for; rows that are there already stay as they are. A DeltaChannel's are made up for by
+    without this hook is made up for; rows that are there already stay as they are. A DeltaChannel's are made up for by
     its next snapshot.
     """
 
