@@ -135,7 +135,7 @@ def test_what_does_not_fit_is_a_reference(
     hook = projector(schema, "booking", "note")
     serde = JsonPlusSerializer(pickle_fallback=True)
     with PGStateSaver.from_conn_string(dsn, schema=schema, hook=hook, serde=serde) as other:
-        config = put(other, config_of("t"), 0, booking=value, journal_entry="fits")
+        config = put(other, config_of("t"), 0, booking=value, note="fits")
     checkpoint_id = config["configurable"]["checkpoint_id"]
     found = state(connection, schema)
     assert found["note"] == "fits"
@@ -151,7 +151,7 @@ def test_a_value_that_refuses_to_be_looked_at_fails_no_put(
     endless["deeper"] = inner = {}
     for _ in range(150):
         inner["deeper"] = inner = {}
-    put(projecting, config_of("t"), 0, booking=endless, journal_entry="fits")
+    put(projecting, config_of("t"), 0, booking=endless, note="fits")
     assert set(state(connection, schema)["booking"]) == {"$ref"}
 
 
@@ -185,10 +185,10 @@ def test_unchanged_values_are_left_alone(dsn: str, schema: str, saver: PGStateSa
 def test_the_newest_checkpoint_wins_and_a_fork_writes_all(
     projecting: PGStateSaver, schema: str, connection: psycopg.Connection
 ) -> None:
-    first = put(projecting, config_of("t"), 0, booking="first", journal_entry="n", count=0)
-    late = put_arguments(first, 1, booking="older id", journal_entry="n", count=0)
-    put(projecting, first, 1, ["booking"], booking="second", journal_entry="n", count=0)
-    put(projecting, first, 2, ["count"], booking="first", journal_entry="n", count=5)
+    first = put(projecting, config_of("t"), 0, booking="first", note="n", count=0)
+    late = put_arguments(first, 1, booking="older id", note="n", count=0)
+    put(projecting, first, 1, ["booking"], booking="second", note="n", count=0)
+    put(projecting, first, 2, ["count"], booking="first", note="n", count=5)
     assert state(connection, schema) == {"booking": "first", "note": "n"}
     projecting.put(*late)
     assert state(connection, schema) == {"booking": "first", "note": "n"}
@@ -222,8 +222,8 @@ def test_a_row_that_a_rollback_took_comes_back(
 
 
 def test_an_emptied_channel_is_gone(projecting: PGStateSaver, schema: str, connection: psycopg.Connection) -> None:
-    config = put(projecting, config_of("t"), 0, booking="x", journal_entry="n")
-    config, checkpoint, metadata, versions = put_arguments(config, 1, booking="x", journal_entry="n")
+    config = put(projecting, config_of("t"), 0, booking="x", note="n")
+    config, checkpoint, metadata, versions = put_arguments(config, 1, booking="x", note="n")
     del checkpoint["channel_values"]["booking"]
     projecting.put(config, checkpoint, metadata, versions)
     assert state(connection, schema) == {"note": "n"}
