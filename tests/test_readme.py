@@ -24,7 +24,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import httpx
 import psycopg
 import pytest
 import typer
@@ -44,6 +43,7 @@ from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.cli import _with_options_first
 from langgraph_pgstate.cli.app import app
 from langgraph_pgstate.settings import AgentServerSettings
+from langgraph_pgstate.types import Page
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -144,6 +144,12 @@ def fill(dsn: str) -> None:
         tools = StateGraph(Trip).add_node("tools", ToolNode([charge], wrap_tool_call=state.tools))
         paying = state.record(tools.add_edge(START, "tools").compile(checkpointer=state.saver))
         paying.invoke({"messages": [AIMessage("", tool_calls=[wish])]}, {"configurable": {"thread_id": "order-17"}})
+    with psycopg.connect(dsn) as connection:
+        connection.execute("UPDATE pgstate.runs SET steps = 60 WHERE thread_id = 'trip-2'")
+        connection.execute(
+            "INSERT INTO pgstate.events (thread_id, event_id, kind, payload)"
+            " VALUES ('trip-2', '1', 'handoff', '{\"from\": \"travel\", \"to\": \"office\"}')"
+        )
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +177,12 @@ def databases(dsn: str) -> Iterator[Callable[[str], str]]:
             admin.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
+def found(value: Any) -> None:
+    """Fail if what an example asks for is an empty list or page."""
+    items = value.items if isinstance(value, Page) else value
+    assert not isinstance(items, list | tuple) or items
+
+
 class Runner:
     """Runs the blocks of one page on databases of its own."""
 
@@ -178,7 +190,7 @@ class Runner:
         self._databases = databases
         self._places: dict[str, str] = {}
         self.dsn = self._place("postgresql://localhost/app")
-        self.names: dict[str, Any] = {"__name__": "docs_example", "dsn": self.dsn}
+        self.names: dict[str, Any] = {"__name__": "docs_example", "dsn": self.dsn, "_found": found}
 
     def run(self, block: Block) -> None:
         """Run a block, or look at it if it is no program."""
@@ -199,9 +211,12 @@ class Runner:
         return code.replace("1f0a…", str(self.names.get("past", "")))
 
     def _run_python(self, block: Block) -> None:
-        code = compile(
-            "\n" * block.line + self._here(block.code), block.page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-        )
+        tree = ast.parse("\n" * block.line + self._here(block.code), block.page)
+        for statement in tree.body:
+            if isinstance(statement, ast.Expr):
+                asked = ast.Call(ast.Name("_found", ast.Load()), [statement.value], [])
+                statement.value = ast.fix_missing_locations(ast.copy_location(asked, statement.value))
+        code = compile(tree, block.page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         if code.co_flags & inspect.CO_COROUTINE:
 
             async def run() -> None:
@@ -299,6 +314,7 @@ def test_the_first_example_is_the_file(runner: Runner) -> None:
 def test_the_service(databases: Callable[[str], str]) -> None:
     """Run the README's service; a client disconnects in the middle of a run, and another goes on."""
     uvicorn = pytest.importorskip("uvicorn")
+    httpx = pytest.importorskip("httpx")
     pytest.importorskip("fastapi")
     dsn = databases("docs")
     [code] = [block.code for block in blocks_of(PAGES[0]) if "FastAPI(" in block.code]
@@ -373,6 +389,21 @@ def test_blocks_that_are_not_run_say_why() -> None:
             assert not block.marker or re.match(r"not run, \w+|may be empty$", block.marker), str(block)
 
 
+def test_commands_in_sentences_exist() -> None:
+    for page in PAGES:
+        text = page.read_text()
+        assert len(re.findall(r"^ *```", text, re.MULTILINE)) == 2 * len(blocks_of(page)), page.name
+        for span in re.findall(r"`([^`\n]+)`", _BLOCK.sub("", text)):
+            program, *words = span.split()
+            if program == "make":
+                assert words[0] in TARGETS, (page.name, span)
+            elif program == "pgstate" and words and not words[0].startswith("-"):
+                command = COMMANDS.get(words[0])
+                assert command is not None or words[0] == "COMMAND", (page.name, span)
+                known = {option for parameter in command.params for option in parameter.opts} if command else {"--help"}
+                assert {word for word in words if word.startswith("--")} <= known, (page.name, span)
+
+
 def test_every_command_and_option_is_documented() -> None:
     page = (ROOT / "docs" / "command-line.md").read_text()
     written = {cells[0]: row for row in page.splitlines() if (cells := re.findall(r"^\| `([a-z-]+)", row))}
@@ -395,21 +426,20 @@ def test_every_setting_of_the_agent_server_is_documented() -> None:
 
 def test_every_column_is_documented(connection: psycopg.Connection, schema: str) -> None:
     rows = connection.execute(
-        "SELECT c.table_name, c.column_name FROM information_schema.columns c WHERE c.table_schema = %s"
-        " AND c.table_name NOT LIKE 'spans\\_%%' ORDER BY c.table_name, c.ordinal_position",
+        "SELECT c.relname, a.attname, replace(format_type(a.atttypid, NULL), 'timestamp with time zone', 'timestamptz')"
+        " FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped"
+        " WHERE c.relnamespace = %s::regnamespace AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition",
         [schema],
     )
-    expected: dict[str, list[str]] = {}
-    for table, column in rows:
-        expected.setdefault(table, []).append(column)
-    documented: dict[str, list[str]] = {}
-    table = ""
+    expected: dict[str, dict[str, str]] = {}
+    for table, column, kind in rows:
+        expected.setdefault(table, {})[column] = kind
+    documented: dict[str, dict[str, str]] = {}
+    columns: dict[str, str] = {}
     for line in (ROOT / "docs" / "sql.md").read_text().splitlines():
-        if found := re.match(r"### `(\w+)`", line):
-            table = found[1]
-            documented[table] = []
-        elif table and (cell := re.match(r"\| ((?:`\w+`(?:, )?)+) \|", line)):
-            documented[table] += re.findall(r"`(\w+)`", cell[1])
-    assert set(documented) == set(expected)
-    for table, columns in expected.items():
-        assert sorted(documented[table]) == sorted(columns), table
+        if heading := re.match(r"### `(\w+)`", line):
+            columns = documented[heading[1]] = {}
+        elif row := re.match(r"\| (`.+`) \| ([^|]+) \| [^|]+ \|$", line):
+            names, kinds = re.findall(r"`(\w+)`", row[1]), row[2].split(", ")
+            columns |= zip(names, kinds * len(names) if len(kinds) == 1 else kinds, strict=True)
+    assert documented == expected
