@@ -1,36 +1,93 @@
-"""What the README shows of the record and the ledger is run."""
+"""Every code block and command of the README and of docs/ is run, and their lists are complete.
+
+A block that cannot be run has a reason, in a comment before it that a reader does not see:
+`<!-- test: not run, REASON -->`. An SQL block whose queries may find nothing in the small database of this test is
+marked `<!-- test: may be empty -->`. All other blocks of a page run in order, with the same names and database.
+"""
 
 from __future__ import annotations
 
+import ast
+import asyncio
+import inspect
+import itertools
+import json
 import re
-from datetime import timedelta
+import shlex
+import socket
+import sys
+import threading
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import psycopg
 import pytest
+import typer
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
+from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import interrupt
+from psycopg.conninfo import make_conninfo
+from support import GUARD_SECONDS, wait_until
+from typer.testing import CliRunner
 
-from langgraph_pgstate import AsyncPGState, AsyncPGStateSaver, PGState
-from langgraph_pgstate.errors import NotFoundError, StaleHeadError
-from langgraph_pgstate.tools import Backoff
+from benchmarks import __main__ as benchmarks
+from langgraph_pgstate import PGState, PGStateSaver
+from langgraph_pgstate.cli import _with_options_first
+from langgraph_pgstate.cli.app import app
+from langgraph_pgstate.settings import AgentServerSettings
+from langgraph_pgstate.types import Page
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+TARGETS = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+# Take a minute, or ask; other tests run them.
+ONLY_PARSED = {"demo"}
+pytestmark = pytest.mark.once
+
+_BLOCK = re.compile(
+    r"(?:^<!-- test: (?P<marker>[^>]*?) -->\n+)?^```(?P<language>[a-z]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+_PLACES = {"postgresql://localhost/app": "docs", "postgresql://localhost/old": "old"}
+_numbers = itertools.count(1)
 
 
-def blocks(heading: str, language: str) -> list[str]:
-    """The code of one language below a heading, up to the next one."""
-    _, _, rest = README.partition(f"\n{heading}\n")
-    assert rest, heading
-    section = re.split(r"^##+ ", rest, maxsplit=1, flags=re.MULTILINE)[0]
-    found = re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)
-    assert found, heading
-    return found
+@dataclass(frozen=True)
+class Block:
+    """A code block of a page."""
+
+    page: str
+    line: int
+    language: str
+    code: str
+    marker: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """The code blocks of a page, in order."""
+    text = page.read_text()
+    return [
+        Block(
+            str(page.relative_to(ROOT)),
+            text.count("\n", 0, found.start("language")) + 1,
+            found["language"],
+            found["code"],
+            found["marker"] or "",
+        )
+        for found in _BLOCK.finditer(text)
+    ]
 
 
 class Trip(MessagesState):
@@ -38,10 +95,9 @@ class Trip(MessagesState):
 
 
 def book(trip: Trip) -> dict[str, Any]:
-    # A model is called, so that there is something to be paid.
-    answer = GenericFakeChatModel(messages=iter([AIMessage("The Astoria is a hotel with a river view.", id="answer")]))
+    model = GenericFakeChatModel(messages=iter([AIMessage("The Astoria is a hotel with a river view.", id="answer")]))
     return {
-        "messages": [answer.invoke(trip["messages"])],
+        "messages": [model.invoke(trip["messages"])],
         "booking": {"hotel": "Astoria", "check_in": "2027-03-05"},
     }
 
@@ -50,174 +106,340 @@ def fail(trip: Trip) -> dict[str, Any]:
     raise ValueError("no room")
 
 
-@pytest.fixture
-def names(dsn: str, schema: str) -> dict[str, Any]:
-    """What the snippets take as given."""
-    builder = StateGraph(Trip).add_node(book).add_edge(START, "book")
-    return {"builder": builder, "dsn": dsn, "schema": schema, "timedelta": timedelta, "Backoff": Backoff, "tool": tool}
-
-
-def run(code: str, names: dict[str, Any]) -> None:
-    here = code.replace('"postgresql://localhost/app"', "dsn, schema=schema")
-    exec(here.replace("PGState.open(dsn)", "PGState.open(dsn, schema=schema)"), names)
-
-
-def test_the_record(names: dict[str, Any], connection: psycopg.Connection, capsys: pytest.CaptureFixture[str]) -> None:
-    dsn, schema = names["dsn"], names["schema"]
-    [example] = blocks("## The record", "python")
-    run(example, names)
-    assert capsys.readouterr().out == (
-        "human A river view in Prague, please.\nai The Astoria is a hotel with a river view.\n"
-    )
-    with PGState.open(dsn, schema=schema) as state:
-        broken = state.record(StateGraph(Trip).add_node(fail).add_edge(START, "fail").compile(checkpointer=state.saver))
-        with pytest.raises(ValueError, match="no room"):
-            broken.invoke({"messages": []}, {"configurable": {"thread_id": "trip-2", "user_id": "eve"}})
-        state.flush()
-        [newest] = state.runs.list(thread_id="trip-1", limit=1).items
-        found = state.threads.get("trip-1")
-        names |= {"state": state, "run_id": newest.run_id, "past": newest.last_checkpoint_id}
-        [questions] = blocks("### Questions in Python", "python")
-        for line in questions.splitlines():
-            if line:
-                exec(f"answer = {line}", names)
-                pages = [getattr(names["answer"], "items", names["answer"])]
-                # Nobody called a tool, ran away or handed over.
-                if not re.search(r"tools\(|handoffs|runaway", line):
-                    assert all(pages), line
-        assert found is not None
-    answers = []
-    for block in blocks("### Questions in SQL", "sql"):
-        for statement in re.sub(r"^--.*$", "", block, flags=re.MULTILINE).split(";"):
-            if statement.strip():
-                here = statement.replace("pgstate.", f"{schema}.").replace("1f0a…", str(names["past"]))
-                cursor = connection.execute(here.encode())
-                answers.append(len(cursor.fetchall()) if cursor.description else None)
-    # Failed runs, tools (2), runaways, money (2), handoffs, provenance, conversation, bookings, the index, bookings.
-    assert answers == [1, 0, 0, 0, 1, 1, 0, 1, 2, 1, None, 1]
-
-
-def test_the_ledger(names: dict[str, Any]) -> None:
-    charged: list[str] = []
-
-    @tool
-    def charge(order_id: str, euros: int) -> str:
-        """Charge a card."""
-        charged.append(order_id)
-        return f"{euros} euros"
-
-    @tool
-    def search(words: str) -> str:
-        """Search."""
-        return words
-
-    names |= {"charge": charge, "search": search, "PGState": PGState, "ToolNode": ToolNode, "tool": tool}
-    names["psycopg"] = psycopg
-    names |= {
-        "refund": lambda execution, result: charged.remove(execution.arguments["order_id"]),
-        "was_charged": lambda execution: False,
-    }
-    names["model"] = GenericFakeChatModel(messages=iter([]))
-    names["create_agent"] = pytest.importorskip("langchain.agents").create_agent
-    with PGState.open(names["dsn"], schema=names["schema"]) as state:
-        state.setup()
-        names["state"] = state
-        [example] = blocks("## Tools: each effect once", "python")
-        run(example, names)
-        names["ledger"] = ledger = state.tools
-        [policies] = blocks("### Policies", "python")
-        declared = policies.replace(
-            "-> str: ...", "-> str:\n    '''Charge.'''\n    charged.append(order_id)\n    return ''"
-        )
-        exec(declared, names | {"charged": charged}, made := {})
-        wish = {"name": "charge", "args": {"order_id": "17", "euros": 90}, "id": "call-1"}
-        builder = StateGraph(MessagesState).add_node("tools", ToolNode([made["charge"]], wrap_tool_call=ledger))
-        graph = state.record(builder.add_edge(START, "tools").compile(checkpointer=state.saver))
-        for number in ("1", "2"):
-            asked = AIMessage("", tool_calls=[wish | {"id": f"call-{number}"}])
-            graph.invoke({"messages": [asked]}, {"configurable": {"thread_id": "order"}})
-        assert charged == ["17"]
-        [execution] = ledger.list("order")
-        with pytest.raises(NotFoundError):
-            ledger.settle("order", "another", "done")
-        report = ledger.compensate("order")
-        assert [taken.idempotency_key for taken in report.compensated] == [execution.idempotency_key]
-        assert charged == []
-        limited = graph.with_config(callbacks=[ledger.budget(max_steps=30, max_tokens=200_000)])
-        limited.invoke({"messages": [asked]}, {"configurable": {"thread_id": "order-2"}})
-        # A rollback takes back state, not what a tool did to the world.
-        assert execution.run_id
-        state.saver.delete_for_runs([execution.run_id])
-        assert "charge:17" in [kept.idempotency_key for kept in ledger.list("order")]
-
-
-async def test_on_an_event_loop(names: dict[str, Any]) -> None:
-    dsn, schema = names["dsn"], names["schema"]
-    async with AsyncPGStateSaver.from_conn_string(dsn, schema=schema) as saver:
-        await saver.setup()
-    async with AsyncPGState.open(dsn, schema=schema) as state:
-        assert (await state.threads.list(user_id="eve", limit=20)).items == ()
-        ToolNode([], awrap_tool_call=state.tools)
-
-
 def ask(trip: Trip) -> dict[str, Any]:
     return {"booking": {"approved": str(interrupt({"question": "Book it?"}))}}
 
 
-def test_forks(names: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    with PGState.open(names["dsn"], schema=names["schema"]) as state:
+@tool
+def charge(order_id: str, euros: int) -> str:
+    """Charge a card."""
+    return f"{euros} euros"
+
+
+@tool
+def search(words: str) -> str:
+    """Search."""
+    return words
+
+
+def travel() -> StateGraph[Trip]:
+    return StateGraph(Trip).add_node(book).add_edge(START, "book")
+
+
+def fill(dsn: str) -> None:
+    """Make the database that all pages begin with: a few threads, a failed run, a charge, and an open question."""
+    prague = {"configurable": {"thread_id": "trip-1", "user_id": "eve", "tenant_id": "acme"}}
+    with PGState.open(dsn, project=("booking",)) as state:
         state.setup()
-        graph = state.record(names["builder"].compile(checkpointer=state.saver))
-        graph.invoke({"messages": [("user", "A river view.")], "booking": {"hotel": ""}}, trip_config("trip-1"))
-        config = list(state.saver.list(trip_config("trip-1")))[1].config
-        names |= {"state": state, "graph": graph, "config": config}
-        tell, fork, compare = blocks("## Forks: go back, try again, compare", "python")
-        run(tell, names)
-        assert len(capsys.readouterr().out.splitlines()) == 1 + 2
-        assert names["config"] == config
-        run(fork, names)
-        run(compare, names)
-        told = capsys.readouterr().out
-        assert "changed ('hotel',)  Astoria\n" in told
-        assert "added 1 content='The Astoria" in told
-        assert state.threads.get(names["fork"]["configurable"]["thread_id"]).forked_from_thread_id == "trip-1"  # type: ignore[union-attr]
+        graph = state.record(travel().compile(checkpointer=state.saver, name="travel"))
+        for text in ("A river view in Prague, please.", "And a hotel in March."):
+            graph.invoke({"messages": [("user", text)]}, prague)
+        broken = StateGraph(Trip).add_node(fail).add_edge(START, "fail").compile(checkpointer=state.saver)
+        with pytest.raises(ValueError, match="no room"):
+            state.record(broken).invoke({"messages": []}, {"configurable": {"thread_id": "trip-2", "user_id": "eve"}})
+        asking = StateGraph(Trip).add_node(ask).add_edge(START, "ask").compile(checkpointer=state.saver)
+        for id in ("visa-1", "visa-2"):
+            state.record(asking).invoke({"messages": []}, {"configurable": {"thread_id": id, "tenant_id": "acme"}})
+        wish = {"name": "charge", "args": {"order_id": "17", "euros": 90}, "id": "call-1"}
+        tools = StateGraph(Trip).add_node("tools", ToolNode([charge], wrap_tool_call=state.tools))
+        paying = state.record(tools.add_edge(START, "tools").compile(checkpointer=state.saver))
+        paying.invoke({"messages": [AIMessage("", tool_calls=[wish])]}, {"configurable": {"thread_id": "order-17"}})
+    with psycopg.connect(dsn) as connection:
+        connection.execute("UPDATE pgstate.runs SET steps = 60 WHERE thread_id = 'trip-2'")
+        connection.execute(
+            "INSERT INTO pgstate.events (thread_id, event_id, kind, payload)"
+            " VALUES ('trip-2', '1', 'handoff', '{\"from\": \"travel\", \"to\": \"office\"}')"
+        )
 
 
-def test_guards(names: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    refuse, hold = blocks("## Guards: never lose an update", "python")
-    names |= {"PGState": PGState, "StaleHeadError": StaleHeadError, "charge": lambda order, fencing_token: None}
-    names |= {"question": {"messages": [("user", "A river view.")]}, "config": trip_config("7"), "order": "17"}
-    with PGState.open(names["dsn"], schema=names["schema"]) as state:
-        state.setup()
-    opened = refuse.replace('PGState.open(dsn, guard="head")', 'PGState.open(dsn, schema=schema, guard="head")')
-    run(opened, names)
-    with PGState.open(names["dsn"], schema=names["schema"], guard="lease") as state:
-        names |= {"state": state, "graph": names["builder"].compile(checkpointer=state.saver)}
-        run(hold, names)
-        # Two questions; the answer is the same one.
-        assert len(state.messages.conversation("7")) == 3
-    assert capsys.readouterr().out == ""
+@pytest.fixture(scope="module")
+def databases(dsn: str) -> Iterator[Callable[[str], str]]:
+    """Makes a copy of a database: `docs`, with this package's tables, or `old`, with those of LangGraph's saver."""
+    made = []
+    with psycopg.connect(dsn, autocommit=True) as admin:
+
+        def create(template: str) -> str:
+            name = f"docs_{next(_numbers)}"
+            admin.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
+            made.append(name)
+            return make_conninfo(dsn, dbname=name)
+
+        templates = {"docs": create("template1"), "old": create("template1")}
+        fill(templates["docs"])
+        with PostgresSaver.from_conn_string(templates["old"]) as saver:
+            saver.setup()
+            travel().compile(checkpointer=saver).invoke(
+                {"messages": [("user", "Hello.")]}, {"configurable": {"thread_id": "old-1"}}
+            )
+        names = dict(zip(templates, made, strict=True))
+        yield lambda template: create(names[template])
+        for name in made:
+            admin.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
-def test_people_and_versions(names: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    [people] = blocks("## People in the loop", "python")
-    [evolve] = blocks("## State that evolves", "python")
-    config = {"configurable": {"thread_id": "trip-to-prague", "tenant_id": "acme", "user_id": "eve"}}
-    with PGState.open(names["dsn"], schema=names["schema"]) as state:
-        state.setup()
-        graph = StateGraph(Trip).add_node(ask).add_edge(START, "ask").compile(checkpointer=state.saver)
-        graph.invoke({"messages": []}, config)
-        names |= {"state": state, "graph": graph, "config": config}
-        run(people, names)
-        assert graph.get_state(config).values["booking"] == {"approved": "{'ok': True}"}
-    out = capsys.readouterr().out
-    assert out.startswith("trip-to-prague eve ")
-    assert out.endswith("[{'question': 'Book it?'}]\n")
-    names |= {"PGState": PGState}
-    run(evolve.replace("PGState.open(dsn, state", "PGState.open(dsn, schema=schema, state"), names)
-    with names["state"] as state:
-        assert state.saver.get_tuple(config) is not None
+def found(value: Any) -> None:
+    """Fail if what an example asks for is an empty list or page."""
+    items = value.items if isinstance(value, Page) else value
+    assert not isinstance(items, list | tuple) or items
 
 
-def trip_config(thread_id: str) -> Any:
-    return {"configurable": {"thread_id": thread_id}}
+class Runner:
+    """Runs the blocks of one page on databases of its own."""
+
+    def __init__(self, databases: Callable[[str], str]) -> None:
+        self._databases = databases
+        self._places: dict[str, str] = {}
+        self.dsn = self._place("postgresql://localhost/app")
+        self.names: dict[str, Any] = {"__name__": "docs_example", "dsn": self.dsn, "_found": found}
+
+    def run(self, block: Block) -> None:
+        """Run a block, or look at it if it is no program."""
+        given = self.names.get("state")
+        getattr(self, f"_run_{block.language}")(block)
+        # The block may have opened one of its own, and closed it.
+        self.names["state"] = given
+
+    def _place(self, address: str) -> str:
+        if address not in self._places:
+            self._places[address] = self._databases(_PLACES[address])
+        return self._places[address]
+
+    def _here(self, code: str) -> str:
+        for address in _PLACES:
+            if address in code:
+                code = code.replace(address, self._place(address))
+        return code.replace("1f0a…", str(self.names.get("past", "")))
+
+    def _run_python(self, block: Block) -> None:
+        tree = ast.parse("\n" * block.line + self._here(block.code), block.page)
+        for statement in tree.body:
+            if isinstance(statement, ast.Expr):
+                asked = ast.Call(ast.Name("_found", ast.Load()), [statement.value], [])
+                statement.value = ast.fix_missing_locations(ast.copy_location(asked, statement.value))
+        code = compile(tree, block.page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        if code.co_flags & inspect.CO_COROUTINE:
+
+            async def run() -> None:
+                await eval(code, self.names)
+
+            asyncio.run(run())
+        else:
+            exec(code, self.names)
+
+    def _run_diff(self, block: Block) -> None:
+        lines = [line[1:] for line in block.code.splitlines() if not line.startswith("-")]
+        self._run_python(Block(block.page, block.line, "python", "\n".join(lines), ""))
+
+    def _run_sql(self, block: Block) -> None:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            for statement in re.sub(r"--.*$", "", self._here(block.code), flags=re.MULTILINE).split(";"):
+                if statement.strip():
+                    cursor = connection.execute(statement.encode())
+                    if cursor.description and block.marker != "may be empty":
+                        assert cursor.fetchall(), statement
+
+    def _run_json(self, block: Block) -> None:
+        found = json.loads(block.code)
+        module, _, name = found["checkpointer"]["path"].partition(":")
+        assert hasattr(sys.modules[module], name)
+        AgentServerSettings.from_environment(found["env"])
+
+    def _run_console(self, block: Block) -> None:
+        for line in block.code.splitlines():
+            if line.startswith("$ "):
+                words = shlex.split(line[2:], comments=True)
+                getattr(self, f"_call_{words[0]}")([self._here(word) for word in words[1:]])
+
+    def _call_pgstate(self, arguments: list[str]) -> None:
+        if arguments[0] in ONLY_PARSED:
+            COMMANDS[arguments[0]].make_context(arguments[0], arguments[1:])
+            return
+        result = CliRunner().invoke(app, _with_options_first(arguments), env={"PGSTATE_DSN": self.dsn})
+        assert result.exit_code == 0, (arguments, result.output, result.exception)
+
+    def _call_make(self, arguments: list[str]) -> None:
+        assert {word for word in arguments if "=" not in word} <= TARGETS
+
+    def _call_pip(self, arguments: list[str]) -> None:
+        known = PROJECT["optional-dependencies"]
+        for name in arguments[1:]:
+            if name.startswith(PROJECT["name"]):
+                assert set(re.findall(r"\w+", name.removeprefix(PROJECT["name"]))) <= set(known)
+
+
+@pytest.fixture
+def runner(databases: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runner]:
+    """A runner with the names that pages take as given: an open `state`, a `builder`, its `graph` and a `config`."""
+    monkeypatch.chdir(tmp_path)
+    runner = Runner(databases)
+    with PGState.open(runner.dsn, project=("booking",)) as state:
+        [newest, *_] = state.runs.list(thread_id="trip-1", limit=1).items
+        runner.names |= {
+            "state": state,
+            "builder": travel(),
+            "graph": state.record(travel().compile(checkpointer=state.saver)),
+            "config": {"configurable": {"thread_id": "trip-1"}},
+            "question": {"messages": [("user", "A river view.")]},
+            "run_id": newest.run_id,
+            "past": newest.last_checkpoint_id,
+            "charge": charge,
+            "search": search,
+            "refund": lambda execution, result: None,
+            "was_charged": lambda execution: False,
+            "model": GenericFakeChatModel(messages=iter([])),
+        }
+        yield runner
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_block_runs(page: Path, runner: Runner) -> None:
+    for block in blocks_of(page):
+        if block.marker.startswith("not run, ") or block.language in ("mermaid", "text"):
+            continue
+        try:
+            runner.run(block)
+        except BaseException as error:
+            error.add_note(f"in the block at {block}")
+            raise
+
+
+def test_the_first_example_is_the_file(runner: Runner) -> None:
+    """It kills its process, so a test of its own runs the file."""
+    code = (ROOT / "examples" / "kill_and_resume.py").read_text().partition("\n\n")[2]
+    [shown] = [block.code for block in blocks_of(PAGES[0]) if "SIGKILL" in block.code]
+    # The README has fewer blank lines.
+    assert shown.split() == code.split()
+
+
+def test_the_service(databases: Callable[[str], str]) -> None:
+    """Run the README's service; a client disconnects in the middle of a run, and another goes on."""
+    uvicorn = pytest.importorskip("uvicorn")
+    httpx = pytest.importorskip("httpx")
+    pytest.importorskip("fastapi")
+    dsn = databases("docs")
+    [code] = [block.code for block in blocks_of(PAGES[0]) if "FastAPI(" in block.code]
+    # The types of a state are looked up in its module.
+    sys.modules["service"] = module = ModuleType("service")
+    exec(code.replace("postgresql://localhost/app", dsn), module.__dict__)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(module.app, log_level="warning"))
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            wait_until(lambda: server.started, "the service's start")
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}/threads/desk-1/runs"
+            with httpx.Client(timeout=GUARD_SECONDS) as client:
+                with client.stream("POST", url, params={"text": "A hotel?"}) as response:
+                    lines = response.iter_lines()
+                    assert "A hotel?" in next(lines)
+                    assert httpx.post(url, timeout=GUARD_SECONDS).status_code == 409
+                answers = []
+
+                def goes_on() -> bool:
+                    answers.append(client.post(url))
+                    return answers[-1].status_code == 200
+
+                wait_until(goes_on, "the thread to be free")
+                assert "Offer(hotel='Astoria', euros=90)" in answers[-1].text
+        finally:
+            server.should_exit = True
+            thread.join(GUARD_SECONDS)
+    with PGStateSaver.from_conn_string(dsn) as saver:
+        found = saver.get_tuple({"configurable": {"thread_id": "desk-1"}})
+    del sys.modules["service"]
+    assert found is not None
+    values = found.checkpoint["channel_values"]
+    assert values["offer"] == module.Offer("Astoria", 90)  # type: ignore[attr-defined]
+    assert [message.text for message in values["messages"]] == ["A hotel?", "The Astoria has a room for 90 euros."]
+    with psycopg.connect(dsn) as connection:
+        ends = connection.execute("SELECT status FROM pgstate.runs WHERE thread_id = 'desk-1' ORDER BY started_at")
+        assert [status for (status,) in ends] == ["cancelled", "success"]
+
+
+def test_the_readme_is_short() -> None:
+    assert len(PAGES[0].read_text().splitlines()) <= 200
+
+
+def test_the_figures_are_those_of_the_last_benchmark() -> None:
+    table = (ROOT / "benchmarks" / "results" / "README_TABLE.md").read_text()
+    assert f"{benchmarks._TABLE_BEGINS}\n{table}{benchmarks._TABLE_ENDS}" in PAGES[0].read_text()
+
+
+def test_links_lead_somewhere() -> None:
+    for page in PAGES:
+        text = page.read_text()
+        for target in re.findall(r"\]\((?!https?:)([^)]+)\)", text):
+            path, _, anchor = target.partition("#")
+            goal = (page.parent / path).resolve() if path else page
+            assert goal.exists(), (page.name, target)
+            if anchor:
+                headings = re.findall(r"^#+ (.*)$", goal.read_text(), re.MULTILINE)
+                anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+                assert anchor in anchors, (page.name, target)
+    linked = set(re.findall(r"\(docs/([\w-]+\.md)\)", PAGES[0].read_text()))
+    assert linked == {page.name for page in PAGES[1:]}
+
+
+def test_blocks_that_are_not_run_say_why() -> None:
+    for page in PAGES:
+        for block in blocks_of(page):
+            assert block.language in ("python", "sql", "console", "json", "diff", "mermaid", "text") or (
+                block.marker.startswith("not run, ")
+            ), str(block)
+            assert not block.marker or re.match(r"not run, \w+|may be empty$", block.marker), str(block)
+
+
+def test_commands_in_sentences_exist() -> None:
+    for page in PAGES:
+        text = page.read_text()
+        assert len(re.findall(r"^ *```", text, re.MULTILINE)) == 2 * len(blocks_of(page)), page.name
+        for span in re.findall(r"`([^`\n]+)`", _BLOCK.sub("", text)):
+            program, *words = span.split()
+            if program == "make":
+                assert words[0] in TARGETS, (page.name, span)
+            elif program == "pgstate" and words and not words[0].startswith("-"):
+                command = COMMANDS.get(words[0])
+                assert command is not None or words[0] == "COMMAND", (page.name, span)
+                known = {option for parameter in command.params for option in parameter.opts} if command else {"--help"}
+                assert {word for word in words if word.startswith("--")} <= known, (page.name, span)
+
+
+def test_every_command_and_option_is_documented() -> None:
+    page = (ROOT / "docs" / "command-line.md").read_text()
+    written = {cells[0]: row for row in page.splitlines() if (cells := re.findall(r"^\| `([a-z-]+)", row))}
+    assert set(written) == set(COMMANDS)
+    for name, command in COMMANDS.items():
+        options = {
+            option
+            for parameter in command.params
+            for option in (*parameter.opts, *parameter.secondary_opts)
+            if option.startswith("--")
+        }
+        assert set(re.findall(r"--[a-z][a-z-]*", written[name])) == options, name
+
+
+def test_every_setting_of_the_agent_server_is_documented() -> None:
+    page = (ROOT / "docs" / "agent-server.md").read_text()
+    read = set(re.findall(r"PGSTATE_[A-Z_]+", inspect.getsource(AgentServerSettings))) | {"PGSTATE_DSN"}
+    assert set(re.findall(r"PGSTATE_[A-Z_]+", page)) == read
+
+
+def test_every_column_is_documented(connection: psycopg.Connection, schema: str) -> None:
+    rows = connection.execute(
+        "SELECT c.relname, a.attname, replace(format_type(a.atttypid, NULL), 'timestamp with time zone', 'timestamptz')"
+        " FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped"
+        " WHERE c.relnamespace = %s::regnamespace AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition",
+        [schema],
+    )
+    expected: dict[str, dict[str, str]] = {}
+    for table, column, kind in rows:
+        expected.setdefault(table, {})[column] = kind
+    documented: dict[str, dict[str, str]] = {}
+    columns: dict[str, str] = {}
+    for line in (ROOT / "docs" / "sql.md").read_text().splitlines():
+        if heading := re.match(r"### `(\w+)`", line):
+            columns = documented[heading[1]] = {}
+        elif row := re.match(r"\| (`.+`) \| ([^|]+) \| [^|]+ \|$", line):
+            names, kinds = re.findall(r"`(\w+)`", row[1]), row[2].split(", ")
+            columns |= zip(names, kinds * len(names) if len(kinds) == 1 else kinds, strict=True)
+    assert documented == expected
