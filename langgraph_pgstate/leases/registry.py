@@ -155,8 +155,8 @@ class Run:
 
 
 def _is_entered(loop: Any) -> bool:
-    # LangGraph sets it then.
-    return not hasattr(type(loop), "updated_channels") or "updated_channels" in vars(loop)
+    # LangGraph sets the status when it begins an entry, and another one when it has stored the input.
+    return getattr(loop, "status", "input") != "input"
 
 
 def next_holder() -> str:

@@ -23,6 +23,7 @@ from langgraph.channels.delta import DeltaChannel
 from langgraph.config import get_config
 from langgraph.errors import EmptyInputError
 from langgraph.graph import START, StateGraph
+from langgraph.pregel._loop import PregelLoop
 from support import (
     APIS,
     GUARD_SECONDS,
@@ -400,7 +401,7 @@ class Interrupting:
 def test_an_interrupted_blocking_run_gives_its_lease_back(
     dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # It may be interrupted while its loop is entered, too; at the end of that only the collector frees it.
+    # It may be interrupted while its loop is entered, too.
     monkeypatch.setattr(registry, "_ENTRY_SECONDS", 0.2)
 
     def is_held() -> bool:
@@ -408,7 +409,6 @@ def test_an_interrupted_blocking_run_gives_its_lease_back(
             return not all_free(own, schema)
 
     def is_free() -> bool:
-        gc.collect()
         return all_free(connection, schema)
 
     with PGStateSaver.from_conn_string(dsn, schema=schema, **FOREVER) as saver:
@@ -423,6 +423,30 @@ def test_an_interrupted_blocking_run_gives_its_lease_back(
         # It may be interrupted between two pieces, too, and is suspended then.
         stream.close()
         wait_until(is_free, "a free lease")
+
+
+def test_a_run_that_is_interrupted_at_the_end_of_its_entry_gives_its_lease_back(
+    dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When its input is on its way to the database, while a thread is started for that, it is entered almost."""
+    kept = []
+
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with PGStateSaver.from_conn_string(dsn, schema=schema, **FOREVER) as saver:
+        graph = loop_graph(1).compile(checkpointer=saver)
+        for seconds in (3600.0, 0.2):
+            monkeypatch.setattr(registry, "_ENTRY_SECONDS", seconds)
+            with monkeypatch.context() as patched:
+                patched.setattr(PregelLoop, "_put_checkpoint", interrupt)
+                with pytest.raises(KeyboardInterrupt) as raised:
+                    graph.invoke(INPUT, config_of("t"))
+                kept.append(raised)
+            if seconds > 1:
+                # Who runs again in this thread has left the other run.
+                graph.invoke(INPUT, config_of("t"))
+        wait_until(lambda: all_free(connection, schema), "a free lease")
 
 
 def test_an_interrupt_while_a_lease_is_taken_or_given_back_leaves_none(
