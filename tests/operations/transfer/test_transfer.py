@@ -319,8 +319,10 @@ def test_an_import_that_is_killed_leaves_whole_checkpoints(
         process.kill()
         process.join()
         assert process.exitcode in (0, -signal.SIGKILL)
-        assert admin.check().problems == []
+        # A conversation may be filled in halfway; the next pass goes on with it.
+        assert [one for one in admin.check().problems if "they differ from number" not in one.why] == []
     bring()
+    assert admin.check().problems == []
     assert_same_answers(old, saver, "long")
     assert_same_answers(old, saver, "short")
 
