@@ -185,7 +185,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
         loaded, manifest = load_tuple(self._codec, *found)
         row = found[0]
         if self._states.is_current(row.state_version):
-            manifest.learn_from(self._saver_cache.cache.manifest(row.address))
+            manifest.reuse_cached(self._saver_cache.cache.manifest(row.address))
             self._saver_cache.cache.note_read(row.address, manifest, found[1].contents)
             return loaded
         # What of it is not as it is stored must not be inherited: the put that follows asks the database.
