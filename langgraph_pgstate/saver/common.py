@@ -175,7 +175,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
         self._saver_cache.cache.note_put(address, plan.manifest, plan.contents, plan.bases)
         if touched:
             self._saver_cache.touches.note(address.thread_id, time.monotonic())
-        if self._hook is not None and not plan.request.is_unaccompanied:
+        if self._hook is not None and not plan.request.hook_refused:
             self._hook.after_put(plan)
         config: RunnableConfig = address.config  # type: ignore[assignment]
         return config
@@ -192,7 +192,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
         return self._states.upcast(loaded, row.state_version)
 
     def _load_page(self, page: Page) -> list[CheckpointTuple]:
-        loaded = page.load(self._codec, self._states, without_damaged=self._passes_damage)
+        loaded = page.load(self._codec, self._states, skip_damaged=self._passes_damage)
         # LangGraph starts from what it finds in a list where it replays.
         return loaded if self._guard_policy is None else [guards.as_past(one) for one in loaded]
 
