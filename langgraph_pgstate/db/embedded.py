@@ -75,7 +75,7 @@ def embedded_server(path: str | Path = DEFAULT_EMBEDDED_PATH, *, version: int | 
             yield server.get_uri()
     finally:
         if not server._count:
-            # The library keeps it if another process uses the server; opening the path again must check anew.
+            # The library keeps it if another process uses the server; opening the path again must check again.
             type(server)._instances.pop(directory, None)
 
 
