@@ -201,7 +201,7 @@ class ValueCodec:
                 self._unpack(array, None)
                 raise KeyboardInterrupt from None
             if type(elements) is not list:
-                raise CorruptStateError(where, "it holds no array")
+                raise CorruptStateError(where, "it is not an array")
         # Messages nested in elements add digests, too: use the digests only if every element is itself a message.
         if len(digests) == len(elements) and set(map(type, elements)) <= SHAPES.keys():
             return elements, b"".join(digests)
@@ -349,7 +349,7 @@ def split_array(payload: bytes, where: str) -> tuple[int, int]:
         return int.from_bytes(payload[at + 1 : at + 3], "big"), at + 3
     if first == 0xDD:
         return int.from_bytes(payload[at + 1 : at + 5], "big"), at + 5
-    raise CorruptStateError(where, "it holds no array")
+    raise CorruptStateError(where, "it is not an array")
 
 
 __all__ = [

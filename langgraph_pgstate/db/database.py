@@ -129,7 +129,7 @@ def _connection_options(dsn: str, prepare_threshold: int | None, timeout: float)
     try:
         given = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError as error:
-        raise ConfigurationError(f"the connection string is not understood: {error}") from error
+        raise ConfigurationError(f"the connection string is invalid: {error}") from error
     # libpq takes whole seconds, at least two.
     network = {**_NETWORK, "connect_timeout": max(2, min(_CONNECT_TIMEOUT, int(timeout)))}
     missing = {name: value for name, value in network.items() if name not in given}

@@ -63,7 +63,7 @@ def translate(error: Exception, schema: str) -> PGStateError:
         return SchemaMissingError(schema)
     if isinstance(error, pg.UndefinedColumn):
         return SchemaError(
-            f"the tables in schema {schema!r} are not those of this langgraph_pgstate ({message}): "
+            f"the tables in schema {schema!r} do not match this version of langgraph_pgstate ({message}): "
             f"run `pgstate --schema {schema} migrate`, or call saver.setup()."
         )
     if isinstance(error, _CONFLICTS):

@@ -71,7 +71,7 @@ def several(name: str, values: Iterable[T]) -> Iterable[T]:
         ArgumentTypeError: If a single string is given, which would be read letter by letter.
     """
     if isinstance(values, str):
-        raise ArgumentTypeError(f"{name} is a list of several, not one string: [{values!r}]")
+        raise ArgumentTypeError(f"{name} must be a list, not a string: use [{values!r}]")
     return values
 
 

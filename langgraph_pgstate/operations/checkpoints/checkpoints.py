@@ -117,7 +117,9 @@ async def put(
         # A checkpoint that this one inherits from was deleted or replaced after it was read.
         plan = await _plan_from_database(db, queries, codec, request)
         touch_thread = True
-    raise ConflictError(f"{request.address} could not be stored: the checkpoints it builds on keep being deleted")
+    raise ConflictError(
+        f"{request.address} could not be stored: the checkpoints it inherits from are deleted again and again"
+    )
 
 
 async def _send(

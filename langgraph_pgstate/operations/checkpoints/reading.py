@@ -237,7 +237,7 @@ def _load_elements(
         content = segments.content(run.segment_id, where)
         count, start = split_array(content, where)
         if run.first + run.count > count:
-            raise CorruptStateError(where, f"segment {run.segment_id} holds {count} elements, too few")
+            raise CorruptStateError(where, f"segment {run.segment_id} has only {count} elements")
         sized.append(Run(run.segment_id, run.first, run.count, len(content) * run.count // count))
         if run.count == count:
             # Whole segments with the same mark are decoded in one call.

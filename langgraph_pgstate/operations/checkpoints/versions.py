@@ -50,8 +50,7 @@ class StateVersions:
         if sorted(given) != list(range(self.oldest + 1, self.current + 1)) or self.oldest < FIRST_VERSION:
             raise ConfigurationError(
                 f"upcasters lead to versions {sorted(given)}; they must lead to state_version {self.current} without a "
-                f"gap, and {FIRST_VERSION} is where it begins: give one that changes nothing for a version that needs "
-                "no change"
+                f"gap, starting from {FIRST_VERSION}: use a function that changes nothing for a version without changes"
             )
         self._steps = {target: (function, _takes_namespace(function)) for target, function in given.items()}
 
