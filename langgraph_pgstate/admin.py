@@ -266,7 +266,7 @@ class Admin:
             reader = ValueCodec(self._serde or plain_serializer())
 
             async def copy(target_db: Connection, source_db: Connection, thread_id: str) -> TransferReport:
-                await upcasting.refuse_evolved(target_db, self._queries, thread_id)
+                await upcasting.refuse_newer_state(target_db, self._queries, thread_id)
                 report = await transfer.transfer_thread(
                     LangGraphStore(source_db, theirs, thread_id),
                     PGStateStore(target_db, self._queries, self._codec, thread_id),

@@ -1,13 +1,13 @@
-"""Which types are built of what is stored.
+"""The rule for which stored types are built.
 
-Stored bytes name the type of a value as a module and a name in it, and whoever can write to the database can write any.
-A type is built if it is one of LangGraph's own, if the program allows it, or, unless the program is strict, if it is a
-data type of a module that this process has imported: a dataclass, pydantic model, enum, named tuple or attrs class, or
-a class made from a value of the standard library, like a `Decimal`. Data types are called as their own modules call
-them; what they do then, in `__post_init__` or a validator, is theirs.
+Stored bytes name the type of a value by its module and its name. Anyone who can write to the database can write any
+name. A type is built if it is one of LangGraph's own, or if the program allows it. Unless the program is strict, a data
+type of a module that this process has imported is built, too: a dataclass, pydantic model, enum, named tuple or attrs
+class, or a subclass of a value class of the standard library, such as `Decimal`. Data types are called as their own
+modules call them. This runs their `__post_init__` and validators.
 
-Nothing is imported while a value is read. Modules and classes are looked up and judged by what stands in their
-namespaces: no attribute hook, descriptor or metaclass takes part in it.
+Reading a value imports nothing. Modules and classes are looked up directly in their namespaces: no attribute hook,
+descriptor or metaclass runs.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ Key = tuple[str, str]
 """Module and name of a type, as stored."""
 
 REFUSED: Final = object()
-"""Stands for what may not be built."""
+"""The type may not be built."""
 PLAIN: Final = object()
-"""Stands for what nobody can build any more: it is read as the plain data it was stored as, as LangGraph does."""
+"""The type no longer exists: its values are read as the plain data they hold, as LangGraph does."""
 NUMPY: Final = ("numpy", "ndarray")
 
 _NOT_IMPORTED: Final = "its module is not imported here"
 _NO_DATA: Final = "it is no data type"
 _STRICT: Final = "in strict mode only LangGraph's own types are built"
-_MOST_NAMES: Final = 1000
+_MAX_NAMES: Final = 1000
 
-# Read what is there, past everything that a module or a class can override.
+# These read namespaces directly, so that no module or class can override the result.
 _module_namespace: Final[Callable[[Any], dict[str, Any]]] = vars(ModuleType)["__dict__"].__get__
 _namespace: Final[Callable[[Any], Mapping[str, Any]]] = vars(type)["__dict__"].__get__
 _lineage: Final[Callable[[Any], tuple[type, ...]]] = vars(type)["__mro__"].__get__
@@ -58,7 +58,7 @@ _bases: Final[Callable[[Any], tuple[type, ...]]] = vars(type)["__bases__"].__get
 _qualified_name: Final[Callable[[Any], str]] = vars(type)["__qualname__"].__get__
 _from_isoformat: Final[Callable[[None, Any], Any]] = vars(datetime)["fromisoformat"].__get__
 
-# The classes that LangGraph's serializer takes apart. By identity: a metaclass may define `__eq__` and `__hash__`.
+# The classes that LangGraph's serializer takes apart. Compared by id: a metaclass may define `__eq__` and `__hash__`.
 _VALUES: Final = frozenset(
     map(
         id,
@@ -71,9 +71,9 @@ _VALUES: Final = frozenset(
 )
 
 _logger = logging.getLogger("langgraph_pgstate")
-_told: set[tuple[str, ...]] = set()
+_warned: set[tuple[str, ...]] = set()
 
-# What LangGraph allows anyhow is imported before anything is read.
+# LangGraph's own types are allowed anyway, so their modules are imported before anything is read.
 for _name in {module for module, _ in SAFE_TYPES}:
     with suppress(ImportError):
         importlib.import_module(_name)
@@ -84,7 +84,7 @@ class Types:
 
     Args:
         allowed: Types beyond LangGraph's own, as classes or as `(module, name)`; their modules are imported now.
-        strict: Whether data types that are not allowed are refused; they are where `LANGGRAPH_STRICT_MSGPACK` says so.
+        strict: Whether data types that are not allowed are refused; `LANGGRAPH_STRICT_MSGPACK` also turns this on.
     """
 
     __slots__ = ("_is_data", "_nested", "allowed", "noted", "strict")
@@ -92,13 +92,13 @@ class Types:
     def __init__(self, allowed: Iterable[type | tuple[str, ...]] = (), *, strict: bool = False) -> None:
         self.strict = strict or is_strict()
         self.allowed = dict(map(_entry, allowed))
-        # Ids of classes that `note_stored` knows; where one is taken by another class, that one is not told of.
+        # Ids of the classes that `note_stored` has checked. A class that gets the id of a deleted one is not checked.
         self.noted: set[int] = set()
         self._is_data: dict[Key, tuple[Any, bool]] = {}
         self._nested: dict[Key, tuple[int, str | None]] = {}
 
     def allowing(self, more: Iterable[type | tuple[str, ...]]) -> Types:
-        """Return types that hold some more; these, if they do already."""
+        """Return types that also allow some more, or this object if it already does."""
         entries = dict(map(_entry, more))
         if entries.keys() <= self.allowed.keys():
             return self
@@ -107,13 +107,13 @@ class Types:
         return wider
 
     def find(self, module: str, name: str) -> Any:
-        """Return what builds a type, `REFUSED`, or `PLAIN` if its module has it no more."""
+        """Return the class or function that builds a type, `REFUSED`, or `PLAIN` if its module no longer has it."""
         key = (module, name)
         is_allowed = key in SAFE_TYPES or key in self.allowed
         if self.strict and not is_allowed:
             return REFUSED
         namespace = _imported(module)
-        # Compared with `None`: an object, or a class's metaclass, may define `__bool__`.
+        # Compare with `None`: an object, or a class's metaclass, may define `__bool__`.
         found = namespace.get(name) if namespace is not None else None
         if found is None and namespace is not None:
             found = self._find_nested(namespace, key)
@@ -121,7 +121,7 @@ class Types:
             found = self.allowed.get(key) if found is None else found
             return PLAIN if found is None else found
         if found is None:
-            # While a module is being imported, what it will hold is not there yet.
+            # A module that is still being imported may define the name later.
             return REFUSED if namespace is None or _is_initializing(namespace) else PLAIN
         known, is_data = self._is_data.get(key, (None, False))
         if known is not found:
@@ -130,7 +130,7 @@ class Types:
         return found if is_data else REFUSED
 
     def find_method(self, module: str, name: str, method: str) -> Any:
-        """Return what builds a value by a method of its class, `REFUSED` or `PLAIN`. There is one: a date's text."""
+        """Return the method that builds a value, `REFUSED` or `PLAIN`; only `datetime.fromisoformat` is supported."""
         found = self.find(module, name) if method == "fromisoformat" else REFUSED
         if found is REFUSED or found is PLAIN:
             return found
@@ -139,21 +139,21 @@ class Types:
         return _from_isoformat(None, found) if is_class(found) and _descends(found, datetime) else REFUSED
 
     def why_refused(self, module: str, name: str) -> str:
-        """Return why `find` refuses a type."""
+        """Return the reason why `find` refuses a type."""
         if self.strict and (module, name) != NUMPY:
             return _STRICT
         namespace = _imported(module)
         return _NOT_IMPORTED if namespace is None or _is_initializing(namespace) else _NO_DATA
 
     def note_stored(self, value: Any) -> None:
-        """Warn, once for each type, if another process could not read what is about to be stored."""
+        """Warn, once for each type, if another process could not read a value that is about to be stored."""
         kind = type(value)
-        if len(self.noted) >= _MOST_NAMES:
+        if len(self.noted) >= _MAX_NAMES:
             self.noted.clear()
         self.noted.add(id(kind))
         key = (kind.__module__, kind.__qualname__)
-        if key not in _told and len(_told) < _MOST_NAMES:
-            _told.add(key)
+        if key not in _warned and len(_warned) < _MAX_NAMES:
+            _warned.add(key)
             if why := self._why_unreadable(kind):
                 _logger.warning(
                     "%s.%s is stored, and a new process could not read it back: %s. Define it at the top of a module "
@@ -176,12 +176,12 @@ class Types:
         return self.why_refused(*key) if found is REFUSED else None
 
     def _find_nested(self, namespace: Mapping[str, Any], key: Key) -> Any:
-        """Return the class of a name that stands inside of another class, if a module has exactly one."""
+        """Return the nested class of a name, if the module has exactly one."""
         size, path = self._nested.get(key, (-1, None))
         if size != len(namespace):
             paths = [path for path, name in _nested_names(namespace, key[0]) if name == key[1]]
             path = paths[0] if len(paths) == 1 else None
-            if len(self._nested) < _MOST_NAMES:
+            if len(self._nested) < _MAX_NAMES:
                 self._nested[key] = (len(namespace), path)
         found: Any = None
         for part in path.split(".") if path else ():
@@ -192,37 +192,37 @@ class Types:
 
 
 def is_data_type(found: Any) -> bool:
-    """Return whether something is a class whose objects are data; runs nothing of it."""
+    """Return whether an object is a class whose instances are data, without running any of its code."""
     if not is_class(found) or _descends(found, type):
         return False
     return any(map(_is_data_base, _lineage(found))) or _is_old_model(found)
 
 
 def is_class(found: Any) -> bool:
-    """Return whether something is a class, whatever it says of itself."""
+    """Return whether an object is a class, regardless of its `__class__` attribute."""
     return issubclass(type(found), type)
 
 
 def is_model(found: Any) -> bool:
-    """Return whether something is a pydantic model class, of either version."""
+    """Return whether an object is a pydantic model class of version 1 or 2."""
     return is_class(found) and (_descends(found, BaseModel) or _is_old_model(found))
 
 
 def is_imported(module: str) -> bool:
-    """Return whether a module was imported; runs nothing of it, also if it is loaded lazily."""
+    """Return whether a module was imported, without running its code, even if it is loaded lazily."""
     return _imported(module) is not None
 
 
 def is_enum(found: Any) -> bool:
-    """Return whether something is an enum, which takes one value and makes new enums of anything else."""
+    """Return whether an object is an enum class; calling one with other than a single value makes a new enum."""
     return issubclass(type(found), EnumMeta)
 
 
-def tell_plain(module: str, name: str, why: str) -> None:
-    """Warn, once for each type, that values of it are read as the plain data they hold."""
+def warn_plain(module: str, name: str, why: str) -> None:
+    """Warn, once for each type, that its values are read as the plain data they hold."""
     key = ("plain", module, name)
-    if key not in _told and len(_told) < _MOST_NAMES:
-        _told.add(key)
+    if key not in _warned and len(_warned) < _MAX_NAMES:
+        _warned.add(key)
         _logger.warning("%s.%s cannot be built (%s): its values are read as plain data", module, name, why)
 
 
@@ -234,12 +234,12 @@ def _entry(allowed: type | tuple[str, ...]) -> tuple[Key, type | None]:
         try:
             importlib.import_module(module)
         except Exception as error:
-            tell_plain(module, name, f"its module cannot be imported: {error}")
+            warn_plain(module, name, f"its module cannot be imported: {error}")
     return (module, name), None
 
 
 def _imported(module: str) -> dict[str, Any] | None:
-    """Return the namespace of a module that was imported."""
+    """Return the namespace of an imported module; `None` if it is not imported."""
     found = sys.modules.get(module)
     return _module_namespace(found) if issubclass(type(found), ModuleType) else None
 
@@ -259,7 +259,7 @@ def _is_data_base(base: type) -> bool:
     namespace = _namespace(base)
     if "__dataclass_fields__" in namespace or "__attrs_attrs__" in namespace:
         return True
-    # What `namedtuple` makes has its methods from there.
+    # The methods of a `namedtuple` class have the globals of `collections`.
     method = namespace.get("_asdict")
     return (
         "_fields" in namespace
@@ -276,7 +276,7 @@ def _is_old_model(found: Any) -> bool:
 
 
 def _nested_names(namespace: Mapping[str, Any], module: str, start: str = "") -> Iterator[tuple[str, str]]:
-    """Yield path and name of every class inside of a module's classes."""
+    """Yield path and name of every class nested in a module's classes."""
     for name, found in [*namespace.items()]:
         if not is_class(found) or f"{start}{name}" != _qualified_name(found):
             continue

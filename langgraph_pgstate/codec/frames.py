@@ -1,17 +1,18 @@
-"""Frames: a byte string, compressed if that helps, with a checksum.
+"""Frames: byte strings with a checksum, compressed if that makes them smaller.
 
-    byte 0   how the rest is stored (a number of `Kind`)
+    byte 0   the kind of the frame; the rest depends on it
     raw      4 bytes xxh32 of the content, then the content
     zstd     a magicless zstd frame with its own checksum
     zstd+1   the same, compressed with dictionary 1
-    plain    nothing: a zstd frame with its magic number, whose first byte this is, and its own checksum
+    plain    no kind byte: a zstd frame with its own checksum, whose magic number begins with 0x28
 
-A large value is a plain frame, so that no byte need be put before what the compressor returned. Frames of the second
-kind are read only. zstandard 0.23 decompresses no frame without its magic number in one call: it is put in front.
+A large value is a plain frame, so that the compressor's output is used as it is, without copying it to add a byte.
+Frames of the second kind are only read. zstandard 0.23 cannot decompress a magicless frame in one call, so `unpack`
+prepends the magic number.
 
 Dictionary 1 holds the boilerplate of LangChain messages and of checkpoints (field names, module names, provider
-keys), so that a single small message compresses as if it stood among others. It is frozen: what was written with it
-must stay readable. `benchmarks/train_dictionary.py` made it.
+keys), so that a single small message compresses as well as one among many. It must never change, because stored frames
+depend on it. `benchmarks/train_dictionary.py` made it.
 """
 
 from __future__ import annotations
@@ -33,39 +34,39 @@ ZSTD_PLAIN: Final = 0x28
 # Kinds that later versions of this package may write.
 _LATER: Final = range(3, 0x20)
 
-# Below this a frame's own overhead is more than what compression saves.
+# Below this size a frame's overhead exceeds the bytes that compression saves.
 _MIN_COMPRESSED = 40
-# Above this many bytes a value brings its own repetitions, and the dictionary only costs time.
+# Larger values contain enough repetition of their own: the dictionary only costs time.
 MAX_WITH_DICTIONARY: Final = 64 * 1024
 # Level 1 was smaller and faster than 3 on 64 messages, and within 3 % of level 9 on one.
 _LEVEL = 1
-# For a message or a state, a table of 8 KB instead of 64: within 2 % as small, and a third faster where other work has
-# used the processor's caches.
+# For a message or a state, a hash table of 8 KB instead of 64 KB: at most 2 % larger output, and a third faster when
+# other work has filled the processor's caches.
 _MAX_SMALL = 4 * 1024
 _SMALL_HASH_LOG = 11
-# For a large value one of 16 KB, which stays in the processor's nearest cache: a fifth faster for an eighth more bytes.
+# For a large value, 16 KB, which stays in the L1 cache: a fifth faster, an eighth more bytes.
 # A put of 200 KB takes 0.89 of the time, and is read as fast.
 _LARGE_HASH_LOG = 12
-# Prose hardly repeats itself, base64 and numbers do not at all: what can be saved is how often each letter comes.
-# Almost no table takes half of the time, for a fifth more bytes of prose: a put of 200 KB takes 0.86 of the time.
+# Prose, base64 and numbers hardly repeat: only entropy coding saves bytes, so a tiny table takes half of the time, for
+# a fifth more bytes of prose. A put of 200 KB takes 0.86 of the time.
 _PROSE_HASH_LOG = 6
-# Which it is a sample from the middle says, and costs a tenth of what is saved. The larger table makes records, code,
-# HTML and logs 0.48 of their size and less, prose no less than 0.51.
+# A sample from the middle chooses the table, for a tenth of the time saved. The larger table shrinks records, code,
+# HTML and logs to 0.48 of their size or less, and prose to 0.51 or more.
 _SAMPLE_SIZE = 4 * 1024
 _MAX_REPETITIVE = 0.5
-# The values of a channel are of one kind, most of the time: a sample tells of so many. To take one is a fiftieth of a
-# put of 200 KB.
+# Values of a channel are mostly of one kind, so one sample serves this many of them. A sample costs a fiftieth of a put
+# of 200 KB.
 _VALUES_PER_SAMPLE: Final = 8
-# What is soon gone is written as it is up to this size.
-_MAX_PASSING_RAW = 12 * 1024
+# Short-lived content is stored raw up to this size.
+_MAX_SHORT_LIVED_RAW = 12 * 1024
 
 
 class CompressionHint(NamedTuple):
-    """What a sample of a large value told: the next ones of its channel are likely to be similar.
+    """The result of sampling a large value; later values of its channel are likely to be similar.
 
     Attributes:
-        is_repetitive: Whether it halved.
-        remaining: Of how many more values it is taken to tell.
+        is_repetitive: Whether the sample shrank to half of its size or less.
+        remaining: Number of further values the result is used for.
     """
 
     is_repetitive: bool
@@ -75,7 +76,7 @@ class CompressionHint(NamedTuple):
 _MAGICLESS: Final = zstandard.FORMAT_ZSTD1_MAGICLESS
 _MAGIC: Final = b"\x28\xb5\x2f\xfd"
 
-# Frames that are known to be whole, one of each kind, and their content.
+# A valid frame of each compressed kind, and their content.
 _WHOLE_CONTENT: Final = b"langchain_core.messages.human " * 4
 _CORE = bytes.fromhex("24782d0100f06c616e67636861696e5f636f72652e6d657373616765732e68756d616e2001005e989413688a980f")
 _WHOLE: Final = {
@@ -87,7 +88,7 @@ _WHOLE: Final = {
 
 
 class _Contexts:
-    """zstd's compressors and decompressors, for one thread at a time."""
+    """zstd compressors and decompressors, for one thread at a time."""
 
     __slots__ = (
         "_compress_prose",
@@ -107,7 +108,7 @@ class _Contexts:
         self.decompress = zstandard.ZstdDecompressor().decompress
 
     def compress_large(self, content: bytes, hint: CompressionHint | None) -> tuple[bytes, CompressionHint]:
-        """Content compressed by the table that is worth its time, and its look, as `pack_large` says."""
+        """Return content compressed with the table that suits it, and the hint for the next value."""
         if hint is None or not hint.remaining:
             start = max(0, (len(content) - _SAMPLE_SIZE) // 2)
             sample = content[start : start + _SAMPLE_SIZE]
@@ -131,7 +132,7 @@ def _compressor(dictionary: zstandard.ZstdCompressionDict | None, **parameters: 
 
 
 def _dictionary_for_one() -> zstandard.ZstdCompressionDict:
-    # What is computed of it ahead is for one user's parameters.
+    # The tables that a dictionary precomputes fit only one set of parameters.
     return zstandard.ZstdCompressionDict(_dictionary(), dict_type=zstandard.DICT_TYPE_RAWCONTENT)
 
 
@@ -140,13 +141,13 @@ def _dictionary() -> bytes:
     return resources.files(__name__.rpartition(".")[0]).joinpath("frames1.zdict").read_bytes()
 
 
-# Contexts are not safe to share and cost half a millisecond to make. They are handed around instead of kept per thread,
-# because LangGraph runs each invocation's puts in new threads. Who fails with some may lose them.
+# Contexts are not thread-safe and take half a millisecond to make. They are pooled instead of kept per thread, because
+# LangGraph runs each invocation's puts in new threads. Contexts are dropped when compressing raises.
 _idle: list[_Contexts] = []
 
 
-def _take() -> _Contexts:
-    """Contexts to work with; to be put back into `_idle`."""
+def _take_contexts() -> _Contexts:
+    """Return contexts for this thread; the caller appends them to `_idle` afterwards."""
     try:
         return _idle.pop()
     except IndexError:
@@ -154,12 +155,12 @@ def _take() -> _Contexts:
 
 
 def pack(content: bytes) -> bytes:
-    """Content as a frame."""
+    """Return content as a frame."""
     size = len(content)
     if size > MAX_WITH_DICTIONARY:
         return pack_large(content)[0]
     if size >= _MIN_COMPRESSED:
-        contexts = _take()
+        contexts = _take_contexts()
         packed = (contexts.compress_small if size <= _MAX_SMALL else contexts.compress_medium)(content)
         _idle.append(contexts)
         if len(packed) < size:
@@ -168,43 +169,40 @@ def pack(content: bytes) -> bytes:
 
 
 def pack_large(content: bytes, hint: CompressionHint | None = None) -> tuple[bytes, CompressionHint]:
-    """Content of many kilobytes as a frame, without the dictionary; and what it looks like.
+    """Return content of many kilobytes as a frame, compressed without the dictionary, and a hint for the next value.
 
     Args:
         content: The content.
-        hint: What a value that is likely to be similar looked like; without it a sample is taken.
-
-    Returns:
-        The frame, and the look for the next one.
+        hint: The hint of an earlier value that is likely to be similar; without it a sample is taken.
     """
-    contexts = _take()
+    contexts = _take_contexts()
     packed, hint = contexts.compress_large(content, hint)
     _idle.append(contexts)
     return packed if len(packed) < len(content) else pack_raw(content), hint
 
 
 def pack_raw(content: bytes) -> bytes:
-    """Content as a frame, not compressed."""
+    """Return content as a frame, not compressed."""
     return b"\x00" + xxhash.xxh32_digest(content) + content
 
 
-def pack_passing(content: bytes) -> bytes:
-    """Content that will soon be gone, as a frame: compressed only if it is large, and then without the dictionary.
+def pack_short_lived(content: bytes) -> bytes:
+    """Return content that is soon deleted as a frame: compressed only if it is large, and then without the dictionary.
 
-    Compressing lets go of the interpreter, which a graph's own thread takes at once and keeps for as long as it
-    pleases: of a superstep's 5 KB it takes 40 microseconds of the processor's time and 160 until it goes on.
+    zstd releases the GIL. For 5 KB, getting it back takes longer (160 µs) than compressing (40 µs), so small content is
+    stored raw.
     """
-    if len(content) > _MAX_PASSING_RAW:
+    if len(content) > _MAX_SHORT_LIVED_RAW:
         return pack_large(content)[0]
     return pack_raw(content)
 
 
 def unpack(frame: bytes, where: str) -> bytes:
-    """A frame's content.
+    """Return a frame's content.
 
     Args:
-        frame: What `pack` returned.
-        where: What the frame is, for the error.
+        frame: A frame that `pack` returned.
+        where: Name of the stored object, for the error.
 
     Raises:
         CorruptStateError: If the frame is cut off or altered.
@@ -217,7 +215,7 @@ def unpack(frame: bytes, where: str) -> bytes:
         if xxhash.xxh32_digest(content) != frame[1:5]:
             raise CorruptStateError(where, "its checksum does not match")
         return content
-    contexts = _take()
+    contexts = _take_contexts()
     try:
         if kind == ZSTD_DICTIONARY_1:
             content = contexts.decompress_dictionary(_MAGIC + frame[1:], MAX_WITH_DICTIONARY)
@@ -226,7 +224,7 @@ def unpack(frame: bytes, where: str) -> bytes:
         elif kind == ZSTD:
             content = contexts.decompress(_MAGIC + memoryview(frame)[1:])
         elif kind in _LATER:
-            raise UnreadableFormatError(where, f"frame kind {kind} takes a newer version of langgraph_pgstate")
+            raise UnreadableFormatError(where, f"frame kind {kind} needs a newer version of langgraph_pgstate")
         else:
             raise CorruptStateError(where, f"frame kind {kind} is unknown")
     except (zstandard.ZstdError, MemoryError) as error:
@@ -234,7 +232,7 @@ def unpack(frame: bytes, where: str) -> bytes:
             raise UnreadableFormatError(
                 where, f"zstandard {zstandard.__version__} does not decompress it ({error}): install 0.23 or newer"
             ) from error
-        # A size that was altered may be more than there is memory.
+        # An altered size may exceed the available memory.
         raise CorruptStateError(where, f"its frame does not decompress ({error})") from error
     finally:
         _idle.append(contexts)
@@ -242,7 +240,7 @@ def unpack(frame: bytes, where: str) -> bytes:
 
 
 def _can_decompress(kind: int) -> bool:
-    """Return whether a frame that is known to be whole can be read: if not, the library is to blame for others, too."""
+    """Return whether the installed library can read a known valid frame of a kind; if not, the data may be fine."""
     try:
         return unpack(_WHOLE[kind], "") == _WHOLE_CONTENT
     except CorruptStateError:

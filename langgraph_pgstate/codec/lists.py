@@ -1,6 +1,6 @@
-"""What of a list is new: a list as runs of elements that segments already hold, and elements still to be written.
+"""The difference between two versions of a list: runs of elements that segments already hold, and new elements.
 
-The decisions here are pure; fingerprints come in, runs go out.
+The functions are pure: they take fingerprints and return runs.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import ClassVar, Final
 
 from langgraph_pgstate.codec.messages import DIGEST_SIZE
 
-# When this many small trailing runs have gathered they are written again as one, so that a list of 1,000 messages is
-# read from about four dozen segments instead of 1,000. Merging at 8 and at 64 halved the reads for a third more WAL.
+# When this many small trailing runs exist they are written again as one, so that a list of 1,000 messages is read from
+# about four dozen segments instead of 1,000. Merging at 8 and at 64 halved the reads for a third more WAL.
 MERGE_AT: Final = 64
-# A segment is read whole even when one of its elements is wanted.
+# A segment is read whole even when only one of its elements is needed.
 SEGMENT_BYTES: Final = 64 * 1024
-# A run of this size is worth a reference of its own.
+# A run of this size is not merged with others.
 _SMALL_BYTES: Final = SEGMENT_BYTES // 8
-# A list in more runs than this (edits and removals split them) is written afresh.
+# A list in more runs than this (edits and removals split them) is written again in full.
 _MAX_RUNS: Final = 128
 _MAX_RUNS_SHARE: Final = 24
 
@@ -31,7 +31,7 @@ class Run:
         segment_id: The segment.
         first: Index of the run's first element in the segment.
         count: Number of elements.
-        size: Their encoded bytes, roughly; 0 when unknown.
+        size: Their approximate encoded size in bytes; 0 when unknown.
     """
 
     segment_id: int
@@ -42,7 +42,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """Consecutive elements of the list that are to be written: `[start, stop)`."""
+    """Consecutive elements `[start, stop)` of the list that are not stored yet."""
 
     start: int
     stop: int
@@ -58,15 +58,15 @@ Piece = Run | Fresh
 
 
 def diff_runs(old_runs: Sequence[Run], old_digests: bytes | None, digests: bytes) -> tuple[int, list[Piece]]:
-    """Cover a list by runs of an earlier one and fresh elements.
+    """Return runs of an earlier list and new elements that together make up a list.
 
     Args:
-        old_runs: Where the earlier list's elements are.
+        old_runs: The runs that hold the earlier list's elements.
         old_digests: Their fingerprints; `None` if they are not known.
         digests: The fingerprints of the list to store.
 
     Returns:
-        How many of the old runs it begins with, and pieces for the rest, in order: together exactly the list.
+        The number of leading runs of the earlier list to keep, and pieces for the remaining elements, in order.
     """
     count = len(digests) // DIGEST_SIZE
     if not old_digests:
@@ -87,7 +87,7 @@ def diff_runs(old_runs: Sequence[Run], old_digests: bytes | None, digests: bytes
 
 
 def _match(old_runs: Sequence[Run], old_digests: bytes, digests: bytes) -> list[Piece]:
-    """Find each element in the earlier list, preferring the one after the last that was found."""
+    """Find each element in the earlier list, preferring the one after the last match."""
     places: dict[bytes, int] = {}
     old = [old_digests[at : at + DIGEST_SIZE] for at in range(0, len(old_digests), DIGEST_SIZE)]
     for index in range(len(old) - 1, -1, -1):
@@ -116,7 +116,7 @@ def _match(old_runs: Sequence[Run], old_digests: bytes, digests: bytes) -> list[
 
 
 def _merge(pieces: list[Piece]) -> list[Piece]:
-    """Fuse the small pieces at the end into one to be written, once they are many or large together."""
+    """Replace the small pieces at the end by one to be written, if they are many or large together."""
     tail, size = _small_tail(pieces)
     if tail < MERGE_AT and size < SEGMENT_BYTES:
         return pieces
@@ -126,7 +126,7 @@ def _merge(pieces: list[Piece]) -> list[Piece]:
 
 
 def _small_tail(pieces: Sequence[Piece]) -> tuple[int, int]:
-    """How many small pieces are at the end, and their bytes together."""
+    """Return the number of small pieces at the end, and their total size in bytes."""
     tail = 0
     total = 0
     for piece in reversed(pieces):

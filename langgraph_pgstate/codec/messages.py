@@ -1,9 +1,10 @@
-"""The four message types a chat is made of, encoded and decoded without pydantic where that changes nothing.
+"""Encoding and decoding of the four chat message types without pydantic.
 
 LangGraph's serializer writes a message as extension 5 around `(module, class, model_dump(), "model_validate_json")`
 and reads it by calling the class, which validates every field again. For exact `HumanMessage`, `AIMessage`,
-`SystemMessage` and `ToolMessage` objects with plain content both ends are predictable: the dump equals `__dict__`,
-and validation of a valid dump changes nothing. Those take the short way; anything unusual takes the serializer's.
+`SystemMessage` and `ToolMessage` objects with plain content both results are known in advance: the dump equals
+`__dict__`, and validating a valid dump changes nothing. Such messages are handled here. All others go through the
+serializer.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from langchain_core.messages.ai import InputTokenDetails, OutputTokenDetails, UsageMetadata
 from pydantic import BaseModel
 
-# The serializer's own options: the bytes must be the same.
+# The serializer's own options, because the bytes must be the same.
 PACK_OPTIONS: Final = (
     ormsgpack.OPT_NON_STR_KEYS
     | ormsgpack.OPT_PASSTHROUGH_DATACLASS
@@ -33,7 +34,7 @@ DIGEST_SIZE: Final = 16
 
 _METHOD = "model_validate_json"
 _SUFFIX = ormsgpack.packb(_METHOD)
-# What every message's fields begin with.
+# The fields that every message class begins with.
 _BASE_FIELDS = ("content", "additional_kwargs", "response_metadata", "type", "name", "id")
 _TOOL_CALL_KEYS = ["name", "args", "id", "type"]
 _USAGE_TOTALS = ["input_tokens", "output_tokens", "total_tokens"]
@@ -47,7 +48,7 @@ ExtensionHook = Callable[[int, bytes], Any]
 Builder = Callable[[dict[str, Any]], BaseMessage | None]
 
 
-# Straight to the slots: pydantic's own `__setattr__` looks for fields first.
+# pydantic's own `__setattr__` looks up fields first; the slots' setters skip that.
 _set_dict = BaseModel.__dict__["__dict__"].__set__
 _set_fields_set = BaseModel.__dict__["__pydantic_fields_set__"].__set__
 _set_extra = BaseModel.__dict__["__pydantic_extra__"].__set__
@@ -55,16 +56,16 @@ _set_private = BaseModel.__dict__["__pydantic_private__"].__set__
 
 
 class MessageShape:
-    """What is known of one message class.
+    """The encoding of one message class.
 
     Attributes:
         cls: The class, matched exactly.
-        fields: Its fields in the order `model_dump` gives them.
+        fields: Its fields in the order of `model_dump`.
         seed: Seed of its fingerprints, random per process, so that equal fields of two classes differ.
-        build: Gives the message with some fields, or `None` if validation could change something.
-        rebuild: The same, for fields that `is_plain` held for when they were stored.
-        is_plain: Whether validation changes nothing about some fields, which are named as the class names them.
-        prefix: What stands before the fields in an encoded message.
+        build: Return the message with some fields, or `None` if validation could change something.
+        rebuild: The same, for fields that were plain when they were stored.
+        is_plain: Return whether validation leaves some fields unchanged; their names must be the class's.
+        prefix: The bytes before the fields in an encoded message.
     """
 
     __slots__ = ("_check", "build", "cls", "fields", "is_plain", "prefix", "rebuild", "seed")
@@ -79,7 +80,10 @@ class MessageShape:
         self._check = check
 
     def encode(self, message: BaseMessage) -> tuple[bytes, bool] | None:
-        """The serializer's own bytes for `message`, and whether it is plain; `None` if only the serializer can tell."""
+        """Return the serializer's own bytes for `message` and whether it is plain.
+
+        Return `None` if the message needs the serializer.
+        """
         fields = message.__dict__
         if tuple(fields) != self.fields or message.__pydantic_extra__:
             return None
@@ -98,7 +102,7 @@ def _plainness(cls: type[BaseMessage], check: Callable[[dict[str, Any]], bool]) 
     type_name = cls.model_fields["type"].default
 
     def is_plain(fields: dict[str, Any]) -> bool:
-        # Taken all at once: looking each up by name takes twice as long.
+        # Unpack all values at once: looking up each by name takes twice as long.
         content, additional_arguments, response_metadata, kind, name, id, *_ = fields.values()
         return (
             (type(content) is str or _is_content_list(content))
@@ -120,7 +124,7 @@ def _builders(cls: type[BaseMessage], is_plain: Callable[[dict[str, Any]], bool]
     new = cls.__new__
 
     def rebuild(fields: dict[str, Any]) -> BaseMessage | None:
-        # They may have been stored by another version of the class.
+        # Another version of the class may have stored them.
         if [*fields] != names:
             return None
         message = new(cls)
@@ -172,7 +176,7 @@ def _usage_is_plain(usage: Any) -> bool:
     if type(usage) is not dict:
         return False
     if [*usage] == _USAGE_TOTALS:
-        # All there is, most of the time.
+        # The common case: no details.
         read, written, total = usage.values()
         return type(read) is type(written) is type(total) is int
     if not usage.keys() <= _USAGE_KEYS:
@@ -203,17 +207,20 @@ SHAPES: Final = {cls: MessageShape(cls, check) for cls, check in _CHECKS.items()
 
 
 def is_message(value: Any) -> bool:
-    """Whether a value is a chat message. The classes themselves are asked for first: pydantic answers in Python."""
+    """Return whether a value is a chat message.
+
+    The exact classes are tested first, because pydantic implements `isinstance` in Python.
+    """
     return type(value) in SHAPES or isinstance(value, BaseMessage)
 
 
-# So many bytes of an encoded message tell the classes apart.
+# The first bytes of an encoded message, long enough to tell the classes apart.
 _HEAD_SIZE: Final = min(len(shape.prefix) for shape in SHAPES.values())
 _SHAPES_BY_HEAD: Final = {shape.prefix[:_HEAD_SIZE]: shape for shape in SHAPES.values()}
 
 
 def extension(code: int, data: bytes) -> bytes:
-    """A msgpack extension of more than 16 bytes."""
+    """Return a msgpack extension of more than 16 bytes."""
     size = len(data)
     if size < 1 << 8:
         return b"\xc7" + size.to_bytes(1, "big") + bytes((code,)) + data
@@ -225,13 +232,13 @@ def extension(code: int, data: bytes) -> bytes:
 def decoding_hook(
     fallback: ExtensionHook, digests: list[bytes] | None, generic_seed: int, *, were_plain: bool = False
 ) -> ExtensionHook:
-    """An extension hook that builds plain messages itself and leaves the rest to the serializer's hook.
+    """Return an extension hook that builds plain messages itself and passes all else to the serializer's hook.
 
     Args:
         fallback: The serializer's own hook.
         digests: Receives the fingerprint of each message built here, in order.
         generic_seed: Seed for messages whose fields hold extensions of their own.
-        were_plain: Whether all are known to have been plain when they were stored, so that nobody need look again.
+        were_plain: Whether all messages were plain when they were stored, so that the check is skipped.
     """
     unpack = ormsgpack.unpackb
     digest = xxhash.xxh3_128_digest
@@ -246,14 +253,14 @@ def decoding_hook(
         shape = shapes.get(data[:_HEAD_SIZE]) if code == EXTENSION_PYDANTIC else None
         if shape is None or not data.startswith(shape.prefix) or not data.endswith(_SUFFIX):
             return fallback(code, data)
-        # What is hashed of a live message is its packed fields; here they are, packed already.
+        # A live message's fingerprint is taken from its packed fields, which these bytes already are.
         packed = data[len(shape.prefix) : -len(_SUFFIX)]
         try:
             message = (shape.rebuild if were_plain else shape.build)(
                 unpack(packed, ext_hook=note, option=UNPACK_OPTIONS)
             )
         except Exception:
-            # Not what the serializer writes for a message: its own hook knows what to make of that.
+            # The bytes are not a message as the serializer writes it: let its own hook handle them.
             message = None
         if message is None:
             nested.clear()

@@ -1,8 +1,8 @@
-"""Checkpoint metadata as JSON that PostgreSQL accepts, with what JSON cannot say kept beside it.
+"""Checkpoint metadata as JSON for PostgreSQL, with the values that JSON cannot represent kept separately.
 
-`jsonb` knows no NUL, no NaN, no lone surrogate and no Python type. LangGraph strips NUL from metadata strings; this
-does so at every depth. A top-level value that is still not exactly JSON is stored twice: as close as JSON comes, to
-be searched, and exactly, through the serializer, to be returned.
+`jsonb` has no NUL, no NaN, no lone surrogate and no Python type. LangGraph strips NUL from metadata strings; this
+module does so at every depth. A top-level value that JSON cannot represent exactly is stored twice: as the nearest
+JSON value, for searching, and through the serializer, for returning it unchanged.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from langgraph_pgstate.codec.values import encodes_as_utf8
 from langgraph_pgstate.errors import ArgumentTypeError
 
 _INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
-# What lies deeper is not searched for; JSON's readers and writers have limits of their own not far above.
+# Deeper values cannot be searched for; JSON parsers have limits of their own slightly above this.
 _MAX_DEPTH = 100
 
 
 def split_metadata(metadata: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Metadata as JSON text, and those of its values that JSON does not say exactly."""
+    """Return metadata as JSON text, and the values that JSON does not represent exactly."""
     plain: dict[str, Any] = {}
     exact: dict[str, Any] = {}
     for key, value in metadata.items():
         kind = type(value)
         if key.isascii() and "\0" not in key:
-            # Nearly all metadata is certainly the same in JSON.
+            # The fast path for nearly all metadata.
             if kind is str:
                 if value.isascii() and "\0" not in value:
                     plain[key] = value
@@ -48,17 +48,17 @@ def split_metadata(metadata: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def join_metadata(text: str, exact: Mapping[str, Any]) -> dict[str, Any]:
-    """What `split_metadata` was given, without its NULs."""
+    """Return the metadata that `split_metadata` was given, without NULs."""
     metadata: dict[str, Any] = orjson.loads(text)
     metadata.update(exact)
     return metadata
 
 
 def filter_json(filter: Mapping[str, Any]) -> str:
-    """A metadata filter as JSON for a containment test.
+    """Return a metadata filter as JSON for a containment test.
 
     Raises:
-        ConfigurationError: If a value is of a type that metadata cannot be searched for.
+        ConfigurationError: If metadata cannot be searched for a value's type.
     """
     plain = {}
     for key, value in filter.items():
@@ -74,11 +74,11 @@ def filter_json(filter: Mapping[str, Any]) -> str:
 
 
 def to_json(value: Any, depth: int = 0) -> tuple[Any, bool]:
-    """The nearest JSON value that jsonb takes, and whether it says the same.
+    """Return the nearest JSON value that `jsonb` accepts, and whether it is exact.
 
     Args:
-        value: Anything; what JSON has no word for becomes its `str()`.
-        depth: Levels it is nested in already; what is deeper than 100 becomes `None`.
+        value: Any value; one that JSON cannot represent becomes its `str()`.
+        depth: Number of levels it is nested in; below 100 levels, values become `None`.
     """
     if depth > _MAX_DEPTH:
         return None, False
@@ -92,7 +92,7 @@ def to_json(value: Any, depth: int = 0) -> tuple[Any, bool]:
     if kind is float:
         return (value, _is_exact(value)) if math.isfinite(value) else (None, False)
     if kind is list or kind is tuple:
-        # A tuple comes back as a list from every saver.
+        # Every saver returns a tuple as a list.
         items = [to_json(item, depth + 1) for item in value]
         return [item for item, _ in items], all(is_exact for _, is_exact in items)
     if kind is dict:
@@ -106,7 +106,7 @@ def to_json(value: Any, depth: int = 0) -> tuple[Any, bool]:
 
 
 def _is_exact(value: float) -> bool:
-    # jsonb's numbers know no negative zero, and one written as 1e16 comes back without point or exponent: an integer.
+    # jsonb has no negative zero, and returns 1e16 without point or exponent, as an integer.
     return -1e16 < value < 1e16 and (value != 0 or math.copysign(1, value) > 0)
 
 

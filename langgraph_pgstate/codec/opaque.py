@@ -1,7 +1,7 @@
-"""Values that are carried from one store to another as the bytes they are; none of their objects is ever built.
+"""Encoded values that are copied between stores without building any of their objects.
 
-A list encoded with msgpack is cut into its elements, so that it can be stored like one that was put: what of it is
-new is found by comparing bytes, and the concatenation of the elements is what it was.
+A list encoded with msgpack is split into its elements, so that it can be stored as a put stores it: new elements are
+found by comparing bytes, and joining the elements restores the original bytes.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Encoded:
 
 
 class OpaqueCodec(ValueCodec):
-    """A codec for values that are `Encoded`, or lists of encoded elements, already.
+    """A codec for values that are already `Encoded`, or lists of encoded elements.
 
-    What it stores, the codec of the given serializer reads. Plain JSON values are encoded by that serializer.
+    The codec of the given serializer can read its output. Plain JSON values are encoded by that serializer.
     """
 
     def __init__(self, serde: SerializerProtocol | None = None) -> None:
@@ -46,10 +46,10 @@ class OpaqueCodec(ValueCodec):
         self.plain = ValueCodec(serde, refuse_unsafe=False)
 
     def prepare(self, type_: str, data: bytes) -> Any:
-        """A stored value as planning takes it: a list of encoded elements if it is worth cutting up."""
+        """Return a stored value as planning expects it: a list of encoded elements if splitting is worthwhile."""
         if type_ == MSGPACK and self.is_native:
             elements = split_elements(data)
-            # Numbers and the like are smaller than what it takes to tell them apart.
+            # Numbers and similar values are smaller than the fingerprints that would tell them apart.
             if elements and len(elements[0]) > 9:
                 return elements
         return Encoded(type_, data)
@@ -63,13 +63,13 @@ class OpaqueCodec(ValueCodec):
         return Encoded(type_, data)
 
     def encode_element(self, channel: str, element: bytes) -> tuple[bytes, bool]:
-        # Nobody has looked at it.
+        # The element was not inspected, so it counts as not plain.
         return element, False
 
     def decode_elements(self, payload: bytes, where: str) -> tuple[list[bytes], bytes]:
         elements = split_elements(payload)
         if elements is None:
-            raise CorruptStateError(where, "it holds no array")
+            raise CorruptStateError(where, "it is not an array")
         return elements, self.digests(where, elements)
 
     def digests(self, channel: str, elements: Sequence[bytes]) -> bytes:
@@ -77,11 +77,11 @@ class OpaqueCodec(ValueCodec):
 
 
 class TypeCollector(ValueCodec):
-    """A codec that builds nothing, and collects the names of the types it meets.
+    """A codec that builds nothing and collects the names of the types it reads.
 
     Attributes:
-        types: `(module, name)` of each.
-        others: How many values another serializer stored, which nobody can look into here.
+        types: `(module, name)` of each type.
+        others: Number of values of other serializers, whose types cannot be read here.
     """
 
     def __init__(self) -> None:
@@ -119,12 +119,12 @@ class TypeCollector(ValueCodec):
 
 
 def join_elements(elements: Sequence[bytes]) -> bytes:
-    """The array of some encoded elements."""
+    """Return the array of some encoded elements."""
     return array_header(len(elements)) + b"".join(elements)
 
 
 def split_elements(data: bytes) -> list[bytes] | None:
-    """The elements of an encoded array, each as it stands there; `None` if the bytes are not exactly one array."""
+    """Return the encoded elements of an array; `None` if the bytes are not exactly one array."""
     try:
         count, at = split_array(data, "")
         elements = []
@@ -138,12 +138,12 @@ def split_elements(data: bytes) -> list[bytes] | None:
 
 
 def digest(type_: str, data: bytes) -> tuple[str, bytes]:
-    """What tells two encoded values apart; PostgreSQL computes the same as `sha256(data)`."""
+    """Return a key that identifies an encoded value; PostgreSQL computes the same as `sha256(data)`."""
     return type_, hashlib.sha256(data).digest()
 
 
 def is_same_value(first: Encoded, second: Encoded) -> bool:
-    """Whether two encoded values read the same, although their bytes may differ; builds none of their objects."""
+    """Return whether two encoded values are equal when read, although their bytes may differ; builds no objects."""
     if first == second:
         return True
     if first.type != second.type or first.type != MSGPACK:
@@ -155,7 +155,7 @@ def is_same_value(first: Encoded, second: Encoded) -> bool:
 
 
 def is_delta_snapshot(value: Encoded) -> bool:
-    """Whether a value is the snapshot of a DeltaChannel, which the official saver marks in the checkpoint's row."""
+    """Return whether a value is a DeltaChannel's snapshot, which the official saver marks in the checkpoint's row."""
     head = value.data[:6]
     if value.type != MSGPACK or not head:
         return False
@@ -164,10 +164,10 @@ def is_delta_snapshot(value: Encoded) -> bool:
 
 
 def plain_value(value: Encoded) -> Any:
-    """A value of JSON's types.
+    """Return a value that consists of JSON's types only.
 
     Raises:
-        TypeError: If it holds anything else.
+        TypeError: If it holds any other type.
     """
 
     def refuse(code: int, data: bytes) -> Any:
@@ -187,29 +187,29 @@ def _comparable(data: bytes) -> bytes:
     def keep(code: int, data: bytes) -> Any:
         return ("extension", code, data)
 
-    # Packed again, so that 1, 1.0 and True differ.
+    # Pack again, so that 1, 1.0 and True differ.
     return ormsgpack.packb(ormsgpack.unpackb(data, ext_hook=keep, option=UNPACK_OPTIONS), option=UNPACK_OPTIONS)
 
 
-# For the first bytes 0xc0 to 0xdf: how many bytes of a length follow, what else has a fixed size.
+# First bytes 0xc0 to 0xdf with a fixed size: the size of the whole value.
 _FIXED: Final = {
     0xC0: 1, 0xC2: 1, 0xC3: 1, 0xCA: 5, 0xCB: 9, 0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9, 0xD0: 2, 0xD1: 3, 0xD2: 5,
     0xD3: 9, 0xD4: 3, 0xD5: 4, 0xD6: 6, 0xD7: 10, 0xD8: 18,
 }  # fmt: skip
-# Strings, byte strings and extensions: bytes of the length, further bytes of header.
+# Strings, byte strings and extensions: bytes of the length field, further bytes of header.
 _SIZED: Final = {
     0xC4: (1, 0), 0xC5: (2, 0), 0xC6: (4, 0), 0xC7: (1, 1), 0xC8: (2, 1), 0xC9: (4, 1),
     0xD9: (1, 0), 0xDA: (2, 0), 0xDB: (4, 0),
 }  # fmt: skip
-# Arrays and maps: bytes of the count, values to each.
+# Arrays and maps: bytes of the count, values per entry.
 _COUNTED: Final = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
 
 
 def _end_of(data: bytes, at: int) -> int:
-    """Where the msgpack value that begins at `at` ends.
+    """Return the offset after the msgpack value that begins at `at`.
 
     Raises:
-        IndexError: If the bytes end before.
+        IndexError: If the bytes end before the value does.
     """
     pending = 1
     while pending:

@@ -25,14 +25,14 @@ from langgraph.checkpoint.serde.jsonplus import (
 )
 from langgraph.types import Send
 
-from langgraph_pgstate.codec.building import NUMPY, PLAIN, REFUSED, Types, is_enum, is_imported, is_model, tell_plain
+from langgraph_pgstate.codec.building import NUMPY, PLAIN, REFUSED, Types, is_enum, is_imported, is_model, warn_plain
 from langgraph_pgstate.codec.messages import UNPACK_OPTIONS
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.langgraph_compat import DeltaSnapshot, msgpack_encoder, strict_hook
 from langgraph_pgstate.settings import AllowedTypes, check_allowed_types
 
-# What takes a value apart, and puts it together: `build(payload)`.
-_widening = threading.Lock()
+_allowlist_lock = threading.Lock()
+# Calls of `build(payload)`, by extension code.
 _CALLS: Final[Mapping[int, Callable[[Any, Any], Any]]] = {
     EXT_CONSTRUCTOR_SINGLE_ARG: lambda build, payload: build(payload),
     EXT_CONSTRUCTOR_POS_ARGS: lambda build, payload: build(*payload),
@@ -44,12 +44,13 @@ _CALLS: Final[Mapping[int, Callable[[Any, Any], Any]]] = {
 
 
 class StateSerializer(JsonPlusSerializer):
-    """LangGraph's serializer, writing its bytes and reading them by the rule of `Types`.
+    """LangGraph's serializer: it writes the same bytes and reads them by the rule of `Types`.
 
-    A type that is refused is told to LangGraph's listeners, and read as plain data by whoever does not listen.
+    A refused type is reported to LangGraph's serde event listeners and its value is read as plain data. `ValueCodec`
+    listens and raises an error instead.
 
     Args:
-        allowed: Types that may be built beyond what the rule allows; `True` for all, which imports what is named.
+        allowed: Types that may be built beyond the rule; `True` for all, which imports any module that is named.
         strict: Whether data types of imported modules are refused, too.
         is_lenient: Whether a codec reads a refused type as plain data instead of raising.
     """
@@ -73,7 +74,7 @@ class StateSerializer(JsonPlusSerializer):
             self._unpack_ext_hook = _extension_hook(types)
 
     def with_msgpack_allowlist(self, extra_allowlist: Iterable[tuple[str, ...] | type]) -> Self:
-        """Return a serializer that may also build some types; this one if it may already."""
+        """Return a serializer that may also build some types, or this one if it already may."""
         types = self.types.allowing(extra_allowlist)
         if self.builds_all or types is self.types:
             return self
@@ -82,13 +83,13 @@ class StateSerializer(JsonPlusSerializer):
         return clone
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
-        """Return a value's type and bytes, which are LangGraph's own."""
+        """Return a value's type and bytes, the same as LangGraph's."""
         if obj is None or isinstance(obj, bytes | bytearray):
             return super().dumps_typed(obj)
         return "msgpack", self._encode(obj)
 
     def _reviver(self, value: dict[str, Any]) -> Any:
-        # What LangGraph wrote as JSON before 2024: names of LangChain's (lc 1) and of any module's (lc 2).
+        # The JSON format that LangGraph wrote before 2024: names of LangChain's (lc 1) and of any module's (lc 2).
         id = value.get("id")
         if self.builds_all or value.get("type") != "constructor" or value.get("lc") not in (1, 2):
             return super()._reviver(value)
@@ -96,11 +97,11 @@ class StateSerializer(JsonPlusSerializer):
             return value
         if value["lc"] == 1:
             path = LC_REVIVER.import_mappings.get(tuple(id), tuple(id))
-            found = _judge(self.types, ".".join(path[:-1]), path[-1])
+            found = _find_builder(self.types, ".".join(path[:-1]), path[-1])
             build = partial(LC_REVIVER, value)
         else:
             path = tuple(id)
-            found = _judge(self.types, ".".join(path[:-1]), path[-1])
+            found = _find_builder(self.types, ".".join(path[:-1]), path[-1])
             arguments, named = value.get("args") or (), value.get("kwargs") or {}
             if is_enum(found) and (named or len(arguments) != 1):
                 return value
@@ -110,21 +111,21 @@ class StateSerializer(JsonPlusSerializer):
         try:
             return build()
         except Exception as error:
-            tell_plain(".".join(path[:-1]), path[-1], type(error).__name__)
+            warn_plain(".".join(path[:-1]), path[-1], type(error).__name__)
             return value
 
 
 class WideningSerializer(StateSerializer):
-    """The serializer of the savers; allowing more types changes this very object.
+    """A serializer that allows more types by changing itself instead of returning a copy.
 
-    The Agent Server wraps the saver in a class of its own, whose clones do not reach the saver (and, as of 0.16.7,
-    cannot be made). With this serializer no clone is needed: what one graph's schema names, all graphs of the process
-    may build.
+    The Agent Server wraps the saver in a class of its own, whose copies do not reach the saver (and, as of 0.16.7,
+    cannot be made). With this serializer no copy is needed: a type named by one graph's schema may be built for all
+    graphs of the process.
     """
 
     def with_msgpack_allowlist(self, extra_allowlist: Iterable[tuple[str, ...] | type]) -> Self:
-        """Allow more types, from now on and for whoever holds this serializer; safe to call from many threads."""
-        with _widening:
+        """Allow more types for all users of this serializer, from now on; thread-safe."""
+        with _allowlist_lock:
             types = self.types.allowing(extra_allowlist)
             if types is not self.types:
                 self._use(types)
@@ -134,57 +135,57 @@ class WideningSerializer(StateSerializer):
 def state_serializer(
     serde: SerializerProtocol | None, allowed_types: AllowedTypes = (), strict: bool = False
 ) -> SerializerProtocol:
-    """Return the serializer that some options of a saver stand for: the caller's own, or LangGraph's with the rule.
+    """Return the serializer for a saver's options: the caller's own, or LangGraph's with the rule of `Types`.
 
     Raises:
-        ConfigurationError: If an option is not usable, or there are some for a serializer that is the caller's own.
+        ConfigurationError: If an option is not usable, or if types are given for the caller's own serializer.
     """
     allowed = check_allowed_types(allowed_types)
     if serde is None:
         return StateSerializer(allowed, strict=strict)
     if strict or allowed:
         raise ConfigurationError(
-            "allowed_types and strict are for LangGraph's own serializer: say to the one in serde= what it may build"
+            "allowed_types and strict apply to LangGraph's own serializer only: configure the one in serde= instead"
         )
     return serde
 
 
 def plain_serializer() -> StateSerializer:
-    """Return a serializer that builds LangGraph's own types, and reads all others as the plain data they hold."""
+    """Return a serializer that builds LangGraph's own types and reads all others as plain data."""
     return StateSerializer(strict=True, is_lenient=True)
 
 
 def _extension_hook(types: Types) -> Callable[[int, bytes], Any]:
-    """Return an extension hook that builds what `types` allows, as LangGraph's own builds it."""
+    """Return an extension hook that builds the types that `types` allows, as LangGraph's own hook does."""
     unpack = ormsgpack.unpackb
 
     def hook(code: int, data: bytes) -> Any:
         if code == EXT_DELTA_SNAPSHOT:
             return DeltaSnapshot(unpack(data, ext_hook=hook, option=UNPACK_OPTIONS))
         if code == EXT_NUMPY_ARRAY and not is_imported(NUMPY[0]):
-            _tell_refused(*NUMPY)
+            _report_refused(*NUMPY)
             return unpack(data, ext_hook=hook, option=UNPACK_OPTIONS)
         call = _CALLS.get(code)
         if call is None:
             return strict_hook(code, data)
         module, name, payload, *rest = unpack(data, ext_hook=hook, option=UNPACK_OPTIONS)
         method = rest[0] if code == EXT_METHOD_SINGLE_ARG else ""
-        found = _judge(types, module, name, code, method)
+        found = _find_builder(types, module, name, code, method)
         if found is None:
             return payload
         try:
             return call(found, payload)
         except Exception as error:
-            tell_plain(module, name, type(error).__name__)
+            warn_plain(module, name, type(error).__name__)
             return payload
 
     return hook
 
 
-def _judge(types: Types, module: str, name: str, code: int | None = None, method: str = "") -> Any:
-    """Return what builds a type; `None` if it is read as plain data, after saying why."""
+def _find_builder(types: Types, module: str, name: str, code: int | None = None, method: str = "") -> Any:
+    """Return the callable that builds a type; report and return `None` if its values are read as plain data."""
     if not type(module) is type(name) is type(method) is str:
-        raise TypeError("a type is named by strings")
+        raise TypeError("the module and name of a type must be strings")
     if code == EXT_METHOD_SINGLE_ARG:
         found = types.find_method(module, name, method)
     else:
@@ -194,15 +195,15 @@ def _judge(types: Types, module: str, name: str, code: int | None = None, method
         if code and is_enum(found):
             found = REFUSED
     if found is REFUSED:
-        _tell_refused(module, name)
+        _report_refused(module, name)
         return None
     if found is PLAIN:
-        tell_plain(module, name, "its module does not have it")
+        warn_plain(module, name, "its module does not have it")
         return None
     return found
 
 
-def _tell_refused(module: str, name: str) -> None:
+def _report_refused(module: str, name: str) -> None:
     emit_serde_event({"kind": "msgpack_blocked", "module": module, "name": name})
 
 
@@ -212,7 +213,7 @@ def _build_model(build: Any, payload: Any, construct: str) -> Any:
     except Exception:
         if not is_model(build):
             raise
-        # Without validation, as LangGraph does it.
+        # Build without validation, as LangGraph does.
         return getattr(build, construct)(**payload)
 
 

@@ -1,12 +1,12 @@
-"""A checkpoint's `state`: everything but its large values, in one frame.
+"""A checkpoint's `state`: all but its large values, in one frame.
 
     [format, v, ts, channel_versions, versions_seen, updated_channels, manifest, extra, exact_metadata]
 
-`manifest` says where each channel's value is: a scalar stands there itself; `[0, type, bytes]` is a small value;
-`[1, type, position, offset, length]` is a slice of the segment at that position of the row's `segment_ids`;
-`[2, position, first, count, …]` is a list, as runs of elements of segments; `[3, position, count, …]` is one whose
-runs are whole segments in consecutive positions, as nearly all are. A channel that has a version but is not
-in the manifest is empty. `extra` holds keys of the checkpoint that this version of LangGraph does not know.
+`manifest` has one entry for each channel. A scalar is the entry itself. `[0, type, bytes]` is a small value.
+`[1, type, position, offset, length]` is a slice of the segment at that position of the row's `segment_ids`.
+`[2, position, first, count, …]` is a list, as runs of elements of segments. `[3, position, count, …]` is a list whose
+runs are whole segments in consecutive positions, as in nearly all lists. A channel that has a version but no entry is
+empty. `extra` holds keys of the checkpoint that this version of LangGraph does not know.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from langgraph_pgstate.errors import CorruptStateError, UnreadableFormatError
 FORMAT: Final = 1
 _ABSENT: Final = False
 _MAX_RAW: Final = 4 * 1024
-# What every message holds, and nearly nothing else.
+# Every message contains this, and few other values do.
 _IN_DICTIONARY: Final = b"langchain_core.messages"
 _SEGMENT_ID, _FIRST, _COUNT = attrgetter("segment_id"), attrgetter("first"), attrgetter("count")
 _INLINE, _SLICE, _ELEMENTS, _WHOLE_SEGMENTS = 0, 1, 2, 3
@@ -36,7 +36,7 @@ _KNOWN_KEYS = frozenset({"v", "id", "ts", "channel_values", "channel_versions", 
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A value that stands in the manifest itself."""
+    """A scalar that is stored as the manifest's entry."""
 
     value: str | int | float | bool | None
 
@@ -51,14 +51,14 @@ class Inline:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A whole value, somewhere in a segment.
+    """A whole value inside a segment.
 
     Attributes:
-        type: The serializer's.
+        type: The serializer's type.
         segment_id: The segment.
-        offset: Where it begins in the segment's content, in bytes.
-        length: Its bytes.
-        hint: What it looked like to the compressor; `None` for small ones, and unless this process compressed it.
+        offset: Offset of the value in the segment's content, in bytes.
+        length: Its size in bytes.
+        hint: The compression hint; `None` for a small value, or if another process compressed it.
     """
 
     type: str
@@ -73,8 +73,8 @@ class Elements:
     """A list.
 
     Attributes:
-        runs: Where its elements are.
-        fingerprints: What tells its elements apart; `None` when that was never computed in this process.
+        runs: The runs that hold its elements.
+        fingerprints: The fingerprints of its elements; `None` if this process has not computed them.
     """
 
     runs: tuple[Run, ...]
@@ -87,12 +87,12 @@ NOTHING: Final = object()
 
 @dataclass(slots=True)
 class Manifest:
-    """Where the values of one checkpoint's channels are.
+    """The location of each channel's value in one checkpoint.
 
     Attributes:
         versions: The checkpoint's `channel_versions`.
         entries: Entry of each channel that has a value.
-        revision: The `revision` of the row they are from; 0 while it is not written yet.
+        revision: The `revision` of the row they were read from; 0 before it is written.
     """
 
     versions: Mapping[str, Any]
@@ -101,17 +101,20 @@ class Manifest:
     _positions: dict[int, int] | None = field(default=None, init=False, compare=False, repr=False)
 
     def entry(self, channel: str, version: Any) -> Entry | object | None:
-        """The entry of a channel at a version, `NOTHING` if it is empty there, `None` if this checkpoint can't tell."""
+        """Return the entry of a channel at a version: `NOTHING` if it is empty, `None` if the version is another."""
         known = self.versions.get(channel)
         if known is None or known != version:
             return None
         return self.entries.get(channel, NOTHING)
 
-    def learn_from(self, known: Manifest | None) -> None:
-        """Take over what this process knew of the same row: what tells blocks of a list apart, how a value looks."""
-        if known is None or known.revision != self.revision:
+    def reuse_cached(self, cached: Manifest | None) -> None:
+        """Replace entries by the equal ones of a cached manifest, which also hold block keys and compression hints.
+
+        Does nothing if the cached manifest is of another revision of the row.
+        """
+        if cached is None or cached.revision != self.revision:
             return
-        for channel, before in known.entries.items():
+        for channel, before in cached.entries.items():
             entry = self.entries.get(channel)
             if isinstance(entry, Elements) and isinstance(before, Elements):
                 if (
@@ -119,25 +122,25 @@ class Manifest:
                     or before.fingerprints is None
                     or entry.fingerprints.digests != before.fingerprints.digests
                 ):
-                    # What is built anew is not always what was stored, byte by byte: it is what comes back next.
+                    # Re-encoding a decoded list can give different bytes, so equal fingerprints are required.
                     continue
             elif not isinstance(before, Slice) or entry != before:
                 continue
             self.entries[channel] = before
 
     def size_of(self, channel: str) -> int:
-        """Encoded bytes of a channel's value, as far as they are known."""
+        """Return the encoded size of a channel's value in bytes; 0 if it is not known."""
         entry = self.entries.get(channel)
         if isinstance(entry, Elements):
             return sum(run.size for run in entry.runs)
         return entry.length if isinstance(entry, Slice) else 0
 
     def segment_ids(self) -> list[int]:
-        """Every segment the entries refer to, once, in order of first use."""
+        """Return the ids of all segments the entries refer to, each once, in order of first use."""
         return [*self.positions()]
 
     def positions(self) -> Mapping[int, int]:
-        """The place of each segment among `segment_ids`. Found at the first call, when the entries must be complete."""
+        """Return the index of each segment in `segment_ids`; cached at the first call, when all entries must exist."""
         if self._positions is None:
             ids: list[int] = []
             for entry in self.entries.values():
@@ -145,7 +148,7 @@ class Manifest:
                     ids += map(_SEGMENT_ID, entry.runs)
                 elif type(entry) is Slice:
                     ids.append(entry.segment_id)
-            # Each once, where it comes first.
+            # Keep the first occurrence of each.
             self._positions = dict(zip(dict.fromkeys(ids), count(), strict=False))
         return self._positions
 
@@ -156,9 +159,9 @@ class State:
 
     Attributes:
         checkpoint: LangGraph's checkpoint without `id` and `channel_values`.
-        manifest: Where the channel values are.
+        manifest: The location of the channel values.
         extra: Encoded values of unknown checkpoint keys.
-        exact_metadata: Encoded values of metadata keys that JSON does not say exactly.
+        exact_metadata: Encoded values of metadata keys that JSON does not represent exactly.
     """
 
     checkpoint: dict[str, Any]
@@ -168,7 +171,7 @@ class State:
 
 
 def unknown_keys(checkpoint: Mapping[str, Any]) -> list[str]:
-    """Keys of a checkpoint that have no place of their own in a state."""
+    """Return the keys of a checkpoint that have no field of their own in a state."""
     return [] if _KNOWN_KEYS.issuperset(checkpoint) else [key for key in checkpoint if key not in _KNOWN_KEYS]
 
 
@@ -178,16 +181,16 @@ def encode_state(
     extra: Mapping[str, tuple[str, bytes]],
     exact_metadata: Mapping[str, tuple[str, bytes]],
 ) -> bytes:
-    """A state as the bytes of its column.
+    """Return a state as the bytes of its column.
 
-    Small values that the dictionary does not know are not compressed where they are most of the state: 1.5 KB of prose
-    shrink by 40 %, which takes a tenth of the put's time; messages shrink to a third.
+    A small state is not compressed if most of it is values that the dictionary does not cover: 1.5 KB of prose shrink
+    by 40 %, which takes a tenth of the put's time, while messages shrink to a third.
 
     Args:
         checkpoint: LangGraph's checkpoint.
-        manifest: Where its channel values are.
+        manifest: The location of its channel values.
         extra: Encoded values of unknown checkpoint keys.
-        exact_metadata: Encoded values of metadata keys that JSON does not say exactly.
+        exact_metadata: Encoded values of metadata keys that JSON does not represent exactly.
     """
     positions = manifest.positions()
     entries: dict[str, Any] = {}
@@ -224,7 +227,7 @@ def encode_state(
 
 
 def decode_state(data: bytes, segment_ids: Sequence[int], where: str) -> State:
-    """The state that `encode_state` was given.
+    """Return the state that `encode_state` was given.
 
     Raises:
         CorruptStateError: If the bytes are damaged.
@@ -233,7 +236,7 @@ def decode_state(data: bytes, segment_ids: Sequence[int], where: str) -> State:
     try:
         fields = ormsgpack.unpackb(frames.unpack(data, where))
         if fields[0] != FORMAT:
-            raise UnreadableFormatError(where, f"format {fields[0]} takes a newer version of langgraph_pgstate")
+            raise UnreadableFormatError(where, f"format {fields[0]} needs a newer version of langgraph_pgstate")
         _, v, ts, versions, seen, updated, entries, extra, exact_metadata = fields
         checkpoint = {"v": v, "ts": ts, "channel_versions": versions, "versions_seen": seen}
         if updated is not _ABSENT:
@@ -270,5 +273,5 @@ def _decode_entry(entry: Any, segment_ids: Sequence[int], where: str) -> Entry:
     if kind == _WHOLE_SEGMENTS:
         first = entry[1]
         return Elements(tuple(Run(segment_ids[first + at], 0, count) for at, count in enumerate(entry[2:])))
-    # The frame's checksum was right.
-    raise UnreadableFormatError(where, f"an entry of kind {kind} takes a newer version of langgraph_pgstate")
+    # The frame's checksum was right, so the data is not damaged.
+    raise UnreadableFormatError(where, f"an entry of kind {kind} needs a newer version of langgraph_pgstate")

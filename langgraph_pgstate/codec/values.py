@@ -1,8 +1,8 @@
-"""Channel values and pending writes to bytes and back, through LangGraph's serializer.
+"""Encoding of channel values and pending writes through LangGraph's serializer.
 
-With `JsonPlusSerializer` (the default) lists are handled element by element, so that a new version of a list need not
-write the old elements again. Any other serializer, an encrypting one for instance, gets every value whole and is the
-only one to see it: nothing of a value is stored outside of what it returned.
+With `JsonPlusSerializer` (the default) lists are encoded element by element, so that a new version of a list does not
+write the old elements again. Any other serializer, for example an encrypting one, gets every value whole: nothing of a
+value is stored outside the bytes it returned.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from langgraph_pgstate.errors import (
 )
 from langgraph_pgstate.langgraph_compat import with_msgpack_allowlist
 
-# Types of our own, for what msgpack cannot say. The serializer's types never contain a slash.
+# Types for values that msgpack cannot represent. The serializer's types never contain a slash.
 TYPE_STR: Final = "pgstate/str"
 TYPE_INT: Final = "pgstate/int"
 _INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
@@ -40,13 +40,13 @@ _GENERIC_SEED = secrets.randbits(64)
 _FIELDS, _EXTRA = attrgetter("__dict__"), attrgetter("__pydantic_extra__")
 _TYPE_CODES = {cls: code for code, cls in enumerate(SHAPES)}
 
-# Before an array that holds nothing but plain messages; no value of msgpack begins so.
+# Precedes an array of plain messages only; no msgpack value begins with this byte.
 PLAIN_MARK: Final = b"\xc1"
 
-# All that ormsgpack says of whatever an extension hook raised; of Ctrl-C, too, which says nothing of the bytes.
+# ormsgpack reports any exception of an extension hook with this text, including Ctrl-C.
 _HOOK_FAILED: Final = "ext_hook failed"
 
-# So many messages are told from others at once: two thirds of the cost of looking at each.
+# Number of messages that are compared at once: two thirds of the cost of comparing each.
 BLOCK: Final = 64
 
 
@@ -55,7 +55,7 @@ class Fingerprints(NamedTuple):
 
     Attributes:
         digests: 16 bytes for each element.
-        blocks: One key for each of the first blocks of `BLOCK` elements, as far as they are known.
+        blocks: One key for each of the leading blocks of `BLOCK` elements, as far as computed.
     """
 
     digests: bytes
@@ -66,7 +66,7 @@ NO_FINGERPRINTS: Final = Fingerprints(b"", ())
 
 
 class _Refusals(threading.local):
-    """Types the serializer refused to build on this thread since `names` was last set."""
+    """Types that the serializer refused to build on this thread since `names` was last set."""
 
     names: list[tuple[str, str]] | None = None
 
@@ -83,16 +83,16 @@ register_serde_event_listener(_note_refusal)
 
 
 class ValueCodec:
-    """Turns values into typed bytes and back.
+    """A codec between values and typed bytes.
 
     Attributes:
         serde: The serializer.
-        is_native: Whether the serializer is LangGraph's own, so that values may be taken apart and scalars inlined.
+        is_native: Whether the serializer is LangGraph's own, so that lists may be split and scalars inlined.
     """
 
     def __init__(self, serde: SerializerProtocol | None = None, *, refuse_unsafe: bool = True) -> None:
         self.serde: SerializerProtocol = StateSerializer() if serde is None else maybe_add_typed_methods(serde)
-        # A serializer of the user's own decides for itself what it builds.
+        # The caller's own serializer decides itself which types it builds.
         own = self.serde if isinstance(self.serde, StateSerializer) else None
         self._refusing_serde = None if own is None or own.is_lenient or not refuse_unsafe else own
         self.is_native = own is not None or (
@@ -100,18 +100,18 @@ class ValueCodec:
         )
 
     def with_allowlist(self, extra: Collection[tuple[str, ...]]) -> ValueCodec:
-        """A codec that may also build the given types; itself if that changes nothing."""
+        """Return a codec that may also build the given types, or this one if it already may."""
         serde = with_msgpack_allowlist(self.serde, extra)
         return self if serde is self.serde else ValueCodec(serde, refuse_unsafe=self._refusing_serde is not None)
 
     def lenient(self) -> ValueCodec:
-        """The same codec, but what may not be built is read as plain data instead of refused."""
+        """Return the same codec, but reading refused types as plain data instead of raising."""
         return ValueCodec(self.serde, refuse_unsafe=False)
 
     # Whole values
 
     def dumps(self, channel: str, value: Any) -> tuple[str, bytes]:
-        """A value as `(type, bytes)`.
+        """Return a value as `(type, bytes)`.
 
         Raises:
             SerializationError: If it cannot be stored.
@@ -139,13 +139,13 @@ class ValueCodec:
             raise self._explain(channel, value, error) from error
 
     def loads(self, type_: str, data: bytes, where: str) -> Any:
-        """The value that `dumps` was given.
+        """Return the value that `dumps` was given.
 
         Raises:
-            UnsafeTypeError: If it holds a type that may not be built, and the serializer is the strict default.
-            CorruptStateError: If the bytes are not what the type says.
+            UnsafeTypeError: If it holds a type that may not be built, and the serializer is the default one.
+            CorruptStateError: If the bytes do not match the type.
             UnreadableFormatError: If the serializer does not know the type.
-            KeyboardInterrupt: If a signal interrupted it, whatever its handler raised.
+            KeyboardInterrupt: If a signal handler raised during decoding, whatever it raised.
         """
         if type_ == TYPE_STR:
             return data.decode("utf-8", "surrogatepass")
@@ -159,12 +159,12 @@ class ValueCodec:
             except ValueError as error:
                 if str(error) != _HOOK_FAILED:
                     raise
-                # Raises again if it is the bytes that are wrong.
+                # Raises again if the bytes are the cause.
                 self.serde.loads_typed((type_, data))
                 raise KeyboardInterrupt from None
 
     def is_inline(self, value: Any) -> bool:
-        """Whether a value is a small exact scalar that msgpack says exactly: it may sit in the checkpoint row."""
+        """Return whether msgpack represents a scalar exactly, so that it may be stored in the manifest."""
         if not self.is_native:
             return False
         kind = type(value)
@@ -177,17 +177,17 @@ class ValueCodec:
     # Lists, element by element
 
     def encode_element(self, channel: str, element: Any) -> tuple[bytes, bool]:
-        """An element in the serializer's own bytes, and whether it is a message that needs no validation when read."""
+        """Return an element in the serializer's own bytes, and whether it is a plain message."""
         shape = SHAPES.get(type(element))
         encoded = shape.encode(element) if shape is not None else None
         return (self._encode(channel, element), False) if encoded is None else encoded
 
     def encode_elements(self, channel: str, elements: Sequence[Any]) -> bytes:
-        """Elements one after the other, each in the serializer's own bytes, without an array header."""
+        """Return elements in the serializer's own bytes, one after the other, without an array header."""
         return b"".join([self.encode_element(channel, element)[0] for element in elements])
 
     def decode_elements(self, payload: bytes, where: str) -> tuple[list[Any], bytes]:
-        """Elements from an array, marked or not, with their fingerprints (16 bytes each)."""
+        """Return the elements of an array, with or without `PLAIN_MARK`, and their fingerprints (16 bytes each)."""
         digests: list[bytes] = []
         were_plain = payload.startswith(PLAIN_MARK)
         array = payload[len(PLAIN_MARK) :] if were_plain else payload
@@ -201,16 +201,16 @@ class ValueCodec:
                 self._unpack(array, None)
                 raise KeyboardInterrupt from None
             if type(elements) is not list:
-                raise CorruptStateError(where, "it holds no array")
-        # One fingerprint per element is only certain when every element is itself a message: nested ones count too.
+                raise CorruptStateError(where, "it is not an array")
+        # Messages nested in elements add digests, too: use the digests only if every element is itself a message.
         if len(digests) == len(elements) and set(map(type, elements)) <= SHAPES.keys():
             return elements, b"".join(digests)
         return elements, self.digests(where, elements)
 
     def digests(self, channel: str, elements: Sequence[Any]) -> bytes:
-        """16 bytes for each element, equal only when the element's stored bytes would be equal.
+        """Return 16 bytes for each element, equal only when the element's stored bytes would be equal.
 
-        Taken from the live content on every call: state may be mutated in place, so identity proves nothing.
+        They are computed from the content on every call, because state may be mutated in place.
         """
         digest = xxhash.xxh3_128_digest
         pack = ormsgpack.packb
@@ -230,17 +230,17 @@ class ValueCodec:
     def fingerprints(
         self, channel: str, elements: Sequence[Any], before: Fingerprints = NO_FINGERPRINTS
     ) -> Fingerprints:
-        """What tells a list's elements apart from others, as `digests` does, for less where much is as before.
+        """Return the fingerprints of a list, reusing those of an earlier version for blocks that are unchanged.
 
         Args:
-            channel: For errors.
-            elements: The list as it is now.
-            before: Marks of an earlier list.
+            channel: The list's channel, for errors.
+            elements: The list.
+            before: Fingerprints of the earlier version.
         """
         known = 0
         for key in before.blocks:
             if _block_key(elements[known * BLOCK : (known + 1) * BLOCK]) != key:
-                # From here on everything may be shifted: looking at each element once is cheaper.
+                # All elements after this may be shifted, so computing each digest is cheaper.
                 break
             known += 1
         blocks = [*before.blocks[:known]]
@@ -255,7 +255,7 @@ class ValueCodec:
         return Fingerprints(digests, tuple(blocks))
 
     def _encode(self, channel: str, element: Any) -> bytes:
-        # A list of one differs from its element by one byte of header.
+        # A list of one element has one byte of header before it.
         try:
             type_, data = self.serde.dumps_typed([element])
         except Exception as error:
@@ -265,16 +265,16 @@ class ValueCodec:
         return data[1:]
 
     def _explain(self, channel: str, value: Any, error: Exception) -> BaseException:
-        """Return what kept a value from being stored."""
+        """Return the exception to raise for a value that cannot be stored."""
         if isinstance(error, ormsgpack.MsgpackEncodeError):
-            # It hides what raised in Python code that it called; here, too, that may have been Ctrl-C.
+            # ormsgpack hides exceptions of the Python code it called, including Ctrl-C.
             with suppress(Exception):
                 self.serde.dumps_typed([value])
                 return KeyboardInterrupt()
         return SerializationError(channel, value, error)
 
     def _unpack(self, data: bytes, digests: list[bytes] | None, *, were_plain: bool = False) -> Any:
-        # Any: for a class that is derived from a protocol, `isinstance` takes longer than small values do.
+        # `Any`, because `isinstance` of a protocol's subclass takes longer than decoding a small value.
         serde: Any = self.serde
         hook = decoding_hook(serde._unpack_ext_hook, digests, _GENERIC_SEED, were_plain=were_plain)
         return ormsgpack.unpackb(data, ext_hook=hook, option=UNPACK_OPTIONS)
@@ -284,7 +284,7 @@ class ValueCodec:
 
 
 class _Reading:
-    """A context in which bytes are decoded: damage and refused types become this package's errors."""
+    """A context manager for decoding: raise this package's errors for damaged bytes and refused types."""
 
     __slots__ = ("_outer", "_serde", "_where")
 
@@ -309,7 +309,7 @@ class _Reading:
 
 
 def _block_key(block: Sequence[Any]) -> bytes | None:
-    """A key that is equal only for messages that are equal one by one; `None` if they are not all plain messages."""
+    """Return a key that is equal only for equal blocks of messages; `None` if not all are plain messages."""
     try:
         types = bytes(map(_TYPE_CODES.__getitem__, map(type, block)))
         if any(map(_EXTRA, block)):
@@ -320,7 +320,7 @@ def _block_key(block: Sequence[Any]) -> bytes | None:
 
 
 def encodes_as_utf8(text: str) -> bool:
-    """Whether a string holds no lone surrogate."""
+    """Return whether a string holds no lone surrogate."""
     if text.isascii():
         return True
     try:
@@ -331,7 +331,7 @@ def encodes_as_utf8(text: str) -> bool:
 
 
 def array_header(count: int) -> bytes:
-    """msgpack's header of an array."""
+    """Return msgpack's header of an array."""
     if count < 16:
         return bytes((0x90 | count,))
     if count < 1 << 16:
@@ -340,7 +340,7 @@ def array_header(count: int) -> bytes:
 
 
 def split_array(payload: bytes, where: str) -> tuple[int, int]:
-    """How many elements an array, marked or not, has, and at which byte the first begins."""
+    """Return the number of elements of an array, with or without `PLAIN_MARK`, and the offset of the first."""
     at = len(PLAIN_MARK) if payload.startswith(PLAIN_MARK) else 0
     first = payload[at] if len(payload) > at else 0
     if 0x90 <= first <= 0x9F:
@@ -349,7 +349,7 @@ def split_array(payload: bytes, where: str) -> tuple[int, int]:
         return int.from_bytes(payload[at + 1 : at + 3], "big"), at + 3
     if first == 0xDD:
         return int.from_bytes(payload[at + 1 : at + 5], "big"), at + 5
-    raise CorruptStateError(where, "it holds no array")
+    raise CorruptStateError(where, "it is not an array")
 
 
 __all__ = [

@@ -1,9 +1,9 @@
-"""Pending writes of one call, packed into as few rows as their idempotence allows.
+"""Pending writes of one call, packed into as few rows as idempotence allows.
 
 The ordinary writes of a call are one row: `[[number, channel, type, bytes], …]` in a frame. A task's first such row
-has the `idx` 0, so that a second call meets it, and adds what is missing as a row under the next `idx`.
+has the `idx` 0, so that a second call conflicts with it and adds the missing writes as a row under the next `idx`.
 A write to a special channel (error, interrupt, resume, scheduled) is a row of its own under its negative number,
-because it alone may be replaced later.
+because only such a write may be replaced later.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from langgraph_pgstate.codec import frames
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import CorruptStateError
 
-# Channel, type and bytes, after the number that orders a task's writes.
+# The number that orders a task's writes, channel, type and bytes.
 Write = tuple[int, str, str, bytes]
 
 
 def encode_writes(codec: ValueCodec, writes: Sequence[tuple[str, Any]]) -> list[tuple[int, list[Write]]]:
-    """Rows as `(idx, writes)`, encoded but not yet packed."""
+    """Return rows as `(idx, writes)`, encoded but not yet packed."""
     special: dict[int, list[Write]] = {}
     ordinary: list[Write] = []
     for index, (channel, value) in enumerate(writes):
@@ -37,12 +37,12 @@ def encode_writes(codec: ValueCodec, writes: Sequence[tuple[str, Any]]) -> list[
 
 
 def pack_writes(writes: Sequence[Write]) -> bytes:
-    """The data of a row."""
+    """Return the data of a row."""
     return frames.pack(ormsgpack.packb(writes))
 
 
 def unpack_writes(data: bytes, where: str) -> list[Write]:
-    """The encoded writes of a row.
+    """Return the encoded writes of a row.
 
     Raises:
         CorruptStateError: If the row is damaged.

@@ -18,21 +18,21 @@ T = TypeVar("T")
 PsycopgConnection = psycopg.Connection[Any]
 AsyncPsycopgConnection = psycopg.AsyncConnection[Any]
 
-# Not SQL of ours, and without a table: what psycopg itself sends around a transaction.
+# Sent by psycopg itself around a transaction, not SQL of this package.
 _BEGIN, _COMMIT = b"BEGIN", b"COMMIT"
-# A process that stands still in the middle of a transaction (SIGSTOP, a frozen machine, a blocked event loop) must not
-# keep others from its rows: the server ends its session, and it finds its connection lost when it wakes.
-_NOT_FOR_EVER: Final = b"SET LOCAL idle_in_transaction_session_timeout = '10s'"
-_PORT: Final = "_pgstate_port"
-# How often a wait looks whether the thread was interrupted.
-_LOOK_SECONDS: Final = 0.1
-# A connection whose server takes longer for an empty statement is taken to be lost.
-_PATIENCE: Final = 3.0
+# A process that stops inside a transaction (SIGSTOP, a frozen machine, a blocked event loop) must not keep its row
+# locks: the server ends the session.
+_IDLE_TIMEOUT: Final = b"SET LOCAL idle_in_transaction_session_timeout = '10s'"
+_ADAPTER: Final = "_pgstate_adapter"
+# Interval in seconds at which a wait checks for interrupts of the thread.
+_CHECK_SECONDS: Final = 0.1
+# Seconds for an answer to an empty statement; a connection that takes longer counts as lost.
+_PING_SECONDS: Final = 3.0
 _MAX_CURSORS: Final = 64
 
 
 class BlockingConnection:
-    """A psycopg connection as operations use it: its coroutines never suspend."""
+    """A blocking psycopg connection for operations; its coroutines never suspend."""
 
     __slots__ = ("_cursors", "_statements", "connection")
 
@@ -43,11 +43,11 @@ class BlockingConnection:
 
     @property
     def is_in_transaction(self) -> bool:
-        """As `Connection` says."""
+        """See `Connection`."""
         return in_transaction(self.connection)
 
     async def fetch(self, query: Query, parameters: Parameters) -> Rows:
-        """As `Connection` says; without a cursor where nothing speaks against it."""
+        """See `Connection`. A cursor is used only if the direct path cannot run the statement."""
         with self.connection.lock:
             answer = self.connection.wait(self._statements.answer(query, parameters))
         if answer is not None:
@@ -58,12 +58,12 @@ class BlockingConnection:
         return rows
 
     async def execute(self, query: Query, parameters: Parameters) -> int:
-        """As `Connection` says; without a cursor where nothing speaks against it."""
+        """See `Connection`. A cursor is used only if the direct path cannot run the statement."""
         with self.connection.lock:
             answer = self.connection.wait(self._statements.answer(query, parameters))
         if answer is not None:
             return answer.command_tuples or 0
-        # In a pipeline of the caller's the answer comes when it is synchronized; the end of an inner one does that.
+        # In the caller's pipeline the result arrives with the next sync; leaving an inner pipeline syncs.
         with self.connection.pipeline() if is_in_pipeline(self.connection) else nullcontext():
             cursor = self._execute(query, parameters)
         return cursor.rowcount
@@ -73,18 +73,18 @@ class BlockingConnection:
         cursor = self._cursors.get(text)
         if cursor is None:
             cursor = psycopg.RawCursor(self.connection, row_factory=tuple_row)
-            _remember(self._cursors, text, cursor)
+            _keep_cursor(self._cursors, text, cursor)
         prepare = False if self._statements.is_outdated else None
         return cursor.execute(text, _arguments(query, parameters), prepare=prepare, binary=True)
 
     async def execute_within(self, seconds: float, query: Query, parameters: Parameters) -> int:
-        """As `Connection` says."""
+        """See `Connection`."""
         try:
             with self.connection.lock:
                 work = within(seconds, self._statements.answer(query, parameters))
-                answer = self.connection.wait(work, _LOOK_SECONDS)
+                answer = self.connection.wait(work, _CHECK_SECONDS)
         except psycopg.OperationalError:
-            # Of a statement that was given up the answer may still come.
+            # The answer to the abandoned statement may still arrive.
             self.connection.pgconn.finish()
             raise
         if answer is not None:
@@ -92,16 +92,16 @@ class BlockingConnection:
         return self._execute(query, parameters).rowcount
 
     async def execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[int]:
-        """As `Connection` says; a pipeline, without cursors where nothing speaks against it."""
+        """See `Connection`. A pipeline; cursors are used only if the direct path cannot run a statement."""
         connection = self.connection
         with connection.lock:
             touched = connection.wait(self._statements.execute_together(statements, _BEGIN, _COMMIT))
         if touched is not None:
             return touched
-        # Only an explicit BEGIN makes a pipeline one transaction on every server. Inside of one a savepoint, at two
-        # round trips more, keeps an error from ending what is the caller's.
+        # Only an explicit BEGIN makes a pipeline one transaction on every server. Inside a caller's transaction, a
+        # savepoint (two more round trips) keeps an error from aborting it.
         begins = not in_transaction(connection)
-        frame = psycopg.RawCursor(connection)
+        framing = psycopg.RawCursor(connection)
         cursors = []
         sent: set[bytes] = set()
         refused: psycopg.Error | None = None
@@ -111,17 +111,17 @@ class BlockingConnection:
                     with connection.pipeline() as pipeline:
                         try:
                             if begins:
-                                frame.execute(_BEGIN, prepare=False)
+                                framing.execute(_BEGIN, prepare=False)
                             for query, parameters in statements:
-                                # A cursor holds one answer.
+                                # A cursor holds only one result.
                                 if query.text in sent:
                                     self._cursors.pop(query.text, None)
                                 sent.add(query.text)
                                 cursors.append(self._execute(query, parameters))
                             if begins:
-                                frame.execute(_COMMIT, prepare=False)
+                                framing.execute(_COMMIT, prepare=False)
                         except psycopg.Error as error:
-                            # Were it raised here, psycopg would warn that ending an aborted pipeline fails, too.
+                            # Raised later: psycopg would warn that ending an aborted pipeline fails, too.
                             refused = error
                             with suppress(psycopg.Error):
                                 pipeline.sync()
@@ -137,33 +137,33 @@ class BlockingConnection:
         return [max(0, cursor.rowcount) for cursor in cursors]
 
     async def is_good(self) -> bool:
-        """Return whether this connection is still good, asking the server if in doubt; if not, it is closed."""
-        if not self._statements.has_news:
+        """Return whether the connection works, with a round trip only if data is waiting; close it if not."""
+        if not self._statements.has_unread_data:
             return True
         try:
             with self.connection.lock:
-                self.connection.wait(within(_PATIENCE, self._statements.ping()), _LOOK_SECONDS)
+                self.connection.wait(within(_PING_SECONDS, self._statements.ping()), _CHECK_SECONDS)
         except psycopg.Error:
             self.connection.pgconn.finish()
             return False
         return True
 
     async def script(self, text: str) -> None:
-        """As `Connection` says."""
+        """See `Connection`."""
         self.connection.cursor().execute(text.encode(), prepare=False)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
-        """As `Connection` says."""
+        """See `Connection`."""
         begins = not in_transaction(self.connection)
         with self.connection.transaction():
             if begins:
-                self.connection.execute(_NOT_FOR_EVER, prepare=False)
+                self.connection.execute(_IDLE_TIMEOUT, prepare=False)
             yield
 
 
 class AsyncConnection:
-    """An async psycopg connection as operations use it."""
+    """An async psycopg connection for operations."""
 
     __slots__ = ("_cursors", "_statements", "connection")
 
@@ -174,11 +174,11 @@ class AsyncConnection:
 
     @property
     def is_in_transaction(self) -> bool:
-        """As `Connection` says."""
+        """See `Connection`."""
         return in_transaction(self.connection)
 
     async def fetch(self, query: Query, parameters: Parameters) -> Rows:
-        """As `Connection` says; without a cursor where nothing speaks against it."""
+        """See `Connection`. A cursor is used only if the direct path cannot run the statement."""
         async with self.connection.lock:
             answer = await self.connection.wait(self._statements.answer(query, parameters))
         if answer is not None:
@@ -189,7 +189,7 @@ class AsyncConnection:
         return rows
 
     async def execute(self, query: Query, parameters: Parameters) -> int:
-        """As `Connection` says; without a cursor where nothing speaks against it."""
+        """See `Connection`. A cursor is used only if the direct path cannot run the statement."""
         async with self.connection.lock:
             answer = await self.connection.wait(self._statements.answer(query, parameters))
         if answer is not None:
@@ -203,18 +203,18 @@ class AsyncConnection:
         cursor = self._cursors.get(text)
         if cursor is None:
             cursor = psycopg.AsyncRawCursor(self.connection, row_factory=tuple_row)
-            _remember(self._cursors, text, cursor)
+            _keep_cursor(self._cursors, text, cursor)
         prepare = False if self._statements.is_outdated else None
         return await cursor.execute(text, _arguments(query, parameters), prepare=prepare, binary=True)
 
     async def execute_within(self, seconds: float, query: Query, parameters: Parameters) -> int:
-        """As `Connection` says."""
+        """See `Connection`."""
         try:
             async with self.connection.lock:
                 work = within(seconds, self._statements.answer(query, parameters))
-                answer = await self.connection.wait(work, _LOOK_SECONDS)
+                answer = await self.connection.wait(work, _CHECK_SECONDS)
         except psycopg.OperationalError:
-            # Of a statement that was given up the answer may still come.
+            # The answer to the abandoned statement may still arrive.
             self.connection.pgconn.finish()
             raise
         if answer is not None:
@@ -222,14 +222,14 @@ class AsyncConnection:
         return (await self._execute(query, parameters)).rowcount
 
     async def execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[int]:
-        """As `Connection` says; a pipeline, without cursors where nothing speaks against it."""
+        """See `Connection`. A pipeline; cursors are used only if the direct path cannot run a statement."""
         connection = self.connection
         async with connection.lock:
             touched = await connection.wait(self._statements.execute_together(statements, _BEGIN, _COMMIT))
         if touched is not None:
             return touched
         begins = not in_transaction(connection)
-        frame = psycopg.AsyncRawCursor(connection)
+        framing = psycopg.AsyncRawCursor(connection)
         cursors = []
         sent: set[bytes] = set()
         refused: psycopg.Error | None = None
@@ -239,17 +239,17 @@ class AsyncConnection:
                     async with connection.pipeline() as pipeline:
                         try:
                             if begins:
-                                await frame.execute(_BEGIN, prepare=False)
+                                await framing.execute(_BEGIN, prepare=False)
                             for query, parameters in statements:
-                                # A cursor holds one answer.
+                                # A cursor holds only one result.
                                 if query.text in sent:
                                     self._cursors.pop(query.text, None)
                                 sent.add(query.text)
                                 cursors.append(await self._execute(query, parameters))
                             if begins:
-                                await frame.execute(_COMMIT, prepare=False)
+                                await framing.execute(_COMMIT, prepare=False)
                         except psycopg.Error as error:
-                            # Were it raised here, psycopg would warn that ending an aborted pipeline fails, too.
+                            # Raised later: psycopg would warn that ending an aborted pipeline fails, too.
                             refused = error
                             with suppress(psycopg.Error):
                                 await pipeline.sync()
@@ -265,61 +265,61 @@ class AsyncConnection:
 
     async def is_good(self) -> bool:
         """Async twin of `BlockingConnection.is_good`."""
-        if not self._statements.has_news:
+        if not self._statements.has_unread_data:
             return True
         try:
             async with self.connection.lock:
-                await self.connection.wait(within(_PATIENCE, self._statements.ping()), _LOOK_SECONDS)
+                await self.connection.wait(within(_PING_SECONDS, self._statements.ping()), _CHECK_SECONDS)
         except psycopg.Error:
             self.connection.pgconn.finish()
             return False
         return True
 
     async def script(self, text: str) -> None:
-        """As `Connection` says."""
+        """See `Connection`."""
         await self.connection.cursor().execute(text.encode(), prepare=False)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
-        """As `Connection` says."""
+        """See `Connection`."""
         begins = not in_transaction(self.connection)
         async with self.connection.transaction():
             if begins:
-                await self.connection.execute(_NOT_FOR_EVER, prepare=False)
+                await self.connection.execute(_IDLE_TIMEOUT, prepare=False)
             yield
 
 
 def adapter_of(connection: Any, kind: type[T]) -> T:
-    """The adapter of a pool's connection; kept, because a cursor that meets its query again is half as expensive.
+    """Return the adapter of a pool's connection, stored on the connection; reused cursors cost half as much.
 
-    The connection keeps it itself: whoever has it has it alone. A connection that several savers are given is another
-    matter: each waits for its own calls only, and has an adapter of its own.
+    Only pooled connections are shared this way, because a call has them exclusively. Savers that share one connection
+    each wait for their own calls only, so each has its own adapter.
     """
-    home = connection.__dict__
-    if _PORT not in home:
-        home[_PORT] = kind(connection)  # type: ignore[call-arg]
-    found: T = home[_PORT]
+    attributes = connection.__dict__
+    if _ADAPTER not in attributes:
+        attributes[_ADAPTER] = kind(connection)  # type: ignore[call-arg]
+    found: T = attributes[_ADAPTER]
     return found
 
 
-def _remember(cursors: dict[bytes, T], text: bytes, cursor: T) -> None:
-    # A connection that serves many schemas must not collect the cursors of all.
+def _keep_cursor(cursors: dict[bytes, T], text: bytes, cursor: T) -> None:
+    # A connection that serves many schemas must not collect the cursors of all of them.
     if len(cursors) >= _MAX_CURSORS:
         cursors.clear()
     cursors[text] = cursor
 
 
 def _free_result(cursor: psycopg.RawCursor[Any] | psycopg.AsyncRawCursor[Any]) -> None:
-    # Else a connection keeps the last state that was read over it.
+    # Otherwise the connection keeps the last state that was read.
     if cursor.pgresult is not None:
         cursor.pgresult.clear()
 
 
 def _arguments(query: Query, parameters: Parameters) -> list[Any]:
-    """A query's parameters in placeholder order, with lists as array literals.
+    """Return a query's parameters in placeholder order, with lists as array literals.
 
-    psycopg looks at every element of a list to find its type; the statements say the type already, and a put has
-    five lists (0.04 against 0.2 ms).
+    psycopg inspects every element of a list to find its type. The statements state the type already, and a put has five
+    lists (0.04 against 0.2 ms).
     """
     arguments = []
     for name in query.parameters:
@@ -329,12 +329,12 @@ def _arguments(query: Query, parameters: Parameters) -> list[Any]:
 
 
 def is_idle(connection: PsycopgConnection | AsyncPsycopgConnection) -> bool:
-    """Whether no transaction is open on a connection."""
+    """Return whether no transaction is open on a connection."""
     return connection.pgconn.transaction_status == IDLE
 
 
 def in_transaction(connection: PsycopgConnection | AsyncPsycopgConnection) -> bool:
-    """Whether a transaction is open on a connection, or has failed."""
+    """Return whether a transaction is open or has failed on a connection."""
     return connection.pgconn.transaction_status in OPEN
 
 

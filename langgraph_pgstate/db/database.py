@@ -1,7 +1,7 @@
-"""Where connections come from, blocking and async: a pool or one connection, owned or borrowed, with bounded retries.
+"""Blocking and async access to the database: a pool or one connection, owned or borrowed, with bounded retries.
 
-`Database` blocks, `AsyncDatabase` suspends; they are the package's only hand-written pair. Both run an operation
-(`operations/`) on a connection of their own choosing and translate what psycopg raises.
+`Database` blocks and `AsyncDatabase` suspends; the two are written by hand. Both run an operation (`operations/`) on a
+connection and translate psycopg's errors.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ __all__ = [
 DEFAULT_PREPARE_THRESHOLD = 5
 
 _DRIVER_ERRORS = (psycopg.Error, PoolClosed, PoolTimeout, TooManyRequests)
-# A peer that vanished without a word (failover, a dropped NAT entry) is noticed within a minute, not after two hours.
+# Detects a peer that vanished silently (failover, a dropped NAT entry) within a minute, instead of after two hours.
 _NETWORK = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000}
-# A host that does not answer is asked again so soon.
+# Seconds until another attempt to reach a host that does not answer.
 _CONNECT_TIMEOUT = 10
-# Of a pool whose server is down: psycopg doubles the time between two attempts until it gives up, and begins anew.
+# For a pool whose server is down: psycopg doubles the time between two attempts until it gives up, and starts again.
 _RECONNECT_SECONDS = 1.0
 _PAUSE_SECONDS = 0.5
 _ONCE = RetryPolicy(attempts=1)
 
 
 class _Connector:
-    """Makes the connections of a blocking pool.
+    """The connection factory of a blocking pool.
 
     Attributes:
-        error: Why the last connection could not be made.
+        error: The error of the last attempt to connect; `None` if it succeeded.
         callers: The calls that wait for a connection.
     """
 
@@ -71,7 +71,7 @@ class _Connector:
         self.callers: set[Tries] = set()
 
     def connect(self, conninfo: str = "", **options: Any) -> PsycopgConnection:
-        """Make a connection, as the class that stands here otherwise does."""
+        """Make a connection as `psycopg.Connection.connect` does, and store the error if that fails."""
         try:
             made = psycopg.Connection.connect(conninfo, **options)
         except Exception as error:
@@ -82,7 +82,7 @@ class _Connector:
 
 
 class _AsyncConnector:
-    """Asynchronous twin of `_Connector`."""
+    """Async twin of `_Connector`."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
@@ -100,7 +100,7 @@ class _AsyncConnector:
 
 
 def _connector_of(pool: ConnectionPool[Any] | AsyncConnectionPool[Any] | None) -> _Connector | _AsyncConnector:
-    """Return what makes a pool's connections. That of a caller's pool knows nothing."""
+    """Return a pool's connector, or an unused one if the caller made the pool."""
     connector: object = getattr(pool, "connection_class", None)
     return connector if isinstance(connector, _Connector | _AsyncConnector) else _Connector()
 
@@ -110,7 +110,7 @@ def _outage_of(pool: ConnectionPool[Any] | AsyncConnectionPool[Any] | None) -> O
 
 
 def _connect_again(pool: ConnectionPool[Any]) -> None:
-    """Begin anew to connect when a pool has given up, if a call waits: one that comes later begins by itself."""
+    """Reconnect a pool that has given up if a call is waiting; later calls reconnect it themselves."""
     if _connector_of(pool).callers:
         pool.check()
 
@@ -121,19 +121,19 @@ async def _connect_again_async(pool: AsyncConnectionPool[Any]) -> None:
 
 
 def _connection_options(dsn: str, prepare_threshold: int | None, timeout: float) -> dict[str, Any]:
-    """Return how to connect. What the DSN says of the network counts.
+    """Return keyword arguments for connecting; network settings of the DSN take precedence.
 
     Raises:
-        ConfigurationError: If the DSN is not understood.
+        ConfigurationError: If the DSN cannot be parsed.
     """
     try:
         given = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError as error:
-        raise ConfigurationError(f"the connection string is not understood: {error}") from error
-    # libpq takes whole seconds, and no fewer than two.
+        raise ConfigurationError(f"the connection string is invalid: {error}") from error
+    # libpq takes whole seconds, at least two.
     network = {**_NETWORK, "connect_timeout": max(2, min(_CONNECT_TIMEOUT, int(timeout)))}
-    silent = {name: value for name, value in network.items() if name not in given}
-    return {"autocommit": True, "prepare_threshold": prepare_threshold, **silent}
+    missing = {name: value for name, value in network.items() if name not in given}
+    return {"autocommit": True, "prepare_threshold": prepare_threshold, **missing}
 
 
 def _pool_options(settings: PoolSettings, options: dict[str, Any]) -> dict[str, Any]:
@@ -149,12 +149,12 @@ def _pool_options(settings: PoolSettings, options: dict[str, Any]) -> dict[str, 
     }
 
 
-def _raise_if_over(error: Exception, settings: PoolSettings, deadline: float) -> None:
-    """Raise what a first connection that was not made means, unless another attempt may make it in time.
+def _raise_if_final(error: Exception, settings: PoolSettings, deadline: float) -> None:
+    """Raise the error for a failed first connection, unless another attempt may succeed in time.
 
     Raises:
-        ConfigurationError: If no attempt will.
-        UnavailableError: If there is no time for another one.
+        ConfigurationError: If no attempt can succeed.
+        UnavailableError: If there is no time for another attempt.
     """
     if (refused := refusal(error) or unknown_host(error)) is not None:
         raise refused from error
@@ -167,7 +167,7 @@ def _no_answer(error: Exception, settings: PoolSettings) -> UnavailableError:
 
 
 def _forked() -> ConfigurationError:
-    """What refuses connections that a fork left in two processes: each would read the other's answers."""
+    """Return the error for connections shared by two processes after a fork: each would read the other's results."""
     return ConfigurationError(
         "this saver was made before a fork, and its connections belong to the parent process; make one saver in each "
         "process, after the fork"
@@ -175,13 +175,13 @@ def _forked() -> ConfigurationError:
 
 
 def _finish_unless_idle(connection: PsycopgConnection | AsyncPsycopgConnection, *, is_borrowed: bool) -> None:
-    """Close a connection of ours on which an interrupted call has left something; the next call makes another."""
+    """Close an owned connection that an interrupted call has left in use; the next call opens another."""
     if not is_borrowed and not is_idle(connection):
         connection.pgconn.finish()
 
 
 class Database:
-    """Runs operations on blocking connections. Safe to call from many threads; with a pool they run at once."""
+    """Runner of operations on blocking connections. Thread-safe; with a pool, calls run concurrently."""
 
     def __init__(
         self,
@@ -216,10 +216,10 @@ class Database:
         prepare_threshold: int | None = DEFAULT_PREPARE_THRESHOLD,
         retry: RetryPolicy | None = None,
     ) -> Iterator[Database]:
-        """Connect, and disconnect at the end.
+        """Connect, and disconnect at the end of the block.
 
         Raises:
-            ConfigurationError: If the DSN is not understood, or the server refuses it (password, role, database).
+            ConfigurationError: If the DSN cannot be parsed, or the server refuses it (password, role, database).
             UnavailableError: If the server does not answer within the pool's timeout.
         """
         settings = PoolSettings.of(pool)
@@ -237,14 +237,14 @@ class Database:
                 if database._single is not None:
                     database._single.connection.close()
             return
-        # A pool tries in the background until its timeout, whatever the reason.
+        # Connect once first, because a pool retries in the background until its timeout, whatever the error.
         deadline = time.monotonic() + settings.timeout
         while True:
             try:
                 psycopg.Connection.connect(dsn, **options).close()
                 break
             except psycopg.Error as error:
-                _raise_if_over(error, settings, deadline)
+                _raise_if_final(error, settings, deadline)
             time.sleep(_PAUSE_SECONDS)
         connector = _Connector()
         connections: ConnectionPool[Any] = ConnectionPool(
@@ -264,7 +264,7 @@ class Database:
 
     @property
     def is_borrowed(self) -> bool:
-        """Whether all there is is one connection of the caller's, who uses it herself between calls."""
+        """Whether the only connection is the caller's, who may also use it between calls."""
         return self._pool is None and self._connect is None
 
     def run(
@@ -274,12 +274,12 @@ class Database:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Run an idempotent operation, again if the connection is lost or a transaction loses a race.
+        """Run an idempotent operation, and retry it if the connection is lost or a transaction conflicts.
 
-        Nothing is retried inside a caller's transaction.
+        Nothing is retried inside the caller's transaction.
 
         Raises:
-            PGStateError: The driver's error, translated.
+            PGStateError: The translated driver error.
         """
         return self._run(self._tries(self._retry), operation, *args, **kwargs)
 
@@ -291,10 +291,10 @@ class Database:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Run an idempotent operation as `run` does, and wait no longer than some seconds for connections in all.
+        """Run an idempotent operation as `run` does, and wait at most `seconds` for connections in total.
 
         Raises:
-            PGStateError: The driver's error, translated.
+            PGStateError: The translated driver error.
         """
         return self._run(self._tries(self._retry, seconds), operation, *args, **kwargs)
 
@@ -313,7 +313,7 @@ class Database:
                 try:
                     result = run_blocking(operation(db, *args, **kwargs))
                 except psycopg.Error as error:
-                    self._leave_standby(db.connection, error)
+                    self._discard_read_only(db.connection, error)
                     raise
                 finally:
                     self._release(db.connection, switched)
@@ -330,14 +330,14 @@ class Database:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Run an operation that must not be repeated."""
+        """Run an operation without retrying it."""
         tries = self._tries(_ONCE)
         try:
             db, switched = self._acquire(tries)
             try:
                 result = run_blocking(operation(db, *args, **kwargs))
             except psycopg.Error as error:
-                self._leave_standby(db.connection, error)
+                self._discard_read_only(db.connection, error)
                 raise
             finally:
                 self._release(db.connection, switched)
@@ -348,13 +348,13 @@ class Database:
 
     @contextmanager
     def lend(self) -> Iterator[tuple[PsycopgConnection, Connection]]:
-        """A connection inside of a transaction, for somebody's statements beside ours: both, or neither.
+        """Yield a connection in a transaction, so that the caller's statements and this package's are atomic together.
 
-        Committed at the end of the block, rolled back if it raises; a savepoint inside of a caller's transaction.
-        Nothing is repeated. What the block raises is raised as it is.
+        The transaction is committed at the end of the block, and rolled back if the block raises. Inside the caller's
+        transaction it is a savepoint. Nothing is retried. Exceptions of the block are not translated.
 
         Raises:
-            PGStateError: If no connection could be had, or the commit failed; translated.
+            PGStateError: If no connection is available or the commit fails; translated.
         """
         tries = self._tries(_ONCE)
         try:
@@ -371,7 +371,7 @@ class Database:
                         raised = True
                         raise
             except _DRIVER_ERRORS as error:
-                self._leave_standby(db.connection, error)
+                self._discard_read_only(db.connection, error)
                 if raised:
                     raise
                 raise translate(error, self.schema) from error
@@ -384,10 +384,10 @@ class Database:
         return Tries(policy, self._outage, self.schema, now, is_borrowed=self.is_borrowed, deadline=deadline)
 
     def _acquire(self, tries: Tries) -> tuple[BlockingConnection, bool]:
-        """A connection on which one statement is one transaction and one round trip, and whether it was switched to be.
+        """Return a connection in autocommit mode, and whether it was switched to that mode.
 
-        psycopg keeps autocommit on the client's side, so switching it costs nothing. Inside a caller's transaction
-        nothing is switched: her commit decides.
+        psycopg implements autocommit on the client, so switching needs no round trip. Inside the caller's transaction
+        nothing is switched, because the caller commits.
         """
         if os.getpid() != self._process:
             raise _forked()
@@ -420,7 +420,7 @@ class Database:
                 callers.discard(tries)
             if tries.may_fail:
                 return db
-            # After an outage every idle connection of the pool is dead.
+            # After an outage every idle connection of the pool is lost.
             is_good = False
             try:
                 is_good = run_blocking(db.is_good())
@@ -441,18 +441,18 @@ class Database:
                 _finish_unless_idle(connection, is_borrowed=self.is_borrowed)
                 self._lock.release()
 
-    def _leave_standby(self, connection: PsycopgConnection, error: Exception) -> None:
-        """Close a connection whose server has refused to write, and have the pool replace its others."""
+    def _discard_read_only(self, connection: PsycopgConnection, error: Exception) -> None:
+        """Close a connection whose server has refused to write, and make the pool replace its other connections."""
         if self.is_borrowed or not is_read_only(error):
             return
-        # `close()` may hand a connection back to its pool instead.
+        # `close()` may return the connection to its pool instead.
         connection.pgconn.finish()
         if self._pool is not None and hasattr(self._pool, "drain"):
             self._pool.drain()
 
 
 class AsyncDatabase:
-    """Asynchronous twin of `Database`. Bound to the event loop it was opened in."""
+    """Async twin of `Database`. Bound to the event loop in which it was opened."""
 
     def __init__(
         self,
@@ -474,8 +474,8 @@ class AsyncDatabase:
             )
         self._single = AsyncConnection(source) if isinstance(source, psycopg.AsyncConnection) else None
         self._lock = asyncio.Lock()
-        # The event loop itself keeps no task alive.
-        self._returning: set[asyncio.Task[None]] = set()
+        # The event loop holds only weak references to tasks.
+        self._returns: set[asyncio.Task[None]] = set()
         self._process = os.getpid()
 
     @classmethod
@@ -511,7 +511,7 @@ class AsyncDatabase:
                 await (await psycopg.AsyncConnection.connect(dsn, **options)).close()
                 break
             except psycopg.Error as error:
-                _raise_if_over(error, settings, deadline)
+                _raise_if_final(error, settings, deadline)
             await asyncio.sleep(_PAUSE_SECONDS)
         connector = _AsyncConnector()
         connections: AsyncConnectionPool[Any] = AsyncConnectionPool(
@@ -531,7 +531,7 @@ class AsyncDatabase:
 
     @property
     def is_borrowed(self) -> bool:
-        """Async twin of `Database.is_lent`."""
+        """Async twin of `Database.is_borrowed`."""
         return self._pool is None and self._connect is None
 
     async def run(
@@ -570,7 +570,7 @@ class AsyncDatabase:
                 try:
                     result = await operation(db, *args, **kwargs)
                 except psycopg.Error as error:
-                    await self._leave_standby(db.connection, error)
+                    await self._discard_read_only(db.connection, error)
                     raise
                 finally:
                     await self._release(db.connection, switched)
@@ -594,7 +594,7 @@ class AsyncDatabase:
             try:
                 result = await operation(db, *args, **kwargs)
             except psycopg.Error as error:
-                await self._leave_standby(db.connection, error)
+                await self._discard_read_only(db.connection, error)
                 raise
             finally:
                 await self._release(db.connection, switched)
@@ -621,7 +621,7 @@ class AsyncDatabase:
                         raised = True
                         raise
             except _DRIVER_ERRORS as error:
-                await self._leave_standby(db.connection, error)
+                await self._discard_read_only(db.connection, error)
                 if raised:
                     raise
                 raise translate(error, self.schema) from error
@@ -654,7 +654,7 @@ class AsyncDatabase:
         switched = not connection.autocommit and is_idle(connection)
         if switched:
             try:
-                # Waits where the caller uses her connection, too, and may be cancelled there.
+                # Waits if the caller is using the connection, and may be cancelled then.
                 await connection.set_autocommit(True)
             except BaseException:
                 await self._release(connection, switched=connection.autocommit)
@@ -682,16 +682,16 @@ class AsyncDatabase:
 
     async def _release(self, connection: AsyncPsycopgConnection, switched: bool) -> None:
         if not switched and is_idle(connection):
-            # Waits for nothing: a pool's lock is held by nobody who waits.
-            await self._give_back(connection, switched)
+            # Does not wait: no holder of a pool's lock waits while holding it.
+            await self._return(connection, switched)
             return
-        # A rollback and a switch wait: they are carried out though the caller is cancelled, perhaps again and again.
-        returning = asyncio.create_task(self._give_back(connection, switched))
-        self._returning.add(returning)
-        returning.add_done_callback(self._returning.discard)
+        # A rollback or switch has to wait: shield it, because the caller may be cancelled, even repeatedly.
+        returning = asyncio.create_task(self._return(connection, switched))
+        self._returns.add(returning)
+        returning.add_done_callback(self._returns.discard)
         await asyncio.shield(returning)
 
-    async def _give_back(self, connection: AsyncPsycopgConnection, switched: bool) -> None:
+    async def _return(self, connection: AsyncPsycopgConnection, switched: bool) -> None:
         try:
             if switched and is_idle(connection):
                 await connection.set_autocommit(False)
@@ -702,7 +702,7 @@ class AsyncDatabase:
                 _finish_unless_idle(connection, is_borrowed=self.is_borrowed)
                 self._lock.release()
 
-    async def _leave_standby(self, connection: AsyncPsycopgConnection, error: Exception) -> None:
+    async def _discard_read_only(self, connection: AsyncPsycopgConnection, error: Exception) -> None:
         if self.is_borrowed or not is_read_only(error):
             return
         connection.pgconn.finish()
@@ -711,5 +711,5 @@ class AsyncDatabase:
 
 
 async def _ping(db: Connection) -> None:
-    # An empty message is answered, too.
+    # The server answers an empty query, too.
     await db.script("")

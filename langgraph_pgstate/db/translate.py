@@ -1,4 +1,4 @@
-"""psycopg's errors, said in this package's words."""
+"""Translation of psycopg's errors into this package's."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from langgraph_pgstate.errors import (
 )
 
 # Classes 08 (connection), 57P (the server is stopping or was told to end this session), 53300 (too many connections),
-# 25P03 (the session stood still in a transaction, and was ended).
+# 25P03 (the session was idle in a transaction for too long).
 _UNAVAILABLE_CODES = ("08", "57P", "53300", "25P03")
-# What a server, or a pooler before it, says of a state that passes; a connection that was not made has no code.
-_PASSING = (
+# Messages of servers and poolers for temporary conditions; a failed connection attempt has no code.
+_TEMPORARY = (
     *("starting up", "shutting down", "recovery", "not yet accepting", "system is not accepting", "too many"),
     *("remaining connection slots", "timeout", "pause failed", "server down", "server_login_retry", "terminat"),
     *("no more connections allowed", "connections exceeded", "resources exhaustion", "out of memory", "disconnect"),
 )
-# Why no connection was made, if the server was not asked, and asking again will not help.
+# Messages of connection attempts that failed before reaching the server, and that retrying cannot mend.
 _UNKNOWN_HOST = ("Name or service not known", "nodename nor servname", "Name does not resolve", "No such host is known")
 _NO_TLS = ("certificate", "does not support SSL", "SSL was required")
-# PgBouncer gives this code to whatever makes it close a connection. Of these the client is the cause.
+# PgBouncer uses this code for every reason to close a connection. These messages mean an error of the client.
 _PROTOCOL_VIOLATION = "08P01"
-_OUR_FAULT = ("prepared statement", "packet", "pkt")
+_CLIENT_ERRORS = ("prepared statement", "packet", "pkt")
 _READ_ONLY = "25006"
-# How psycopg begins when a connection was not made at all.
-_UNMADE = ("connection failed", "connection is bad", "connection timeout expired", "failed to resolve host")
+# Prefixes of psycopg's message if no connection was made.
+_NOT_CONNECTED = ("connection failed", "connection is bad", "connection timeout expired", "failed to resolve host")
 _SEVERAL = "Multiple connection attempts failed"
-# A key that is taken is another process that was faster: two that agreed on a segment's id, or that set up at once.
+# A duplicate key means a race: two processes drew the same segment id, or ran setup at the same time.
 _CONFLICTS = (pg.SerializationFailure, pg.DeadlockDetected, pg.UniqueViolation)
 
 
 def translate(error: Exception, schema: str) -> PGStateError:
-    """The error to raise for a driver's error.
+    """Return the error to raise for a driver's error.
 
     Args:
-        error: What psycopg or its pool raised.
-        schema: The schema the operation worked in, for errors about missing tables.
+        error: The error of psycopg or its pool.
+        schema: The operation's schema, for errors about missing tables.
     """
     if isinstance(error, PoolTimeout | TooManyRequests):
         return UnavailableError(f"no connection to PostgreSQL within the pool's timeout: {error}")
@@ -63,7 +63,7 @@ def translate(error: Exception, schema: str) -> PGStateError:
         return SchemaMissingError(schema)
     if isinstance(error, pg.UndefinedColumn):
         return SchemaError(
-            f"the tables in schema {schema!r} are not those of this langgraph_pgstate ({message}): "
+            f"the tables in schema {schema!r} do not match this version of langgraph_pgstate ({message}): "
             f"run `pgstate --schema {schema} migrate`, or call saver.setup()."
         )
     if isinstance(error, _CONFLICTS):
@@ -75,7 +75,7 @@ def translate(error: Exception, schema: str) -> PGStateError:
             "primary",
             code,
         )
-    if not code and str(error).startswith(_UNMADE):
+    if not code and str(error).startswith(_NOT_CONNECTED):
         return UnavailableError(f"no connection to PostgreSQL: {reason_of(error)}")
     if is_connection_loss(error):
         return UnavailableError(f"the connection to PostgreSQL was lost: {message}", code)
@@ -85,12 +85,12 @@ def translate(error: Exception, schema: str) -> PGStateError:
 
 
 def rolled_back(connection: Any, error: BaseException | None, schema: str) -> DatabaseError | None:
-    """Return the error to raise if a transaction came to nothing through no fault of its statements, else `None`.
+    """Return the error to raise if a transaction was rolled back through no fault of its statements, else `None`.
 
     Args:
-        connection: The connection that the transaction was on.
-        error: What was raised in the transaction, with what caused it; `None` if nothing was.
-        schema: The schema the ledger works in.
+        connection: The transaction's connection.
+        error: The exception that ended the transaction, with its causes; `None` if there was none.
+        schema: The tool ledger's schema.
     """
     lost: DatabaseError | None = None
     for cause in _causes(error):
@@ -104,7 +104,7 @@ def rolled_back(connection: Any, error: BaseException | None, schema: str) -> Da
 
 
 def is_rollback(error: DatabaseError) -> bool:
-    """Whether the server rolled a transaction back so that it is tried again: a serialization failure, a deadlock."""
+    """Return whether the transaction was rolled back and may be retried: a serialization failure or a deadlock."""
     return error.sqlstate in ("40001", "40P01")
 
 
@@ -117,37 +117,37 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def refusal(error: Exception) -> ConfigurationError | None:
-    """Return the error to raise if a connection was refused, and waiting does not change that; else `None`.
+    """Return the error to raise if a connection was refused permanently, else `None`.
 
-    A wrong password, an unknown role or database, a certificate. A server that cannot be reached, is starting or has no
-    connection left is worth waiting for.
+    Permanent reasons are a wrong password, an unknown role or database, and a certificate. A server that is
+    unreachable, starting or out of connections is temporary.
     """
     if not isinstance(error, psycopg.OperationalError) or error.sqlstate:
         return None
     reasons = _reasons(error)
     if not all(map(_is_refusal, reasons)):
         return None
-    return ConfigurationError(f"PostgreSQL refuses the connection: {_gist(reasons[-1])}")
+    return ConfigurationError(f"PostgreSQL refuses the connection: {_summary(reasons[-1])}")
 
 
 def unknown_host(error: BaseException | None) -> ConfigurationError | None:
-    """Return the error to raise if no server of a DSN has an address; else `None`.
+    """Return the error to raise if no host name of a DSN can be resolved, else `None`.
 
-    For the first connection only: a name that was known is worth waiting for.
+    For the first connection only: a name that was resolved before may become available again.
     """
     reasons = _reasons(error)
     if not all(any(words in reason for words in _UNKNOWN_HOST) for reason in reasons):
         return None
-    return ConfigurationError(f"PostgreSQL cannot be reached: {_gist(reasons[-1])}")
+    return ConfigurationError(f"PostgreSQL cannot be reached: {_summary(reasons[-1])}")
 
 
 def reason_of(error: Exception) -> str:
-    """Return in a line why a connection could not be made."""
-    return "; ".join(dict.fromkeys(map(_gist, _reasons(error))))
+    """Return in one line why a connection could not be made."""
+    return "; ".join(dict.fromkeys(map(_summary, _reasons(error))))
 
 
 def _reasons(error: BaseException | None) -> list[str]:
-    """Return what was said by each server that was tried."""
+    """Return the message of each server that was tried."""
     text = str(error)
     last, several, each = text.partition(_SEVERAL)
     return each.split("\n- ")[1:] if several else [last]
@@ -157,49 +157,49 @@ def _is_refusal(reason: str) -> bool:
     _, fatal, answer = reason.partition("FATAL:")
     if not fatal:
         return any(words in reason for words in _NO_TLS)
-    return not any(words in answer for words in _PASSING)
+    return not any(words in answer for words in _TEMPORARY)
 
 
-def _gist(reason: str) -> str:
+def _summary(reason: str) -> str:
     _, fatal, answer = reason.partition("FATAL:")
     text = answer if fatal else reason
-    for prefix in _UNMADE:
+    for prefix in _NOT_CONNECTED:
         text = text.removeprefix(prefix + ": ")
     return text.strip().splitlines()[0] if text.strip() else "no reason is known"
 
 
 def is_connection_loss(error: psycopg.Error) -> bool:
-    """Whether the connection, rather than the statement, is what failed."""
+    """Return whether the connection failed, rather than the statement."""
     code = error.sqlstate or ""
     if is_violation(error):
         return False
     if code.startswith(_UNAVAILABLE_CODES):
         return True
-    # libpq's own failures (reset, SSL drop, refused) come as OperationalError without a code, and those that it made a
-    # result of as DatabaseError itself.
+    # libpq's own failures (reset, SSL drop, refused) are raised as OperationalError without a code, or as DatabaseError
+    # itself if libpq made a result of them.
     own = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) or type(error) is psycopg.DatabaseError
     return own and not code
 
 
 def is_violation(error: Exception) -> bool:
-    """Whether the client has violated the protocol, say by a prepared statement that a pooler does not know."""
+    """Return whether the client violated the protocol, for example with a statement unknown to a pooler."""
     if not isinstance(error, psycopg.Error) or error.sqlstate != _PROTOCOL_VIOLATION:
         return False
     severity = error.diag.severity_nonlocalized or error.diag.severity
-    return severity == "ERROR" or any(words in _first_line(error) for words in _OUR_FAULT)
+    return severity == "ERROR" or any(words in _first_line(error) for words in _CLIENT_ERRORS)
 
 
 def is_read_only(error: Exception) -> bool:
-    """Whether a write was refused because the session, or all of the server, only reads."""
+    """Return whether a write was refused because the session or the server is read-only."""
     return isinstance(error, psycopg.Error) and error.sqlstate == _READ_ONLY
 
 
 def is_retryable(error: Exception) -> bool:
-    """Whether an idempotent operation that failed so may simply be tried again."""
+    """Return whether an idempotent operation may be retried after an error."""
     if isinstance(error, _CONFLICTS) or is_read_only(error) or is_violation(error):
         return True
     if isinstance(error, PoolClosed | PoolTimeout | TooManyRequests):
-        # The pool has waited as long as it was told to.
+        # The pool has already waited for its timeout.
         return False
     return isinstance(error, psycopg.Error) and is_connection_loss(error) and refusal(error) is None
 

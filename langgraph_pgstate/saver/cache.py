@@ -1,8 +1,8 @@
-"""What this process knows of checkpoints it wrote or read: enough to write the next one as a difference, and to read
-the newest again without fetching what has not changed.
+"""Cache of checkpoints that this process wrote or read.
 
-Losing an entry costs one query, a wrong entry cannot be used: a put and a read check, in their own statements, that the
-checkpoint still exists and was not written again (its `revision`).
+With it, a put writes only the difference to its parent, and a read of the newest checkpoint fetches only segments that
+are new. Losing an entry costs one query. An outdated entry is never used: the statements of puts and reads check that
+the checkpoint exists and was not written again (its `revision`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from langgraph_pgstate.codec.states import Elements, Inline, Manifest, Scalar
 from langgraph_pgstate.operations.checkpoints.addresses import Address
 from langgraph_pgstate.operations.checkpoints.reading import CachedSegments
 
-# Of a namespace so many checkpoints are known: whoever goes on from an older one has read it, or asks for it.
+# Checkpoints that are cached per namespace; a program that continues from an older one has read it, or reads it again.
 _CHECKPOINTS: Final = 16
 _NAMESPACE_BYTES: Final = 800
 _ENTRY_BYTES: Final = 400
-# With its place among the manifest's segments.
+# Includes its position among the manifest's segments.
 _RUN_BYTES: Final = 200
 _BLOCK_BYTES: Final = 130
 _CONTENT_BYTES: Final = 250
@@ -29,15 +29,16 @@ _CONTENT_BYTES: Final = 250
 
 @dataclass(slots=True)
 class _Namespace:
-    """What is known of one namespace of a thread.
+    """The cached checkpoints of one namespace of a thread.
 
     Attributes:
-        manifests: Manifests of some checkpoints and their sizes, by id; those that were noted last, or a child of which
-            was, come last.
-        head: Id of the checkpoint that was noted last.
-        cached: What its segments hold; `None` if that is too much.
-        contents_bytes: Size of those contents.
-        bytes: Size of everything.
+        manifests: Manifests and their sizes by checkpoint id; the last ones are those that were stored, read or
+        inherited
+            from most recently.
+        head: Id of the checkpoint that was stored or read last.
+        cached: Contents of its segments; `None` if they are too large.
+        contents_bytes: Size of those contents in bytes.
+        bytes: Size of everything in bytes.
     """
 
     manifests: dict[str | None, tuple[Manifest, int]] = field(default_factory=dict)
@@ -48,11 +49,11 @@ class _Namespace:
 
 
 class Cache:
-    """What is known of the namespaces that were noted last, bounded by its size. Safe to share between threads.
+    """The cached checkpoints of the most recently used namespaces, bounded by size. Thread-safe.
 
-    Of some checkpoints it is known where their values are, and of the one that was written or read last what its
-    segments hold, too. A segment never changes, but its id says nothing by itself: contents belong to a checkpoint at a
-    revision, and go on to the next one with the segments that it inherits.
+    It holds manifests of several checkpoints, and the segments' contents of the one that was stored or read last.
+    Contents belong to a checkpoint at a revision, because a deleted segment's id may be drawn again. The next
+    checkpoint takes over those of the segments it inherits.
 
     The lock is held for dictionary operations only, never while the database works.
     """
@@ -65,14 +66,14 @@ class Cache:
         self._lock = Lock()
 
     def manifest(self, address: Address) -> Manifest | None:
-        """Where a checkpoint's values are, if that is still known."""
-        # Without the lock: one that another thread is just moving is missed, which costs a query.
+        """Return a checkpoint's manifest, if it is cached."""
+        # Without the lock: an entry that another thread is moving is missed, which costs a query.
         namespace = self._namespaces.get(address[:2])
         found = namespace and namespace.manifests.get(address.checkpoint_id)
         return found[0] if found else None
 
     def cached(self, address: Address) -> CachedSegments | None:
-        """What a checkpoint's segments hold; of the one that is expected to be the latest if the address names none."""
+        """Return the cached segments of a checkpoint, or of the expected latest if the address has no id."""
         with self._lock:
             namespace = self._namespaces.get(address[:2])
             if namespace is None or address.checkpoint_id not in (None, namespace.head):
@@ -82,11 +83,11 @@ class Cache:
     def note_put(
         self, address: Address, manifest: Manifest, contents: Mapping[int, bytes], bases: Mapping[str, int]
     ) -> None:
-        """A checkpoint was stored. Call it only for what is committed.
+        """Add a checkpoint that was stored. Call this only after the commit.
 
         Args:
             address: The checkpoint.
-            manifest: Where its values are.
+            manifest: Its manifest.
             contents: Contents of the segments that were written with it, by id.
             bases: Revisions of the checkpoints whose segments it inherits, by id.
         """
@@ -102,10 +103,10 @@ class Cache:
                 contents_bytes += namespace.contents_bytes
             for base in bases:
                 if base in namespace.manifests:
-                    # The next ones may fork from it, too.
+                    # Other checkpoints may fork from it soon, so mark it as recently used.
                     namespace.manifests[base] = namespace.manifests.pop(base)
             if len(contents) + len(missing) != len(ids):
-                # Not everything is inherited that the head referred to, or more than that.
+                # It does not inherit exactly the segments of the head.
                 contents = {id: contents[id] for id in ids if id in contents}
                 missing = [id for id in ids if id not in contents]
                 contents_bytes = _size_of_all(contents)
@@ -114,25 +115,25 @@ class Cache:
             )
 
     def note_read(self, address: Address, manifest: Manifest, contents: Mapping[int, bytes]) -> None:
-        """A checkpoint was read.
+        """Add a checkpoint that was read.
 
         Args:
             address: The checkpoint.
-            manifest: Where its values are.
-            contents: Contents of its segments, all of them, by id.
+            manifest: Its manifest.
+            contents: Contents of all of its segments, by id.
         """
         with self._lock:
             cached = CachedSegments(manifest.revision, contents, [])
             self._keep(self._open(address), address, manifest, cached, _size_of_all(contents))
 
     def discard_thread(self, thread_id: str) -> None:
-        """Forget a thread."""
+        """Remove the checkpoints of a thread."""
         with self._lock:
             for key in list(self._by_thread.get(thread_id, ())):
                 self._discard(key)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove everything."""
         with self._lock:
             self._namespaces.clear()
             self._by_thread.clear()
@@ -156,7 +157,7 @@ class Cache:
         size = _size_of(manifest)
         is_too_much = contents_bytes > self._max_bytes // 4
         if is_too_much:
-            # It would drive out what many others need.
+            # Contents this large would evict too many other entries.
             contents_bytes = 0
         checkpoint_id = address.checkpoint_id
         before = namespace.bytes
@@ -164,7 +165,7 @@ class Cache:
         if checkpoint_id in manifests:
             namespace.bytes -= manifests.pop(checkpoint_id)[1]
         manifests[checkpoint_id] = (manifest, size)
-        # One namespace must not drive out all others; nor itself, as long as its head fits.
+        # A namespace must not evict all others, nor its own head.
         while len(manifests) > _CHECKPOINTS or (namespace.bytes > self._max_bytes // 2 and len(manifests) > 1):
             namespace.bytes -= manifests.pop(next(iter(manifests)))[1]
         namespace.head = checkpoint_id
@@ -201,7 +202,7 @@ def _size_of(manifest: Manifest) -> int:
 
 
 class Touches:
-    """When this process last touched each thread's row, so that most puts leave it alone."""
+    """The times at which this process last updated each thread's row, so that most puts skip the update."""
 
     def __init__(self, interval: float, limit: int = 100_000) -> None:
         self._interval = interval
@@ -209,16 +210,16 @@ class Touches:
         self._touched: dict[str, float] = {}
 
     def is_due(self, thread_id: str, now: float) -> bool:
-        """Whether the row should be touched by the put at time `now` (any monotonic seconds)."""
+        """Return whether the put at time `now` (any monotonic seconds) should update the thread's row."""
         last = self._touched.get(thread_id)
         return last is None or now - last >= self._interval
 
     def note(self, thread_id: str, now: float) -> None:
-        """The row was touched, and that is committed."""
+        """Record that the row was updated. Call this only after the commit."""
         if len(self._touched) >= self._limit:
             self._touched.clear()
         self._touched[thread_id] = now
 
     def forget(self, thread_id: str) -> None:
-        """The row may be gone."""
+        """Remove a thread's time, because its row may have been deleted."""
         self._touched.pop(thread_id, None)

@@ -175,7 +175,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
         self._saver_cache.cache.note_put(address, plan.manifest, plan.contents, plan.bases)
         if touched:
             self._saver_cache.touches.note(address.thread_id, time.monotonic())
-        if self._hook is not None and not plan.request.is_unaccompanied:
+        if self._hook is not None and not plan.request.hook_refused:
             self._hook.after_put(plan)
         config: RunnableConfig = address.config  # type: ignore[assignment]
         return config
@@ -185,14 +185,14 @@ class CommonSaver(BaseCheckpointSaver[str]):
         loaded, manifest = load_tuple(self._codec, *found)
         row = found[0]
         if self._states.is_current(row.state_version):
-            manifest.learn_from(self._saver_cache.cache.manifest(row.address))
+            manifest.reuse_cached(self._saver_cache.cache.manifest(row.address))
             self._saver_cache.cache.note_read(row.address, manifest, found[1].contents)
             return loaded
         # What of it is not as it is stored must not be inherited: the put that follows asks the database.
         return self._states.upcast(loaded, row.state_version)
 
     def _load_page(self, page: Page) -> list[CheckpointTuple]:
-        loaded = page.load(self._codec, self._states, without_damaged=self._passes_damage)
+        loaded = page.load(self._codec, self._states, skip_damaged=self._passes_damage)
         # LangGraph starts from what it finds in a list where it replays.
         return loaded if self._guard_policy is None else [guards.as_past(one) for one in loaded]
 

@@ -1,4 +1,4 @@
-"""Work that several tasks ask for at once, done for all of them."""
+"""Work that several tasks request at once and that runs once for all of them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Hashable
 
 
 class Shared:
-    """Idempotent work, of which each key's is under way once at a time.
+    """Idempotent work that runs at most once at a time for each key.
 
-    Who asks while it is under way has it done once more, from the beginning, before anyone returns. All return at once,
-    in the order in which they asked: LangGraph's Agent Server deletes for a run twice at once, and answers "Run not
-    found" if its second deletion returns first.
+    A request during a run makes the work run once more, from the beginning, before any caller returns. All callers then
+    return in the order of their requests: LangGraph's Agent Server deletes twice at once for a run, and answers "Run
+    not found" if its second deletion returns first.
     """
 
     def __init__(self) -> None:
@@ -19,10 +19,10 @@ class Shared:
         self._asked: set[Hashable] = set()
 
     async def do(self, key: Hashable, work: Callable[[], Awaitable[None]]) -> None:
-        """Have the work of a key done. Cancelling one caller cancels neither the work nor another caller.
+        """Run the work of a key. Cancelling one caller cancels neither the work nor another caller.
 
         Raises:
-            BaseException: Whatever the work raises, for each caller.
+            BaseException: The exception of the work, for each caller.
         """
         self._asked.add(key)
         task = self._tasks.get(key)

@@ -1,16 +1,18 @@
-"""How things are said to the database: named queries and migrations, read from `.sql` files.
+"""Named queries and migrations, read from `.sql` files.
 
 A query file holds statements like
 
     -- name: delete_thread
-    -- Removes every row of a thread.
+    -- Delete every row of a thread.
     DELETE FROM /*schema*/checkpoints WHERE thread_id = :thread_id;
 
-`/*schema*/` stands before every table and leaves the file valid SQL; `:parameter` names become `$1 … $n` in the order
-of their first use. Both are resolved once per schema. A line that begins with `--+recorded` belongs to a variant of the
-query alone, `<name>_recorded`, one that ends in `--!recorded` to all but that; there may be several variants, and a
-line may belong to some: `--+replacing|touching`. A third comment line may name the variants, `-- variants: recorded,
-touching [recorded]`: the last are two, of which one has the lines of both.
+`/*schema*/` precedes every table and leaves the file valid SQL. `:parameter` names become `$1 … $n` in the order of
+their first use. Both are resolved once per schema.
+
+A statement may have variants. A line that begins with `--+recorded` belongs only to the variant `<name>_recorded`; a
+line that ends in `--!recorded` belongs to all others. A line may belong to several: `--+replacing|touching`. A line
+below the purpose may name the variants: `-- variants: recorded, touching [recorded]` declares `recorded`, `touching`
+and `touching_recorded`, and the last has the lines of both.
 """
 
 from __future__ import annotations
@@ -38,11 +40,11 @@ _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
 @dataclass(frozen=True, slots=True)
 class NamedQuery:
-    """One statement, ready for one schema.
+    """One statement for one schema.
 
     Attributes:
         name: Its name in the `.sql` file.
-        purpose: The sentence below the name.
+        purpose: The sentences below the name.
         text: The statement with `$n` placeholders.
         parameters: Parameter names in placeholder order.
     """
@@ -57,7 +59,7 @@ class Queries:
     """The named queries of one schema, as attributes.
 
     Raises:
-        AttributeError: On access to a name no file defines.
+        AttributeError: On access to a name that no file defines.
     """
 
     def __init__(self, schema: str, folder: str = "queries") -> None:
@@ -75,10 +77,10 @@ class Migration:
 
     Attributes:
         version: Its number, from 1.
-        name: What it does, from the file's name.
+        name: A description, from the file's name.
         up: SQL with the schema marker, one transaction.
-        down: The way back.
-        checksum: SHA-256 of `up`, so that a changed migration is noticed.
+        down: SQL that reverts it.
+        checksum: SHA-256 of `up`, to detect a changed migration.
     """
 
     version: int
@@ -88,34 +90,34 @@ class Migration:
     checksum: str
 
     def rendered(self, schema: str, *, down: bool = False) -> str:
-        """The SQL for one schema."""
+        """Return the SQL for one schema."""
         return _in_schema(self.down if down else self.up, schema)
 
 
 @cache
 def queries(schema: str) -> Queries:
-    """The queries of `schema`, parsed once per process."""
+    """Return the queries of `schema`, parsed once per process."""
     return Queries(schema)
 
 
 @cache
 def langgraph_queries(schema: str) -> Queries:
-    """The queries over the tables of LangGraph's own PostgreSQL saver in `schema`."""
+    """Return the queries on the tables of LangGraph's own PostgreSQL saver in `schema`."""
     return Queries(schema, "langgraph")
 
 
 def langgraph_tables(schema: str, *, create_schema: bool = True) -> str:
-    """The tables of LangGraph's own PostgreSQL saver as its `setup()` leaves them; safe to run again."""
+    """Return SQL that creates the tables of LangGraph's own PostgreSQL saver as its `setup()` does; idempotent."""
     return _created(schema, "langgraph_tables.sql", create_schema)
 
 
 def snapshot() -> str:
-    """What a transaction that only reads begins with."""
+    """Return SQL that makes the transaction read-only with a single snapshot."""
     return _read("snapshot.sql")
 
 
 def preload(schema: str) -> None:
-    """Read every file that is needed in `schema` later, so that an event loop never has to."""
+    """Read all files that are needed for `schema`, so that an event loop never waits for a file."""
     queries(schema)
     migrations()
     for entry in resources.files(__name__).iterdir():
@@ -125,7 +127,7 @@ def preload(schema: str) -> None:
 
 @cache
 def migrations() -> tuple[Migration, ...]:
-    """Every migration this package ships, in order."""
+    """Return all migrations of this package, in order."""
     found = []
     for entry in sorted(resources.files(__name__).joinpath("migrations").iterdir(), key=lambda item: item.name):
         if not entry.name.endswith(".up.sql"):
@@ -138,22 +140,22 @@ def migrations() -> tuple[Migration, ...]:
 
 
 def bootstrap(schema: str, *, create_schema: bool = True) -> str:
-    """What a setup runs before its first migration; safe to run again."""
+    """Return the SQL that setup runs before its first migration; idempotent."""
     return _created(schema, "bootstrap.sql", create_schema)
 
 
 def metadata_index(schema: str) -> str:
-    """The optional index on all metadata; safe to run again."""
+    """Return SQL that creates the optional index on all metadata; idempotent."""
     return _in_schema(_read("metadata_index.sql"), schema)
 
 
 def spans_partition(schema: str, month: str, first: str, following: str) -> str:
-    """What makes the partition of a month of spans.
+    """Return SQL that creates the partition of a month of spans.
 
     Args:
         schema: The schema.
-        month: The month as the partition's name has it, `2026_01`.
-        first: Its first day, `2026-01-01`.
+        month: The month in the partition's name, such as `2026_01`.
+        first: Its first day, such as `2026-01-01`.
         following: The next month's first day.
     """
     text = _read("spans_partition.sql").replace("spans_2000_01", _partition(month))
@@ -161,12 +163,12 @@ def spans_partition(schema: str, month: str, first: str, following: str) -> str:
 
 
 def drop_partition(schema: str, month: str) -> str:
-    """What removes the partition of a month of spans."""
+    """Return SQL that drops the partition of a month of spans."""
     return _in_schema(_read("drop_partition.sql").replace("spans_2000_01", _partition(month)), schema)
 
 
 def recording(schema: str, migration: Migration) -> str:
-    """The statement that notes a migration as applied, with its values written out."""
+    """Return the statement that records a migration as applied, with its values as literals."""
     query = queries(schema).record_migration
     text = query.text.decode()
     values = {"version": str(migration.version), "name": f"'{migration.name}'", "checksum": f"'{migration.checksum}'"}
@@ -176,13 +178,13 @@ def recording(schema: str, migration: Migration) -> str:
 
 
 def schema_story(schema: str) -> str:
-    """The whole schema in one readable script."""
+    """Return the whole schema as one readable script."""
     return _in_schema(_read("schema.sql"), schema)
 
 
 def _partition(month: str) -> str:
     if not _MONTH.fullmatch(month):
-        raise ValueError(f"no month: {month!r}")
+        raise ValueError(f"not a month: {month!r}")
     return f"spans_{month}"
 
 
@@ -213,7 +215,7 @@ def _load(schema: str, folder: str) -> list[NamedQuery]:
 
 
 def _files(folder: Traversable) -> Iterator[Traversable]:
-    """Return the files of a folder and of the folders in it, in order of their names."""
+    """Yield the files in a folder and its subfolders, in order of their names."""
     for entry in sorted(folder.iterdir(), key=lambda item: item.name):
         if entry.is_dir():
             yield from _files(entry)
@@ -222,9 +224,9 @@ def _files(folder: Traversable) -> Iterator[Traversable]:
 
 
 def _variants(declared: str | None, body: str) -> list[str]:
-    """The variants a statement says it has, or those that its lines are of.
+    """Return the variants that a statement declares, or else those that its lines name.
 
-    `[based] [segment|segments], touching` declares those with any one, or none, of each bracket, and one more.
+    `[based] [segment|segments], touching` declares all combinations of at most one of each bracket, and `touching`.
     """
     if not declared:
         return [*dict.fromkeys(match.group(1) for match in _VARIANT_LINE.finditer(body))]
@@ -238,9 +240,9 @@ def _variants(declared: str | None, body: str) -> list[str]:
 
 
 def _variant(body: str, name: str) -> str:
-    """A statement with the lines of one of its variants, and without those of the others.
+    """Return a statement with the lines of one variant, and without those of the others.
 
-    `--+touching SELECT` is a line of that variant only, `SELECT --!touching` of all the others.
+    `--+touching SELECT` is a line of that variant only, `SELECT --!touching` one of all others.
     """
 
     def is_of(names: str) -> bool:
@@ -259,7 +261,7 @@ def _parse(name: str, purpose: str, body: str) -> NamedQuery:
             order.append(parameter)
         return f"${order.index(parameter) + 1}"
 
-    # Interned as the names in the code are, so that looking one up compares no letters.
+    # Interned like names in the code, so that dictionary lookups compare identities.
     return NamedQuery(name, purpose, _PARAMETER.sub(number, body).encode(), tuple(map(sys.intern, order)))
 
 

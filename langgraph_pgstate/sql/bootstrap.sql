@@ -1,4 +1,4 @@
--- What a setup makes before its first migration: the table that records migrations.
+-- The table that records migrations; setup creates it before the first migration.
 CREATE TABLE IF NOT EXISTS /*schema*/migrations (
     version integer PRIMARY KEY,
     name text NOT NULL,

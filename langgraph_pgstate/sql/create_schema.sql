@@ -1,2 +1,2 @@
--- The schema that everything is in.
+-- The schema of all tables.
 CREATE SCHEMA IF NOT EXISTS /*schema_name*/pgstate;

@@ -1,2 +1,2 @@
--- Everything the transaction reads comes from one moment, and it can write nothing. Must be its first statement.
+-- Makes the transaction read-only with a single snapshot. Must be its first statement.
 SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;

@@ -1,4 +1,4 @@
--- A month of spans, with what the default partition caught of it. The month is an example.
+-- Creates the partition of a month of spans, and moves its rows out of the default partition. The month is an example.
 LOCK TABLE /*schema*/spans_default IN ACCESS EXCLUSIVE MODE;
 CREATE TABLE /*schema*/spans_2000_01 (LIKE /*schema*/spans INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING STORAGE);
 WITH strayed AS (

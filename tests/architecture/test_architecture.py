@@ -416,7 +416,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
         CorruptStateError("it", "damaged"),
         lambda found: load_tuple(bench.codec, *found)[0],
     ),
-    "checkpoints.upcasting.refuse_evolved": lambda bench: ("t",),
+    "checkpoints.upcasting.refuse_newer_state": lambda bench: ("t",),
     "checkpoints.upcasting.upcast_thread": lambda bench: (bench.codec, StateVersions(2, {2: dict}), "t", False),
     "leases.guards.has_child": lambda bench: (bench.address,),
     "leases.guards.leave_tombstone": lambda bench: ("t", 60.0),

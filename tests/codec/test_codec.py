@@ -516,7 +516,7 @@ def contents() -> Iterator[bytes]:
 @pytest.mark.parametrize("size", [0, 1, 5_000, 50_000])
 def test_what_is_soon_gone_is_compressed_only_if_it_is_large(size: int) -> None:
     content = b"message " * (size // 8)
-    frame = frames.pack_passing(content)
+    frame = frames.pack_short_lived(content)
     assert frames.unpack(frame, "here") == content
     assert (len(frame) < len(content)) == (size == 50_000)
 
@@ -622,7 +622,7 @@ def test_a_zstandard_that_cannot_decompress_is_not_damage(content: bytes, monkey
         contexts = frames._Contexts()
         contexts.decompress = contexts.decompress_dictionary = older.decompress
         patch.setattr(frames, "_idle", [])
-        patch.setattr(frames, "_take", lambda: contexts)
+        patch.setattr(frames, "_take_contexts", lambda: contexts)
         with pytest.raises(UnreadableFormatError, match=r"here .* zstandard .* install 0\.23"):
             frames.unpack(frame, "here")
     assert frames.unpack(frame, "here") == content
@@ -630,7 +630,7 @@ def test_a_zstandard_that_cannot_decompress_is_not_damage(content: bytes, monkey
 
 def test_what_a_later_version_wrote_is_not_damage() -> None:
     """Guard: `on_corrupt="previous"` must not go back behind it."""
-    with pytest.raises(UnreadableFormatError, match="frame kind 3 takes a newer version of langgraph_pgstate"):
+    with pytest.raises(UnreadableFormatError, match="frame kind 3 needs a newer version of langgraph_pgstate"):
         frames.unpack(b"\x03whatever", "here")
     fields = [1, 4, "now", {"a": "1"}, {}, False, {"a": [9, "new"]}, {}, {}]
     for changed, why in ((fields, "an entry of kind 9"), ([2, *fields[1:]], "format 2")):

@@ -62,9 +62,9 @@ def ran() -> Iterator[list[str]]:
 @pytest.fixture
 def told() -> Iterator[None]:
     """Types are told of anew."""
-    building._told.clear()
+    building._warned.clear()
     yield
-    building._told.clear()
+    building._warned.clear()
 
 
 def wrapped(data: bytes) -> Iterator[bytes]:
@@ -577,7 +577,7 @@ def test_what_could_not_be_read_back_is_said_when_it_is_stored(
     assert f"test_types.{name} is stored, and a new process could not read it back" in records[0]
     assert why in records[0]
     caplog.clear()
-    building._told.clear()
+    building._warned.clear()
     ValueCodec(StateSerializer([type(make())])).dumps("channel", make())
     assert not caplog.records
 

@@ -113,7 +113,7 @@ async def test_calls_of_one_outage_share_the_time_they_wait(
 
     Guard: the pool's own timeout is not begun again by each.
     """
-    monkeypatch.setattr(retrying, "_LEAST_SECONDS", 0.05)
+    monkeypatch.setattr(retrying, "_MIN_SECONDS", 0.05)
     async with database_of(api, gate.dsn, pool=PoolSettings(max_size=3, timeout=0.5)) as database:
         assert await run(database, look) == "seen"
         asked: list[float] = []
@@ -151,13 +151,13 @@ async def is_back(database: Any) -> bool:
 @pytest.mark.parametrize("api", APIS)
 async def test_an_exhausted_pool_is_no_outage(api: type, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every call waits for its turn as long as it was told to."""
-    monkeypatch.setattr(retrying, "_LEAST_SECONDS", 0.01)
+    monkeypatch.setattr(retrying, "_MIN_SECONDS", 0.01)
     async with database_of(api, gate.dsn, pool=PoolSettings(max_size=1, timeout=0.1)) as database:
         taken = await maybe(database._pool.getconn())
         for _ in range(2):
             with pytest.raises(UnavailableError, match="couldn't get a connection"):
                 await run(database, look)
-            assert database._outage.patience(time.monotonic()) == 0.1
+            assert database._outage.wait_seconds(time.monotonic()) == 0.1
         await maybe(database._pool.putconn(taken))
 
 
@@ -325,17 +325,17 @@ def test_a_call_waits_no_longer_than_its_time_however_it_fails(failures: list[tu
 
 def test_a_later_call_counts_from_when_the_outage_began() -> None:
     outage = Outage(30.0)
-    assert outage.patience(0.0) == 30.0
-    outage.meet(100.0)
-    assert outage.patience(110.0) == 20.0
-    assert outage.patience(150.0) == 2.0
-    outage.meet(159.0)
-    assert outage.patience(210.0) == 2.0
+    assert outage.wait_seconds(0.0) == 30.0
+    outage.begin(100.0)
+    assert outage.wait_seconds(110.0) == 20.0
+    assert outage.wait_seconds(150.0) == 2.0
+    outage.begin(159.0)
+    assert outage.wait_seconds(210.0) == 2.0
     # Nobody has tried for a minute.
-    assert outage.patience(220.0) == 30.0
-    outage.meet(221.0)
+    assert outage.wait_seconds(220.0) == 30.0
+    outage.begin(221.0)
     outage.end()
-    assert outage.patience(222.0) == 30.0
+    assert outage.wait_seconds(222.0) == 30.0
 
 
 @pytest.mark.parametrize("api", APIS)

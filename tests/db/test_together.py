@@ -191,7 +191,7 @@ async def test_who_stands_still_in_a_transaction_keeps_nobody_waiting_for_ever(
 ) -> None:
     """As a process does that was stopped: the server takes its locks away, and when it wakes it begins again."""
     monkeypatch.setattr(
-        "langgraph_pgstate.db.adapters._NOT_FOR_EVER", b"SET LOCAL idle_in_transaction_session_timeout = '100ms'"
+        "langgraph_pgstate.db.adapters._IDLE_TIMEOUT", b"SET LOCAL idle_in_transaction_session_timeout = '100ms'"
     )
     tries = 0
 

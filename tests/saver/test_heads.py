@@ -214,8 +214,8 @@ def test_what_is_built_anew_is_what_tells_a_list_apart(saver: PGStateSaver) -> N
         for digest, revision in ((b"a", 5), (b"b", 5), (b"a", 6))
     )
     for read in (same, other, elsewhere):
-        read.learn_from(first)
-        read.learn_from(None)
+        read.reuse_cached(first)
+        read.reuse_cached(None)
     fingerprints = [read.entries["list"].fingerprints for read in (same, other, elsewhere)]  # type: ignore[union-attr]
     assert fingerprints == [
         Fingerprints(b"a" * 16, (b"key",)),

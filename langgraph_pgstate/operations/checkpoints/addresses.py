@@ -1,4 +1,4 @@
-"""Reading LangGraph's configs: which thread, namespace and checkpoint is meant, refused early when it cannot be."""
+"""Addresses of checkpoints: thread, namespace and checkpoint id, read from LangGraph's configs and validated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Address(NamedTuple):
-    """Where a checkpoint is. `checkpoint_id` is `None` where the latest is meant."""
+    """The address of a checkpoint; with `checkpoint_id` `None`, of the latest one of its namespace."""
 
     thread_id: str
     checkpoint_ns: str
@@ -24,7 +24,7 @@ class Address(NamedTuple):
 
     @property
     def config(self) -> dict[str, Any]:
-        """As LangGraph passes it around: exactly these three keys."""
+        """The config that LangGraph passes around, with exactly these three keys."""
         thread_id, checkpoint_ns, checkpoint_id = self
         return {
             "configurable": {"thread_id": thread_id, "checkpoint_ns": checkpoint_ns, "checkpoint_id": checkpoint_id}
@@ -36,10 +36,10 @@ class Address(NamedTuple):
 
 
 def thread_id_of(value: Any) -> str:
-    """A thread id as stored: a number or a UUID is the same thread as its string.
+    """Return a thread id as it is stored; a number or a UUID names the same thread as its string.
 
     Raises:
-        ConfigurationError: If it is missing, empty, of another type or not storable.
+        ConfigurationError: If it is missing, empty, of another type or cannot be stored.
     """
     if type(value) is not str:
         if value is None:
@@ -56,30 +56,30 @@ def thread_id_of(value: Any) -> str:
 
 
 def thread_ids_of(values: Iterable[Any]) -> tuple[str, ...]:
-    """Return thread ids as they are stored, each once.
+    """Return thread ids as they are stored, without duplicates.
 
     Raises:
-        ConfigurationError: If they are one string, or one of them is no thread id.
+        ConfigurationError: If a single string is given, or an item is not a thread id.
     """
     return tuple(dict.fromkeys(map(thread_id_of, several("thread_ids", values))))
 
 
 def several(name: str, values: Iterable[T]) -> Iterable[T]:
-    """Return some ids or names as they are given.
+    """Return ids or names unchanged, but refuse a single string.
 
     Raises:
-        ArgumentTypeError: If they are one string, which would be read letter by letter.
+        ArgumentTypeError: If a single string is given, which would be read letter by letter.
     """
     if isinstance(values, str):
-        raise ArgumentTypeError(f"{name} is a list of several, not one string: [{values!r}]")
+        raise ArgumentTypeError(f"{name} must be a list, not a string: use [{values!r}]")
     return values
 
 
 def identifier(name: str, value: str) -> str:
-    """An id that PostgreSQL's text can hold.
+    """Return an id, if PostgreSQL's `text` can store it.
 
     Raises:
-        ConfigurationError: If it cannot.
+        ConfigurationError: If it cannot be stored.
     """
     if type(value) is not str:
         if not isinstance(value, str):
@@ -91,16 +91,16 @@ def identifier(name: str, value: str) -> str:
 
 
 def check_key_size(names: str, *parts: str | None) -> None:
-    """Refuse ids that do not fit an index entry.
+    """Refuse ids that do not fit into an index entry.
 
     Raises:
-        ConfigurationError: If they are longer than `MAX_KEY_BYTES` together.
+        ConfigurationError: If together they are longer than `MAX_KEY_BYTES`.
     """
     total = 0
     for part in parts:
         if part:
             total += len(part)
-    # A character takes four bytes at most, so short ids need no counting.
+    # A character takes at most four bytes, so short ids need not be encoded.
     if total * 4 <= MAX_KEY_BYTES:
         return
     size = sum(len(part.encode()) for part in parts if part)
@@ -111,12 +111,12 @@ def check_key_size(names: str, *parts: str | None) -> None:
 
 
 def configurable_of(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """A config's `configurable`; empty if there is none.
+    """Return a config's `configurable`; empty if there is none.
 
     Raises:
-        ConfigurationError: If the config is none.
+        ConfigurationError: If the config is not a mapping.
     """
-    # A plain dict first: asking the abstract class takes a microsecond.
+    # Test for a plain dict first: `isinstance` of the abstract class takes a microsecond.
     if config is not None and type(config) is not dict and not isinstance(config, Mapping):
         raise ArgumentTypeError(
             f'a config is a dict such as {{"configurable": {{"thread_id": "..."}}}}, not {type(config).__name__}'
@@ -126,13 +126,13 @@ def configurable_of(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def address_of(config: Mapping[str, Any]) -> Address:
-    """The checkpoint a config names; an absent or empty `checkpoint_id` means the latest."""
+    """Return the address that a config names; an absent or empty `checkpoint_id` means the latest checkpoint."""
     configurable = configurable_of(config)
     thread_id = configurable.get("thread_id")
     checkpoint_ns = configurable.get("checkpoint_ns") or ""
     checkpoint_id = configurable.get("checkpoint_id") or None
     if type(thread_id) is type(checkpoint_ns) is type(checkpoint_id) is str and thread_id:
-        # Looked at together, for there is nothing to say of most.
+        # Check all three at once, because nearly all ids are valid.
         text = thread_id + checkpoint_ns + checkpoint_id
         if text.isascii() and "\0" not in text:
             return Address(thread_id, checkpoint_ns, checkpoint_id)
@@ -144,7 +144,7 @@ def address_of(config: Mapping[str, Any]) -> Address:
 
 
 def before_id(before: Mapping[str, Any] | None) -> str | None:
-    """The checkpoint id of a `before` argument, nested or flat."""
+    """Return the checkpoint id of a `before` argument, nested or flat."""
     if before is None:
         return None
     if isinstance(before.get("configurable"), Mapping):

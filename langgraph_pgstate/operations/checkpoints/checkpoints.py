@@ -1,4 +1,4 @@
-"""Checkpoints: put and get."""
+"""Storing and reading of checkpoints."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from langgraph_pgstate.operations.record.journal_entry import JournalEntry
 from langgraph_pgstate.operations.record.put_hook import PutHook, Statement, is_refusal
 from langgraph_pgstate.sql import NamedQuery, Queries
 
-# Greater than every id: where a list begins.
-TOP: Final = "\U0010ffff"
+# Greater than every id: the cursor of a list's first page.
+MAX_ID: Final = "\U0010ffff"
 _SCAN_PAGE: Final = 200
 _PUT_ATTEMPTS: Final = 4
 _UNIQUE_VIOLATION: Final = "23505"
-# The kind of row by which `get_checkpoint` answers a checkpoint whose parent is gone.
+# The kind of row with which `get_checkpoint` returns a checkpoint whose parent no longer exists.
 _CUT: Final = 3
-_NOTHING_KNOWN: Final[dict[str, Any]] = {"known_revision": None, "missing_ids": []}
+_NOT_CACHED: Final[dict[str, Any]] = {"known_revision": None, "missing_ids": []}
 
 _logger = logging.getLogger("langgraph_pgstate")
 
@@ -56,46 +56,47 @@ async def put(
     config: Mapping[str, Any] | None = None,
     guard: Guard | None = None,
 ) -> PutPlan:
-    """Store a checkpoint. One statement, so one round trip and all or nothing; safe to repeat.
+    """Store a checkpoint. One statement and one round trip; atomic and idempotent.
 
-    With a hook or a guard it is one transaction of several statements, still in one round trip.
+    With a hook or a guard it is a transaction of several statements, still in one round trip.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
-        codec: Encodes values, should the plan have to be made anew.
-        plan: What to store, planned from what this process remembers of the parent.
-        touch_thread: Whether the thread's row is made or updated, too.
-        hook: Whose statements are sent along; asked anew each time the checkpoint is sent.
+        codec: Encodes values if the plan has to be made again.
+        plan: The plan, made from the cached manifest of the parent.
+        touch_thread: Whether the thread's row is inserted or updated, too.
+        hook: Adds statements to the transaction; called each time the checkpoint is sent.
         config: The put's config, for the hook.
-        guard: What the checkpoint rests on.
+        guard: The conditions under which the checkpoint may be stored.
 
     Returns:
-        The plan that was carried out, if need be another one; to be remembered once it is committed.
+        The plan that was stored, which may be a new one; cache it only after the commit.
 
     Raises:
-        ConflictError: If the checkpoints it inherits from keep vanishing.
-        StaleHeadError: If the guard refuses it: somebody else has advanced the branch; or if it holds DeltaChannels
-            and the checkpoint they are rebuilt from is gone.
-        LeaseLostError: If the guard refuses it: the lease was taken over.
-        ThreadDeletedError: If the guard refuses it: the thread was deleted.
+        ConflictError: If checkpoints it inherits from are deleted at each attempt.
+        StaleHeadError: If the guard refuses it because the branch was advanced; or if it holds DeltaChannels and the
+            checkpoint they are rebuilt from no longer exists.
+        LeaseLostError: If the guard refuses it because the lease was taken over.
+        ThreadDeletedError: If the guard refuses it because the thread was deleted.
     """
     request = plan.request
     if plan.tried:
-        # The first try may have been committed although its answer was lost: its segments' ids are taken.
+        # The first try may have been committed without an answer: its segment ids are taken.
         plan = plan.with_new_ids()
     elif not plan.is_complete:
         plan = await _plan_from_database(db, queries, codec, request, plan.parent)
     else:
         plan.tried = True
-    # What fails in a caller's transaction would end that.
+    # Inside the caller's transaction a failed statement would abort the transaction, so use the one that cannot
+    # conflict.
     replaces = db.is_in_transaction
     for _ in range(_PUT_ATTEMPTS):
         try:
-            # Another one each time it is sent.
+            # Each attempt needs a revision of its own.
             plan.manifest.revision = new_revision()
             if hook is None and guard is None and len(plan.bases) <= 1:
-                # Most puts, without detours.
+                # The fast path for most puts.
                 query = _query_of(queries, plan, touch_thread, replaces)
                 is_stored = await db.execute(query, plan.parameters(codec, touch_thread)) > 0
             else:
@@ -103,19 +104,22 @@ async def put(
             if is_stored:
                 return plan
         except StaleHeadError:
-            # What its tasks have written already, ahead of it, belongs to nothing.
+            # Delete the writes that its tasks stored before it, because no checkpoint will refer to them.
             await db.execute(queries.delete_orphan_writes, request.address._asdict())
             raise
         except Exception as error:
             if replaces or touch_thread or getattr(error, "sqlstate", None) != _UNIQUE_VIOLATION:
                 raise
-            # There is one of that id: the other statement replaces it. A segment's id that is taken fails there, too.
+            # The checkpoint exists, so replace it. A segment id that is taken raises here, too, and fails the
+            # replacement.
             replaces = True
             continue
-        # A checkpoint that this one inherits from was deleted, or replaced, since it was read.
+        # A checkpoint that this one inherits from was deleted or replaced after it was read.
         plan = await _plan_from_database(db, queries, codec, request)
         touch_thread = True
-    raise ConflictError(f"{request.address} could not be stored: the checkpoints it builds on keep being deleted")
+    raise ConflictError(
+        f"{request.address} could not be stored: the checkpoints it inherits from are deleted again and again"
+    )
 
 
 async def _send(
@@ -129,35 +133,35 @@ async def _send(
     config: Mapping[str, Any] | None,
     guard: Guard | None,
 ) -> bool:
-    """Store a planned checkpoint with what goes along with it; false if one it inherits from is gone."""
+    """Store a planned checkpoint with its hook's statements; return false if one it inherits from no longer exists."""
     others: Sequence[Statement] = ()
     if hook is not None:
         plan.journal_entry = JournalEntry()
-        # Before its parameters, because a hook may know whose run the checkpoint belongs to.
+        # Before computing the parameters, because a hook may set the run and the owner.
         others = hook.before_put(plan, config or {})
     parameters = plan.parameters(codec, touch_thread)
     put: Statement = (_query_of(queries, plan, touch_thread, replaces), parameters)
-    noting: Statement | None = None
+    recording: Statement | None = None
     if plan.journal_entry:
-        noting = (
+        recording = (
             _query_of(queries, plan, touch_thread, replaces, is_recorded=True),
             {**parameters, "entry_id": new_entry_id(), "entry": plan.journal_entry.pack()},
         )
     if len(plan.bases) <= 1:
-        return await _execute(db, queries, plan, put, noting, others, guard)
-    # Only a checkpoint with values from several others, which LangGraph does not make: a statement that looked for
-    # any number of them was planned anew each time (0.6 against 0.35 ms).
+        return await _execute(db, queries, plan, put, recording, others, guard)
+    # For values from several checkpoints, which LangGraph does not produce: a single statement for any number of them
+    # would be planned again on every call (0.6 against 0.35 ms).
     async with db.transaction():
         held = await db.fetch(queries.hold_checkpoints, {**parameters, "checkpoint_ids": list(plan.bases)})
         if dict(held) != plan.bases:
             return False
-        return await _execute(db, queries, plan, put, noting, others, guard)
+        return await _execute(db, queries, plan, put, recording, others, guard)
 
 
 def _query_of(
     queries: Queries, plan: PutPlan, touch_thread: bool, replaces: bool, *, is_recorded: bool = False
 ) -> NamedQuery:
-    """The variant of `put_checkpoint` that stores a plan; the one that also notes what is to be recorded, if told."""
+    """Return the variant of `put_checkpoint` that stores a plan, optionally with its journal entry."""
     name = "put_checkpoint_based" if len(plan.bases) == 1 else "put_checkpoint"
     if plan.new_segments:
         name += "_segment" if len(plan.new_segments) == 1 else "_segments"
@@ -173,23 +177,23 @@ async def _execute(
     queries: Queries,
     plan: PutPlan,
     put: Statement,
-    noting: Statement | None,
+    recording: Statement | None,
     others: Sequence[Statement],
     guard: Guard | None,
 ) -> bool:
-    """Whether a put touched a row; with what guards it before, and others after it, in one transaction."""
-    plan.request.is_unaccompanied = False
+    """Store a put with its guard's and hook's statements in one transaction; return whether it affected a row."""
+    plan.request.hook_refused = False
     if guard is None:
-        return await _execute_first(db, plan, (), put, noting, others)
+        return await _execute_first(db, plan, (), put, recording, others)
     address, parent = plan.request.address, plan.request.parent
     try:
         try:
-            return await _execute_first(db, plan, guard.before_put(queries, address, parent), put, noting, others)
+            return await _execute_first(db, plan, guard.before_put(queries, address, parent), put, recording, others)
         except Exception as error:
             if not guard.misses_thread(error):
                 raise
         guard = guard.with_thread()
-        return await _execute_first(db, plan, guard.before_put(queries, address, parent), put, noting, others)
+        return await _execute_first(db, plan, guard.before_put(queries, address, parent), put, recording, others)
     except Exception as error:
         broken = guard.broken(error, address, parent.checkpoint_id if parent else None)
         if broken is None:
@@ -202,16 +206,17 @@ async def _execute_first(
     plan: PutPlan,
     guards: Sequence[Statement],
     put: Statement,
-    noting: Statement | None,
+    recording: Statement | None,
     others: Sequence[Statement],
 ) -> bool:
-    """Whether a put touched a row; noting is its own statement's, guards come before and others after it.
+    """Store a put, with guards before and other statements after it; return whether it affected a row.
 
-    What the database refuses for what it is is left out: no hook may fail a put. A guard may.
+    If the database rejects the journal entry or the other statements, the put is stored without them: a hook must never
+    fail a put. A guard may.
     """
-    if noting is None and not others:
+    if recording is None and not others:
         return await _execute_guarded(db, guards, put)
-    first = put if noting is None else noting
+    first = put if recording is None else recording
     try:
         if not others and len(plan.bases) <= 1:
             return await _execute_guarded(db, guards, first)
@@ -220,10 +225,10 @@ async def _execute_first(
         if not is_refusal(error) or is_guard(error):
             raise
         refused = error
-    # If it was the put itself that was refused, it is again, and nothing was left out.
+    # If the put itself was rejected, it is rejected again, and nothing was left out.
     is_stored = await _execute_guarded(db, guards, put)
-    _logger.error("%s is stored without what was to be recorded with it: %s", plan.request.address, refused)
-    plan.request.is_unaccompanied = True
+    _logger.error("%s was stored without its record, which the database refused: %s", plan.request.address, refused)
+    plan.request.hook_refused = True
     return is_stored
 
 
@@ -236,15 +241,16 @@ async def _execute_guarded(db: Connection, guards: Sequence[Statement], first: S
 async def _plan_from_database(
     db: Connection, queries: Queries, codec: ValueCodec, request: PutRequest, parent: Manifest | None = None
 ) -> PutPlan:
-    """Plan a put from what the database knows of its parent, and of where inherited values are.
+    """Plan a put from the database's state of its parent and of other checkpoints that hold inherited values.
 
     Raises:
-        StaleHeadError: If it rests on its parent, which is gone.
+        StaleHeadError: If it needs its parent, which no longer exists.
     """
     if parent is None and request.parent is not None:
         found = await get_tuple(db, queries, codec, request.parent)
-        if found is None and request.rests_on_parent:
-            # Another run was faster, and a prune came after it. Stored, its DeltaChannels would be short.
+        if found is None and request.needs_parent:
+            # Another run advanced the branch, and a prune followed. Without the parent the DeltaChannels would be
+            # incomplete.
             address = request.address
             await db.execute(queries.delete_orphan_writes, address._asdict())
             parent_id = str(request.parent.checkpoint_id)
@@ -253,13 +259,13 @@ async def _plan_from_database(
             return _plan_from_older(codec, request, *found)
         parent = _parent_of(codec, request, *found) if found is not None else None
     key = {"thread_id": request.address.thread_id, "checkpoint_ns": request.address.checkpoint_ns}
-    # Values of another state version are not to be had as they are.
+    # Values of another state version cannot be inherited unchanged.
     scanned = {**key, "state_version": request.states.current}
     others: dict[str, Manifest] = {}
     missing = find_missing(codec, request, parent)
-    cursor = TOP
+    cursor = MAX_ID
     while missing:
-        # A copy of a checkpoint inherits from its sibling; no parent leads there.
+        # A copy of a checkpoint inherits from its sibling, which no chain of parents reaches.
         rows = await db.fetch(queries.scan_states, {**scanned, "cursor_id": cursor, "page_size": _SCAN_PAGE})
         for checkpoint_id, manifest in states_to_manifests(rows, f"thread {request.address.thread_id!r}").items():
             cursor = checkpoint_id
@@ -279,10 +285,10 @@ async def _plan_from_database(
 def _plan_from_older(
     codec: ValueCodec, request: PutRequest, row: CheckpointRow, segments: Segments, writes: Any, sends: Sequence[Any]
 ) -> PutPlan:
-    """Plan a put on a parent of an older state version: whole, for its values became others without new versions.
+    """Plan a put on a parent of an older state version, writing all values, because upcasting changes them.
 
-    Only what lists share with the parent's element by element is not written again. What the checkpoint does not bring,
-    because its graph does not know the channel, or because it is a DeltaChannel's, it takes from the upcast parent.
+    Elements that a list shares with the parent's list are not written again. Values that the checkpoint lacks, because
+    its graph does not know the channel or the channel is a DeltaChannel, are taken from the upcast parent.
     """
     loaded, manifest = load_tuple(codec, row, segments, (), sends)
     upcast = request.states.upcast(loaded, row.state_version).checkpoint
@@ -295,7 +301,7 @@ def _plan_from_older(
         and upcast["channel_versions"].get(channel) == version
     }
     request.checkpoint = {**checkpoint, "channel_values": {**inherited, **checkpoint["channel_values"]}}
-    # Without its versions nothing can be inherited from it as it is.
+    # Without versions, no value is inherited unchanged.
     parent = Manifest({}, manifest.entries, row.revision)
     return plan_put(codec, request, parent, {})
 
@@ -303,9 +309,9 @@ def _plan_from_older(
 def _parent_of(
     codec: ValueCodec, request: PutRequest, row: CheckpointRow, segments: Segments, writes: Any, sends: Any
 ) -> Manifest:
-    """The parent's manifest, with the fingerprints of lists that are about to change.
+    """Return the parent's manifest, with the fingerprints of lists that are about to change.
 
-    Reading a list costs a third of writing it, and what it shares with its next version need not be written again.
+    Reading a list costs a third of writing it, and elements it shares with its next version need not be written again.
     """
     manifest = row.decode().manifest
     manifest.revision = row.revision
@@ -314,7 +320,7 @@ def _parent_of(
             try:
                 _, manifest.entries[channel] = load_value(codec, entry, segments, str(row.address))
             except (CorruptStateError, UnsafeTypeError):
-                # Then the list is written in full; whoever reads the old one is told.
+                # The list is then written in full; reading the old one raises the error.
                 continue
     return manifest
 
@@ -322,20 +328,20 @@ def _parent_of(
 async def get_tuple(
     db: Connection, queries: Queries, codec: ValueCodec, address: Address, cached: CachedSegments | None = None
 ) -> tuple[CheckpointRow, Segments, list[WritesRow], list[Any]] | None:
-    """Read one checkpoint, the latest if the address names none. One round trip, except for formats before 4.
+    """Read one checkpoint, or the latest if the address has no id. One round trip, two more for formats before 4.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
-        codec: Decodes what formats before 4 keep elsewhere.
+        codec: Decodes the pending sends of formats before 4.
         address: The checkpoint.
-        cached: What need not be fetched if it is the one that is expected, and as it was.
+        cached: Segments that are not fetched if the checkpoint is at the cached revision.
 
     Returns:
-        What `load_tuple` needs; `None` if there is no such checkpoint.
+        The arguments of `load_tuple`; `None` if the checkpoint does not exist.
     """
     query = queries.get_checkpoint if address.checkpoint_id else queries.get_latest_checkpoint
-    expected = _NOTHING_KNOWN if cached is None else {"known_revision": cached.revision, "missing_ids": cached.missing}
+    expected = _NOT_CACHED if cached is None else {"known_revision": cached.revision, "missing_ids": cached.missing}
     rows = await db.fetch(query, {**address._asdict(), **expected})
     head = None
     segments = []
@@ -346,7 +352,7 @@ async def get_tuple(
         elif kind == 2:
             writes.append(WritesRow(a, b, n, data))
         elif kind == 4:
-            # A fork of an older checkpoint has to become the newest.
+            # The id of a fork of an older checkpoint must be the newest.
             advance_ids_past(a)
         else:
             head = CheckpointRow(
@@ -359,15 +365,15 @@ async def get_tuple(
     if head.parent_id and _is_old(head):
         id = str(head.address.checkpoint_id)
         sends = (await read_pending_sends(db, queries, codec, [head])).get(id, [])
-        if not (await read_values(db, queries, address.thread_id, address.checkpoint_ns, [id])).there:
-            # Pruned in between, and its parent's writes with it.
+        if not (await read_values(db, queries, address.thread_id, address.checkpoint_ns, [id])).present:
+            # The checkpoint was pruned in between, and its parent's writes with it.
             return await get_tuple(db, queries, codec, address)
     contents = cached.contents if cached is not None and cached.revision == head.revision else None
     return head, Segments(segments, contents), writes, sends
 
 
 def _is_old(row: CheckpointRow) -> bool:
-    """Whether a checkpoint is of a format before 4. Of a damaged one nobody knows; whoever loads it is told."""
+    """Return whether a checkpoint is of a format before 4; false if it is damaged, as loading it raises the error."""
     try:
         return is_old_format(row.decode())
     except CorruptStateError:
@@ -377,7 +383,7 @@ def _is_old(row: CheckpointRow) -> bool:
 async def read_pending_sends(
     db: Connection, queries: Queries, codec: ValueCodec, rows: Sequence[CheckpointRow]
 ) -> dict[str, list[Any]]:
-    """By checkpoint id, the sends that checkpoints of a format before 4 keep among their parents' writes."""
+    """Return, by checkpoint id, the pending sends that formats before 4 store among the parent's writes."""
     old: dict[tuple[str, str], list[CheckpointRow]] = defaultdict(list)
     for row in rows:
         if row.parent_id and row.state is not None and _is_old(row):
@@ -398,15 +404,15 @@ async def read_pending_sends(
 
 
 class Values(NamedTuple):
-    """What some checkpoints of a namespace refer to, and what was written after them.
+    """Segments and pending writes of some checkpoints of a namespace.
 
     Attributes:
-        there: Those of the checkpoints that were there when the rest was read; of others some of it may be missing.
+        present: Ids of the checkpoints that existed in the same snapshot; values of others may be missing.
         segments: The segments.
-        writes: Pending writes by checkpoint.
+        writes: Pending writes by checkpoint id.
     """
 
-    there: set[str]
+    present: set[str]
     segments: Segments
     writes: dict[str, list[WritesRow]]
 
@@ -421,27 +427,27 @@ async def read_values(
 ) -> Values:
     """Read some segments and the pending writes of some checkpoints. One round trip, one snapshot.
 
-    A prune may have come since the checkpoints' rows were read: then they are not `there`.
+    Checkpoints that were pruned after their rows were read are not in `present`.
     """
     key = {"thread_id": thread_id, "checkpoint_ns": namespace}
     listed = {"checkpoint_ids": list(checkpoint_ids), "segment_ids": list(segment_ids)}
-    there: set[str] = set()
+    present: set[str] = set()
     segments = []
     writes: dict[str, list[WritesRow]] = defaultdict(list)
     for kind, a, b, c, n, data in await db.fetch(queries.get_values, {**key, **listed}):
         if kind == 0:
-            there.add(a)
+            present.add(a)
         elif kind == 1:
             segments.append((n, data))
         else:
             writes[a].append(WritesRow(b, c, n, data))
-    return Values(there, Segments(segments), writes)
+    return Values(present, Segments(segments), writes)
 
 
 async def read_writes(
     db: Connection, queries: Queries, thread_id: str, namespace: str, checkpoint_ids: Sequence[str]
 ) -> dict[str, list[WritesRow]]:
-    """What was written after some checkpoints of a namespace, by checkpoint. One round trip."""
+    """Return the pending writes of some checkpoints of a namespace, by checkpoint id. One round trip."""
     rows = await db.fetch(
         queries.get_writes,
         {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_ids": list(checkpoint_ids)},

@@ -1,4 +1,4 @@
-"""Passing by checkpoints that are damaged."""
+"""Fallback from a damaged checkpoint to its nearest readable ancestor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from langgraph_pgstate.sql import Queries
 
 _logger = logging.getLogger("langgraph_pgstate")
 _WHY_BYTES = 2000
-# A transaction that may only read, and a role that may.
+# The SQLSTATEs of a read-only transaction and of a role without the privilege to write.
 _READ_ONLY = ("25006", "42501")
 
 
@@ -29,24 +29,24 @@ async def get_good_ancestor(
     damage: CorruptStateError,
     load: Callable[[Any], CheckpointTuple],
 ) -> CheckpointTuple | None:
-    """The nearest ancestor of a damaged checkpoint that can be read; the thread's event list and the log tell of it.
+    """Return the nearest readable ancestor of a damaged checkpoint, and record the damage in events and log.
 
-    Nothing of the damaged checkpoint is changed: who repairs the database finds it as it was. Its links are followed
-    even where its state cannot be decoded. Two round trips for each ancestor.
+    The damaged checkpoint is not changed, so that it can still be repaired. Its links are followed even if its state
+    cannot be decoded. Two round trips for each ancestor.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
         codec: Decodes values.
-        address: What was asked for; without an id, the newest of its namespace.
-        damage: What is wrong with it.
-        load: Makes of what was read what the caller wants.
+        address: The requested checkpoint; without an id, the newest of its namespace.
+        damage: The error it raised.
+        load: Converts the result of `get_tuple` for the caller.
 
     Returns:
-        The ancestor; `None` if what was asked for is gone by now.
+        The ancestor; `None` if the requested checkpoint no longer exists.
 
     Raises:
-        CorruptStateError: If no ancestor is good, or there is none: the damage that was given.
+        CorruptStateError: The given error, if no ancestor is readable.
     """
     key = address._asdict()
     rows = await db.fetch(queries.get_parent, key)
@@ -73,7 +73,9 @@ async def get_good_ancestor(
         except Exception as error:
             if getattr(error, "sqlstate", None) not in _READ_ONLY:
                 raise
-            # Where nothing can be written, what can be read is still wanted.
-            _logger.error("that %s is damaged is not noted: %s", address._replace(checkpoint_id=damaged_id), error)
+            # Reading must still work where writing is not allowed.
+            _logger.error(
+                "the damage of %s could not be recorded: %s", address._replace(checkpoint_id=damaged_id), error
+            )
         return loaded
     raise damage

@@ -1,4 +1,4 @@
-"""Differences: how the states of two checkpoints compare, of one thread or of two."""
+"""Comparison of the states of two checkpoints, of one thread or of two."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from langgraph_pgstate.operations.checkpoints.versions import UNVERSIONED, State
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types.branches import ChannelDifference, Difference, MessageChange, ValueChange
 
-# Where LangGraph keeps what to run next, the input on its way, and what is asked and answered.
+# LangGraph's channels for scheduling, pending input, interrupts and resume values.
 _SCHEDULE_PREFIXES: Final = ("branch:", "join:", "start:", "__pregel_")
 _SCHEDULE: Final = frozenset(
     {"__start__", "__input__", "__interrupt__", "__resume__", "__error__", "__scheduled__", "__no_writes__"}
 )
-# What is nested deeper is compared whole.
+# More deeply nested values are compared as a whole.
 _MAX_DEPTH: Final = 50
 _MISSING: Final = object()
 
 
 class States(NamedTuple):
-    """What is to be compared: of each checkpoint its config, and its channels' values."""
+    """The states to compare: the config and the channel values of two checkpoints."""
 
     first: Mapping[str, Any]
     second: Mapping[str, Any]
@@ -51,7 +51,9 @@ async def read_states(
     second: Address,
     versions: StateVersions | None = None,
 ) -> States:
-    """The states of two checkpoints; of the latest, where none is named. Two round trips, more with DeltaChannels.
+    """Return the states of two checkpoints; an address without an id means the latest.
+
+    Two round trips, and more with DeltaChannels.
 
     Args:
         db: The connection.
@@ -59,13 +61,13 @@ async def read_states(
         codec: Decodes the states.
         first: One checkpoint.
         second: The other.
-        versions: Brings both up to the newest version of the state; without them they are compared as they are stored.
+        versions: Upcasts both states; without it they are compared as they are stored.
 
     Raises:
         NotFoundError: If one of them does not exist.
         UnsafeTypeError: If one holds a type that may not be built.
         CorruptStateError: If one is damaged.
-        StateVersionError: If one is of a version that `versions` do not know.
+        StateVersionError: If one is of a version that `versions` does not know.
         UpcastError: If an upcaster fails on one.
     """
     first_config, before = await _read_state(db, queries, codec, first, versions)
@@ -84,7 +86,7 @@ async def _read_state(
         loaded = versions.upcast(loaded, found[0].state_version)
     values = {name: _unwrapped(value) for name, value in loaded.checkpoint["channel_values"].items()}
     if deltas := _delta_channels(loaded):
-        # Of such a channel a checkpoint holds nothing but what its ancestors received.
+        # A checkpoint without the channel's value: rebuild the value from the ancestors' writes.
         history = await get_delta_channel_history(db, queries, codec, found[0].address, deltas, versions or UNVERSIONED)
         for name, received in history.items():
             values[name] = _rebuilt(_unwrapped(received.get("seed")), [value for _, _, value in received["writes"]])
@@ -97,12 +99,12 @@ def _delta_channels(loaded: CheckpointTuple) -> list[str]:
 
 
 def _unwrapped(value: Any) -> Any:
-    """What a snapshot of a DeltaChannel holds; any other value as it is."""
+    """Return the value inside a DeltaChannel's snapshot; any other value unchanged."""
     return value.value if type(value).__name__ == "_DeltaSnapshot" else value
 
 
 def _rebuilt(seed: Any, writes: Sequence[Any]) -> Any:
-    """A DeltaChannel's value, as far as it can be told without its reducer: messages by their ids, others in a row."""
+    """Return a DeltaChannel's value, approximated without its reducer: messages merged by id, others appended."""
     items = [*seed] if isinstance(seed, list | tuple) else [] if seed is None else [seed]
     for write in writes:
         items += write if isinstance(write, list | tuple) else [write]
@@ -120,7 +122,7 @@ def _rebuilt(seed: Any, writes: Sequence[Any]) -> Any:
 
 
 def compare(states: States) -> Difference:
-    """How two states differ, channel by channel. Pure; reads every value of both."""
+    """Return the differences between two states, by channel."""
     before = {name: value for name, value in states.before.items() if not _is_schedule(name)}
     after = {name: value for name, value in states.after.items() if not _is_schedule(name)}
     found = []
@@ -166,7 +168,7 @@ def _may_be_messages(value: Any) -> bool:
 
 
 def _compare_messages(before: Sequence[BaseMessage], after: Sequence[BaseMessage]) -> Iterator[MessageChange]:
-    """Messages are told apart by their ids; those without one, or with one that comes twice, by what they say."""
+    """Compare messages matched by id; those without an id, or with a repeated one, are matched by content."""
     old, new = _keyed(before), _keyed(after)
     for key, (place, message) in old.items():
         if key not in new:
@@ -196,7 +198,7 @@ def _compare_order(before: Sequence[Any], after: Sequence[Any]) -> Iterator[Valu
 
 
 def _compare_values(before: Any, after: Any, path: tuple[Any, ...], depth: int) -> Iterator[ValueChange]:
-    """Where two values differ, as deep as both are of one shape."""
+    """Yield the differences between two values, descending while both are of one type."""
     if before is after:
         return
     parts = (_parts(before), _parts(after)) if type(before) is type(after) and depth < _MAX_DEPTH else (None, None)
@@ -214,7 +216,7 @@ def _compare_values(before: Any, after: Any, path: tuple[Any, ...], depth: int) 
 
 
 def _parts(value: Any) -> Mapping[Any, Any] | list[Any] | None:
-    """A value as a mapping or a list of its parts; `None` if it has none."""
+    """Return the parts of a value as a mapping or a list; `None` if it has none."""
     if isinstance(value, dict):
         return value
     if isinstance(value, list | tuple):
@@ -242,7 +244,7 @@ def _compare_mappings(
 def _compare_lists(
     before: Sequence[Any], after: Sequence[Any], path: tuple[Any, ...], depth: int
 ) -> Iterator[ValueChange]:
-    """What both begin and end with is the same; between, items are compared place by place."""
+    """Skip the items that both lists begin and end with, and compare the others by position."""
     shorter = min(len(before), len(after))
     start = 0
     while start < shorter and _is_equal(before[start], after[start], depth + 1):
@@ -260,7 +262,7 @@ def _compare_lists(
 
 
 def _is_equal(before: Any, after: Any, depth: int) -> bool:
-    """Whether `_compare_values` would find nothing; looks at each part once."""
+    """Return whether `_compare_values` would yield nothing; compares each part once."""
     if before is after:
         return True
     if type(before) is not type(after):
@@ -276,14 +278,14 @@ def _is_equal(before: Any, after: Any, depth: int) -> bool:
 
 
 def _is_same(before: Any, after: Any) -> bool:
-    """Whether two values without parts are the same: of one type, and equal or both no number at all."""
+    """Return whether two values without parts are of one type and equal; NaN equals NaN."""
     if type(before) is not type(after):
         return False
     try:
         equal = before == after
         if type(equal) is bool:
             return equal or (isinstance(before, float) and math.isnan(before) and math.isnan(after))
-        # Arrays and the like do not compare to one truth.
+        # Comparing arrays and similar values gives no single truth value.
         return pickle.dumps(before) == pickle.dumps(after)
     except Exception:
         return repr(before) == repr(after)

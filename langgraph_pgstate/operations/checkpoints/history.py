@@ -1,4 +1,4 @@
-"""What DeltaChannels received along a branch."""
+"""History of DeltaChannels along a branch."""
 
 from __future__ import annotations
 
@@ -31,20 +31,19 @@ async def get_delta_channel_history(
     channels: Sequence[str],
     states: StateVersions = UNVERSIONED,
 ) -> dict[str, DeltaChannelHistory]:
-    """What channels received along the parents of a checkpoint, back to the nearest stored value of each.
+    """Return the writes to channels along a checkpoint's ancestors, back to the nearest stored value of each.
 
-    A value stored before the channel became a DeltaChannel, by an older version of the state, is upcast; snapshots and
-    writes are as they were written.
+    A value that an older state version stored before the channel became a DeltaChannel is upcast. Snapshots and writes
+    are returned as they were written.
 
-    All of it is of one moment: where a prune came between the statements, they are made again.
+    The result is consistent: it is read again if a prune ran between the statements.
 
-    Round trips: one for each 256 ancestors, one for their writes and the stored values, and one for each value that is
-    to be upcast.
+    Round trips: one for each 256 ancestors, one for their writes and stored values, and one for each value to upcast.
 
     Raises:
-        NotFoundError: If the checkpoint is not there, as when a prune has taken it since the caller has read it.
-        ConflictError: If its ancestors keep being deleted.
-        CorruptStateError: If a stored value is damaged, or a checkpoint is among its own ancestors.
+        NotFoundError: If the checkpoint does not exist, for example because it was pruned after the caller read it.
+        ConflictError: If its ancestors are deleted at each attempt.
+        CorruptStateError: If a stored value is damaged, or a checkpoint is its own ancestor.
     """
     for _ in range(_ATTEMPTS):
         target = address
@@ -58,14 +57,16 @@ async def get_delta_channel_history(
         history = await _read_history(db, queries, codec, target, channels, states)
         if history is not None:
             return history
-        if address.checkpoint_id is not None and not await _is_there(db, queries, address):
-            raise NotFoundError(f"{address} is not there: it was pruned or deleted since it was read, or never stored")
-    raise ConflictError(f"{address} could not be read: the checkpoints it rests on keep being deleted")
+        if address.checkpoint_id is not None and not await _exists(db, queries, address):
+            raise NotFoundError(
+                f"{address} does not exist: it was pruned or deleted after it was read, or never stored"
+            )
+    raise ConflictError(f"{address} could not be read: its ancestors are deleted again and again")
 
 
-async def _is_there(db: Connection, queries: Queries, address: Address) -> bool:
+async def _exists(db: Connection, queries: Queries, address: Address) -> bool:
     found = await read_values(db, queries, address.thread_id, address.checkpoint_ns, [str(address.checkpoint_id)])
-    return bool(found.there)
+    return bool(found.present)
 
 
 async def _read_history(
@@ -76,7 +77,7 @@ async def _read_history(
     channels: Sequence[str],
     states: StateVersions,
 ) -> dict[str, DeltaChannelHistory] | None:
-    """The history of a checkpoint's channels; `None` if a checkpoint that was read is gone by now."""
+    """Return the history of a checkpoint's channels; `None` if a checkpoint it read no longer exists."""
     thread_id, namespace, _ = address
     key = {"thread_id": thread_id, "checkpoint_ns": namespace}
     chain: list[str] = []
@@ -94,7 +95,7 @@ async def _read_history(
                 raise CorruptStateError(str(address._replace(checkpoint_id=checkpoint_id)), "it is its own ancestor")
             seen.add(checkpoint_id)
             if is_target:
-                # The target's own writes are pending, and its own values are what the history leads to.
+                # The target's own writes are pending, and its own values are the result of the history.
                 is_target = False
                 continue
             chain.append(checkpoint_id)
@@ -109,8 +110,8 @@ async def _read_history(
         return None
     wanted = {id for _, entry, _ in seeds.values() for id in Manifest({}, {"": entry}).segment_ids()}
     ids = [str(address.checkpoint_id), *chain]
-    there, segments, writes = await read_values(db, queries, thread_id, namespace, ids, sorted(wanted))
-    if not there.issuperset(ids):
+    present, segments, writes = await read_values(db, queries, thread_id, namespace, ids, sorted(wanted))
+    if not present.issuperset(ids):
         return None
     collected: dict[str, list[tuple[str, str, Any]]] = {channel: [] for channel in channels}
     for index in range(len(chain) - 1, -1, -1):
@@ -122,8 +123,8 @@ async def _read_history(
     for channel in channels:
         history[channel] = {"writes": collected[channel]}
         if channel in seeds:
-            home, entry, state_version = seeds[channel]
-            source = address._replace(checkpoint_id=home)
+            source_id, entry, state_version = seeds[channel]
+            source = address._replace(checkpoint_id=source_id)
             seed, _ = load_value(codec, entry, segments, f"channel {channel!r} of {source}")
             if type(seed) is not _DeltaSnapshot and not states.is_current(state_version):
                 found = await get_tuple(db, queries, codec, source)

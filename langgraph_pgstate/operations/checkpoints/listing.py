@@ -1,4 +1,4 @@
-"""Lists of checkpoints, page by page."""
+"""Lists of checkpoints, read page by page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from langgraph_pgstate.operations.checkpoints.addresses import (
     identifier,
     thread_id_of,
 )
-from langgraph_pgstate.operations.checkpoints.checkpoints import TOP, read_pending_sends, read_values
+from langgraph_pgstate.operations.checkpoints.checkpoints import MAX_ID, read_pending_sends, read_values
 from langgraph_pgstate.operations.checkpoints.reading import (
     CheckpointRow,
     Segments,
@@ -34,7 +34,7 @@ from langgraph_pgstate.operations.checkpoints.versions import UNVERSIONED, State
 from langgraph_pgstate.sql import NamedQuery, Queries
 from langgraph_pgstate.types import Row, Rows
 
-# `list_everywhere` says this number, too.
+# The query `list_everywhere` contains this number, too.
 _PAGE: Final = 50
 _READ_ATTEMPTS: Final = 3
 _RUN_ID_BYTES: Final = 512
@@ -49,8 +49,8 @@ class Listing:
 
     Attributes:
         query: Name of the query.
-        parameters: Its parameters, but for cursor and page size.
-        limit: Rows still wanted; `None` for all.
+        parameters: Its parameters, except cursor and page size.
+        limit: Number of rows still to return; `None` for all.
         with_state: Whether the state is read.
         cursor: `(checkpoint_id, thread_id, checkpoint_ns)` of the last row read.
     """
@@ -59,7 +59,7 @@ class Listing:
     parameters: Mapping[str, Any]
     limit: int | None
     with_state: bool
-    cursor: tuple[str, str, str] = (TOP, TOP, TOP)
+    cursor: tuple[str, str, str] = (MAX_ID, MAX_ID, MAX_ID)
 
 
 def request_list(
@@ -69,10 +69,10 @@ def request_list(
     limit: int | None,
     metadata_only: bool,
 ) -> Listing | None:
-    """Check a listing's arguments; `None` if nothing can match.
+    """Return the listing for some arguments; `None` if nothing can match.
 
     Raises:
-        ConfigurationError: If an argument cannot be searched for.
+        ConfigurationError: If an argument is invalid.
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
         raise ArgumentTypeError(f"limit must be an integer, not {type(limit).__name__}")
@@ -100,7 +100,7 @@ def request_list(
 
 
 def _typed_filter(filter: Mapping[str, Any]) -> dict[str, Any]:
-    """A metadata filter, split over the typed columns and the rest."""
+    """Return a metadata filter as values of the typed columns and JSON for the other keys."""
     columns: dict[str, Any] = {"source": None, "step": None, "run_id": None}
     rest = {}
     for key, value in filter.items():
@@ -123,10 +123,10 @@ class Page:
     Attributes:
         rows: The checkpoints.
         created_at: Their times.
-        following: The listing of what comes after; `None` when this was all.
-        segments: Segments by thread and namespace; `None` when only metadata was read.
+        following: The listing of the next page; `None` on the last page.
+        segments: Segments by thread and namespace; `None` if only metadata was read.
         writes: Pending writes by thread, namespace and checkpoint.
-        sends: Pending sends of old formats, by checkpoint.
+        sends: Pending sends of formats before 4, by checkpoint.
     """
 
     rows: list[CheckpointRow]
@@ -138,23 +138,23 @@ class Page:
 
     @property
     def size(self) -> int:
-        """Stored bytes of its segments."""
+        """Stored size of its segments in bytes."""
         return sum(segments.size for segments in (self.segments or {}).values())
 
-    def leave_out(self, gone: Collection[Address]) -> None:
-        """Leave out some of the checkpoints."""
+    def remove(self, gone: Collection[Address]) -> None:
+        """Remove some of the checkpoints from the page."""
         kept = [(row, at) for row, at in zip(self.rows, self.created_at, strict=True) if row.address not in gone]
         self.rows, self.created_at = [row for row, _ in kept], [at for _, at in kept]
 
     def load(
-        self, codec: ValueCodec, states: StateVersions = UNVERSIONED, *, without_damaged: bool = False
+        self, codec: ValueCodec, states: StateVersions = UNVERSIONED, *, skip_damaged: bool = False
     ) -> list[CheckpointTuple]:
-        """The page as LangGraph wants it, in the current version of the state.
+        """Return the page's checkpoints as LangGraph's tuples, in the current version of the state.
 
         Args:
             codec: Decodes the values.
             states: The versions of the state.
-            without_damaged: Leave out, and log, what cannot be read.
+            skip_damaged: Skip and log damaged checkpoints instead of raising.
         """
         if self.segments is None:
             return [load_bare_tuple(codec, row, at) for row, at in zip(self.rows, self.created_at, strict=True)]
@@ -165,7 +165,7 @@ class Page:
             try:
                 item, _ = load_tuple(codec, row, self.segments[thread_id, namespace], writes, self.sends.get(str(id)))
             except CorruptStateError as error:
-                if not without_damaged:
+                if not skip_damaged:
                     raise
                 _logger.error("%s; it is left out of the list", error)
                 continue
@@ -174,14 +174,14 @@ class Page:
 
 
 async def list_page(db: Connection, queries: Queries, codec: ValueCodec, listing: Listing) -> Page:
-    """Read one page of a listing. A checkpoint that was pruned or deleted meanwhile is not on it.
+    """Read one page of a listing. Checkpoints that are pruned or deleted meanwhile are left out.
 
-    Round trips: one, and one for each namespace on the page unless only metadata is read; one more for the first page
-    of what came before some checkpoint of a namespace.
+    One round trip, and one for each namespace on the page unless only metadata is read; one more for the first page
+    with `before` in a namespace.
     """
     parameters = listing.parameters
-    if parameters["before_id"] is not None and "checkpoint_ns" in parameters and listing.cursor[0] == TOP:
-        # LangGraph replays a subgraph from what it finds so; what it makes of it has to become the newest.
+    if parameters["before_id"] is not None and "checkpoint_ns" in parameters and listing.cursor[0] == MAX_ID:
+        # LangGraph replays subgraphs from a checkpoint found this way, and the id of the result must be the newest.
         for row in await db.fetch(queries.get_newest, parameters):
             advance_ids_past(row[0])
     page_size = _PAGE if listing.limit is None else min(_PAGE, listing.limit)
@@ -202,7 +202,7 @@ async def list_page(db: Connection, queries: Queries, codec: ValueCodec, listing
         gone = await _read_values(db, queries, codec, page)
         if not gone:
             return page
-    page.leave_out(gone)
+    page.remove(gone)
     return page
 
 
@@ -222,8 +222,8 @@ def _following(listing: Listing, found: Rows, page_size: int) -> Listing | None:
 
 
 async def _read_values(db: Connection, queries: Queries, codec: ValueCodec, page: Page) -> set[Address]:
-    """Read what the rows of a page refer to; those that are gone by now, as when a prune came between."""
-    # First: where the checkpoints are still there afterwards, their parents' writes were, too.
+    """Read the values of a page's rows; return the addresses that no longer exist, as after a prune."""
+    # Read first: a checkpoint that still exists afterwards proves that its parent's writes existed, too.
     page.sends = await read_pending_sends(db, queries, codec, page.rows)
     page.segments = {}
     gone: set[Address] = set()
@@ -235,5 +235,5 @@ async def _read_values(db: Connection, queries: Queries, codec: ValueCodec, page
         segment_ids = sorted({id for row in rows for id in row.segment_ids})
         found = await read_values(db, queries, thread_id, namespace, ids, segment_ids)
         page.segments[thread_id, namespace], page.writes[thread_id, namespace] = found.segments, found.writes
-        gone.update(row.address for row in rows if row.address.checkpoint_id not in found.there)
+        gone.update(row.address for row in rows if row.address.checkpoint_id not in found.present)
     return gone

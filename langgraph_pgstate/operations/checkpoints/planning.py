@@ -1,4 +1,4 @@
-"""Planning a put: which of a checkpoint's values are inherited, which are written, and how. No I/O."""
+"""Planning of a put: the decision which values are inherited, which are written, and how. No I/O."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ from langgraph_pgstate.codec.states import (
 )
 from langgraph_pgstate.codec.values import NO_FINGERPRINTS, PLAIN_MARK, ValueCodec, array_header
 from langgraph_pgstate.operations.checkpoints.addresses import identifier
-from langgraph_pgstate.operations.checkpoints.requests import PutRequest, end_to_end
+from langgraph_pgstate.operations.checkpoints.requests import PutRequest, concatenate
 from langgraph_pgstate.operations.record.journal_entry import JournalEntry
 
-# A reference to a segment costs about this much in the row; a smaller value may as well stand there itself.
+# A reference to a segment costs about this many bytes in the row, so smaller values are stored in the row.
 _INLINE_BYTES: Final = 96
-# A value that is new may stand in the row up to this size: the next superstep may replace it, and then one row was
-# written instead of two. The first checkpoint that inherits it moves it to a segment.
+# A new value up to this size is stored in the row, because the next superstep may replace it: one row is written
+# instead of two. The first checkpoint that inherits it moves it to a segment.
 _NEW_INLINE_BYTES: Final = 2 * 1024
-# Values below this share one segment per put; a larger one has its own, so that a prune can free it alone.
+# Smaller values share one segment per put; a larger one has a segment of its own, so that a prune can free it alone.
 _SHARED_BYTES: Final = 4 * 1024
 _NUMBERS: Final = frozenset({int, float, bool, type(None)})
-# Drawn ones are never negative: a row cannot have this one.
+# Revisions are never negative, so no row has this one.
 _NO_REVISION: Final = -1
 _TO_STORE: Final = Scalar(None)
 
 
 @dataclass(slots=True)
 class PutPlan:
-    """What a put sends to the database.
+    """The rows and values that a put sends to the database.
 
     Attributes:
         request: The put.
-        manifest: Where the values will be.
-        new_segments: Frames to write, by id.
-        bases: Revisions of the checkpoints that values are inherited from, by id; they must still be there, unchanged.
-        parent: The parent's manifest, if it was known.
-        contents: What is in the new segments, by id.
-        is_complete: Whether everything inherited was found; if not, nothing is planned and the database must be asked.
-        tried: Whether the plan was sent already; its ids may then be taken.
-        journal_entry: What hooks want noted with the checkpoint; begun anew each time it is sent.
+        manifest: The location of the values.
+        new_segments: Frames to write, by segment id.
+        bases: Revisions of the checkpoints that values are inherited from, by id; the put requires them unchanged.
+        parent: The parent's manifest, if it is known.
+        contents: Contents of the new segments, by id.
+        is_complete: Whether all inherited values were found; if not, the put has to be planned from the database.
+        tried: Whether the plan was sent already, so that its ids may be taken.
+        journal_entry: The journal entry of the hooks; a new one each time the plan is sent.
     """
 
     request: PutRequest
@@ -65,7 +65,7 @@ class PutPlan:
     journal_entry: JournalEntry | None = None
 
     def with_new_ids(self) -> PutPlan:
-        """The same plan with other ids for its new segments."""
+        """Return the same plan with other ids for its new segments."""
         taken = self.manifest.positions()
         ids: dict[int, int] = {}
         for old in self.new_segments:
@@ -79,7 +79,7 @@ class PutPlan:
         )
 
     def parameters(self, codec: ValueCodec, touch_thread: bool) -> dict[str, Any]:
-        """Parameters of the variant of `put_checkpoint` that stores the plan."""
+        """Return the parameters of the variant of `put_checkpoint` that stores the plan."""
         request = self.request
         checkpoint = request.checkpoint
         thread_id, checkpoint_ns, checkpoint_id = request.address
@@ -107,43 +107,43 @@ class PutPlan:
         return parameters
 
     def segment_parameters(self) -> dict[str, Any]:
-        """Parameters that hand over any number of new segments, or none."""
+        """Return the parameters that pass any number of new segments, or none."""
         data = list(self.new_segments.values())
-        return {"new_ids": list(self.new_segments), **end_to_end(data, "new_data", "new_starts", "new_lengths")}
+        return {"new_ids": list(self.new_segments), **concatenate(data, "new_data", "new_starts", "new_lengths")}
 
 
 def plan_put(
     codec: ValueCodec, request: PutRequest, parent: Manifest | None, others: Mapping[str, Manifest] | None = None
 ) -> PutPlan:
-    """Decide how each value of a checkpoint is stored.
+    """Return the plan for storing a checkpoint.
 
     Args:
         codec: Encodes the values.
         request: The put.
         parent: The parent's manifest, if it is known.
-        others: Manifests of further checkpoints of the namespace in which inherited values were found, by id. When
-            given, the database was asked: a value that is found nowhere is taken from the checkpoint itself.
+        others: Manifests of other checkpoints of the namespace that hold inherited values, by id. If given, they come
+            from the database: a value that none of them holds is taken from the checkpoint itself.
 
     Returns:
-        The plan; an incomplete one if the parent, or the home of an inherited value, is not known.
+        The plan; an incomplete one if the parent, or the location of an inherited value, is not known.
 
     Raises:
         SerializationError: If a value cannot be stored.
     """
     values = request.checkpoint["channel_values"]
-    # The plan's manifest outlives the put; the caller's dict may change.
+    # The plan's manifest outlives the put, and the caller's dict may change.
     versions = dict(request.checkpoint["channel_versions"])
     entries: dict[str, Entry] = {}
     bases: dict[str, int] = {}
-    brought: list[str] = []
+    given: list[str] = []
     parent_id = request.parent.checkpoint_id if request.parent else None
     if others is None and parent_id and parent is None:
         return PutPlan(request, Manifest(versions, {}), {}, {}, is_complete=False)
-    if parent_id and parent and request.rests_on_parent:
-        _rest_on(bases, parent_id, parent.revision)
-    homes = [(parent_id, parent)] if parent_id and parent else []
+    if parent_id and parent and request.needs_parent:
+        _require_base(bases, parent_id, parent.revision)
+    sources = [(parent_id, parent)] if parent_id and parent else []
     if others:
-        homes += others.items()
+        sources += others.items()
     writer = _SegmentWriter(codec, parent.positions() if parent else ())
     for channel, version in versions.items():
         value = values.get(channel, NOTHING)
@@ -151,26 +151,26 @@ def plan_put(
             entries[channel] = Scalar(value)
             continue
         if channel not in request.new_versions:
-            found = _find(channel, version, homes)
+            found = _find(channel, version, sources)
             if found is not None:
-                entry, home, revision = found
+                entry, source_id, revision = found
                 if isinstance(entry, Entry):
-                    entries[channel] = writer.settle(channel, entry) if type(entry) is Inline else entry
-                    _rest_on(bases, home, revision)
+                    entries[channel] = writer.move_inline(channel, entry) if type(entry) is Inline else entry
+                    _require_base(bases, source_id, revision)
                 continue
             if others is None:
                 return PutPlan(request, Manifest(versions, {}), {}, {}, parent, is_complete=False)
         if value is not NOTHING:
-            # Stored below, in this place: nothing is encoded for a plan that turns out to be incomplete.
+            # Encoded below, so that an incomplete plan encodes nothing. The placeholder keeps the order of the entries.
             entries[channel] = _TO_STORE
-            brought.append(channel)
-    for channel in brought:
+            given.append(channel)
+    for channel in given:
         base = parent.entries.get(channel) if parent is not None else None
         entries[channel], builds_on_base = writer.store(channel, values[channel], base)
         if builds_on_base and parent is not None and parent_id:
-            _rest_on(bases, parent_id, parent.revision)
+            _require_base(bases, parent_id, parent.revision)
     for channel, value in values.items():
-        # A scalar without a version is kept, as LangGraph's own PostgreSQL saver keeps it.
+        # Keep a scalar without a version, as LangGraph's own PostgreSQL saver does.
         if channel not in versions and codec.is_inline(value):
             entries[identifier("channel name", channel)] = Scalar(value)
     writer.finish(entries)
@@ -178,7 +178,7 @@ def plan_put(
 
 
 def find_missing(codec: ValueCodec, request: PutRequest, parent: Manifest | None) -> list[str]:
-    """Channels whose values a put inherits, but not from its parent."""
+    """Return the channels whose values a put inherits from a checkpoint other than its parent."""
     values = request.checkpoint["channel_values"]
     return [
         channel
@@ -189,27 +189,29 @@ def find_missing(codec: ValueCodec, request: PutRequest, parent: Manifest | None
     ]
 
 
-def _rest_on(bases: dict[str, int], checkpoint_id: str, revision: int) -> None:
-    """Note what a plan rests on. Of two revisions of one checkpoint one is gone: then the put is to be refused."""
+def _require_base(bases: dict[str, int], checkpoint_id: str, revision: int) -> None:
+    """Add a checkpoint that must be unchanged. Two different revisions of it make the put fail."""
     if bases.setdefault(checkpoint_id, revision) != revision:
         bases[checkpoint_id] = _NO_REVISION
 
 
-def _find(channel: str, version: Any, homes: Sequence[tuple[str, Manifest]]) -> tuple[Entry | object, str, int] | None:
-    """A channel's entry at a version, with id and revision of the checkpoint that has it."""
-    for home, manifest in homes:
+def _find(
+    channel: str, version: Any, sources: Sequence[tuple[str, Manifest]]
+) -> tuple[Entry | object, str, int] | None:
+    """Return a channel's entry at a version, with id and revision of the checkpoint that holds it."""
+    for source_id, manifest in sources:
         entry = manifest.entry(channel, version)
         if entry is not None:
-            return entry, home, manifest.revision
+            return entry, source_id, manifest.revision
     return None
 
 
 class _SegmentWriter:
-    """Collects the segments of one put.
+    """The segments that one put writes.
 
     Args:
         codec: Encodes values.
-        taken: Ids of segments that the put is likely to inherit: its new ones have others.
+        taken: Segment ids that the put may inherit, which new segments must not have.
     """
 
     def __init__(self, codec: ValueCodec, taken: Collection[int]) -> None:
@@ -221,8 +223,8 @@ class _SegmentWriter:
         self._inline_budget = _NEW_INLINE_BYTES
 
     def store(self, channel: str, value: Any, base: Entry | None) -> tuple[Entry, bool]:
-        """The entry for a value to be written, and whether it refers to segments of the base."""
-        # A fingerprint takes 16 bytes; a list of numbers is smaller whole.
+        """Return the entry of a new value, and whether it refers to segments of the base."""
+        # A fingerprint takes 16 bytes, so a list of numbers is smaller if it is stored whole.
         if self._codec.is_native and type(value) is list and value and type(value[0]) not in _NUMBERS:
             stored = self._store_list(channel, value, base if isinstance(base, Elements) else None)
             if stored is not None:
@@ -240,17 +242,17 @@ class _SegmentWriter:
         frame, hint = frames.pack_large(data, base.hint if isinstance(base, Slice) else None)
         return Slice(type_, self._add(data, frame), 0, len(data), hint), False
 
-    def settle(self, channel: str, entry: Inline) -> Entry:
-        """The entry for an inherited value that stood in its checkpoint's row."""
+    def move_inline(self, channel: str, entry: Inline) -> Entry:
+        """Return the entry of an inherited value that was stored in its checkpoint's row."""
         return entry if len(entry.data) <= _INLINE_BYTES else self._share(channel, entry.type, entry.data)
 
     def _share(self, channel: str, type_: str, data: bytes) -> Slice:
         self._shared.append((channel, type_, data))
-        # Replaced in `finish`, when the shared segment is complete.
+        # A placeholder, replaced in `finish` when the shared segment is complete.
         return Slice(type_, 0, 0, len(data))
 
     def finish(self, entries: dict[str, Entry]) -> None:
-        """Write the shared segment and settle the entries that wait for it."""
+        """Write the shared segment and set the entries that refer to it."""
         if not self._shared:
             return
         segment_id = self._add(b"".join(data for _, _, data in self._shared))
@@ -260,14 +262,15 @@ class _SegmentWriter:
             offset += len(data)
 
     def _store_list(self, channel: str, value: list[Any], base: Elements | None) -> tuple[Entry, bool] | None:
-        """A list as runs and fresh segments; `None` if its elements cannot be told apart."""
+        """Return a list as runs, old and new; `None` if its elements cannot be encoded one by one."""
         codec = self._codec
         try:
             fingerprints = codec.fingerprints(
                 channel, value, base.fingerprints if base and base.fingerprints else NO_FINGERPRINTS
             )
         except TypeError:
-            # An element that only the serializer's fallback can store: the whole value goes that way, or is refused.
+            # Only the serializer's fallback can store one of the elements: store the whole value through it, or refuse
+            # it.
             return None
         old_runs = base.runs if base else ()
         kept, rest = diff_runs(

@@ -1,4 +1,4 @@
-"""From rows to LangGraph's tuples. No I/O."""
+"""Conversion of rows to LangGraph's tuples. No I/O."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _SENDS_IN_STATE: Final = 4
 
 @dataclass(slots=True)
 class CheckpointRow:
-    """A row of `checkpoints`, as much of it as was read.
+    """A row of `checkpoints`, as far as it was read.
 
     Attributes:
-        address: Where it is.
+        address: The checkpoint's address.
         parent_id: The parent's id.
         metadata: JSON text.
-        state: The encoded state; `None` when only metadata was asked for.
-        segment_ids: What the state's positions refer to.
-        revision: Drawn when the row was written; 0 if it was not read.
-        state_version: Version of the user's state it was written with.
-        is_cut: Whether its parent was named but is not there, as after a prune.
+        state: The encoded state; `None` if only metadata was read.
+        segment_ids: The segments that the state refers to by position.
+        revision: Random number, drawn at each write of the row; 0 if it was not read.
+        state_version: State version it was written with.
+        is_cut: Whether it names a parent that no longer exists, as after a prune.
     """
 
     address: Address
@@ -49,7 +49,7 @@ class CheckpointRow:
     _decoded: State | None = None
 
     def decode(self) -> State:
-        """The state, decoded once.
+        """Return the state, decoded at the first call.
 
         Raises:
             CorruptStateError: If it is damaged.
@@ -71,12 +71,12 @@ class WritesRow:
 
 
 class CachedSegments(NamedTuple):
-    """What need not be fetched of a checkpoint, if its row is as it was.
+    """Cached segments of a checkpoint, valid for one revision of its row.
 
     Attributes:
-        revision: The row's, when it was stored or read.
-        contents: Contents of its segments that are at hand, by id.
-        missing: Ids of the others.
+        revision: The row's revision.
+        contents: Contents of the cached segments, by id.
+        missing: Ids of its other segments.
     """
 
     revision: int
@@ -85,11 +85,11 @@ class CachedSegments(NamedTuple):
 
 
 class Segments:
-    """The segments that were read for one thread, decompressed when first used.
+    """The segments that were read for one thread, each decompressed at its first use.
 
     Args:
-        rows: Id and frame of each that was fetched.
-        known: Contents, by id, of those that need not be.
+        rows: Id and frame of each segment that was fetched.
+        known: Contents of the cached segments, by id.
     """
 
     def __init__(self, rows: Iterable[tuple[int, bytes]], known: Mapping[int, bytes] | None = None) -> None:
@@ -98,15 +98,15 @@ class Segments:
 
     @property
     def size(self) -> int:
-        """Stored bytes of all of them; of those that are known, about as many."""
+        """Stored size of all segments in bytes; estimated for cached ones."""
         return sum(map(len, self._frames.values())) + sum(map(len, self.contents.values())) // 2
 
     def has(self, segment_ids: Iterable[int]) -> bool:
-        """Whether all of some segments were there to be read."""
+        """Return whether all of some segments were read."""
         return self._frames.keys() | self.contents.keys() >= set(segment_ids)
 
     def content(self, segment_id: int, where: str) -> bytes:
-        """A segment's content.
+        """Return a segment's content.
 
         Raises:
             CorruptStateError: If the segment is missing or damaged.
@@ -127,17 +127,17 @@ def load_tuple(
     writes: Iterable[WritesRow],
     pending_sends: Sequence[Any] | None = None,
 ) -> tuple[CheckpointTuple, Manifest]:
-    """A checkpoint as LangGraph wants it, and where its values are, fingerprints included.
+    """Return a checkpoint as LangGraph's tuple, and its manifest with fingerprints.
 
     Args:
         codec: Decodes the values.
-        row: The checkpoint, state included.
+        row: The checkpoint, with its state.
         segments: The segments it refers to.
         writes: Its pending writes, in any order.
-        pending_sends: For a checkpoint of a format before 4: the sends its parent's tasks wrote.
+        pending_sends: For a format before 4: the sends that its parent's tasks wrote.
 
     Raises:
-        CorruptStateError: If something it refers to is missing or damaged.
+        CorruptStateError: If a value or segment is missing or damaged.
         UnsafeTypeError: If it holds a type that may not be built.
     """
     where = str(row.address)
@@ -160,12 +160,12 @@ def load_tuple(
         parent_config=parent_config(row),  # type: ignore[arg-type]
         pending_writes=load_writes(codec, writes, where),
     )
-    # LangGraph goes on with the checkpoint it was given, and counts the versions in it up.
+    # Copy the versions, because LangGraph increments those of the returned checkpoint in place.
     return loaded, Manifest(dict(state.manifest.versions), entries, row.revision)
 
 
 def load_metadata(codec: ValueCodec, row: CheckpointRow, state: State | None) -> dict[str, Any]:
-    """A checkpoint's metadata; without its state, values that JSON does not say exactly come as near as JSON does."""
+    """Return a checkpoint's metadata; without the state, values that JSON cannot represent are approximated."""
     exact = {}
     for key, (type_, data) in (state.exact_metadata if state else {}).items():
         exact[key] = codec.loads(type_, data, f"metadata {key!r} of {row.address}")
@@ -173,7 +173,7 @@ def load_metadata(codec: ValueCodec, row: CheckpointRow, state: State | None) ->
 
 
 def load_bare_tuple(codec: ValueCodec, row: CheckpointRow, created_at: Any) -> CheckpointTuple:
-    """A checkpoint of which no state was read: its id, time, metadata and parent."""
+    """Return a checkpoint whose state was not read: its id, time, metadata and parent."""
     return CheckpointTuple(
         config=row.address.config,  # type: ignore[arg-type]
         checkpoint={
@@ -192,13 +192,13 @@ def load_bare_tuple(codec: ValueCodec, row: CheckpointRow, created_at: Any) -> C
 
 
 def parent_config(row: CheckpointRow) -> dict[str, Any] | None:
-    """Return the parent's config, `None` if there is no parent or no longer."""
+    """Return the parent's config; `None` if there is no parent, or it no longer exists."""
     thread_id, namespace, _ = row.address
     return Address(thread_id, namespace, row.parent_id).config if row.parent_id and not row.is_cut else None
 
 
 def load_value(codec: ValueCodec, entry: Entry, segments: Segments, where: str) -> tuple[Any, Entry]:
-    """A channel's value, and its entry with fingerprints where it is a list."""
+    """Return a channel's value and its entry; for a list, the entry has fingerprints."""
     match entry:
         case Scalar(value):
             return value, entry
@@ -237,10 +237,10 @@ def _load_elements(
         content = segments.content(run.segment_id, where)
         count, start = split_array(content, where)
         if run.first + run.count > count:
-            raise CorruptStateError(where, f"segment {run.segment_id} holds {count} elements, too few")
+            raise CorruptStateError(where, f"segment {run.segment_id} has only {count} elements")
         sized.append(Run(run.segment_id, run.first, run.count, len(content) * run.count // count))
         if run.count == count:
-            # Whole segments of one kind are decoded together, in one call.
+            # Whole segments with the same mark are decoded in one call.
             if content.startswith(PLAIN_MARK) != bool(mark):
                 flush()
                 mark = b"" if mark else PLAIN_MARK
@@ -255,7 +255,7 @@ def _load_elements(
 
 
 def flatten_writes(rows: Iterable[WritesRow], where: str) -> list[tuple[str, str, Write]]:
-    """`(task_path, task_id, write)` of every pending write, in the order live execution applies them."""
+    """Return `(task_path, task_id, write)` of every pending write, in the order in which LangGraph applies them."""
     found = [
         (row.task_path, row.task_id, write)
         for row in rows
@@ -265,7 +265,7 @@ def flatten_writes(rows: Iterable[WritesRow], where: str) -> list[tuple[str, str
 
 
 def load_writes(codec: ValueCodec, rows: Iterable[WritesRow], where: str) -> list[PendingWrite]:
-    """Pending writes as LangGraph wants them."""
+    """Return pending writes as LangGraph's tuples."""
     return [
         (task_id, channel, codec.loads(type_, data, f"a pending write to {channel!r} at {where}"))
         for _, task_id, (_, channel, type_, data) in flatten_writes(rows, where)
@@ -273,13 +273,13 @@ def load_writes(codec: ValueCodec, rows: Iterable[WritesRow], where: str) -> lis
 
 
 def is_old_format(state: State) -> bool:
-    """Whether a checkpoint keeps its pending sends among its parent's writes, as formats before 4 do."""
+    """Return whether a checkpoint's pending sends are among its parent's writes, as in formats before 4."""
     v = state.checkpoint["v"]
     return type(v) is int and v < _SENDS_IN_STATE
 
 
 def states_to_manifests(rows: Iterable[Row], where: str) -> Mapping[str, Manifest]:
-    """Manifests by checkpoint id, from `(checkpoint_id, state, segment_ids, revision)`."""
+    """Return manifests by checkpoint id, from rows `(checkpoint_id, state, segment_ids, revision)`."""
     manifests = {}
     for checkpoint_id, state, segment_ids, revision in rows:
         manifest = decode_state(state, segment_ids, f"checkpoint {checkpoint_id!r} of {where}").manifest

@@ -1,4 +1,4 @@
-"""What a caller asks to be stored, checked and made ready to be planned or sent. No I/O."""
+"""Requests to store a checkpoint, validated and prepared for planning. No I/O."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from langgraph_pgstate.operations.checkpoints.versions import UNVERSIONED, State
 from langgraph_pgstate.settings import ThreadKeys
 
 _DEFAULT_KEYS: Final = ThreadKeys()
-# What LangGraph's server hands along in `configurable` of one HTTP request, and keeps in no checkpoint of its own.
-_OF_THE_REQUEST: Final = frozenset(
+# Keys that LangGraph's server adds to `configurable` for one HTTP request, and does not store in its own checkpoints.
+_REQUEST_KEYS: Final = frozenset(
     {"langgraph_request_id", "langgraph_auth_user", "langgraph_auth_user_id", "langgraph_auth_permissions"}
 )
 _INT4_MAX = 2**31 - 1
-# What a typed column of text takes.
+# The maximum length of a typed text column.
 _TEXT_BYTES: Final = 512
 
 
 @dataclass(slots=True)
 class PutRequest:
-    """A put as LangGraph made it, checked and with its metadata ready.
+    """A put, validated and with its metadata encoded.
 
     Attributes:
         address: The checkpoint to store.
@@ -37,12 +37,12 @@ class PutRequest:
         checkpoint: LangGraph's checkpoint.
         new_versions: The channels whose values are to be stored, with their versions.
         metadata: JSON text.
-        exact_metadata: Encoded values of metadata keys that JSON does not say exactly.
-        labels: The merged metadata, of which the typed columns are made.
-        keys: Which of the labels say whose the thread is.
-        root: Manifest of the root namespace's checkpoint that a subgraph's belongs to, if it is known and wanted.
-        is_unaccompanied: Whether the database refused what a hook wanted stored with it.
-        states: The version the state is written with, and how older ones are read.
+        exact_metadata: Encoded values of metadata keys that JSON does not represent exactly.
+        labels: The merged metadata, from which the typed columns are taken.
+        keys: The labels that name the thread's agent, user and tenant.
+        root: Manifest of the root checkpoint that a subgraph's checkpoint belongs to, if it is known and needed.
+        hook_refused: Whether the database refused the hook's statements.
+        states: The state versions: the current one, and the upcasters of older ones.
     """
 
     address: Address
@@ -54,13 +54,13 @@ class PutRequest:
     labels: Mapping[str, Any]
     keys: ThreadKeys
     root: Manifest | None = None
-    is_unaccompanied: bool = False
+    hook_refused: bool = False
     states: StateVersions = UNVERSIONED
     _columns: dict[str, Any] | None = None
 
     @property
-    def rests_on_parent(self) -> bool:
-        """Whether it holds a DeltaChannel without its value, which is rebuilt from what its ancestors received."""
+    def needs_parent(self) -> bool:
+        """Whether it holds a DeltaChannel without its value, which is rebuilt from the ancestors' writes."""
         counters = self.labels.get("counters_since_delta_snapshot")
         if self.parent is None or not counters or not isinstance(counters, Mapping):
             return False
@@ -72,7 +72,7 @@ class PutRequest:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Values of the typed columns, and whose the thread is; a hook may fill in what it knows better.
+        """Values of the typed columns, with the thread's owner; a hook may replace them.
 
         Raises:
             ConfigurationError: If a name is too long to be indexed with the thread's id.
@@ -84,7 +84,7 @@ class PutRequest:
 
     @property
     def columns_without_owner(self) -> dict[str, Any]:
-        """The same for less, where the thread's row is left alone."""
+        """Values of the typed columns of the checkpoint alone, for a put that does not update the thread's row."""
         if self._columns is None:
             labels = self.labels
             step = labels.get("step")
@@ -104,7 +104,7 @@ def request_put(
     new_versions: Mapping[str, Any],
     keys: ThreadKeys = _DEFAULT_KEYS,
 ) -> PutRequest:
-    """Check a put's arguments and prepare what does not depend on other checkpoints.
+    """Return the request for a put: its arguments validated, and prepared as far as no other checkpoint is needed.
 
     Raises:
         ConfigurationError: If an id is missing or cannot be stored.
@@ -121,8 +121,8 @@ def request_put(
         if not channel.isascii() or "\0" in channel:
             identifier("channel name", channel)
     merged = get_serializable_checkpoint_metadata(config, metadata)  # type: ignore[arg-type]
-    # Whose a thread is may be told by the request; the request itself is not kept.
-    kept = merged if _OF_THE_REQUEST.isdisjoint(merged) else _without(merged, _OF_THE_REQUEST)
+    # Request keys may name the thread's owner, but they are not stored.
+    kept = merged if _REQUEST_KEYS.isdisjoint(merged) else _without(merged, _REQUEST_KEYS)
     text, exact = split_metadata(kept)
     return PutRequest(
         address=Address(thread_id, checkpoint_ns, checkpoint_id),
@@ -141,13 +141,13 @@ def _without(metadata: Mapping[str, Any], keys: frozenset[str]) -> Any:
 
 
 def root_of(request: PutRequest, metadata: CheckpointMetadata) -> Address | None:
-    """The root namespace's checkpoint that a subgraph's belongs to, if its metadata tells."""
+    """Return the root checkpoint that a subgraph's checkpoint belongs to, if its metadata names it."""
     root_id = (metadata.get("parents") or {}).get("")
     return Address(request.address.thread_id, "", root_id) if type(root_id) is str else None
 
 
 def run_id_of(config: Mapping[str, Any]) -> str | None:
-    """The run a config belongs to, if the metadata tells."""
+    """Return the id of the run that a config belongs to, if its metadata names it."""
     for part in ("metadata", "configurable"):
         found = (config.get(part) or {}).get("run_id")
         if found is not None:
@@ -188,8 +188,8 @@ def _text_or_none(value: Any) -> str | None:
         return None
 
 
-def end_to_end(parts: Sequence[bytes], data: str, starts: str, lengths: str) -> dict[str, Any]:
-    """Byte strings as one, with the place of each as SQL's `substr` counts it, under the given parameter names."""
+def concatenate(parts: Sequence[bytes], data: str, starts: str, lengths: str) -> dict[str, Any]:
+    """Return byte strings as one, with the offset and length of each for SQL's `substr`, under the given names."""
     sizes = [len(part) for part in parts]
     return {
         data: parts[0] if len(parts) == 1 else b"".join(parts),

@@ -1,4 +1,4 @@
-"""Bringing stored checkpoints up to the current version of the state, before their threads go on by themselves."""
+"""Upcasting of stored checkpoints to the current version of the state."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _PAGE: Final = 100
 async def upcast_thread(
     db: Connection, queries: Queries, codec: ValueCodec, states: StateVersions, thread_id: str, dry_run: bool
 ) -> UpcastReport:
-    """Bring one thread's checkpoints up; each is one transaction, so it can be stopped and repeated at any time.
+    """Upcast the checkpoints of one thread. Each is one transaction, so it can be interrupted and repeated at any time.
 
-    Safe while runs append: a checkpoint that is written again in the meantime is left to whoever wrote it. Ids, links,
-    times, metadata and pending writes stay as they are. Two round trips for each outdated checkpoint.
+    Safe while runs append: a checkpoint that is written again meanwhile is skipped. Ids, links, times, metadata and
+    pending writes are kept. Two round trips for each outdated checkpoint.
 
     Args:
         db: The connection.
@@ -37,10 +37,10 @@ async def upcast_thread(
         codec: Decodes and encodes values.
         states: The versions.
         thread_id: The thread.
-        dry_run: Change nothing, only tell what would change.
+        dry_run: Report the changes without making them.
 
     Returns:
-        What changed; a checkpoint that cannot be brought up is a problem in it, and never an exception.
+        The changes. A checkpoint that cannot be upcast is reported as a problem instead of raising.
     """
     report = UpcastReport(threads=1, dry_run=dry_run)
     cursor = ("", "")
@@ -62,10 +62,10 @@ async def upcast_thread(
             return report
 
 
-async def refuse_evolved(db: Connection, queries: Queries, thread_id: str) -> None:
-    """Let nothing be imported into a thread that went on with a newer version of the state. One round trip.
+async def refuse_newer_state(db: Connection, queries: Queries, thread_id: str) -> None:
+    """Raise if a thread has checkpoints of a newer state version, so that nothing can be imported. One round trip.
 
-    What comes from elsewhere is of the first version, and would inherit values of a newer one.
+    Imported checkpoints are of the first version, and would inherit values of a newer one.
 
     Raises:
         ConfigurationError: If it has a checkpoint of another version than the first.
@@ -73,7 +73,7 @@ async def refuse_evolved(db: Connection, queries: Queries, thread_id: str) -> No
     first = {"thread_id": thread_id, "cursor_ns": "", "cursor_id": "", "state_version": FIRST_VERSION, "page_size": 1}
     if await db.fetch(queries.scan_outdated, first):
         raise ConfigurationError(
-            f"thread {thread_id!r} has gone on here with a newer version of the state; nothing was imported into it"
+            f"thread {thread_id!r} already has checkpoints of a newer state version; nothing was imported into it"
         )
 
 
@@ -87,7 +87,7 @@ async def _upcast(
     report.outdated += 1
     try:
         before, manifest = load_tuple(codec, row, segments, (), sends)
-        # Decoded once more, because an upcaster may change what it is given.
+        # Decoded again, because an upcaster may change its argument.
         after = states.upcast(load_tuple(codec, row, segments, (), sends)[0], row.state_version)
         _count_changes(codec, before, after, report)
         if report.dry_run:
@@ -95,7 +95,7 @@ async def _upcast(
             return
         state = row.decode()
         if is_old_format(state):
-            # What it is to send is among its parent's writes, and would be stored twice.
+            # Its pending sends are among its parent's writes, and would be stored twice.
             report.problems.append(Problem(address.thread_id, str(address), "its format is too old to be written"))
             return
         checkpoint: Any = after.checkpoint
@@ -104,7 +104,7 @@ async def _upcast(
             address, None, checkpoint, checkpoint["channel_versions"], row.metadata, exact, {}, ThreadKeys()
         )
         request.states = states
-        # What its lists share with what is stored is not written again.
+        # Elements that its lists share with the stored lists are not written again.
         plan = plan_put(codec, request, manifest, {})
     except PGStateError as error:
         report.problems.append(Problem(address.thread_id, str(address), str(error)))

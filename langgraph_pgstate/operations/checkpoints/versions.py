@@ -1,4 +1,4 @@
-"""Versions of the user's state: old channel values are brought up step by step when they are read. No I/O."""
+"""Versions of the user's state: old channel values are upcast step by step when they are read. No I/O."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph_pgstate.errors import ConfigurationError, StateVersionError, UpcastError
 
 Upcaster = Callable[..., Mapping[str, Any]]
-"""Channel values of one version in, those of the next out. With a second parameter it also gets the namespace."""
+"""A function from channel values of one version to those of the next; a second parameter receives the namespace."""
 
 FIRST_VERSION: Final = 1
-"""What a checkpoint has that was written without a version."""
+"""The version of a checkpoint that was written without one."""
 
 _INT4_MAX: Final = 2**31 - 1
-# LangGraph's own channels: what runs next, and the input that is not taken in yet.
+# Prefixes of LangGraph's own channels, for scheduling and pending input.
 _OWN: Final = ("__", "branch:", "join:")
-# Version of a channel that was never written to: the counter that LangGraph's versions begin with is 1 at least.
+# The version of a channel that was never written to; LangGraph's own versions start at 1.
 _NO_WRITE: Final = f"{0:032}.{0:016}"
 
 
 class StateVersions:
-    """Which version of the state a program writes, and how it reads older ones. Immutable; safe to share.
+    """The current version of a program's state, and the upcasters for older ones. Immutable.
 
     Args:
-        version: What is written; `None` writes none, which counts as the first.
-        upcasters: By version, what makes channel values of that version from those of the one before.
+        version: The version that is written; `None` writes none, which counts as the first.
+        upcasters: Functions by the version they lead to, each from channel values of the version before.
 
     Raises:
-        ConfigurationError: If the version is no positive integer, or the upcasters don't lead up to it without a gap.
+        ConfigurationError: If the version is not a positive integer, or the upcasters have a gap.
     """
 
     def __init__(self, version: int | None = None, upcasters: Mapping[int, Upcaster] | None = None) -> None:
@@ -50,22 +50,21 @@ class StateVersions:
         if sorted(given) != list(range(self.oldest + 1, self.current + 1)) or self.oldest < FIRST_VERSION:
             raise ConfigurationError(
                 f"upcasters lead to versions {sorted(given)}; they must lead to state_version {self.current} without a "
-                f"gap, and {FIRST_VERSION} is where it begins: give one that changes nothing for a version that needs "
-                "no change"
+                f"gap, starting from {FIRST_VERSION}: use a function that changes nothing for a version without changes"
             )
         self._steps = {target: (function, _takes_namespace(function)) for target, function in given.items()}
 
     def is_current(self, found: int | None) -> bool:
-        """Whether a checkpoint of this version is read as it is."""
+        """Return whether a checkpoint of this version is returned unchanged."""
         return (FIRST_VERSION if found is None else found) == self.current
 
     def upcast(self, loaded: CheckpointTuple, found: int | None) -> CheckpointTuple:
-        """A checkpoint with channel values of the current version.
+        """Return a checkpoint with channel values of the current version.
 
-        An upcaster with one parameter sees the root namespace only. LangGraph's own channels (`__…`, `branch:…`,
-        `join:…`) stay when it leaves them out, and so does a DeltaChannel's snapshot, which it does not see: what
-        follows the snapshot is in the ancestors' writes. A channel that appears is marked as seen: it triggers no node
-        that has run before.
+        An upcaster with one parameter is called for the root namespace only. LangGraph's own channels (`__…`,
+        `branch:…`, `join:…`) are kept even if the upcaster leaves them out. A DeltaChannel's snapshot is kept, too, and
+        not passed to the upcaster, because later writes to the channel are stored with the ancestors. A new channel is
+        marked as seen, so that it triggers no node that has run before.
 
         Args:
             loaded: The checkpoint; its values may be changed in place.
@@ -113,12 +112,12 @@ UNVERSIONED: Final = StateVersions()
 
 
 def _with_values(checkpoint: Any, values: dict[str, Any], before: set[str]) -> Any:
-    """A checkpoint with other values; channels that are new to it get a version, and are seen by every node."""
+    """Return a checkpoint with other values; new channels get a version that every node has seen."""
     versions: dict[str, Any] = checkpoint["channel_versions"]
     added = [name for name in values if name not in before and name not in versions]
     changed = {**checkpoint, "channel_values": values}
     if added:
-        # Below all that LangGraph draws, which takes the newest versions for what was written last.
+        # Lower than all of LangGraph's versions, because LangGraph treats the highest versions as the latest writes.
         known = next(iter(versions.values()), "")
         new = dict.fromkeys(added, _NO_WRITE if isinstance(known, str) else type(known)(0))
         changed["channel_versions"] = {**versions, **new}
@@ -131,7 +130,7 @@ def _with_values(checkpoint: Any, values: dict[str, Any], before: set[str]) -> A
 
 
 def _path_of(namespace: str) -> str:
-    """A namespace without its tasks' ids: `agent|research` for `agent:1f0…|research:1f1…`."""
+    """Return a namespace without task ids: `agent|research` for `agent:1f0…|research:1f1…`."""
     return "|".join(part.partition(":")[0] for part in namespace.split("|") if not part.isdigit())
 
 

@@ -1,4 +1,4 @@
-"""Pending writes: what a task wrote before its superstep is checkpointed."""
+"""Pending writes: writes of a task that its superstep's checkpoint does not contain yet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from langgraph_pgstate.codec.writes import Write, encode_writes, pack_writes, un
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import MissingKeyError
 from langgraph_pgstate.operations.checkpoints.addresses import Address, address_of, check_key_size, identifier
-from langgraph_pgstate.operations.checkpoints.requests import end_to_end, run_id_of
+from langgraph_pgstate.operations.checkpoints.requests import concatenate, run_id_of
 from langgraph_pgstate.operations.leases.guards import Guard
 from langgraph_pgstate.operations.record.put_hook import Statement
 from langgraph_pgstate.sql import Queries
@@ -19,7 +19,7 @@ from langgraph_pgstate.sql import Queries
 
 @dataclass(frozen=True, slots=True)
 class WritesRequest:
-    """A call of `put_writes`, checked and encoded."""
+    """A call of `put_writes`, validated and encoded."""
 
     address: Address
     task_id: str
@@ -28,21 +28,21 @@ class WritesRequest:
     rows: list[tuple[int, list[Write]]]
 
     def parameters(self, rows: Sequence[tuple[int, Sequence[Write]]]) -> dict[str, Any]:
-        """Parameters of the query `put_writes`."""
+        """Return the parameters of the query `put_writes`."""
         return {
             **self.address._asdict(),
             "task_id": self.task_id,
             "task_path": self.task_path,
             "run_id": self.run_id,
             "idxs": [idx for idx, _ in rows],
-            **end_to_end([pack_writes(writes) for _, writes in rows], "data", "starts", "lengths"),
+            **concatenate([pack_writes(writes) for _, writes in rows], "data", "starts", "lengths"),
         }
 
 
 def request_writes(
     codec: ValueCodec, config: Mapping[str, Any], writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
 ) -> WritesRequest:
-    """Check and encode a task's writes.
+    """Return the request for a task's writes, validated and encoded.
 
     Raises:
         ConfigurationError: If an id is missing or cannot be stored.
@@ -61,15 +61,14 @@ def request_writes(
 
 
 async def put_writes(db: Connection, queries: Queries, request: WritesRequest, guard: Guard | None = None) -> None:
-    """Store a task's writes. One statement; only a task that stored other writes before costs two more.
+    """Store a task's writes. One statement, and two more if the task has stored other writes before.
 
-    Special channels replace what the task wrote to them before; ordinary writes never replace anything, so a repeated
-    call changes nothing.
+    Idempotent: writes to special channels replace the task's earlier ones, and ordinary writes never replace anything.
 
     Raises:
-        StaleHeadError: If the guard refuses them: somebody else has advanced the branch.
-        LeaseLostError: If the guard refuses them: the lease was taken over.
-        ThreadDeletedError: If the guard refuses them: the thread was deleted.
+        StaleHeadError: If the guard refuses them because the branch was advanced.
+        LeaseLostError: If the guard refuses them because the lease was taken over.
+        ThreadDeletedError: If the guard refuses them because the thread was deleted.
     """
     if not request.rows:
         return
@@ -126,6 +125,6 @@ async def _add_missing(
             used = {number for _, data in rows for number, *_ in unpack_writes(data, where)}
             missing = [write for write in missing if write[0] not in used]
             following = max((idx for idx, _ in rows), default=-1) + 1
-            # No answer means that another call took this idx in the meantime: what it wrote counts first.
+            # No row means that another call took this idx in the meantime: check again, because its writes came first.
             if missing and await db.fetch(queries.put_writes, request.parameters([(following, missing)])):
                 return

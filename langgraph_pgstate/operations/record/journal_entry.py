@@ -72,7 +72,7 @@ class JournalEntry:
     def pack(self) -> bytes:
         """As the journal has it."""
         rows = (self.runs, self.spans, self.events, self.forks, self.messages)
-        return frames.pack_passing(ormsgpack.packb((_FORMAT, *rows, self.begun, self.ended, self.ttl)))
+        return frames.pack_short_lived(ormsgpack.packb((_FORMAT, *rows, self.begun, self.ended, self.ttl)))
 
     @classmethod
     def unpack(cls, thread_id: str, data: bytes) -> JournalEntry:

@@ -20,7 +20,7 @@ from langgraph_pgstate.errors import ConfigurationError, ConflictError, Serializ
 from langgraph_pgstate.operations.checkpoints.addresses import Address, check_key_size, identifier
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan, plan_put
 from langgraph_pgstate.operations.checkpoints.reading import Segments, WritesRow, flatten_writes, load_value
-from langgraph_pgstate.operations.checkpoints.requests import end_to_end, request_put
+from langgraph_pgstate.operations.checkpoints.requests import concatenate, request_put
 from langgraph_pgstate.operations.transfer.transfer import Outline, Record, Stored, laid_out
 from langgraph_pgstate.sql import Queries
 
@@ -284,7 +284,7 @@ class PGStateStore:
             },
         )
         if new:
-            frames = end_to_end(list(new.values()), "data", "starts", "lengths")
+            frames = concatenate(list(new.values()), "data", "starts", "lengths")
             await self.db.execute(self._queries.import_segments, {**key, "ids": list(new), **frames})
         await self.db.execute(self._queries.import_checkpoints, {**key, **laid_out(portion.rows)})
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from langgraph_pgstate.codec.opaque import Encoded, is_same_value
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.operations.checkpoints.addresses import Address
-from langgraph_pgstate.operations.checkpoints.requests import end_to_end
+from langgraph_pgstate.operations.checkpoints.requests import concatenate
 from langgraph_pgstate.sql import snapshot
 from langgraph_pgstate.types import Problem, TransferReport
 
@@ -357,7 +357,7 @@ def is_same_json(first: Any, second: Any) -> bool:
 
 def laid_out(rows: Sequence[tuple[dict[str, Any], bytes]]) -> dict[str, Any]:
     """Rows as JSON for one statement, and the bytes of each end to end in one parameter."""
-    laid = end_to_end([data for _, data in rows], "data", "starts", "lengths")
+    laid = concatenate([data for _, data in rows], "data", "starts", "lengths")
     places = zip(rows, laid["starts"], laid["lengths"], strict=True)
     listed = [{**row, "start": start, "length": length} for (row, _), start, length in places]
     return {"rows": json.dumps(listed), "data": laid["data"]}

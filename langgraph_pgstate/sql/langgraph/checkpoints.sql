@@ -1,10 +1,10 @@
 -- name: get_checkpoints
--- Some checkpoints of a namespace, without their values.
+-- Return some checkpoints of a namespace, without their values.
 SELECT checkpoint_id, nullif(parent_checkpoint_id, checkpoint_id), checkpoint, metadata FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[]);
 
 -- name: find_blobs
--- Type and size of some values, given by channel and version pairwise.
+-- Return type and size of some values, given by channel and version pairwise.
 SELECT b.channel, b.version, b.type, coalesce(octet_length(b.blob), 0)
 FROM unnest(:channels::text[], :versions::text[]) AS wanted (channel, version)
 JOIN /*schema*/checkpoint_blobs b
@@ -12,7 +12,7 @@ JOIN /*schema*/checkpoint_blobs b
     AND b.channel = wanted.channel AND b.version = wanted.version;
 
 -- name: digest_blobs
--- Type and SHA-256 of some values.
+-- Return type and SHA-256 of some values.
 SELECT b.channel, b.version, b.type, sha256(coalesce(b.blob, ''))
 FROM unnest(:channels::text[], :versions::text[]) AS wanted (channel, version)
 JOIN /*schema*/checkpoint_blobs b
@@ -20,7 +20,7 @@ JOIN /*schema*/checkpoint_blobs b
     AND b.channel = wanted.channel AND b.version = wanted.version;
 
 -- name: get_blobs
--- Some values.
+-- Return some values.
 SELECT b.channel, b.version, b.type, coalesce(b.blob, '')
 FROM unnest(:channels::text[], :versions::text[]) AS wanted (channel, version)
 JOIN /*schema*/checkpoint_blobs b
@@ -28,7 +28,7 @@ JOIN /*schema*/checkpoint_blobs b
     AND b.channel = wanted.channel AND b.version = wanted.version;
 
 -- name: get_writes
--- The pending writes of some checkpoints of a namespace. Early tables have no task_path; then the empty one is meant.
+-- Return the pending writes of some checkpoints of a namespace. If the table is too old to have task_path, it is empty.
 SELECT w.checkpoint_id, w.task_id, w.task_path, w.idx, w.channel, coalesce(w.type, ''), w.blob
 FROM (SELECT ''::text AS task_path) AS absent CROSS JOIN LATERAL (
     SELECT checkpoint_id, task_id, task_path, idx, channel, type, blob FROM /*schema*/checkpoint_writes
@@ -36,7 +36,7 @@ FROM (SELECT ''::text AS task_path) AS absent CROSS JOIN LATERAL (
 ) AS w;
 
 -- name: put_blobs
--- Stores values; one that is there stays, as with the official saver. Their bytes come end to end in one parameter.
+-- Store values; existing ones are kept, as by the official saver. Their bytes are concatenated in one parameter.
 INSERT INTO /*schema*/checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob)
 SELECT :thread_id, :checkpoint_ns, r.channel, r.version, r.type, substr(:data::bytea, r.start, r.length)
 FROM jsonb_to_recordset(:rows::jsonb)
@@ -44,7 +44,7 @@ FROM jsonb_to_recordset(:rows::jsonb)
 ON CONFLICT (thread_id, checkpoint_ns, channel, version) DO NOTHING;
 
 -- name: put_checkpoints
--- Stores checkpoints, and replaces those that are there.
+-- Store checkpoints, replacing existing ones.
 INSERT INTO /*schema*/checkpoints (
     thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata
 )
@@ -57,7 +57,7 @@ ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
     metadata = excluded.metadata;
 
 -- name: put_writes
--- Stores pending writes, and replaces those that are there.
+-- Store pending writes, replacing existing ones.
 INSERT INTO /*schema*/checkpoint_writes (
     thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob
 )

@@ -1,16 +1,16 @@
 -- name: find_schema
--- Whether the schema exists.
+-- Return whether the schema exists.
 SELECT to_regnamespace(:schema::text) IS NOT NULL;
 
 -- name: find_tables
--- Which columns the tables have, to tell them from those of another saver.
+-- Return the columns of the tables, to distinguish them from another saver's.
 SELECT c.relname::text, a.attname::text
 FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
 WHERE c.relnamespace = to_regnamespace(:schema::text) AND a.attnum > 0 AND NOT a.attisdropped
     AND c.relname IN ('checkpoints', 'checkpoint_blobs', 'checkpoint_writes');
 
 -- name: list_thread_ids
--- A page of thread ids in their own order, beyond a cursor; from the start, the empty id included, without one.
+-- Return a page of thread ids, in order, after a cursor; without a cursor from the start, including the empty id.
 (SELECT DISTINCT thread_id FROM /*schema*/checkpoints WHERE :cursor_id::text IS NULL OR thread_id > :cursor_id
     ORDER BY thread_id LIMIT :page_size)
 UNION
@@ -19,13 +19,13 @@ UNION
 ORDER BY thread_id LIMIT :page_size;
 
 -- name: count_threads
--- How many threads there are.
+-- Return the number of threads.
 SELECT count(*) FROM (
     SELECT thread_id FROM /*schema*/checkpoints UNION SELECT thread_id FROM /*schema*/checkpoint_writes
 ) AS visited;
 
 -- name: get_outline
--- The keys of a thread's checkpoints and, with their size, of its pending writes.
+-- Return the keys of a thread's checkpoints and of its pending writes, the latter with their size.
 SELECT checkpoint_ns, checkpoint_id, NULL::text AS task_id, 0 AS idx, 0 AS bytes
 FROM /*schema*/checkpoints WHERE thread_id = :thread_id
 UNION ALL

@@ -132,7 +132,7 @@ async def test_what_the_database_refuses_of_it_fails_no_put(
         configs = await put_chain(saver, "t", 2)
         assert broken.after == []
         assert stored(connection, schema) == [config["configurable"]["checkpoint_id"] for config in configs]
-        assert "without what was to be recorded" in caplog.text
+        assert "was stored without its record" in caplog.text
         broken.query = diary.query
         config = await saver.aput(*put_arguments(configs[-1], 3))
         assert noted(connection, schema) == [config["configurable"]["checkpoint_id"]]

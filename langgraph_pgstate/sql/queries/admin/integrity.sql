@@ -1,5 +1,5 @@
 -- name: list_visited_thread_ids
--- A page of the ids of all threads that have a row anywhere, in their own order, beyond a cursor.
+-- Return a page of the ids of all threads that have a row in any table, in order, after a cursor.
 (SELECT thread_id FROM /*schema*/threads WHERE thread_id > :cursor_id::text ORDER BY thread_id LIMIT :page_size)
 UNION
 (SELECT DISTINCT thread_id FROM /*schema*/checkpoints WHERE thread_id > :cursor_id ORDER BY thread_id LIMIT :page_size)
@@ -13,7 +13,7 @@ UNION
 ORDER BY thread_id LIMIT :page_size;
 
 -- name: count_visited_threads
--- How many threads have a row anywhere.
+-- Return the number of threads that have a row in any table.
 SELECT count(*) FROM (
     SELECT thread_id FROM /*schema*/threads
     UNION SELECT thread_id FROM /*schema*/checkpoints
@@ -23,14 +23,14 @@ SELECT count(*) FROM (
 ) AS visited;
 
 -- name: scan_checkpoints
--- A page of a thread's checkpoints over all namespaces, in key order, beyond a cursor.
+-- Return a page of a thread's checkpoints of all namespaces, in key order, after a cursor.
 SELECT checkpoint_ns, checkpoint_id, metadata::text, state, segment_ids FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND (checkpoint_ns, checkpoint_id) > (:cursor_ns::text, :cursor_id::text)
 ORDER BY checkpoint_ns, checkpoint_id
 LIMIT :page_size;
 
 -- name: scan_segments
--- Some segments of a thread, beyond a cursor, as many as fit a number of bytes, but at least one.
+-- Return segments of a thread after a cursor, as many as fit into a number of bytes, but at least one.
 SELECT segment_id, data FROM (
     SELECT segment_id, data,
         sum(octet_length(data)) OVER (ORDER BY segment_id) - octet_length(data) AS bytes_before
@@ -41,11 +41,12 @@ WHERE bytes_before < :max_bytes::bigint
 ORDER BY segment_id;
 
 -- name: count_segments
--- How many segments a thread has.
+-- Return the number of segments of a thread.
 SELECT count(*) FROM /*schema*/segments WHERE thread_id = :thread_id;
 
 -- name: scan_writes
--- A page of a thread's rows of pending writes, in key order, beyond a cursor, and whether their checkpoint is not there.
+-- Return a page of a thread's rows of pending writes, in key order, after a cursor, and whether their checkpoint is
+-- missing.
 SELECT checkpoint_ns, checkpoint_id, task_id, idx, data, NOT EXISTS (
     SELECT 1 FROM /*schema*/checkpoints c
     WHERE c.thread_id = :thread_id AND c.checkpoint_ns = writes.checkpoint_ns AND c.checkpoint_id = writes.checkpoint_id
@@ -58,7 +59,7 @@ ORDER BY checkpoint_ns, checkpoint_id, task_id, idx
 LIMIT :page_size;
 
 -- name: scan_answers
--- A page of a thread's answers, in key order, beyond a cursor.
+-- Return a page of a thread's answers, in key order, after a cursor.
 SELECT checkpoint_ns, checkpoint_id, interrupt_id, value_type, value FROM /*schema*/answers
 WHERE thread_id = :thread_id
     AND (checkpoint_ns, checkpoint_id, interrupt_id) > (:cursor_ns::text, :cursor_id::text, :cursor_interrupt::text)
@@ -66,7 +67,7 @@ ORDER BY checkpoint_ns, checkpoint_id, interrupt_id
 LIMIT :page_size;
 
 -- name: scan_results
--- A page of what a thread's tools returned, in key order, beyond a cursor.
+-- Return a page of the results of a thread's tool executions, in key order, after a cursor.
 SELECT idempotency_key, result_type, result FROM /*schema*/tool_executions
 WHERE thread_id = :thread_id AND idempotency_key > :cursor_key::text
     AND result_type IS NOT NULL AND result IS NOT NULL

@@ -1,5 +1,6 @@
 -- name: find_missing_months
--- Months for whose spans there is no partition: this one, the coming ones, and those of spans in the default partition if asked for.
+-- Return the months without a partition of spans: this one, the next ones and, if asked for, those of spans in the
+-- default partition.
 SELECT to_char(month, 'YYYY_MM'), to_char(month, 'YYYY-MM-DD'), to_char(month + interval '1 month', 'YYYY-MM-DD')
 FROM (
     SELECT date_trunc('month', now() AT TIME ZONE 'UTC') + make_interval(months => ahead) AS month
@@ -9,18 +10,18 @@ WHERE to_regclass(:prefix::text || to_char(month, 'YYYY_MM')) IS NULL
 ORDER BY 1;
 
 -- name: find_strayed_months
--- Months of the spans that are in the default partition.
+-- Return the months of the spans in the default partition.
 SELECT DISTINCT to_char(date_trunc('month', started_at AT TIME ZONE 'UTC'), 'YYYY_MM'),
     to_char(date_trunc('month', started_at AT TIME ZONE 'UTC'), 'YYYY-MM-DD'),
     to_char(date_trunc('month', started_at AT TIME ZONE 'UTC') + interval '1 month', 'YYYY-MM-DD')
 FROM /*schema*/spans_default ORDER BY 1;
 
 -- name: has_partition
--- Whether a partition is there.
+-- Return whether a partition exists.
 SELECT to_regclass(:partition::text) IS NOT NULL;
 
 -- name: list_old_months
--- The partitions of spans that are wholly older than some months before this one.
+-- Return the partitions of spans that are entirely older than a number of months before this one.
 SELECT c.relname::text
 FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid
 WHERE i.inhparent = to_regclass(:table::text) AND c.relname ~ '^spans_[0-9]{4}_[0-9]{2}$'
@@ -29,9 +30,9 @@ WHERE i.inhparent = to_regclass(:table::text) AND c.relname ~ '^spans_[0-9]{4}_[
 ORDER BY 1;
 
 -- name: get_lock_timeout
--- How long this session waits for locks.
+-- Set the session's lock timeout.
 SELECT current_setting('lock_timeout');
 
 -- name: set_lock_timeout
--- How long the rest of this transaction waits for locks.
+-- Set the transaction's lock timeout.
 SELECT set_config('lock_timeout', :timeout::text, true);

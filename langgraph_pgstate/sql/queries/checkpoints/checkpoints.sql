@@ -1,22 +1,24 @@
 -- name: put_checkpoint
--- Stores a checkpoint and its new segments; touches no row, and writes nothing, when its thread's row is gone, or the checkpoint it is based on, whose values it inherits, is gone or was written again. Fails where there is one of that id, which costs less than looking; two variants replace it. Saying no more than a put needs is a tenth of its time.
+-- Store a checkpoint and its new segments. Affects no row if the thread's row is missing, or the checkpoint from which
+-- it inherits values is missing or was written again. Fails if the id exists, which is cheaper than checking; two
+-- variants replace the row instead. A minimal statement saves a tenth of a put's time.
 -- variants: [based] [segment|segments] [replacing|touching] [recorded]
 WITH held AS (
     SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id --!based|touching
 --+touching     SELECT 1 --!based
---+based     -- The lock keeps a concurrent prune from deleting what this checkpoint is about to refer to.
+--+based     -- The lock prevents a concurrent prune from deleting segments that this checkpoint will refer to.
 --+based     SELECT 1 FROM /*schema*/checkpoints
 --+based     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :base_id::text
 --+based         AND revision = :base_revision::bigint
 --+based     FOR KEY SHARE
 )
 --+segment , new_segment AS (
---+segment     -- As it came: a copy of a large one would take as long as an eighth of the whole.
+--+segment     -- Passed through without a copy: copying a large segment takes an eighth of the put's time.
 --+segment     INSERT INTO /*schema*/segments (thread_id, segment_id, data)
 --+segment     SELECT :thread_id, :new_id::integer, :new_data::bytea FROM held
 --+segment )
 --+segments , new_segments AS (
---+segments     -- The frames come end to end in one parameter: an array of them would have to be sent as text.
+--+segments     -- The frames are concatenated in one parameter, because an array of them would be sent as text.
 --+segments     INSERT INTO /*schema*/segments (thread_id, segment_id, data)
 --+segments     SELECT :thread_id, new.segment_id, substr(:new_data::bytea, new.start, new.length)
 --+segments     FROM held CROSS JOIN LATERAL unnest(:new_ids::integer[], :new_starts::integer[], :new_lengths::integer[])
@@ -30,7 +32,7 @@ WITH held AS (
 --+touching         user_id = coalesce(excluded.user_id, threads.user_id),
 --+touching         tenant_id = coalesce(excluded.tenant_id, threads.tenant_id),
 --+touching         updated_at = excluded.updated_at,
---+touching         -- In UTC, because a sum in the session's time zone is not immutable, which Citus wants here.
+--+touching         -- In UTC, because addition in the session's time zone is not immutable, as Citus requires here.
 --+touching         expires_at = coalesce(
 --+touching             ((excluded.updated_at AT TIME ZONE 'UTC') + threads.ttl) AT TIME ZONE 'UTC', threads.expires_at
 --+touching         )
@@ -54,7 +56,7 @@ FROM held
 --+replacing|touching     source = excluded.source,
 --+replacing|touching     step = excluded.step,
 --+replacing|touching     revision = excluded.revision,
---+replacing|touching     -- What the row once referred to stays referred to: another process may be about to inherit it.
+--+replacing|touching     -- Keep the row's old segments, because another process may be about to inherit them.
 --+replacing|touching     segment_ids = excluded.segment_ids || stored.segment_ids,
 --+replacing|touching     metadata = excluded.metadata,
 --+replacing|touching     state = excluded.state,
@@ -62,13 +64,15 @@ FROM held
 ;
 
 -- name: hold_checkpoints
--- Locks some checkpoints of a namespace against deletion until the transaction ends; answers their revisions.
+-- Lock some checkpoints of a namespace against deletion until the transaction ends, and return their revisions.
 SELECT checkpoint_id, revision FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[])
 FOR KEY SHARE;
 
 -- name: get_checkpoint
--- Reads one checkpoint by id: its row (of kind 3 if its parent is gone), then its segments, then its pending writes, then the id of its namespace's newest if that is another. Of the revision that the caller knows only the segments it misses.
+-- Return one checkpoint by id: its row (of kind 3 if its parent is missing), its segments, its pending writes, and the
+-- id of the namespace's newest checkpoint if that is another. If the caller knows the revision, only the segments that
+-- it asks for.
 WITH head AS MATERIALIZED (
     SELECT checkpoint_id, parent_checkpoint_id, metadata, state, segment_ids, revision, state_version
     FROM /*schema*/checkpoints
@@ -106,7 +110,8 @@ FROM (
 ) AS newest;
 
 -- name: get_latest_checkpoint
--- Reads the newest checkpoint of a namespace: its row (of kind 3 if its parent is gone), then its segments, then its pending writes. Of the revision that the caller knows only the segments it misses.
+-- Return the newest checkpoint of a namespace: its row (of kind 3 if its parent is missing), its segments and its
+-- pending writes. If the caller knows the revision, only the segments that it asks for.
 WITH head AS MATERIALIZED (
     SELECT checkpoint_id, parent_checkpoint_id, metadata, state, segment_ids, revision, state_version
     FROM /*schema*/checkpoints
@@ -138,7 +143,8 @@ UNION ALL
 );
 
 -- name: get_values
--- Which of some checkpoints of a namespace are there, some segments of their thread, and the checkpoints' pending writes. All of one moment: of a checkpoint that is there, none of it is gone.
+-- Return which of some checkpoints of a namespace exist, some segments of the thread, and the checkpoints' pending
+-- writes, all from one snapshot.
 SELECT 0 AS kind, c.checkpoint_id AS a, NULL AS b, NULL AS c, NULL::integer AS n, NULL::bytea AS data
 FROM /*schema*/checkpoints c
 WHERE c.thread_id = :thread_id::text AND c.checkpoint_ns = :checkpoint_ns::text
@@ -157,13 +163,13 @@ UNION ALL
 );
 
 -- name: get_newest
--- The id of a namespace's newest checkpoint.
+-- Return the id of a namespace's newest checkpoint.
 SELECT checkpoint_id FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id::text AND checkpoint_ns = :checkpoint_ns::text
 ORDER BY checkpoint_id DESC LIMIT 1;
 
 -- name: list_in_namespace
--- A page of one namespace's checkpoints, newest first, below a cursor; the state is read only when it is asked for.
+-- Return a page of one namespace's checkpoints, newest first, below a cursor; with the state only if asked for.
 SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata::text, created_at,
     CASE WHEN :with_state::boolean THEN state END, segment_ids, state_version,
     (
@@ -184,7 +190,7 @@ ORDER BY checkpoint_id DESC
 LIMIT :page_size;
 
 -- name: list_in_thread
--- A page of one thread's checkpoints over all its namespaces, newest first, below a cursor.
+-- Return a page of one thread's checkpoints of all namespaces, newest first, below a cursor.
 SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata::text, created_at,
     CASE WHEN :with_state::boolean THEN state END, segment_ids, state_version,
     (
@@ -205,7 +211,9 @@ ORDER BY checkpoint_id DESC, checkpoint_ns DESC
 LIMIT :page_size;
 
 -- name: list_everywhere
--- A page of at most 50 of all threads' checkpoints, newest first, below a cursor. The collation picks the index made for it: the same order, under another name. The inner limit lets the planner walk it; copies of a thread share ids, hence the ties.
+-- Return a page of at most 50 of all threads' checkpoints, newest first, below a cursor. The collation selects the
+-- index made for it; the order is the same. The inner limit lets the planner use the index. Copies of a thread share
+-- ids, so ties are ordered by thread.
 SELECT * FROM (
     SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata::text, created_at,
         CASE WHEN :with_state::boolean THEN state END, segment_ids, state_version,
@@ -229,7 +237,7 @@ ORDER BY checkpoint_id COLLATE "POSIX" DESC, thread_id DESC, checkpoint_ns DESC
 LIMIT :page_size;
 
 -- name: list_of_run
--- Every checkpoint of one run over all threads, newest first, below a cursor; for when nothing but the run is known.
+-- Return every checkpoint of one run in all threads, newest first, below a cursor, if only the run is known.
 SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata::text, created_at,
     CASE WHEN :with_state::boolean THEN state END, segment_ids, state_version,
     (
@@ -248,7 +256,7 @@ ORDER BY checkpoint_id DESC, thread_id DESC, checkpoint_ns DESC
 LIMIT :page_size;
 
 -- name: get_lineage
--- The ancestors of a checkpoint, nearest first, with their state but no segments; at most `page_size` of them.
+-- Return the ancestors of a checkpoint, nearest first, with their state but no segments; at most `page_size` of them.
 WITH RECURSIVE lineage AS (
     SELECT checkpoint_id, parent_checkpoint_id, state, segment_ids, state_version, 0 AS depth
     FROM /*schema*/checkpoints
@@ -262,12 +270,12 @@ WITH RECURSIVE lineage AS (
 SELECT checkpoint_id, parent_checkpoint_id, state, segment_ids, state_version FROM lineage ORDER BY depth;
 
 -- name: get_states
--- The state, without segments, of some checkpoints of a namespace.
+-- Return the state, without segments, of some checkpoints of a namespace.
 SELECT checkpoint_id, state, segment_ids, revision FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[]);
 
 -- name: scan_states
--- A page of a namespace's states without segments, newest first, below a cursor; only those of one state version, if one is given.
+-- Return a page of a namespace's states without segments, newest first, below a cursor; of one state version, if given.
 SELECT checkpoint_id, state, segment_ids, revision FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns
     AND checkpoint_id < :cursor_id::text
@@ -276,7 +284,7 @@ ORDER BY checkpoint_id DESC
 LIMIT :page_size;
 
 -- name: get_outline
--- A thread's checkpoints without their state, oldest first, for deciding what to keep.
+-- Return a thread's checkpoints without their state, oldest first, to decide which to keep.
 SELECT c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id, c.metadata::text,
     c.created_at < now() - :older_than::interval AS is_old,
     EXISTS (
@@ -293,7 +301,7 @@ WHERE c.thread_id = :thread_id
 ORDER BY c.checkpoint_ns, c.checkpoint_id;
 
 -- name: lock_checkpoints
--- Locks some checkpoints of a thread, pairwise, until the transaction ends; waits for the puts that rest on one of them.
+-- Lock some checkpoints of a thread, given pairwise, until the transaction ends; waits for puts that inherit from them.
 SELECT 1 FROM /*schema*/checkpoints c
 WHERE c.thread_id = :thread_id::text AND (c.checkpoint_ns, c.checkpoint_id) IN (
     SELECT * FROM unnest(:namespaces::text[], :checkpoint_ids::text[])
@@ -302,7 +310,7 @@ ORDER BY c.checkpoint_ns, c.checkpoint_id
 FOR UPDATE;
 
 -- name: delete_checkpoints
--- Removes some checkpoints of a namespace with their pending writes; answers how many of each and their bytes.
+-- Delete some checkpoints of a namespace with their pending writes, and return the number of each and their bytes.
 WITH gone AS (
     DELETE FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[])
@@ -319,14 +327,14 @@ SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM gone_writes),
     (SELECT coalesce(sum(bytes), 0)::bigint FROM gone) + (SELECT coalesce(sum(bytes), 0)::bigint FROM gone_writes);
 
 -- name: note_next_checkpoints
--- Notes of some checkpoints of a namespace, all of whose children are about to go, that they had some.
+-- Record for some checkpoints of a namespace, all of whose children are about to be deleted, that they had children.
 UPDATE /*schema*/checkpoints c SET next_checkpoint_id = moved.next_checkpoint_id
 FROM unnest(:checkpoint_ids::text[], :next_ids::text[]) AS moved (checkpoint_id, next_checkpoint_id)
 WHERE c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns AND c.checkpoint_id = moved.checkpoint_id
     AND c.next_checkpoint_id IS NULL;
 
 -- name: count_checkpoints
--- What `delete_checkpoints` would remove.
+-- Return what `delete_checkpoints` would delete.
 SELECT
     (SELECT count(*) FROM /*schema*/checkpoints WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns
         AND checkpoint_id = ANY(:checkpoint_ids::text[])),
@@ -338,7 +346,7 @@ SELECT
         AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[]));
 
 -- name: find_runs
--- The threads in which some runs left checkpoints, writes or rows of their own.
+-- Return the threads in which some runs left checkpoints, writes or rows of their own.
 SELECT thread_id FROM /*schema*/checkpoints WHERE run_id = ANY(:run_ids::text[])
 UNION
 SELECT thread_id FROM /*schema*/writes WHERE run_id = ANY(:run_ids::text[])
@@ -348,12 +356,13 @@ UNION
 SELECT thread_id FROM /*schema*/journal WHERE run_id = ANY(:run_ids::text[]) AND is_alone;
 
 -- name: find_run_checkpoints
--- The checkpoints of the root namespace that some runs made.
+-- Return the checkpoints of the root namespace that some runs made.
 SELECT checkpoint_id FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = '' AND run_id = ANY(:run_ids::text[]);
 
 -- name: delete_runs
--- Removes some runs from a thread: their checkpoints with all that was first in them, the writes on those, their own writes elsewhere in it, and what was recorded of them; but not what their tools did to the world.
+-- Delete some runs from a thread: their checkpoints with the messages first stored there, writes on those checkpoints,
+-- the runs' other writes in the thread, and their records. Tool executions are kept.
 WITH gone AS (
     DELETE FROM /*schema*/checkpoints WHERE thread_id = :thread_id AND run_id = ANY(:run_ids::text[])
     RETURNING checkpoint_ns, checkpoint_id
@@ -364,7 +373,7 @@ WITH gone AS (
     DELETE FROM /*schema*/messages m
     WHERE m.thread_id = :thread_id AND (
         (m.checkpoint_ns, m.checkpoint_id) IN (SELECT * FROM gone)
-        -- A later run's checkpoint may still have what this run said.
+        -- A later run's checkpoint may still contain this run's messages.
         OR m.run_id = ANY(:run_ids::text[]) AND m.checkpoint_ns <> ''
     )
 ), gone_projection AS (

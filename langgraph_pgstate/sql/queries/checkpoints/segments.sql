@@ -1,10 +1,10 @@
 -- name: get_segments
--- Some segments of a thread.
+-- Return some segments of a thread.
 SELECT segment_id, data FROM /*schema*/segments
 WHERE thread_id = :thread_id AND segment_id = ANY(:segment_ids::integer[]);
 
 -- name: delete_unreferenced_segments
--- Removes the segments of a thread that no surviving checkpoint, in whatever namespace or fork, refers to.
+-- Delete the segments of a thread that no remaining checkpoint refers to, in any namespace or fork.
 WITH live AS (
     SELECT DISTINCT unnest(segment_ids) AS segment_id FROM /*schema*/checkpoints WHERE thread_id = :thread_id
 ), gone AS (
@@ -15,7 +15,7 @@ WITH live AS (
 SELECT count(*), coalesce(sum(bytes), 0)::bigint FROM gone;
 
 -- name: count_unreferenced_segments
--- The segments of a thread that would be unreferenced without the checkpoints listed, pairwise, as going.
+-- Return the segments of a thread that would be unreferenced without the given checkpoints, listed pairwise.
 WITH going AS (
     SELECT * FROM unnest(:namespaces::text[], :checkpoint_ids::text[]) AS g (checkpoint_ns, checkpoint_id)
 ), live AS (

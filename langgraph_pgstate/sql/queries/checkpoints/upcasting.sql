@@ -1,5 +1,5 @@
 -- name: scan_outdated
--- A page of a thread's checkpoints of another state version than the given one, in key order, beyond a cursor.
+-- Return a page of a thread's checkpoints of another state version than the given one, in key order, after a cursor.
 SELECT checkpoint_ns, checkpoint_id FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND (checkpoint_ns, checkpoint_id) > (:cursor_ns::text, :cursor_id::text)
     AND coalesce(state_version, 1) <> :state_version::integer
@@ -7,11 +7,11 @@ ORDER BY checkpoint_ns, checkpoint_id
 LIMIT :page_size;
 
 -- name: upcast_checkpoint
--- Gives a checkpoint the values of a newer state version; touches no row, and writes nothing, when it was written again since it was read.
+-- Give a checkpoint the values of a newer state version. Affects no row if it was written again after it was read.
 WITH upcast AS (
     UPDATE /*schema*/checkpoints SET
         revision = :revision::bigint,
-        -- As in `put_checkpoint`: another process may be about to inherit what the row referred to.
+        -- As in `put_checkpoint`: another process may be about to inherit the row's old segments.
         segment_ids = :segment_ids::integer[] || segment_ids,
         state = :state::bytea,
         state_version = :state_version::integer
@@ -27,14 +27,14 @@ WITH upcast AS (
 SELECT count(*) FROM upcast;
 
 -- name: get_parent
--- A checkpoint's id and its parent's: of one by id, or of the newest in its namespace.
+-- Return the ids of a checkpoint and its parent, for a given id or for the newest of a namespace.
 SELECT checkpoint_id, parent_checkpoint_id FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id::text AND checkpoint_ns = :checkpoint_ns::text
     AND (:checkpoint_id::text IS NULL OR checkpoint_id = :checkpoint_id)
 ORDER BY checkpoint_id DESC LIMIT 1;
 
 -- name: note_damage
--- Notes among a thread's events, once, that a damaged checkpoint was passed by, and for which one.
+-- Record once, among a thread's events, that a damaged checkpoint was skipped, and which one was used instead.
 INSERT INTO /*schema*/events (thread_id, event_id, kind, checkpoint_ns, checkpoint_id, payload)
 SELECT :thread_id::text,
     to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISSUS') || '-corrupt-' || :checkpoint_id::text, 'corrupt',

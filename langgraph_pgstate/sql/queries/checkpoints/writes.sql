@@ -1,5 +1,6 @@
 -- name: put_writes
--- Stores rows of pending writes: special channels (negative idx) replace what was there, ordinary ones never do; answers the idx of each row stored.
+-- Store rows of pending writes, and return the idx of each row stored. Special channels (negative idx) replace existing
+-- rows, ordinary ones never do.
 INSERT INTO /*schema*/writes AS stored (
     thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, data
 )
@@ -9,14 +10,15 @@ FROM unnest(:idxs::integer[], :starts::integer[], :lengths::integer[]) AS new (i
 ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO UPDATE SET
     task_path = excluded.task_path,
     run_id = excluded.run_id,
-    -- Another interrupt than before waits from now on.
+    -- The replaced interrupt was another one, so this one starts now.
     created_at = CASE WHEN stored.data = excluded.data THEN stored.created_at ELSE excluded.created_at END,
     data = excluded.data
 WHERE stored.idx < 0
 RETURNING idx;
 
 -- name: put_new_writes
--- Stores one row of ordinary writes, unless it is there; two that do so at once collide on the key. Without ON CONFLICT, which logs every row twice.
+-- Store one row of ordinary writes, unless it exists; two concurrent calls conflict on the key. Without ON CONFLICT,
+-- which writes every row twice to the WAL.
 INSERT INTO /*schema*/writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, data)
 SELECT :thread_id, :checkpoint_ns, :checkpoint_id::text, :task_id::text, :idx::integer, :task_path::text,
     :run_id::text, :data::bytea
@@ -28,7 +30,7 @@ WHERE NOT EXISTS (
 RETURNING idx;
 
 -- name: get_task_writes
--- The ordinary writes one task has stored, locked until the transaction ends.
+-- Return the ordinary writes that one task has stored, locked until the transaction ends.
 SELECT idx, data FROM /*schema*/writes
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id
     AND task_id = :task_id AND idx >= 0
@@ -36,13 +38,13 @@ ORDER BY created_at, idx
 FOR UPDATE;
 
 -- name: get_writes
--- The pending writes of some checkpoints of a namespace, in the order they are applied.
+-- Return the pending writes of some checkpoints of a namespace, in the order in which they are applied.
 SELECT checkpoint_id, task_id, task_path, idx, data FROM /*schema*/writes
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[])
 ORDER BY task_path, task_id, created_at, idx;
 
 -- name: get_children_of_orphans
--- The states of checkpoints whose parent is not there, but old pending writes of it are.
+-- Return the states of checkpoints whose parent is missing while old pending writes of the parent remain.
 SELECT DISTINCT c.parent_checkpoint_id, c.state, c.segment_ids
 FROM /*schema*/writes w JOIN /*schema*/checkpoints c
     ON c.thread_id = :thread_id::text AND c.checkpoint_ns = w.checkpoint_ns AND c.parent_checkpoint_id = w.checkpoint_id
@@ -52,7 +54,8 @@ WHERE w.thread_id = :thread_id AND w.created_at < now() - :older_than::interval 
 );
 
 -- name: sweep_orphan_writes
--- Removes a thread's old pending writes whose checkpoint is not there, but of some, while nobody is at work who may bring it; answers how many and their bytes.
+-- Delete a thread's old pending writes whose checkpoint is missing, with given exceptions, unless a process that may
+-- still store the checkpoint is active. Return their number and bytes.
 WITH gone AS (
     DELETE FROM /*schema*/writes w
     WHERE w.thread_id = :thread_id::text AND w.created_at < now() - :older_than::interval
@@ -74,7 +77,7 @@ WITH gone AS (
 SELECT count(*), coalesce(sum(bytes), 0)::bigint FROM gone;
 
 -- name: count_orphan_writes
--- What `sweep_orphan_writes` would remove.
+-- Return what `sweep_orphan_writes` would delete.
 SELECT count(*), coalesce(sum(octet_length(w.data)), 0)::bigint FROM /*schema*/writes w
 WHERE w.thread_id = :thread_id::text AND w.created_at < now() - :older_than::interval
     AND NOT EXISTS (
@@ -92,7 +95,8 @@ WHERE w.thread_id = :thread_id::text AND w.created_at < now() - :older_than::int
     );
 
 -- name: find_orphan_writes
--- A page of the ids of threads that have pending writes, beyond a cursor, and whether some are old and their checkpoint is not there.
+-- Return a page of the ids of threads that have pending writes, after a cursor, and whether some are old and without a
+-- checkpoint.
 SELECT p.thread_id, EXISTS (
     SELECT 1 FROM /*schema*/writes w
     WHERE w.thread_id = p.thread_id AND w.created_at < now() - :older_than::interval AND NOT EXISTS (
@@ -107,7 +111,7 @@ FROM (
 ORDER BY p.thread_id;
 
 -- name: has_young_writes
--- Whether a thread has pending writes that are younger than some time.
+-- Return whether a thread has pending writes younger than a given age.
 SELECT EXISTS (
     SELECT 1 FROM /*schema*/writes WHERE thread_id = :thread_id::text AND created_at >= now() - :older_than::interval
 );

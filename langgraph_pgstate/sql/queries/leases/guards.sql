@@ -1,10 +1,11 @@
 -- name: make_thread
--- Locks a thread's row until the transaction ends, making it if it is missing; changes nothing that is there.
+-- Lock a thread's row until the transaction ends, inserting it if it is missing; an existing row is not changed.
 INSERT INTO /*schema*/threads (thread_id) VALUES (:thread_id::text)
 ON CONFLICT (thread_id) DO UPDATE SET updated_at = excluded.updated_at WHERE false;
 
 -- name: hold_for_write
--- Locks what a guarded write rests on until the transaction ends, and fails if it is not there: the thread's row against deletion, its lease against being taken over, the parent against being advanced by another.
+-- Lock what a guarded write depends on until the transaction ends, and fail if it is missing: the thread's row against
+-- deletion, its lease against takeover, and the parent against other children.
 WITH thread AS MATERIALIZED (
     SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id AND :holds_thread::boolean FOR KEY SHARE
 ), lease AS MATERIALIZED (
@@ -14,12 +15,12 @@ WITH thread AS MATERIALIZED (
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :held_id::text
     FOR NO KEY UPDATE
 )
--- No number begins with a word: the cast is how a statement without PL/pgSQL ends its transaction and says why.
+-- The cast fails with the text as the message: a statement without PL/pgSQL can only raise an error this way.
 SELECT ('pgstate-guard:' || reason)::integer FROM (
     SELECT CASE
         WHEN :holds_thread AND NOT EXISTS (SELECT 1 FROM thread) THEN 'thread:'
         WHEN :fencing_token IS NOT NULL AND NOT EXISTS (SELECT 1 FROM lease) THEN 'lease:'
-        -- A checkpoint that is stored already, and sent again, does not miss a parent that was pruned since.
+        -- A checkpoint that is stored already and sent again does not need a parent that was pruned since.
         WHEN :held_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM parent) AND NOT EXISTS (
             SELECT 1 FROM /*schema*/checkpoints
             WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :own_id::text
@@ -29,12 +30,14 @@ SELECT ('pgstate-guard:' || reason)::integer FROM (
 WHERE reason IS NOT NULL;
 
 -- name: check_deleted
--- Fails if a thread was deleted and not revived. After `hold_for_write`: only the next statement sees what that waited for.
+-- Fail if a thread was deleted and not revived. Runs after `hold_for_write`, because only the next statement sees rows
+-- committed during its wait.
 SELECT ('pgstate-guard:deleted:' || extract(epoch FROM deleted_at))::integer
 FROM /*schema*/tombstones WHERE thread_id = :thread_id AND expires_at > now();
 
 -- name: check_head
--- Fails if a checkpoint has children, but not the one given. After `hold_for_write`: only the next statement sees what that waited for.
+-- Fail if a checkpoint has children other than the given one. Runs after `hold_for_write`, because only the next
+-- statement sees rows committed during its wait.
 SELECT ('pgstate-guard:head:' || checkpoint_id)::integer
 FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND parent_checkpoint_id = :held_id::text
@@ -45,7 +48,7 @@ WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND parent_check
 LIMIT 1;
 
 -- name: check_empty
--- Fails if a namespace has checkpoints, but not the one given.
+-- Fail if a namespace has checkpoints other than the given one.
 SELECT ('pgstate-guard:head:' || newest.checkpoint_id)::integer FROM (
     SELECT checkpoint_id FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns
@@ -57,7 +60,7 @@ WHERE NOT EXISTS (
 );
 
 -- name: has_child
--- Whether a checkpoint was built on, although a prune may have taken that away.
+-- Return whether a checkpoint has or had children, which may have been pruned since.
 SELECT EXISTS (
     SELECT 1 FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND parent_checkpoint_id = :checkpoint_id::text
@@ -68,7 +71,7 @@ SELECT EXISTS (
 );
 
 -- name: delete_orphan_writes
--- Removes the pending writes of a checkpoint that is not there.
+-- Delete the pending writes of a checkpoint that does not exist.
 DELETE FROM /*schema*/writes
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id::text
     AND NOT EXISTS (
@@ -77,21 +80,21 @@ WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_i
     );
 
 -- name: put_tombstone
--- Notes that a thread was deleted, and until when that is kept.
+-- Record that a thread was deleted, and until when the record is kept.
 INSERT INTO /*schema*/tombstones (thread_id, expires_at)
 VALUES (:thread_id::text, now() + make_interval(secs => :seconds::double precision))
 ON CONFLICT (thread_id) DO UPDATE SET deleted_at = excluded.deleted_at, expires_at = excluded.expires_at;
 
 -- name: get_tombstone
--- When a thread was deleted whose id is not to be used again yet.
+-- Return when a thread was deleted, if its id must not be used again yet.
 SELECT deleted_at FROM /*schema*/tombstones WHERE thread_id = :thread_id::text AND expires_at > now();
 
 -- name: delete_tombstone
--- Lets a deleted thread's id be used again.
+-- Allow a deleted thread's id to be used again.
 DELETE FROM /*schema*/tombstones WHERE thread_id = :thread_id;
 
 -- name: sweep_tombstones
--- Removes a page of the tombstones whose time has passed.
+-- Delete a page of expired tombstones.
 DELETE FROM /*schema*/tombstones WHERE thread_id = ANY(ARRAY(
     SELECT thread_id FROM /*schema*/tombstones WHERE expires_at <= now() ORDER BY expires_at, thread_id LIMIT :page_size
 )) AND expires_at <= now();

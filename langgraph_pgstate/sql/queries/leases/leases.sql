@@ -1,5 +1,7 @@
 -- name: take_lease
--- Takes a thread's lease if it is free, has expired, or is one of those given; answers whether it was taken, and whose it is then, with the run where its checkpoints or the record tell. A new one begins with the time, so that no number ever comes twice.
+-- Take a thread's lease if it is free, has expired, or is one of the given ones. Return whether it was taken, its
+-- holder, and the holder's run if checkpoints or the record name it. A new number starts from the current time, so that
+-- no number is used twice.
 WITH taken AS (
     INSERT INTO /*schema*/leases AS held (thread_id, holder_id, fencing_token, acquired_at, renewed_at, expires_at)
     SELECT :thread_id::text, :holder_id::text, (extract(epoch FROM now()) * 1000000)::bigint, now(), now(),
@@ -7,7 +9,7 @@ WITH taken AS (
     WHERE NOT EXISTS (SELECT 1 FROM /*schema*/tombstones WHERE thread_id = :thread_id AND expires_at > now())
     ON CONFLICT (thread_id) DO UPDATE SET
         holder_id = excluded.holder_id,
-        -- Taken again by the same holder, as when an answer was lost, it is the same lease.
+        -- Taken again by the same holder, as after a lost answer, it remains the same lease.
         fencing_token = CASE WHEN held.holder_id = excluded.holder_id THEN held.fencing_token
             ELSE held.fencing_token + 1 END,
         acquired_at = excluded.acquired_at,
@@ -25,7 +27,7 @@ SELECT false, NULL, l.holder_id, l.fencing_token, l.acquired_at, l.renewed_at, l
         WHERE c.thread_id = :thread_id AND c.checkpoint_ns = '' AND c.created_at >= l.acquired_at
         ORDER BY c.checkpoint_id DESC LIMIT 1
     ), (
-        -- What its process records is on its way for a moment.
+        -- The holder's records may arrive a moment later.
         SELECT r.run_id FROM /*schema*/runs r
         WHERE r.thread_id = :thread_id AND r.status = 'running' AND starts_with(l.holder_id, r.holder_id || ':')
         ORDER BY r.started_at DESC LIMIT 1
@@ -39,13 +41,13 @@ SELECT false, deleted_at, NULL, NULL, NULL, NULL, NULL, NULL
 FROM /*schema*/tombstones WHERE thread_id = :thread_id AND expires_at > now();
 
 -- name: renew_lease
--- Says that a lease is still held; after `hold_for_write`. Touches no row if its holder has given it back meanwhile.
+-- Renew a lease; runs after `hold_for_write`. Affects no row if its holder has released it meanwhile.
 UPDATE /*schema*/leases
 SET renewed_at = now(), expires_at = now() + make_interval(secs => :ttl::double precision)
 WHERE thread_id = :thread_id AND fencing_token = :fencing_token::bigint AND holder_id = :holder_id::text;
 
 -- name: renew_leases
--- Says that some leases are still held; answers which of them are.
+-- Renew some leases, and return those that are still held.
 UPDATE /*schema*/leases
 SET renewed_at = now(), expires_at = now() + make_interval(secs => :ttl::double precision)
 FROM unnest(:thread_ids::text[], :fencing_tokens::bigint[]) AS mine (thread_id, fencing_token)
@@ -54,12 +56,13 @@ WHERE leases.thread_id = mine.thread_id AND leases.fencing_token = mine.fencing_
 RETURNING leases.thread_id, leases.fencing_token;
 
 -- name: release_lease
--- Gives a lease back, by its number or by its holder; the number stays, so that the next one is higher. Touches no row if it was lost.
+-- Release a lease, given its number or its holder; the number is kept, so that the next one is higher. Affects no row
+-- if it was lost.
 UPDATE /*schema*/leases SET holder_id = NULL, expires_at = now()
 WHERE thread_id = :thread_id AND (fencing_token = :fencing_token::bigint OR holder_id = :holder_id::text);
 
 -- name: list_leases
--- A page of the living leases, those that expire first at first.
+-- Return a page of the active leases, those that expire first first.
 SELECT thread_id, holder_id, fencing_token, acquired_at, renewed_at, expires_at
 FROM /*schema*/leases
 WHERE expires_at > now() AND holder_id IS NOT NULL
@@ -68,7 +71,7 @@ ORDER BY expires_at, thread_id
 LIMIT :page_size;
 
 -- name: sweep_leases
--- Removes a page of the leases that nobody has held for a day.
+-- Delete a page of the leases that have not been held for a day.
 DELETE FROM /*schema*/leases WHERE thread_id = ANY(ARRAY(
     SELECT thread_id FROM /*schema*/leases WHERE expires_at <= now() - interval '1 day'
     ORDER BY expires_at, thread_id LIMIT :page_size

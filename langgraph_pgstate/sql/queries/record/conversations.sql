@@ -1,9 +1,10 @@
 -- name: has_messages
--- Whether messages of a thread's root namespace were recorded.
+-- Return whether messages of a thread's root namespace were recorded.
 SELECT EXISTS (SELECT 1 FROM /*schema*/messages WHERE thread_id = :thread_id AND checkpoint_ns = '');
 
 -- name: scan_conversations
--- A page of a thread's checkpoints of the root namespace, oldest first, beyond a cursor, with the names of the DeltaChannels that took no snapshot.
+-- Return a page of a thread's checkpoints of the root namespace, oldest first, after a cursor, with the names of the
+-- DeltaChannels that have no snapshot there.
 SELECT c.checkpoint_id, c.parent_checkpoint_id, c.run_id, ARRAY(
         SELECT jsonb_object_keys(c.metadata -> 'counters_since_delta_snapshot')
         WHERE jsonb_typeof(c.metadata -> 'counters_since_delta_snapshot') = 'object'
@@ -13,7 +14,7 @@ WHERE c.thread_id = :thread_id AND c.checkpoint_ns = '' AND c.checkpoint_id > :c
 ORDER BY c.checkpoint_id LIMIT :page_size;
 
 -- name: find_present
--- Which of some checkpoints of the root namespace are there; a variant keeps them from going until the transaction ends.
+-- Return which of some checkpoints of the root namespace exist; a variant locks them until the transaction ends.
 -- variants: held
 SELECT checkpoint_id FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = '' AND checkpoint_id = ANY(:checkpoint_ids::text[])
@@ -22,13 +23,13 @@ ORDER BY checkpoint_id
 ;
 
 -- name: get_message_changes
--- What is recorded of messages at some checkpoints of the root namespace.
+-- Return the recorded messages of some checkpoints of the root namespace.
 SELECT checkpoint_id, message_id, channel, change, position, role, agent, content, tool_calls, tool_call_id
 FROM /*schema*/messages
 WHERE thread_id = :thread_id AND checkpoint_ns = '' AND checkpoint_id = ANY(:checkpoint_ids::text[]);
 
 -- name: settle_status
--- Gives a thread of which no run is recorded the status that its newest checkpoint leaves it in.
+-- Set the status of a thread without recorded runs to the one that follows from its newest checkpoint.
 UPDATE /*schema*/threads AS t SET status = found.status
 FROM (
     SELECT CASE WHEN bool_or(w.idx = -3) THEN 'interrupted' WHEN bool_or(w.idx = -1) THEN 'error' ELSE 'idle' END AS status
@@ -37,7 +38,7 @@ FROM (
         SELECT h.checkpoint_id FROM /*schema*/checkpoints h
         WHERE h.thread_id = :thread_id AND h.checkpoint_ns = '' ORDER BY h.checkpoint_id DESC LIMIT 1
     ) AND NOT EXISTS (
-        -- A task that has written its results is through.
+        -- A task that has written its results is finished.
         SELECT 1 FROM /*schema*/writes d
         WHERE d.thread_id = :thread_id AND d.checkpoint_ns = '' AND d.checkpoint_id = w.checkpoint_id
             AND d.task_id = w.task_id AND d.idx >= 0

@@ -1,5 +1,5 @@
 -- name: list_events
--- A page of what happened to a thread, oldest first, beyond a cursor.
+-- Return a page of a thread's events, oldest first, after a cursor.
 SELECT v.thread_id, v.event_id, v.created_at, v.kind, v.run_id, v.checkpoint_ns, v.checkpoint_id, v.agent, v.payload
 FROM /*schema*/events v
 WHERE v.thread_id = :thread_id::text AND v.event_id > :cursor_id::text
@@ -9,7 +9,8 @@ ORDER BY v.event_id
 LIMIT :page_size;
 
 -- name: count_handoffs
--- How often which agent handed over to which, and the seconds until the thread's next handoff; the most frequent first.
+-- Return the number of handoffs between each pair of agents, and the seconds until the thread's next handoff; most
+-- frequent first.
 SELECT h.source, h.target, count(*), count(DISTINCT h.thread_id), avg(h.seconds_to_next)::double precision,
     percentile_cont(0.5) WITHIN GROUP (ORDER BY h.seconds_to_next), max(h.created_at)
 FROM /*schema*/handoffs h

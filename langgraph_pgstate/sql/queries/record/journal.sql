@@ -1,18 +1,20 @@
 -- name: put_entry
--- Notes what was recorded without a checkpoint to go along with.
+-- Store a journal entry that no checkpoint accompanies.
 INSERT INTO /*schema*/journal (thread_id, entry_id, run_id, is_alone, data)
 VALUES (:thread_id::text, :entry_id::text, :run_id::text, true, :entry::bytea)
 ON CONFLICT (thread_id, entry_id) DO NOTHING;
 
 -- name: read_entries
--- A page of what some threads have in the journal, in the order of the database's clock: those of processes may differ.
+-- Return a page of the journal entries of some threads, ordered by the database's clock, because the clocks of
+-- processes may differ.
 SELECT thread_id, entry_id, data FROM /*schema*/journal
 WHERE thread_id = ANY(:thread_ids::text[])
 ORDER BY thread_id, created_at, entry_id
 LIMIT :page_size;
 
 -- name: take_entries
--- Takes entries out of the journal; fails if one of them is not there any more. The cast is how a statement without PL/pgSQL ends its transaction.
+-- Delete entries from the journal, and fail if one of them no longer exists. The cast raises the error, as PL/pgSQL is
+-- not used.
 WITH gone AS (
     DELETE FROM /*schema*/journal j
     USING unnest(:taken_thread_ids::text[], :taken_entry_ids::text[]) AS taken (thread_id, entry_id)
@@ -22,12 +24,12 @@ WITH gone AS (
 SELECT ('pgstate-journal:' || count(*))::integer FROM gone HAVING count(*) <> cardinality(:taken_entry_ids);
 
 -- name: find_entries
--- Threads that have had something in the journal for some seconds.
+-- Return the threads that have had journal entries for a number of seconds.
 SELECT DISTINCT thread_id FROM /*schema*/journal
 WHERE created_at <= now() - make_interval(secs => :seconds::double precision)
 LIMIT :page_size;
 
 -- name: delete_entries
--- Removes what a thread, or some runs of it, have in the journal.
+-- Delete the journal entries of a thread, or of some of its runs.
 DELETE FROM /*schema*/journal
 WHERE thread_id = :thread_id AND (:run_ids::text[] IS NULL OR run_id = ANY(:run_ids));

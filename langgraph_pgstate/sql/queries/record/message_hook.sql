@@ -1,5 +1,6 @@
 -- name: add_messages
--- Stores the messages that some checkpoints of root namespaces are the first to have, if those are there; what first appeared in a subgraph is the root's from then on.
+-- Store the messages that first appear in some checkpoints of root namespaces, if those checkpoints exist. A message
+-- that first appeared in a subgraph belongs to the root from then on.
 WITH said AS MATERIALIZED (
     SELECT s.thread_id, s.checkpoint_ns, s.checkpoint_id, s.run_id, s.channel, s.place, c.created_at, new.*
     FROM ROWS FROM (jsonb_to_recordset(:changes::jsonb) AS (
@@ -47,7 +48,8 @@ ON CONFLICT (thread_id, message_id, checkpoint_id, channel) DO UPDATE SET
     output_tokens = excluded.output_tokens;
 
 -- name: add_subgraph_messages
--- Stores the messages that some checkpoints of subgraphs are the first to have, if those are there; what a thread has already is left out.
+-- Store the messages that first appear in some checkpoints of subgraphs, if those checkpoints exist. Messages that the
+-- thread already has are skipped.
 WITH said AS MATERIALIZED (
     SELECT s.thread_id, s.checkpoint_ns, s.checkpoint_id, s.run_id, s.channel, s.place, c.created_at, new.*
     FROM ROWS FROM (jsonb_to_recordset(:changes::jsonb) AS (
@@ -89,12 +91,13 @@ ON CONFLICT (thread_id, message_id, checkpoint_id, channel) DO UPDATE SET
     output_tokens = excluded.output_tokens;
 
 -- name: reconcile_messages
--- Compares a channel's messages at a checkpoint, or those named only, with what its branch had before, and stores what was added, edited, moved and removed, if that checkpoint was stored. Of those named, new ones come at the end.
+-- Compare a channel's messages at a checkpoint, or only the named ones, with those of its branch before, and store
+-- which were added, edited, moved and removed, if that checkpoint exists. New ones among the named come last.
 WITH RECURSIVE head AS MATERIALIZED (
     SELECT checkpoint_id, parent_checkpoint_id, created_at FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id::text
 ), lineage AS (
-    -- Not walked where all that is named is new.
+    -- The branch is not read if all named messages are new.
     SELECT c.checkpoint_id, c.parent_checkpoint_id, 1 AS depth FROM head h JOIN /*schema*/checkpoints c
         ON c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns AND c.checkpoint_id = h.parent_checkpoint_id
     WHERE :named_ids::text[] IS NULL OR EXISTS (
@@ -127,7 +130,7 @@ WITH RECURSIVE head AS MATERIALIZED (
             e.message_id IS NULL OR (e.role, e.agent, e.content, e.tool_calls, e.tool_call_id)
                 IS DISTINCT FROM (n.role, n.agent, n.content, n.tool_calls, n.tool_call_id)
         ) AS is_changed,
-        -- Whatever is added at a checkpoint stands behind all that was added before it.
+        -- Messages added at a checkpoint come after all that were added before it.
         e.message_id IS NULL OR n.is_moved IS TRUE
             OR (:named_ids IS NULL AND e.rank < lag(e.rank) OVER (ORDER BY p.number)) AS is_out_of_place
     FROM unnest(:present_ids::text[]) WITH ORDINALITY AS p (message_id, number)
@@ -143,7 +146,7 @@ WITH RECURSIVE head AS MATERIALIZED (
 ), changes AS (
     SELECT p.message_id, p.number - 1 AS position, CASE WHEN p.is_added THEN 'added' ELSE 'edited' END AS change,
         p.is_changed OR n.is_moved IS TRUE AS is_said_now, e.created_at, e.run_id,
-        -- One that another has moved is as it was, and may not have been sent along.
+        -- A message that was moved by another is unchanged, and may not have been sent.
         CASE WHEN n.message_id IS NULL THEN e.role ELSE n.role END AS role,
         CASE WHEN n.message_id IS NULL THEN e.agent ELSE n.agent END AS agent,
         CASE WHEN n.message_id IS NULL THEN e.content ELSE n.content END AS content,
@@ -168,7 +171,7 @@ WITH RECURSIVE head AS MATERIALIZED (
     FROM earlier e
     WHERE e.message_id <> ALL(:present_ids) AND EXISTS (SELECT 1 FROM head)
 ), stale AS (
-    -- The checkpoint was stored before, with other messages.
+    -- The checkpoint was stored before with other messages.
     DELETE FROM /*schema*/messages
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id
         AND channel = :channel AND message_id NOT IN (SELECT c.message_id FROM changes c)
@@ -197,7 +200,8 @@ ON CONFLICT (thread_id, message_id, checkpoint_id, channel) DO UPDATE SET
     output_tokens = excluded.output_tokens;
 
 -- name: rebase_messages
--- Stores with each checkpoint of the root namespace whose parent is about to go all messages its branch has by then, and what the removed ones said: from then on nothing older is needed.
+-- Store with each checkpoint of the root namespace whose parent is about to be deleted all messages of its branch, and
+-- the texts of removed ones, so that no older rows are needed.
 WITH RECURSIVE lineage AS (
     SELECT c.checkpoint_id AS base_id, c.checkpoint_id, c.parent_checkpoint_id, 0 AS depth FROM /*schema*/checkpoints c
     WHERE c.thread_id = :thread_id AND c.checkpoint_ns = '' AND c.parent_checkpoint_id = ANY(:checkpoint_ids::text[])
@@ -244,6 +248,6 @@ ON CONFLICT (thread_id, message_id, checkpoint_id, channel) DO UPDATE SET
     output_tokens = excluded.output_tokens;
 
 -- name: delete_messages
--- Removes what was said first at some checkpoints of a namespace.
+-- Delete the messages that first appeared in some checkpoints of a namespace.
 DELETE FROM /*schema*/messages
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[]);

@@ -1,5 +1,6 @@
 -- name: get_message_outline
--- The messages of the root namespace, or of one of its channels, on the branch that ends at a checkpoint, or at the newest: the last change of each, in the channel's order, without their text; and how many checkpoints ago it was.
+-- Return the messages of the root namespace, or of one of its channels, on the branch that ends at a checkpoint, or at
+-- the newest: the last change of each, in the channel's order, without text, and the number of checkpoints since then.
 WITH RECURSIVE lineage AS (
     SELECT c.checkpoint_id, c.parent_checkpoint_id, 0 AS depth FROM /*schema*/checkpoints c
     WHERE c.thread_id = :thread_id::text AND c.checkpoint_ns = ''
@@ -27,7 +28,7 @@ FROM changes n WHERE n.age = 1
 ORDER BY n.since DESC, n.place, n.message_id;
 
 -- name: get_messages
--- Some messages of a channel of a thread, each as it stood at one checkpoint, in the order asked for.
+-- Return some messages of a thread's channel, each as of one checkpoint, in the given order.
 SELECT m.thread_id, m.message_id, m.checkpoint_id, m.checkpoint_ns, m.channel, m.position, m.change, m.created_at,
     m.run_id, m.role, m.agent, m.content, m.tool_calls, m.tool_call_id, m.input_tokens, m.output_tokens
 FROM unnest(:message_ids::text[], :checkpoint_ids::text[]) WITH ORDINALITY AS wanted (message_id, checkpoint_id, number)
@@ -37,14 +38,16 @@ FROM unnest(:message_ids::text[], :checkpoint_ids::text[]) WITH ORDINALITY AS wa
 ORDER BY wanted.number;
 
 -- name: has_checkpoint
--- Whether the root namespace of a thread has a checkpoint.
+-- Return whether a thread's root namespace has a checkpoint.
 SELECT EXISTS (
     SELECT 1 FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id::text AND checkpoint_ns = '' AND checkpoint_id = :checkpoint_id::text
 );
 
 -- name: search_messages
--- A page of the messages of all threads, or of one user's or tenant's, that hold some words, newest or best first, below a cursor; a variant for one thread, if it is theirs. What an edit has replaced is left out.
+-- Return a page of the messages that match a search, of all threads or of one user's or tenant's, newest or best match
+-- first, below a cursor; a variant for one thread, with the same owner check. Texts that an edit has replaced are left
+-- out.
 WITH found AS (
     SELECT m.thread_id, m.message_id, m.checkpoint_id, m.channel, m.created_at,
         CASE WHEN :by_rank::boolean
@@ -62,7 +65,7 @@ WITH found AS (
             WHERE e.thread_id = m.thread_id AND e.message_id = m.message_id AND e.channel = m.channel
                 AND e.checkpoint_id > m.checkpoint_id AND e.change = 'edited'
         )
-        -- One that says the same in several channels, or on several branches, is found in one of them.
+        -- Of equal messages in several channels or branches, only one is returned.
         AND NOT EXISTS (
             SELECT 1 FROM /*schema*/messages d
             WHERE d.thread_id = m.thread_id AND d.message_id = m.message_id AND d.content = m.content

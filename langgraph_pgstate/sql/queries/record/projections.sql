@@ -1,5 +1,5 @@
 -- name: put_projection
--- Stores the readable values of a thread's newest checkpoint, if that checkpoint was stored.
+-- Store the readable values of a thread's newest checkpoint, if that checkpoint exists.
 INSERT INTO /*schema*/projections AS known (thread_id, checkpoint_id, updated_at, state)
 SELECT c.thread_id, c.checkpoint_id, now(), :projected::jsonb
 FROM /*schema*/checkpoints c

@@ -1,5 +1,6 @@
 -- name: put_runs
--- Starts and ends runs; a run whose row or thread is gone is not made again, an ended one not reopened by what is late.
+-- Start and end runs. A run whose row or thread was deleted is not inserted again, and late entries do not reopen an
+-- ended one.
 INSERT INTO /*schema*/runs AS stored (
     thread_id, run_id, attempt, status, agent, tenant_id, user_id, holder_id, alive_until, started_at, ended_at,
     first_checkpoint_id, last_checkpoint_id, steps, error_type, error_message, error_traceback, input, output,
@@ -12,7 +13,7 @@ SELECT
     to_timestamp(s.started_at), to_timestamp(s.ended_at), s.first_checkpoint_id, s.last_checkpoint_id, s.steps,
     s.error_type, s.error_message, s.error_traceback, s.input, s.output, to_timestamp(s.started_at)
 FROM (
-    -- Of several rows of one run the last.
+    -- The last of several rows of one run.
     SELECT DISTINCT ON (thread_id COLLATE "C", run_id COLLATE "C")
         r.*, bool_or(r.is_new) OVER (PARTITION BY r.thread_id, r.run_id) AS is_first
     FROM ROWS FROM (jsonb_to_recordset(:rows::jsonb) AS (
@@ -59,7 +60,7 @@ WHERE excluded.started_at > stored.started_at
     OR (excluded.started_at = stored.started_at AND (stored.ended_at IS NULL OR excluded.ended_at IS NOT NULL));
 
 -- name: put_new_threads
--- Makes the rows of threads that a run starts on and no checkpoint was put on yet; not of deleted ones.
+-- Insert the rows of threads on which a run starts before their first checkpoint, except deleted threads.
 INSERT INTO /*schema*/threads (thread_id, agent, user_id, tenant_id)
 SELECT s.thread_id, s.agent, s.user_id, s.tenant_id
 FROM jsonb_to_recordset(:rows::jsonb) AS s (
@@ -72,7 +73,7 @@ ORDER BY s.thread_id COLLATE "C"
 ON CONFLICT (thread_id) DO NOTHING;
 
 -- name: put_spans
--- Starts and ends spans of runs that are there, with what their tokens cost; an ended span is not reopened by what is late.
+-- Start and end spans of existing runs, with the cost of their tokens; late entries do not reopen an ended span.
 INSERT INTO /*schema*/spans AS stored (
     thread_id, run_id, span_id, started_at, ended_at, parent_span_id, kind, name, status, checkpoint_ns, checkpoint_id,
     step, node, task_id, agent, provider, model, input_tokens, output_tokens, cache_read_tokens, reasoning_tokens, cost,
@@ -97,7 +98,7 @@ SELECT
     ) END,
     s.tool_call_id, s.error_type, s.error_message, s.input, s.output, coalesce(s.attributes, '{}'), :semconv_version::text
 FROM (
-    -- Of several rows of one span the last, unless an earlier one has ended.
+    -- The last of several rows of one span, unless an earlier one has ended it.
     SELECT DISTINCT ON (thread_id COLLATE "C", run_id COLLATE "C", span_id COLLATE "C") r.*
     FROM ROWS FROM (jsonb_to_recordset(:rows::jsonb) AS (
         thread_id text, run_id text, span_id text, started_at double precision, ended_at double precision,
@@ -112,7 +113,7 @@ FROM (
     )
     ORDER BY thread_id COLLATE "C", run_id COLLATE "C", span_id COLLATE "C", ended_at IS NULL, place DESC
 ) AS s
--- Looked up one by one: a join would read all runs of the thread.
+-- Looked up one by one, because a join would read all runs of the thread.
 WHERE s.thread_id = ANY(:thread_ids::text[])
     AND (SELECT true FROM /*schema*/runs r WHERE r.thread_id = s.thread_id AND r.run_id = s.run_id)
 ORDER BY s.thread_id COLLATE "C", s.run_id COLLATE "C", s.span_id COLLATE "C"
@@ -138,7 +139,7 @@ ON CONFLICT (thread_id, run_id, span_id, started_at) DO UPDATE SET
 WHERE stored.ended_at IS NULL OR excluded.ended_at IS NOT NULL;
 
 -- name: put_events
--- Appends events; those of a run only while the run is there, others only while the thread is.
+-- Insert events: those of a run only while the run exists, others only while the thread does.
 INSERT INTO /*schema*/events (
     thread_id, event_id, created_at, kind, run_id, checkpoint_ns, checkpoint_id, agent, payload
 )
@@ -158,7 +159,7 @@ ORDER BY s.thread_id COLLATE "C", s.event_id COLLATE "C"
 ON CONFLICT (thread_id, event_id) DO NOTHING;
 
 -- name: put_forks
--- Notes which of some checkpoints were not their parents' first child.
+-- Record which of some checkpoints were not their parents' first child.
 INSERT INTO /*schema*/events (thread_id, event_id, created_at, kind, run_id, checkpoint_ns, checkpoint_id, payload)
 SELECT s.thread_id, s.event_id, made.created_at, 'fork', s.run_id, s.checkpoint_ns, s.checkpoint_id,
     jsonb_build_object('from', s.parent_checkpoint_id, 'source', s.source)
@@ -181,7 +182,8 @@ ORDER BY s.thread_id COLLATE "C", s.event_id COLLATE "C"
 ON CONFLICT (thread_id, event_id) DO NOTHING;
 
 -- name: total_runs
--- Sums up the tokens and the cost of some runs from the LLM spans of all their attempts; and their supersteps, where one was killed before its row said how many there were.
+-- Sum the tokens and the cost of some runs from the LLM spans of all their attempts, and their supersteps, if an
+-- attempt was killed before it stored their number.
 UPDATE /*schema*/runs SET
     input_tokens = sums.input_tokens, output_tokens = sums.output_tokens, cost = sums.cost,
     steps = greatest(runs.steps, seen.steps)
@@ -197,7 +199,7 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (
     SELECT sum(a.steps) AS steps FROM (
         SELECT max(n.step) - min(n.step) + 1 AS steps FROM (
-            -- Each attempt begins with a root.
+            -- Each attempt begins with a root span.
             SELECT s.kind, s.checkpoint_ns, s.step, count(*) FILTER (WHERE s.parent_span_id IS NULL)
                 OVER (ORDER BY s.started_at, s.parent_span_id IS NOT NULL) AS attempt
             FROM /*schema*/spans s
@@ -212,7 +214,8 @@ CROSS JOIN LATERAL (
 WHERE runs.thread_id = ended.thread_id AND runs.run_id = ended.run_id AND runs.thread_id = ANY(:thread_ids);
 
 -- name: refresh_statuses
--- Gives threads the status that their newest run leaves them in, or one that is still under way. One that was overtaken by another says nothing of the thread.
+-- Set the status of threads from their newest run, or from one that is still running. A run that another has superseded
+-- does not count.
 UPDATE /*schema*/threads AS t SET status = newest.status
 FROM (
     SELECT k.thread_id, CASE WHEN r.status IN ('running', 'pending') OR EXISTS (
@@ -234,26 +237,27 @@ FROM (
 WHERE t.thread_id = newest.thread_id AND t.thread_id = ANY(:thread_ids) AND t.status <> newest.status;
 
 -- name: renew_runs
--- Says that the process that runs these runs is alive.
+-- Record that the process of some runs is alive.
 UPDATE /*schema*/runs SET alive_until = now() + make_interval(secs => :ttl::double precision)
 FROM unnest(:thread_ids::text[], :run_ids::text[]) AS mine (thread_id, run_id)
 WHERE runs.thread_id = mine.thread_id AND runs.run_id = mine.run_id AND runs.thread_id = ANY(:thread_ids)
     AND runs.status = 'running' AND runs.holder_id = :holder_id::text;
 
 -- name: find_running
--- The running runs of some threads: who runs them, and whether the time has passed until when they were to be taken for alive.
+-- Return the running runs of some threads, with the id of their process and whether its time limit (`alive_until`) has
+-- passed.
 SELECT thread_id, run_id, holder_id, coalesce(alive_until < now(), true)
 FROM /*schema*/runs WHERE thread_id = ANY(:thread_ids::text[]) AND status = 'running';
 
 -- name: list_running
--- A page of all running runs, by key.
+-- Return a page of all running runs, by key.
 SELECT thread_id, run_id, holder_id, coalesce(alive_until < now(), true)
 FROM /*schema*/runs
 WHERE status = 'running' AND (thread_id, run_id) > (:cursor_thread_id::text, :cursor_run_id::text)
 ORDER BY thread_id, run_id LIMIT :page_size;
 
 -- name: settle_runs
--- Ends runs of a thread whose process has died, with their spans; answers the runs that were still running.
+-- End the runs of a thread whose process has died, with their spans, and return the runs that were still running.
 WITH dead AS (
     UPDATE /*schema*/runs SET
         status = 'error', ended_at = least(now(), coalesce(alive_until, now())), alive_until = NULL,
@@ -263,7 +267,7 @@ WITH dead AS (
         AND coalesce(runs.holder_id, '') = given.holder_id AND runs.status = 'running'
         AND (runs.run_id = ANY(:known_dead::text[]) OR coalesce(runs.alive_until < now(), true))
         AND NOT EXISTS (
-            -- How it ended is known, but not in the tables yet.
+            -- The end is in the journal, but not in the tables yet.
             SELECT 1 FROM /*schema*/journal j
             WHERE j.thread_id = :thread_id AND j.run_id = runs.run_id AND j.is_alone
         )
@@ -285,7 +289,7 @@ WITH dead AS (
 SELECT run_id FROM dead;
 
 -- name: settle_attempts
--- Ends the spans that earlier attempts of some runs left running.
+-- End the spans that earlier attempts of some runs left running.
 UPDATE /*schema*/spans SET
     status = 'error', ended_at = greatest(spans.started_at, r.started_at), error_type = 'ProcessDied',
     error_message = 'the process that ran it has died'
@@ -295,5 +299,5 @@ WHERE spans.thread_id = begun.thread_id AND spans.run_id = begun.run_id AND span
     AND spans.ended_at IS NULL AND r.attempt > 1 AND spans.started_at < r.started_at;
 
 -- name: tell_time
--- The database's clock, in seconds since 1970.
+-- Return the database's clock, in seconds since 1970.
 SELECT extract(epoch FROM clock_timestamp())::double precision;

@@ -1,5 +1,5 @@
 -- name: list_runs
--- A page of runs over all threads, newest first, below a cursor. What an index is to find stands alone in a variant.
+-- Return a page of runs of all threads, newest first, below a cursor. Conditions that an index serves are variants.
 SELECT r.thread_id, r.run_id, r.attempt, r.status,
     coalesce(r.status = 'running' AND r.alive_until < now() OR r.status = 'error' AND r.error_type = 'ProcessDied', false),
     r.agent, r.tenant_id, r.user_id, r.started_at, r.ended_at, r.first_checkpoint_id, r.last_checkpoint_id, r.steps,
@@ -21,7 +21,7 @@ ORDER BY r.started_at DESC, r.thread_id, r.run_id
 LIMIT :page_size;
 
 -- name: get_run
--- One run.
+-- Return one run.
 SELECT r.thread_id, r.run_id, r.attempt, r.status,
     coalesce(r.status = 'running' AND r.alive_until < now() OR r.status = 'error' AND r.error_type = 'ProcessDied', false),
     r.agent, r.tenant_id, r.user_id, r.started_at, r.ended_at, r.first_checkpoint_id, r.last_checkpoint_id, r.steps,
@@ -30,7 +30,7 @@ FROM /*schema*/runs r
 WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text;
 
 -- name: list_runaway_threads
--- A page of threads with runs of more than so many supersteps, 25 at least, the longest first, below a cursor.
+-- Return a page of threads with runs of more than a number of supersteps, at least 25, longest first, below a cursor.
 SELECT r.thread_id, (array_agg(r.agent ORDER BY r.steps DESC, r.run_id))[1],
     (array_agg(r.user_id ORDER BY r.steps DESC, r.run_id))[1], (array_agg(r.run_id ORDER BY r.steps DESC, r.run_id))[1],
     count(*), max(r.steps), max(r.started_at), sum(r.cost)

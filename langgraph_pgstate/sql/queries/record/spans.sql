@@ -1,5 +1,5 @@
 -- name: list_spans
--- A page of a thread's spans, or of one of its runs, by the time they started, beyond a cursor.
+-- Return a page of the spans of a thread, or of one of its runs, by start time, after a cursor.
 SELECT s.thread_id, s.run_id, s.span_id, s.parent_span_id, s.kind, s.name, s.status, s.started_at, s.ended_at,
     s.checkpoint_ns, s.checkpoint_id, s.step, s.node, s.task_id, s.agent, s.provider, s.model, s.input_tokens,
     s.output_tokens, s.cache_read_tokens, s.reasoning_tokens, s.cost, s.tool_call_id, s.error_type, s.error_message,
@@ -15,7 +15,7 @@ ORDER BY s.started_at, s.span_id
 LIMIT :page_size;
 
 -- name: list_spans_of_run
--- A page of one run's spans, by the time they started, beyond a cursor.
+-- Return a page of one run's spans, by start time, after a cursor.
 SELECT s.thread_id, s.run_id, s.span_id, s.parent_span_id, s.kind, s.name, s.status, s.started_at, s.ended_at,
     s.checkpoint_ns, s.checkpoint_id, s.step, s.node, s.task_id, s.agent, s.provider, s.model, s.input_tokens,
     s.output_tokens, s.cache_read_tokens, s.reasoning_tokens, s.cost, s.tool_call_id, s.error_type, s.error_message,
@@ -27,7 +27,7 @@ ORDER BY s.started_at, s.span_id
 LIMIT :page_size;
 
 -- name: list_superstep_spans
--- The spans of one superstep of a run, those within them included, by the time they started.
+-- Return the spans of one superstep of a run, including nested ones, by start time.
 WITH RECURSIVE inside AS (
     SELECT s.span_id FROM /*schema*/spans s
     WHERE s.thread_id = :thread_id::text AND s.run_id = :run_id::text
@@ -50,7 +50,7 @@ WHERE s.thread_id = :thread_id AND s.run_id = :run_id AND s.span_id IN (SELECT s
 ORDER BY s.started_at, s.span_id;
 
 -- name: list_superstep_executions
--- The tool executions that began in one superstep of a run, in its namespace or through the spans of its subgraphs.
+-- Return the tool executions that began in one superstep of a run, in its namespace or in spans of its subgraphs.
 SELECT e.thread_id, e.idempotency_key, e.tool, e.status, e.attempt, e.agent, e.tool_call_id, e.run_id, e.task_id,
     e.checkpoint_ns, e.checkpoint_id, e.step, e.holder_id, e.alive_until, e.started_at, e.ended_at, e.arguments,
     e.preview, e.error_type, e.error_message, e.compensates, e.compensated_at
@@ -60,7 +60,8 @@ WHERE e.thread_id = :thread_id::text AND e.run_id = :run_id::text
 ORDER BY e.started_at, e.idempotency_key;
 
 -- name: get_provenance
--- A checkpoint, or the newest of its namespace, and the branch it ends: depth, nearest fork, runs and their cost.
+-- Return a checkpoint, or the newest of its namespace, and facts of the branch it ends: depth, nearest fork, runs and
+-- their cost.
 WITH RECURSIVE lineage AS (
     SELECT c.checkpoint_id, c.parent_checkpoint_id, c.run_id, 0 AS depth FROM /*schema*/checkpoints c
     WHERE c.thread_id = :thread_id::text AND c.checkpoint_ns = :checkpoint_ns::text

@@ -1,5 +1,6 @@
 -- name: measure_tools
--- Calls, errors, unknown outcomes and seconds of each tool by its spans, of which the ledger may know more; the most called first.
+-- Return calls, errors, unknown outcomes and seconds of each tool, by its spans, with outcomes from the ledger where it
+-- has them; most called first.
 SELECT s.name, count(*), count(*) FILTER (WHERE s.ended_at IS NULL AND NOT s.is_unknown),
     count(*) FILTER (WHERE s.status = 'error' AND NOT s.is_unknown), count(*) FILTER (WHERE s.is_unknown),
     count(*) FILTER (WHERE s.status = 'error' AND NOT s.is_unknown)::double precision
@@ -22,7 +23,7 @@ ORDER BY count(*) DESC, s.name
 LIMIT :page_size;
 
 -- name: measure_executions
--- Actions, errors, unknown outcomes and seconds of each tool by the ledger; the most called first.
+-- Return actions, errors, unknown outcomes and seconds of each tool, by the ledger; most called first.
 SELECT e.tool, count(*), count(*) FILTER (WHERE e.status IN ('pending', 'running')),
     count(*) FILTER (WHERE e.status = 'error'), count(*) FILTER (WHERE e.status IN ('unknown', 'timeout')),
     count(*) FILTER (WHERE e.status = 'error')::double precision
@@ -40,7 +41,7 @@ ORDER BY count(*) DESC, e.tool
 LIMIT :page_size;
 
 -- name: sum_usage
--- Calls, tokens and cost of models, by the keys that `by` names; the most expensive first.
+-- Return calls, tokens and cost of models, by the keys that `by` names; most expensive first.
 SELECT
     CASE WHEN 'agent' = ANY(:by::text[]) THEN u.agent END,
     CASE WHEN 'model' = ANY(:by) THEN u.provider END,

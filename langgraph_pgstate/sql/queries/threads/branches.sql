@@ -1,5 +1,5 @@
 -- name: get_branches
--- Every checkpoint of a namespace without its state, oldest first, with its label: what its branches are made of.
+-- Return every checkpoint of a namespace without its state, oldest first, with its label.
 SELECT c.checkpoint_id, c.parent_checkpoint_id, c.step, c.source, c.created_at, c.run_id, l.label
 FROM /*schema*/checkpoints c LEFT JOIN /*schema*/labels l
     ON l.thread_id = :thread_id::text AND l.checkpoint_ns = :checkpoint_ns::text
@@ -8,7 +8,8 @@ WHERE c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns
 ORDER BY c.checkpoint_id;
 
 -- name: trace_lineage
--- A checkpoint, or the newest of its namespace, and its ancestors, in any order, without their states; with their labels and how many checkpoints were made from each.
+-- Return a checkpoint, or the newest of its namespace, and its ancestors, unordered and without their states, with
+-- their labels and numbers of children.
 WITH RECURSIVE lineage AS (
     (
         SELECT h.checkpoint_id, h.parent_checkpoint_id, h.step, h.source, h.created_at, h.run_id
@@ -31,11 +32,11 @@ FROM lineage a LEFT JOIN /*schema*/labels l
     ON l.thread_id = :thread_id AND l.checkpoint_ns = :checkpoint_ns AND l.checkpoint_id = a.checkpoint_id;
 
 -- name: keep_labels
--- Keeps labels from being given until the transaction ends, so that a prune knows them all; puts go on.
+-- Block new labels until the transaction ends, so that a prune sees them all; puts are not blocked.
 SELECT thread_id FROM /*schema*/threads WHERE thread_id = :thread_id::text FOR KEY SHARE;
 
 -- name: put_label
--- Labels a checkpoint, or the newest of its namespace, if it is there; answers which one.
+-- Label a checkpoint, or the newest of its namespace, if it exists, and return its id.
 INSERT INTO /*schema*/labels AS stored (thread_id, checkpoint_ns, checkpoint_id, label)
 SELECT :thread_id::text, :checkpoint_ns::text, c.checkpoint_id, :label::text
 FROM (
@@ -48,12 +49,12 @@ ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET label = excl
 RETURNING checkpoint_id;
 
 -- name: delete_label
--- Takes a checkpoint's label away.
+-- Remove a checkpoint's label.
 DELETE FROM /*schema*/labels
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id::text;
 
 -- name: list_labels
--- A thread's labelled checkpoints, newest first.
+-- Return a thread's labelled checkpoints, newest first.
 SELECT l.checkpoint_ns, l.checkpoint_id, l.label, l.created_at
 FROM /*schema*/labels l JOIN /*schema*/checkpoints c
     ON c.thread_id = :thread_id::text AND c.checkpoint_ns = l.checkpoint_ns AND c.checkpoint_id = l.checkpoint_id
@@ -61,10 +62,11 @@ WHERE l.thread_id = :thread_id
 ORDER BY l.checkpoint_id DESC, l.checkpoint_ns;
 
 -- name: begin_fork
--- Makes a fork's thread after its source, or holds one that is there; answers what that one was forked from, or no row if there is no source.
+-- Insert a fork's thread as a copy of its source, or lock the existing one. Return the checkpoint it was forked from;
+-- no row if the source is missing.
 INSERT INTO /*schema*/threads AS stored (thread_id, agent, user_id, tenant_id, title, metadata, ttl, expires_at)
 SELECT :target_id::text, s.agent, s.user_id, s.tenant_id, s.title, s.metadata, s.ttl,
-    -- What may not be kept beyond a date is not kept beyond it as a fork.
+    -- A fork must not outlive the date until which its source may be kept.
     coalesce(now() + s.ttl, s.expires_at)
 FROM /*schema*/threads s WHERE s.thread_id = :source_id::text
 ON CONFLICT (thread_id) DO UPDATE SET
@@ -76,7 +78,7 @@ ON CONFLICT (thread_id) DO UPDATE SET
 RETURNING forked_from_thread_id, forked_from_checkpoint_id;
 
 -- name: has_history
--- Whether a thread has a checkpoint, in whatever namespace, and whether one of the root's has some id.
+-- Return whether a thread has a checkpoint in any namespace, and whether its root namespace has one with a given id.
 SELECT EXISTS (SELECT 1 FROM /*schema*/checkpoints WHERE thread_id = :thread_id::text),
     EXISTS (
         SELECT 1 FROM /*schema*/checkpoints
@@ -84,12 +86,14 @@ SELECT EXISTS (SELECT 1 FROM /*schema*/checkpoints WHERE thread_id = :thread_id:
     );
 
 -- name: find_head
--- The newest checkpoint of a thread's root namespace.
+-- Return the newest checkpoint of a thread's root namespace.
 SELECT checkpoint_id FROM /*schema*/checkpoints WHERE thread_id = :thread_id::text AND checkpoint_ns = ''
 ORDER BY checkpoint_id DESC LIMIT 1;
 
 -- name: fork_thread
--- Copies a checkpoint of the root namespace with all that led to it, from one snapshot, under the same ids into another thread that is there already: ancestors, their subgraphs, writes and segments, messages, tool executions and labels. What its own superstep did comes along while nothing was made from it; else the fork runs that superstep itself.
+-- Copy a checkpoint of the root namespace with its history, from one snapshot, under the same ids into another existing
+-- thread: ancestors, their subgraphs, writes and segments, messages, tool executions and labels. The results of its own
+-- superstep are copied only if it has no children; otherwise the fork runs that superstep itself.
 WITH RECURSIVE lineage AS (
     SELECT c.checkpoint_id, c.parent_checkpoint_id FROM /*schema*/checkpoints c
     WHERE c.thread_id = :source_id::text AND c.checkpoint_ns = '' AND c.checkpoint_id = :checkpoint_id::text
@@ -98,7 +102,7 @@ WITH RECURSIVE lineage AS (
     FROM lineage d JOIN /*schema*/checkpoints c
         ON c.thread_id = :source_id AND c.checkpoint_ns = '' AND c.checkpoint_id = d.parent_checkpoint_id
 ), past AS (
-    -- Those whose superstep belongs to the fork's past: not its own, if the thread has moved on from it.
+    -- Those whose superstep belongs to the fork's past: not its own, if the thread has continued from it.
     SELECT d.checkpoint_id FROM lineage d
     WHERE d.checkpoint_id <> :checkpoint_id OR NOT EXISTS (
         SELECT 1 FROM /*schema*/checkpoints k
@@ -110,7 +114,7 @@ WITH RECURSIVE lineage AS (
             AND o.next_checkpoint_id IS NOT NULL
     )
 ), pruned AS (
-    -- The checkpoints up to this one are not there any more, but what was recorded at them is.
+    -- The checkpoints before this one no longer exist, but their records do.
     SELECT d.parent_checkpoint_id AS newest FROM lineage d
     WHERE d.parent_checkpoint_id IS NOT NULL AND d.parent_checkpoint_id NOT IN (SELECT checkpoint_id FROM lineage)
 ), members AS (
@@ -124,7 +128,7 @@ WITH RECURSIVE lineage AS (
         )
     )
     UNION
-    -- A subgraph with a history of its own may have gone on from what another branch left.
+    -- A subgraph with a history of its own may have continued from a checkpoint of another branch.
     SELECT c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id
     FROM members m JOIN /*schema*/checkpoints c
         ON c.thread_id = :source_id AND c.checkpoint_ns = m.checkpoint_ns AND c.checkpoint_id = m.parent_checkpoint_id
@@ -222,7 +226,7 @@ FROM members m JOIN /*schema*/checkpoints c
 ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO NOTHING;
 
 -- name: note_fork
--- Notes among a thread's events that it was forked off another, or that another was forked off it.
+-- Record among a thread's events that it was forked from another thread, or that another was forked from it.
 INSERT INTO /*schema*/events (thread_id, event_id, kind, checkpoint_ns, checkpoint_id, payload)
 VALUES (
     :thread_id::text,
@@ -234,7 +238,8 @@ VALUES (
 );
 
 -- name: copy_projection
--- Copies a thread's readable channels to its fork, if they are those of the checkpoint it was forked from; answers their names either way, and whether they were.
+-- Copy a thread's readable channels to its fork, if they are those of the checkpoint it was forked from. Return their
+-- names in either case, and whether they were copied.
 WITH source AS (
     SELECT p.checkpoint_id, p.updated_at, p.state, NOT EXISTS (
         SELECT 1 FROM /*schema*/checkpoints c
@@ -250,12 +255,12 @@ WITH source AS (
 SELECT ARRAY(SELECT jsonb_object_keys(s.state)), s.is_current AND s.checkpoint_id <= :checkpoint_id FROM source s;
 
 -- name: project_fork
--- Stores the readable channels of a fork whose source has gone on since.
+-- Store the readable channels of a fork whose source has continued since.
 INSERT INTO /*schema*/projections (thread_id, checkpoint_id, state)
 VALUES (:thread_id::text, :checkpoint_id::text, :projected::text::jsonb)
 ON CONFLICT (thread_id) DO NOTHING;
 
 -- name: count_older
--- How many checkpoints of a namespace are older than one.
+-- Return the number of checkpoints of a namespace that are older than a given one.
 SELECT count(*) FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id < :checkpoint_id;

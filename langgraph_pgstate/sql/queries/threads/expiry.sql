@@ -1,5 +1,5 @@
 -- name: set_expiry
--- Sets how long a thread lives after it was touched last, or when it expires whatever happens, or neither; answers when.
+-- Set a thread's time to live since its last update, or a fixed expiry time, or neither, and return the expiry time.
 UPDATE /*schema*/threads SET
     ttl = :ttl::interval,
     expires_at = coalesce(:at::timestamptz, now() + coalesce(:ttl, :after::interval))
@@ -7,7 +7,7 @@ WHERE thread_id = :thread_id::text
 RETURNING expires_at;
 
 -- name: begin_ttl
--- Gives a thread that has no other checkpoint yet, and nothing said about it, the time to live of new ones.
+-- Set the default time to live of a thread that has no other checkpoint yet and no setting of its own.
 UPDATE /*schema*/threads SET ttl = :ttl::interval, expires_at = now() + :ttl
 WHERE thread_id = :thread_id::text AND ttl IS NULL AND expires_at IS NULL AND NOT EXISTS (
     SELECT 1 FROM /*schema*/checkpoints c
@@ -15,7 +15,7 @@ WHERE thread_id = :thread_id::text AND ttl IS NULL AND expires_at IS NULL AND NO
 );
 
 -- name: list_expired
--- A page of threads whose time has passed, longest ago first, beyond a cursor; without those that are in use.
+-- Return a page of expired threads, oldest expiry first, after a cursor, except those in use.
 SELECT t.expires_at, t.thread_id FROM /*schema*/threads t
 WHERE t.expires_at <= now() AND (t.expires_at, t.thread_id) > (:cursor_at::timestamptz, :cursor_id::text)
     AND t.updated_at <= now() - make_interval(secs => :quiet::double precision)
@@ -31,7 +31,7 @@ ORDER BY t.expires_at, t.thread_id
 LIMIT :page_size;
 
 -- name: hold_expired
--- Locks a thread's row until the transaction ends, if its time has passed and it is not in use; not if another has locked it.
+-- Lock a thread's row until the transaction ends, if it has expired and is not in use; skip it if it is locked.
 SELECT 1 FROM /*schema*/threads t
 WHERE t.thread_id = :thread_id::text AND t.expires_at <= now()
     AND t.updated_at <= now() - make_interval(secs => :quiet::double precision)

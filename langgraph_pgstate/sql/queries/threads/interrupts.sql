@@ -1,5 +1,5 @@
 -- name: scan_interrupts
--- A page of the interrupts asked in any thread, newest first, below a cursor; those that are answered long since included.
+-- Return a page of the interrupts of all threads, newest first, below a cursor, including answered ones.
 SELECT thread_id, checkpoint_id, created_at, task_id FROM /*schema*/writes
 WHERE idx = -3 AND checkpoint_ns = '' AND created_at <= :cursor_at::timestamptz
     AND (created_at < :cursor_at OR (thread_id, task_id) > (:cursor_thread::text, :cursor_task::text))
@@ -7,7 +7,8 @@ ORDER BY created_at DESC, thread_id, task_id
 LIMIT :page_size;
 
 -- name: get_interrupts
--- What threads wait for at some checkpoints, oldest first: the interrupts of unfinished tasks, where nothing came after the checkpoint. Only of some user's, tenant's or agent's threads, if one is given.
+-- Return the open interrupts at some checkpoints, oldest first: those of unfinished tasks whose checkpoint has no
+-- children. Only of a given user's, tenant's or agent's threads, if given.
 SELECT w.thread_id, w.checkpoint_id, w.task_id, w.run_id, w.created_at, w.data, t.user_id, t.tenant_id, t.agent, t.title
 FROM unnest(:thread_ids::text[], :checkpoint_ids::text[]) AS h (thread_id, checkpoint_id)
     JOIN /*schema*/writes w
@@ -23,7 +24,7 @@ WHERE w.thread_id = ANY(:thread_ids)
         SELECT 1 FROM /*schema*/checkpoints n
         WHERE n.thread_id = w.thread_id AND n.checkpoint_ns = '' AND n.checkpoint_id > w.checkpoint_id
     ) AND NOT EXISTS (
-        -- A task that has written its results is through.
+        -- A task that has written its results is finished.
         SELECT 1 FROM /*schema*/writes d
         WHERE d.thread_id = w.thread_id AND d.checkpoint_ns = '' AND d.checkpoint_id = w.checkpoint_id
             AND d.task_id = w.task_id AND d.idx >= 0
@@ -31,7 +32,7 @@ WHERE w.thread_id = ANY(:thread_ids)
 ORDER BY w.created_at, w.task_path, w.task_id;
 
 -- name: get_answers
--- The answers given at some checkpoints of the root namespace, oldest first.
+-- Return the answers given at some checkpoints of the root namespace, oldest first.
 SELECT a.thread_id, a.checkpoint_id, a.interrupt_id, a.answer_id, a.answered_at, a.answered_by, a.value_type, a.value
 FROM unnest(:thread_ids::text[], :checkpoint_ids::text[]) AS h (thread_id, checkpoint_id)
     JOIN /*schema*/answers a
@@ -40,12 +41,12 @@ WHERE a.thread_id = ANY(:thread_ids)
 ORDER BY a.answered_at, a.interrupt_id;
 
 -- name: get_head
--- The newest checkpoint of a thread's root namespace.
+-- Return the newest checkpoint of a thread's root namespace.
 SELECT checkpoint_id FROM /*schema*/checkpoints WHERE thread_id = :thread_id::text AND checkpoint_ns = ''
 ORDER BY checkpoint_id DESC LIMIT 1;
 
 -- name: put_answer
--- Records an answer and its event, unless there is one, or the thread no longer waits for it; touches no row then.
+-- Store an answer and its event. Affects no row if there is an answer already, or the interrupt is no longer open.
 WITH asked AS (
     SELECT w.thread_id, w.checkpoint_id FROM /*schema*/writes w
     WHERE w.thread_id = :thread_id::text AND w.checkpoint_ns = '' AND w.checkpoint_id = :checkpoint_id::text

@@ -1,5 +1,6 @@
 -- name: list_threads
--- A page of threads, most recently touched first, below a cursor; reads no checkpoint. What an index is to find stands alone in a variant.
+-- Return a page of threads, most recently updated first, below a cursor; reads no checkpoint. Conditions that an index
+-- serves are variants.
 SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, t.metadata,
     t.version, t.expires_at, t.forked_from_thread_id, t.forked_from_checkpoint_id
 FROM /*schema*/threads t
@@ -20,7 +21,8 @@ ORDER BY t.updated_at DESC, t.thread_id
 LIMIT :page_size;
 
 -- name: search_threads
--- The same for threads that hold something: the arm that `driver` names finds candidates, the others filter.
+-- Return the same for threads with some content: the condition that `driver` names finds candidates, the others filter
+-- them.
 WITH found AS (
     SELECT u.thread_id FROM /*schema*/threads u WHERE :driver::text = 'user' AND u.user_id = :user_id::text
     UNION ALL
@@ -51,7 +53,7 @@ ORDER BY t.updated_at DESC, t.thread_id
 LIMIT :page_size;
 
 -- name: get_thread
--- One thread, with its newest checkpoint in the root namespace and its projected channels.
+-- Return one thread, with its newest checkpoint in the root namespace and its projected channels.
 SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, t.metadata,
     t.version, t.expires_at, t.forked_from_thread_id, t.forked_from_checkpoint_id,
     (
@@ -63,7 +65,8 @@ FROM /*schema*/threads t
 WHERE t.thread_id = :thread_id::text;
 
 -- name: update_thread
--- Merges metadata and sets a title, unless the version is another than expected or nothing would change; answers the version.
+-- Merge metadata and set a title, unless the version is another than expected or nothing would change; return the
+-- version.
 UPDATE /*schema*/threads SET
     metadata = metadata || :metadata::jsonb,
     title = CASE WHEN :has_title::boolean THEN :title::text ELSE title END,
@@ -74,6 +77,6 @@ WHERE thread_id = :thread_id::text
 RETURNING version;
 
 -- name: would_change_thread
--- Whether an update would change a thread's metadata or title.
+-- Return whether an update would change a thread's metadata or title.
 SELECT metadata || :metadata::jsonb <> metadata OR (:has_title::boolean AND title IS DISTINCT FROM :title::text)
 FROM /*schema*/threads WHERE thread_id = :thread_id::text;

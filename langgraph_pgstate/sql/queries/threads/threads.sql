@@ -1,5 +1,6 @@
 -- name: delete_thread
--- Removes the rows of some threads, all but their segments; answers how many threads, checkpoints and writes went, and their bytes.
+-- Delete the rows of some threads, except their segments, and return the numbers of threads, checkpoints and writes,
+-- and their bytes.
 WITH gone AS (
     DELETE FROM /*schema*/checkpoints WHERE thread_id = ANY(:thread_ids::text[])
     RETURNING thread_id, octet_length(state) AS bytes
@@ -19,7 +20,7 @@ SELECT
     (SELECT coalesce(sum(bytes), 0)::bigint FROM gone) + (SELECT coalesce(sum(bytes), 0)::bigint FROM gone_writes);
 
 -- name: delete_record
--- Removes all that was recorded of a thread beside its checkpoints.
+-- Delete all records of a thread other than its checkpoints.
 WITH gone_projection AS (
     DELETE FROM /*schema*/projections WHERE thread_id = :thread_id
 ), gone_runs AS (
@@ -40,7 +41,7 @@ WITH gone_projection AS (
 DELETE FROM /*schema*/messages WHERE thread_id = :thread_id;
 
 -- name: note_prune
--- Notes among a thread's events that it was pruned, and what went.
+-- Record among a thread's events that it was pruned, and what was deleted.
 INSERT INTO /*schema*/events (thread_id, event_id, kind, payload)
 VALUES (
     :thread_id::text,
@@ -50,7 +51,7 @@ VALUES (
 );
 
 -- name: count_thread
--- What deleting some threads would remove, segments included.
+-- Return what deleting some threads would delete, including segments.
 SELECT
     (SELECT count(*) FROM (
         SELECT thread_id FROM /*schema*/threads WHERE thread_id = ANY(:thread_ids::text[])
@@ -68,7 +69,7 @@ SELECT
         WHERE thread_id = ANY(:thread_ids::text[]));
 
 -- name: find_strangers
--- Checkpoints of the target thread that the source does not have, at most one; a copy must not mix two histories.
+-- Return at most one checkpoint of the target thread that the source does not have; a copy must not mix two histories.
 SELECT t.checkpoint_ns, t.checkpoint_id FROM /*schema*/checkpoints t
 WHERE t.thread_id = :target_id AND NOT EXISTS (
     SELECT 1 FROM /*schema*/checkpoints s
@@ -77,7 +78,9 @@ WHERE t.thread_id = :target_id AND NOT EXISTS (
 LIMIT 1;
 
 -- name: copy_thread
--- Copies a thread under its ids, from one snapshot, with its messages, projection, labels and tool executions, so that results recorded before the copy are reused in it; its runs, spans and events stay its own. Metadata that names the thread names the copy.
+-- Copy a thread under its ids, from one snapshot, with its messages, projection, labels and tool executions, so that
+-- the copy reuses results recorded before it was made. Runs, spans and events are not copied. Metadata that names the
+-- thread names the copy.
 WITH copied_thread AS (
     INSERT INTO /*schema*/threads (
         thread_id, agent, user_id, tenant_id, title, metadata, forked_from_thread_id, forked_from_checkpoint_id, ttl,
@@ -152,7 +155,7 @@ FROM /*schema*/checkpoints WHERE thread_id = :source_id
 ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO NOTHING;
 
 -- name: copy_late_messages
--- Copies messages of checkpoints that were copied already, which were not in their table by then.
+-- Copy messages that were stored after their checkpoints had been copied.
 INSERT INTO /*schema*/messages (
     thread_id, message_id, checkpoint_id, checkpoint_ns, channel, position, change, created_at, run_id, role,
     agent, content, tool_calls, tool_call_id, input_tokens, output_tokens
@@ -167,12 +170,13 @@ WHERE m.thread_id = :source_id AND EXISTS (
 ON CONFLICT (thread_id, message_id, checkpoint_id, channel) DO NOTHING;
 
 -- name: list_thread_ids
--- A page of thread ids in their own order, beyond a cursor, for jobs that visit every thread; also of those that have pending writes and nothing else.
+-- Return a page of thread ids, in order, after a cursor, for jobs that visit every thread, including those that only
+-- have pending writes.
 (SELECT thread_id FROM /*schema*/threads WHERE thread_id > :cursor_id::text ORDER BY thread_id LIMIT :page_size)
 UNION
 (SELECT DISTINCT thread_id FROM /*schema*/writes WHERE thread_id > :cursor_id ORDER BY thread_id LIMIT :page_size)
 ORDER BY thread_id LIMIT :page_size;
 
 -- name: lock_thread
--- Locks a thread's row against all who hold or lock it (prunes, labels, guarded writes), until the transaction ends.
+-- Lock a thread's row against all other locks on it (prunes, labels, guarded writes) until the transaction ends.
 SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id::text FOR UPDATE;

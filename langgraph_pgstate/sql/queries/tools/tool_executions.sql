@@ -1,5 +1,6 @@
 -- name: begin_tool_execution
--- Records the intent to run a tool, unless the action is known already or its thread was deleted; answers whether it was recorded.
+-- Record the intent to run a tool, unless the action exists already or its thread was deleted; return whether it was
+-- recorded.
 INSERT INTO /*schema*/tool_executions (
     thread_id, idempotency_key, fingerprint, intent_id, tool, status, agent, tool_call_id, run_id, task_id,
     checkpoint_ns, checkpoint_id, root_checkpoint_id, step, holder_id, alive_until, started_at, arguments, compensates
@@ -14,7 +15,7 @@ ON CONFLICT (thread_id, idempotency_key) DO NOTHING
 RETURNING attempt;
 
 -- name: get_tool_execution
--- One tool execution with its exact result, and whether its holder has let its time pass.
+-- Return one tool execution with its exact result, and whether its holder's time has expired.
 SELECT thread_id, idempotency_key, tool, status, attempt, agent, tool_call_id, run_id, task_id, checkpoint_ns,
     checkpoint_id, step, holder_id, alive_until, started_at, ended_at, arguments::text, preview, error_type,
     error_message, compensates, compensated_at,
@@ -23,7 +24,8 @@ FROM /*schema*/tool_executions
 WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key;
 
 -- name: take_over_tool_execution
--- Begins another attempt at an action, if it is still as it was seen and nobody alive runs it: of several who try, one succeeds.
+-- Begin another attempt at an action, if it is unchanged and no live process runs it; of several concurrent calls, one
+-- succeeds.
 UPDATE /*schema*/tool_executions SET
     status = 'running',
     attempt = attempt + 1,
@@ -54,7 +56,8 @@ WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key
 RETURNING attempt;
 
 -- name: settle_tool_execution
--- Decides how an action ended that nobody alive runs, if it is still as it was seen; whoever ran it can no longer write an outcome.
+-- Set the outcome of an action that no live process runs, if it is unchanged; its former process can no longer write an
+-- outcome.
 UPDATE /*schema*/tool_executions SET
     status = :status,
     intent_id = :intent_id,
@@ -71,7 +74,7 @@ WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key
 RETURNING attempt;
 
 -- name: mark_tool_execution_unknown
--- Notes that whoever ran an action is gone. Should it turn out to be alive after all, it may still write the outcome.
+-- Record that the process of an action has died. If it turns out to be alive, it may still write the outcome.
 UPDATE /*schema*/tool_executions SET status = 'unknown'
 WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key
     AND status = 'running' AND intent_id IS NOT DISTINCT FROM :seen_intent_id
@@ -79,7 +82,7 @@ WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key
 RETURNING attempt;
 
 -- name: finish_tool_execution
--- Writes the outcome of an attempt, unless somebody else has taken the action over.
+-- Store the outcome of an attempt, unless another process has taken the action over.
 UPDATE /*schema*/tool_executions SET
     status = :status,
     ended_at = now(),
@@ -93,32 +96,34 @@ WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key AND intent_i
 RETURNING attempt;
 
 -- name: release_tool_execution
--- Lets an action begin anew whose attempt has no outcome; waits for the transaction that may be writing one.
+-- Let an action whose attempt has no outcome begin again; waits for a transaction that may be writing the outcome.
 UPDATE /*schema*/tool_executions SET status = 'pending', ended_at = now()
 WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key AND intent_id = :intent_id AND status = 'running';
 
 -- name: limit_transaction
--- Has the server end a transaction that hangs in a statement or between two; a shorter limit that is set already stays.
+-- Make the server end a transaction that is stuck in a statement or between two; a shorter timeout that is already set
+-- is kept.
 SELECT set_config(s.name, ceil(least(
     :milliseconds::float8, nullif(extract(epoch FROM current_setting(s.name)::interval) * 1000, 0)
 ))::bigint::text, true)
 FROM (VALUES ('statement_timeout'), ('idle_in_transaction_session_timeout')) AS s (name);
 
 -- name: renew_tool_executions
--- Keeps the attempts that one process has under way on one thread alive.
+-- Renew the attempts that one process is running on one thread.
 UPDATE /*schema*/tool_executions SET alive_until = now() + make_interval(secs => :ttl_seconds::float8)
 WHERE thread_id = :thread_id AND idempotency_key = ANY(:idempotency_keys::text[])
     AND intent_id = ANY(:intent_ids::text[]) AND status = 'running';
 
 -- name: get_task_interrupts
--- How many resume values a task's settled executions have used up, and which of its executions have no outcome.
+-- Return the number of resume values that a task's settled executions have used, and which of its executions have no
+-- outcome.
 SELECT coalesce(max(answers), 0), array_agg(idempotency_key || '#' || attempt ORDER BY idempotency_key)
     FILTER (WHERE status IN ('running', 'unknown', 'timeout'))
 FROM /*schema*/tool_executions
 WHERE thread_id = :thread_id AND task_id = :task_id;
 
 -- name: list_tool_executions
--- A page of a thread's tool executions, newest first, without their results.
+-- Return a page of a thread's tool executions, newest first, without their results.
 SELECT thread_id, idempotency_key, tool, status, attempt, agent, tool_call_id, run_id, task_id, checkpoint_ns,
     checkpoint_id, step, holder_id, alive_until, started_at, ended_at, arguments::text, preview, error_type,
     error_message, compensates, compensated_at
@@ -131,19 +136,21 @@ ORDER BY started_at DESC, idempotency_key DESC
 LIMIT :page_size::integer;
 
 -- name: count_stored_checkpoints
--- How many of a task's checkpoint and its root's are stored: LangGraph may still be writing them while the task runs.
+-- Return how many of a task's checkpoint and its root's are stored: LangGraph may still be writing them while the task
+-- runs.
 SELECT count(*) FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id
     AND ((checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id)
         OR (checkpoint_ns = '' AND checkpoint_id = :root_checkpoint_id));
 
 -- name: find_root_checkpoint
--- Whether a thread's root namespace has a checkpoint.
+-- Return whether a thread's root namespace has a checkpoint.
 SELECT 1 FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = '' AND checkpoint_id = :checkpoint_id;
 
 -- name: list_effects
--- A thread's tool executions that were not taken back, last outcome first; of one run, or of what came after a checkpoint on its branches.
+-- Return a thread's tool executions that were not compensated, last outcome first; of one run, or of the branches after
+-- a checkpoint.
 WITH RECURSIVE later AS (
     SELECT checkpoint_id FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND checkpoint_ns = '' AND checkpoint_id = :to_checkpoint::text
@@ -162,6 +169,6 @@ WHERE thread_id = :thread_id AND compensates IS NULL AND compensated_at IS NULL 
 ORDER BY ended_at DESC NULLS FIRST, started_at DESC, idempotency_key DESC;
 
 -- name: mark_compensated
--- Notes that an effect was taken back.
+-- Record that an effect was compensated.
 UPDATE /*schema*/tool_executions SET compensated_at = coalesce(compensated_at, now())
 WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key;

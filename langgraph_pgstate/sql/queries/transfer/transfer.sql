@@ -1,5 +1,5 @@
 -- name: get_transfer_outline
--- The keys of a thread's checkpoints and, with their size, of its rows of pending writes.
+-- Return the keys of a thread's checkpoints and of its rows of pending writes, the latter with their size.
 SELECT checkpoint_ns, checkpoint_id, NULL::text AS task_id, 0 AS idx, 0 AS bytes
 FROM /*schema*/checkpoints WHERE thread_id = :thread_id
 UNION ALL
@@ -7,12 +7,12 @@ SELECT checkpoint_ns, checkpoint_id, task_id, idx, octet_length(data)
 FROM /*schema*/writes WHERE thread_id = :thread_id;
 
 -- name: get_rows
--- Some checkpoints of a namespace, without their segments.
+-- Return some checkpoints of a namespace, without their segments.
 SELECT checkpoint_id, parent_checkpoint_id, metadata::text, state, segment_ids, revision FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[]);
 
 -- name: import_thread
--- Makes a thread's row, or widens the time it covers.
+-- Insert a thread's row, or extend the time it covers.
 INSERT INTO /*schema*/threads AS stored (thread_id, agent, user_id, tenant_id, created_at, updated_at)
 VALUES (
     :thread_id, :agent, :user_id, :tenant_id, coalesce(:first_at::timestamptz, now()), coalesce(:last_at::timestamptz, now())
@@ -30,13 +30,14 @@ ON CONFLICT (thread_id) DO UPDATE SET
     );
 
 -- name: import_segments
--- Stores segments; their frames come end to end in one parameter.
+-- Store segments; their frames are concatenated in one parameter.
 INSERT INTO /*schema*/segments (thread_id, segment_id, data)
 SELECT :thread_id, new.segment_id, substr(:data::bytea, new.start, new.length)
 FROM unnest(:ids::integer[], :starts::integer[], :lengths::integer[]) AS new (segment_id, start, length);
 
 -- name: import_checkpoints
--- Stores checkpoints that were made elsewhere, under the time they were made; their states come end to end.
+-- Store checkpoints that were made elsewhere, with their original times; their states are concatenated in one
+-- parameter.
 INSERT INTO /*schema*/checkpoints AS stored (
     thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, created_at, revision,
     segment_ids, metadata, state
@@ -59,7 +60,7 @@ ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
     state = excluded.state;
 
 -- name: delete_writes
--- Removes some rows of pending writes, given by checkpoint, task and number pairwise.
+-- Delete some rows of pending writes, given by checkpoint, task and number pairwise.
 DELETE FROM /*schema*/writes w USING (
     SELECT * FROM unnest(:checkpoint_ids::text[], :task_ids::text[], :idxs::integer[]) AS u (checkpoint_id, task_id, idx)
 ) AS gone
@@ -67,7 +68,7 @@ WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns AND w.checkp
     AND w.task_id = gone.task_id AND w.idx = gone.idx;
 
 -- name: import_writes
--- Stores rows of pending writes that were made elsewhere; their data comes end to end.
+-- Store rows of pending writes that were made elsewhere; their data is concatenated in one parameter.
 INSERT INTO /*schema*/writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, data)
 SELECT :thread_id, :checkpoint_ns, r.checkpoint_id, r.task_id, r.idx, r.task_path,
     substr(:data::bytea, r.start, r.length)
