@@ -485,7 +485,7 @@ class ToolOutcomeUnknownError(ToolError):
             tool,
             thread_id,
             idempotency_key,
-            f"was started{why}, and its outcome was not recorded: it may or may not have taken effect. Find out, and "
+            f"was started and has no recorded outcome{why}: it may or may not have taken effect. Find out, and "
             'record the outcome with settle(thread_id, key, "done" | "retry" | "fail"), or give the tool a policy: '
             'on_unknown="retry" if it may be repeated, "check" if the external system can be queried, "ask" to let a '
             "person decide.",

@@ -231,8 +231,9 @@ class Tracker:
         try:
             self._before_put(plan)
         except Exception:
-            log.exception("spans could not be added to the put of %s; they are written separately",
-            plan.request.address)
+            log.exception(
+                "spans could not be added to the put of %s; they are written separately", plan.request.address
+            )
 
     def after_put(self, plan: PutPlan) -> bool:
         """Acknowledge the records committed with a put. Return whether the writer has something to do."""

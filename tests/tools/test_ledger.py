@@ -205,7 +205,7 @@ async def test_a_person_settles_it(bench: Bench, connection: psycopg.Connection,
     await run_and_lose(bench, graph, connection)
     await bench.do(bench.ledger.settle, "t", "call_1", decision)
     if decision == "fail":
-        with pytest.raises(ToolFailedError, match="somebody decided"):
+        with pytest.raises(ToolFailedError, match="settled it as failed"):
             await bench.invoke(graph, None, thread())
     else:
         await bench.invoke(graph, None, thread())
