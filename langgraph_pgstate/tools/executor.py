@@ -54,7 +54,7 @@ class Executor(Protocol):
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Sleep."""
         ...
 
     async def call(self, function: Callable[[], Any]) -> Any:
@@ -272,7 +272,7 @@ class AsyncExecutor:
         return await self._database.run(operation, *args, **kwargs)
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Sleep."""
         await asyncio.sleep(seconds)
 
     async def call(self, function: Callable[[], Any]) -> Any:

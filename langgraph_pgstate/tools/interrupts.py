@@ -168,7 +168,7 @@ def _counter_of(pad: Any) -> _Counter | None:
 
 
 def _read(answer: Any, own: str, may_be_plain: bool) -> tuple[str, Any] | None:
-    """Return the decision in an answer, if the answer is meant for the interrupt `own`."""
+    """Return the decision in an answer, if it is an answer to the interrupt `own`."""
     if isinstance(answer, Mapping) and own in answer:
         return _decision(answer[own])
     return _decision(answer) if may_be_plain else None

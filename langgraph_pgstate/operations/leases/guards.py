@@ -173,14 +173,13 @@ def is_explicit_fork(config: Mapping[str, Any], source: Any) -> bool:
 
 def with_past_parent(loaded: CheckpointTuple) -> CheckpointTuple:
     """Return a checkpoint whose parent's id is marked as having children."""
-    """Return a checkpoint whose ids are marked as having children."""
     if loaded.parent_config is None:
         return loaded
     return loaded._replace(parent_config=_as_past(loaded.parent_config))
 
 
 def as_past(loaded: CheckpointTuple) -> CheckpointTuple:
-    """A checkpoint whose ids tell that it was built on."""
+    """Return a checkpoint whose ids are marked as having children."""
     loaded = with_past_parent(loaded)
     checkpoint: Any = {**loaded.checkpoint, "id": PastId(loaded.checkpoint["id"])}
     return loaded._replace(config=_as_past(loaded.config), checkpoint=checkpoint)
