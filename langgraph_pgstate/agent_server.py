@@ -127,7 +127,7 @@ def state() -> AsyncPGState:
     if found is None:
         raise ConfigurationError(
             "there is no PGState on this event loop: langgraph.json must name "
-            "langgraph_pgstate.agent_server:checkpointer, and this must be called on the server's event loop, not in "
+            "langgraph_pgstate.agent_server:checkpointer, and this must be called on the server's loop, not in "
             "a blocking function (a test may open `async with checkpointer()`)"
         )
     return found.state

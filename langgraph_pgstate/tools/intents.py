@@ -209,7 +209,7 @@ def _own_key(tool: str, policy: ToolPolicy, arguments: Mapping[str, Any]) -> str
     assert policy.key is not None
     value = policy.key(arguments)
     if value is None or value == "":
-        raise ConfigurationError(f"the key function of {tool} returned {value!r}: it must be a non-empty string")
+        raise ConfigurationError(f"the key function of {tool} returned {value!r}: an action needs a key")
     return f"{tool}:{value}"
 
 

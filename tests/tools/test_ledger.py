@@ -178,7 +178,7 @@ async def test_an_unknown_outcome_stops_by_default(bench: Bench, connection: psy
     graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
     await run_and_lose(bench, graph, connection)
     for _ in range(2):
-        with pytest.raises(ToolOutcomeUnknownError, match="may or may not have happened"):
+        with pytest.raises(ToolOutcomeUnknownError, match="may or may not have taken effect"):
             await bench.invoke(graph, None, thread())
     assert till.charged == ["o1"]
     assert rows(connection, bench.saver.schema, "status") == [("unknown",)]
