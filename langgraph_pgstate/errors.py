@@ -6,7 +6,7 @@
     │   ├── MissingKeyError (KeyError)       a config or a checkpoint lacks a key that the call needs
     │   ├── BlockingCallError (asyncio.InvalidStateError)
     │   │                                    a blocking call that would wait for its own event loop
-    │   └── ToolSetupError                   a tool, its ledger and its graph are not configured together
+    │   └── ToolSetupError                   the setup of a tool does not match its ledger or graph
     ├── SerializationError (TypeError, ValueError)
     │                                        a value cannot be stored; nothing was written
     ├── UnsafeTypeError                      stored data names a type that may not be built
@@ -456,7 +456,7 @@ class UnreadableFormatError(PGStateError):
 
 
 class ToolSetupError(ConfigurationError):
-    """A tool, its ledger and its graph are not configured together. The error ends the run."""
+    """The setup of a tool does not match its ledger or graph. The error ends the run."""
 
     is_final = True
 

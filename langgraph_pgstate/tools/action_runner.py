@@ -103,7 +103,7 @@ class ActionRunner:
             ToolBusyError: If another live process runs it for longer than this call waits.
             ToolTimeoutError: If it takes too long.
             ToolOvertakenError: If another process took it over while it ran.
-            ToolSetupError: If the tool and the ledger are not configured together.
+            ToolSetupError: If the setup of the tool does not match its ledger or graph.
         """
         outer = _current.get()
         if outer is not None and (outer.thread_id, outer.key) == (call.intent.thread_id, call.intent.idempotency_key):

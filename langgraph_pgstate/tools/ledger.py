@@ -319,7 +319,7 @@ class ToolLedger(_Ledger):
 
         Raises:
             ToolError: If the outcome of the action is unknown, or it failed before, or another process runs it.
-            ToolSetupError: If the tool and the ledger are not configured together.
+            ToolSetupError: If the setup of the tool does not match its ledger or graph.
         """
         return run_blocking(self._runner.perform(self._call(request, lambda: execute(request))))
 
@@ -328,7 +328,7 @@ class ToolLedger(_Ledger):
 
         Raises:
             ToolError: If the outcome of the action is unknown, or it failed before, or another process runs it.
-            ToolSetupError: If the tool and the ledger are not configured together.
+            ToolSetupError: If the setup of the tool does not match its ledger or graph.
         """
         return await self._offloading.perform(self._call(request, lambda: execute(request)))
 
