@@ -1,4 +1,4 @@
-"""Looking after the database: the schema, its integrity, and moving threads in and out."""
+"""Administration of a schema: setup, migration, checks, upcasts, imports and exports."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from langgraph_pgstate.types import CheckReport, Problem, Progress, SchemaStatus
 
 OnProgress = Callable[[Progress], None]
 
-# Classes 22 and 54: what one thread holds does not fit the tables; the others may.
+# Classes 22 and 54: the data of this thread does not fit the tables; other threads may.
 _DATA_ERRORS = ("22", "54")
 
 
 class Admin:
-    """What is done to a whole schema rather than to one thread. Blocking.
+    """Operations on a whole schema, blocking.
 
     Args:
-        database: Where the tables are, and in which schema.
-        serde: The serializer of the application's saver, if it is not the default; only `check(deep=True)` decodes
-            with it. Values are split into shared segments only for LangGraph's own serializer.
+        database: The database.
+        serde: The serializer of the application's saver, if it is not the default; only `check(deep=True)` decodes with
+            it. Values are split into shared segments only for LangGraph's own serializer.
 
     Example:
         >>> with Admin.open("postgresql://localhost/app") as admin:
@@ -76,8 +76,8 @@ class Admin:
         """Connect, and disconnect at the end of the `with` block.
 
         Raises:
-            UnavailableError: If the server does not answer.
-            ConfigurationError: If `schema` is no plain identifier.
+            UnavailableError: If the server does not respond.
+            ConfigurationError: If `schema` is not a plain identifier.
         """
         check_schema_name(schema)
         with Database.open(
@@ -88,56 +88,56 @@ class Admin:
     @classmethod
     @contextmanager
     def embedded(cls, path: str | Path = DEFAULT_EMBEDDED_PATH, *, schema: str = DEFAULT_SCHEMA) -> Iterator[Self]:
-        """The same on the PostgreSQL that the `embedded` extra brings along."""
+        """Do the same on the server of the `embedded` extra."""
         with embedded_server(path) as dsn, cls.open(dsn, schema=schema) as admin:
             yield admin
 
     @property
     def schema(self) -> str:
-        """The PostgreSQL schema the tables are in."""
+        """The PostgreSQL schema of the tables."""
         return self._queries.schema
 
     def status(self) -> SchemaStatus:
-        """Where the schema stands; version 0 if it was never set up.
+        """Return the schema's version and pending migrations; version 0 if it was never set up.
 
         Raises:
-            MigrationConflictError: If the schema was changed by other means.
+            MigrationConflictError: If an applied migration differs from the one this package ships.
         """
         return self._database.run(schemas.get_status, self._queries)
 
     def setup(self, *, metadata_index: bool = False) -> list[str]:
-        """Make the tables, or bring them up to date. One transaction; safe to repeat and from many processes at once.
+        """Create the tables, or migrate them. One transaction; safe to repeat and from several processes at once.
 
         Args:
-            metadata_index: Also make a GIN index on all metadata.
+            metadata_index: Also create a GIN index on all metadata.
 
         Returns:
-            Names of the migrations applied; empty when nothing was missing.
+            Names of the applied migrations; empty if none was missing.
 
         Raises:
             SchemaOutdatedError: If the schema is newer than this package.
-            MigrationConflictError: If the schema was changed by other means.
+            MigrationConflictError: If an applied migration differs from the one this package ships.
         """
         return self._database.run(schemas.setup, self._queries, with_metadata_index=metadata_index)
 
     def migrate(self, version: int | None = None) -> list[str]:
-        """Move the schema up or down to a version, in one transaction. Down loses what the tables hold.
+        """Migrate the schema up or down to a version, in one transaction. Migrating down deletes data.
 
         Args:
-            version: Where to; the newest this package ships when left out.
+            version: The target version; by default the newest.
 
         Returns:
-            Names of the migrations applied or taken back, in that order, each after `"up "` or `"down "`.
+            Names of the migrations applied or reverted, in that order, each after `"up "` or `"down "`.
 
         Raises:
             ConfigurationError: If there is no such version.
-            MigrationConflictError: If the schema was changed by other means.
+            MigrationConflictError: If an applied migration differs from the one this package ships.
         """
         target = self.status().expected if version is None else version
         return self._database.run(schemas.migrate_to, self._queries, target)
 
     def setup_script(self) -> str:
-        """The SQL that `setup` would run on an empty database, for people who run their own migrations."""
+        """Return the SQL that `setup` would run on an empty database, for other migration tools."""
         return schemas.setup_script(self.schema)
 
     def check(
@@ -148,23 +148,23 @@ class Admin:
         types: bool = False,
         progress: OnProgress | None = None,
     ) -> CheckReport:
-        """Re-read every checkpoint, follow its references, and name what is broken. Reads only, page by page.
+        """Read every checkpoint, follow its references, and report defects. Read-only, page by page.
 
-        The recorded messages of each checkpoint are compared with those of its state.
+        Also compares the recorded messages of each checkpoint with those of its state.
 
         Args:
-            thread_id: One thread; all of them when left out.
-            deep: Decode every value, too, through the serializer.
-            types: List the stored types that are not LangGraph's own, also those of answers and of tools' results;
-                reads every value and builds none. Instead of `deep`.
+            thread_id: The thread; by default all threads.
+            deep: Also decode every value with the serializer.
+            types: List the stored types outside LangGraph, including those of answers and tool results. Reads every
+                value and builds none. Cannot be combined with `deep`.
             progress: Called after each thread.
 
         Returns:
-            What was read, and its problems; damage never raises.
+            The counts and defects. Damage never raises.
 
         Raises:
             SchemaMissingError: If `setup` was never run.
-            UnavailableError: If the server does not answer.
+            UnavailableError: If the server does not respond.
         """
         collector = TypeCollector() if types else None
         reader = ValueCodec(self._serde or plain_serializer())
@@ -192,26 +192,26 @@ class Admin:
         dry_run: bool = False,
         progress: OnProgress | None = None,
     ) -> UpcastReport:
-        """Bring stored checkpoints up to a version of the state, instead of each time they are read.
+        """Upcast stored checkpoints to a state version, instead of at each read.
 
-        Checkpoint by checkpoint, each in a transaction of its own; stopped at any point and started again it goes on
-        where it was. Safe while programs of that version run; those of an older one can no longer read what was brought
-        up. Projected channels and messages follow when their thread goes on. Space is freed by the next prune.
+        Each checkpoint is one transaction. If interrupted, a repeated call continues. Safe while programs of that
+        version run. Programs of an older version can no longer read the upcast checkpoints. Projected channels and
+        messages are updated when their thread continues. The next prune frees the space.
 
         Args:
-            state_version: The version, as the application's saver has it.
-            upcasters: What makes channel values of each version from those of the one before.
+            state_version: The version, as in the application's saver.
+            upcasters: Functions that convert channel values to each version from the one before.
             thread_ids: Only these threads.
-            dry_run: Change nothing, only tell what would change.
+            dry_run: Change nothing, only report.
             progress: Called after each thread.
 
         Returns:
-            What changed, or would; a checkpoint that cannot be brought up is named in it and stays as it is.
+            The changes, done or possible. A checkpoint that cannot be upcast is reported and left unchanged.
 
         Raises:
-            ConfigurationError: If the upcasters do not lead up to the version.
+            ConfigurationError: If the upcasters do not lead to the version.
             SchemaMissingError: If `setup` was never run.
-            UnavailableError: If the server does not answer. What was brought up stays so.
+            UnavailableError: If the server does not respond. Upcast checkpoints stay upcast.
         """
         states = StateVersions(state_version, upcasters)
         codec = ValueCodec(self._serde)
@@ -236,20 +236,20 @@ class Admin:
         verify: bool = True,
         progress: OnProgress | None = None,
     ) -> TransferReport:
-        """Copy threads out of the tables of LangGraph's own PostgreSQL saver. The source is only read.
+        """Copy threads from the tables of LangGraph's own PostgreSQL saver. The source is only read.
 
-        Thread by thread in the order of their ids, in transactions of at most a few dozen checkpoints. Stopped at any
-        point and started again it goes on where it was: what is there and equal is skipped. A further run brings over
-        what the old application has written since. Values are carried over as bytes; no object of theirs is built, but
-        of messages, which are recorded as `backfill` does.
+        Threads are copied in the order of their ids, in transactions of at most a few dozen checkpoints. If
+        interrupted, a repeated call continues and skips equal checkpoints. A further call also copies checkpoints that
+        the old application has written since. Values are copied as bytes. Only messages are decoded, to record them
+        like `backfill`.
 
         Args:
             source_dsn: The database of the old application; may be the same one.
             source_schema: Schema of its tables.
             thread_ids: Only these threads.
-            overwrite: Bring over threads that went on in both places, too; not those that went on here with a newer
-                version of the state, which are reported. Nothing of ours is deleted: what is on both sides becomes
-                theirs, and the rest stays as another branch.
+            overwrite: Also copy threads that were continued on both sides. Checkpoints that exist on both sides are
+                replaced by the source's, others are kept as another branch. Threads continued here with a newer state
+                version are reported instead.
             verify: Read each thread from both sides afterwards and compare.
             progress: Called after each thread.
 
@@ -257,7 +257,7 @@ class Admin:
             SchemaMissingError: If `setup` was never run here.
             SourceMissingError: If `source_schema` has no such tables.
             ConfigurationError: If the source's tables are those of the shallow saver.
-            UnavailableError: If one of the servers does not answer. What was copied stays.
+            UnavailableError: If one of the servers does not respond. Copied checkpoints are kept.
         """
         theirs = langgraph_queries(source_schema)
         self._database.run(schemas.check_version, self._queries)
@@ -295,23 +295,22 @@ class Admin:
         verify: bool = True,
         progress: OnProgress | None = None,
     ) -> TransferReport:
-        """Copy threads to the tables of LangGraph's own PostgreSQL saver, so that it answers the same.
+        """Copy threads to the tables of LangGraph's own PostgreSQL saver, so that it returns the same checkpoints.
 
-        The tables are made if they are missing, as its own `setup()` would make them. Idempotent and resumable like
-        `import_langgraph`.
+        Missing tables are created as its own `setup()` creates them. Idempotent and resumable like `import_langgraph`.
 
         Args:
-            target_dsn: The database to write to; may be the same one.
-            target_schema: Schema of the tables; made if it is missing.
+            target_dsn: The target database; may be the same one.
+            target_schema: Schema of the tables; created if it is missing.
             thread_ids: Only these threads.
-            overwrite: Write threads that went on in both places, too; nothing of theirs is deleted.
+            overwrite: Also write threads that were continued on both sides. Nothing is deleted from the target.
             verify: Read each thread from both sides afterwards and compare.
             progress: Called after each thread.
 
         Raises:
             SchemaMissingError: If `setup` was never run here.
             ConfigurationError: If the target's tables are those of the shallow saver.
-            UnavailableError: If one of the servers does not answer. What was copied stays.
+            UnavailableError: If one of the servers does not respond. Copied checkpoints are kept.
         """
         theirs = langgraph_queries(target_schema)
         self._database.run(schemas.check_version, self._queries)
@@ -342,7 +341,7 @@ class Admin:
         queries: Queries,
         after: str | None = "",
     ) -> Iterator[str]:
-        """The ids of all threads, page by page; `None` begins before the empty id, which only others accept."""
+        """Return the ids of all threads, page by page. `None` starts before the empty id of other savers."""
         while page := database.run(next_page, queries, after):
             yield from page
             after = page[-1]
@@ -370,7 +369,7 @@ class Admin:
         copy: Callable[[Connection, Connection, str], Coroutine[Any, Any, TransferReport]],
         thread_id: str,
     ) -> TransferReport:
-        """Copy one thread over two connections, again when one of them was lost: what is there is skipped then."""
+        """Copy one thread over two connections, and repeat it if one was lost. Rows that exist already are skipped."""
 
         async def lend(db: Connection) -> TransferReport:
             return target.run_once(copy, db, thread_id)
@@ -391,6 +390,6 @@ class Admin:
 
 
 def _failure(thread_id: str, error: PGStateError) -> TransferReport:
-    """One thread that could not be copied, or not to its end; the job goes on with the next."""
+    """Return the report of a thread that could not be copied completely. The job continues with the next thread."""
     where, why = (error.where, error.why) if isinstance(error, CorruptStateError) else ("the thread", str(error))
     return TransferReport(threads=1, differences=[Problem(thread_id, where, why)])

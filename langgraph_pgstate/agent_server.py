@@ -1,19 +1,19 @@
-"""The saver, the record and the ledger for LangGraph's Agent Server, and so for LangGraph Studio.
+"""The saver, the recorder and the tool ledger for LangGraph's Agent Server and LangGraph Studio.
 
 In `langgraph.json`:
 
     {"checkpointer": {"path": "langgraph_pgstate.agent_server:checkpointer"}}
 
-and, for traces and for tools whose effects take place once, where the graph is made:
+For traces and for tools whose effects happen once, in the module that builds the graph:
 
     from langgraph_pgstate.agent_server import record, tools
 
     builder.add_node("tools", ToolNode([charge], awrap_tool_call=tools))
     graph = record(builder.compile())
 
-The server imports graphs before it has an event loop, and may run them on several. Connections belong to a loop. So
-`checkpointer` is entered by the server once for each loop, and `record` and `tools` find what belongs to the loop they
-are called on. Which database, and what is recorded, is said by `PGSTATE_*` variables: see `AgentServerSettings`.
+The server imports graphs before an event loop exists, and may run them on several loops. A connection belongs to one
+loop. Therefore the server enters `checkpointer` once per loop, and `record` and `tools` use the state of the loop they
+are called on. `PGSTATE_*` variables set the database and the recording; see `AgentServerSettings`.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ log = logging.getLogger("langgraph_pgstate.agent_server")
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """What one event loop has.
+    """The state opened on one event loop.
 
     Attributes:
         loop: The loop.
-        state: Its connections and parts.
+        state: Its connections and their APIs.
         is_recorded: Whether graphs are recorded.
     """
 
@@ -60,24 +60,24 @@ class _Opened:
     is_recorded: bool
 
 
-# Changed by loops in different threads, each of which replaces the whole; read without a lock.
+# Loops in different threads replace the whole tuple; it is read without a lock.
 _opened: tuple[_Opened, ...] = ()
 _opening = threading.Lock()
-# The embedded server's library counts its users in a file, and is not made for many threads.
+# The embedded server's library counts its users in a file and is not thread-safe.
 _embedding = threading.Lock()
 
 
 @asynccontextmanager
 async def checkpointer() -> AsyncIterator[AsyncPGStateSaver]:
-    """The saver of the running event loop, as the Agent Server asks for it; its connections are closed at the end.
+    """Provide the saver of the running event loop, in the form that the Agent Server expects.
 
-    Nothing in it blocks the loop. Where the server keeps a loop to the end of the process without closing this (it
-    does so with `BG_JOB_ISOLATED_LOOPS`), PostgreSQL sees the connections go with the process; nothing is lost.
+    Its connections are closed at the end. It never blocks the loop. With `BG_JOB_ISOLATED_LOOPS` the server does not
+    close it; the connections then end with the process, and no data is lost.
 
     Raises:
-        ConfigurationError: If a `PGSTATE_*` variable is not usable, or the server refuses the connection.
-        UnavailableError: If PostgreSQL does not answer.
-        SchemaError: If the tables do not fit this package and `PGSTATE_SETUP` forbids to change them.
+        ConfigurationError: If a `PGSTATE_*` variable is invalid, or the server refuses the connection.
+        UnavailableError: If PostgreSQL does not respond.
+        SchemaError: If the tables do not match this package and `PGSTATE_SETUP` forbids migrating them.
     """
     settings = AgentServerSettings.from_environment()
     await asyncio.to_thread(_read_files, settings.schema)
@@ -86,7 +86,7 @@ async def checkpointer() -> AsyncIterator[AsyncPGStateSaver]:
         _dsn(settings) as dsn,
         AsyncDatabase.open(dsn, schema=settings.schema, pool=settings.pool, prepare_threshold=threshold) as database,
     ):
-        # It imports the modules that are named.
+        # In a thread, because it imports the named modules.
         serde = await asyncio.to_thread(WideningSerializer, settings.allowed)
         state = AsyncPGState(
             database,  # type: ignore[arg-type]
@@ -97,7 +97,7 @@ async def checkpointer() -> AsyncIterator[AsyncPGStateSaver]:
             thread_ttl=settings.thread_ttl,
         )
         if not settings.record:
-            # The same without hooks, but the one that knows how long threads are kept.
+            # The same saver without hooks, except that of the threads' time to live.
             expiry = settings.thread_ttl and ExpiryHook(queries(settings.schema), settings.thread_ttl)
             state.saver = AsyncPGStateSaver(database, schema=settings.schema, serde=serde, hook=expiry)  # type: ignore[arg-type]
         if settings.setup:
@@ -105,38 +105,38 @@ async def checkpointer() -> AsyncIterator[AsyncPGStateSaver]:
         else:
             await database.run(schema.check_version, queries(settings.schema))
         where = "the server that PGSTATE_DSN names" if settings.dsn else f"the embedded server, data in {settings.path}"
-        log.info("checkpoints are kept in schema %s of %s", settings.schema, where)
+        log.info("checkpoints are stored in schema %s of %s", settings.schema, where)
         opened = _Opened(asyncio.get_running_loop(), state, settings.record)
         _note(opened)
         try:
             yield state.saver
         finally:
             _forget(opened)
-            # What could not be written is in the log; the server has more to close.
+            # The error is logged; the server must go on closing other resources.
             with suppress(PGStateError):
                 await state.close()
 
 
 def state() -> AsyncPGState:
-    """All parts, over the running event loop's connections: for nodes, tools and routes of the server.
+    """Return the `AsyncPGState` of the running event loop, for nodes, tools and routes of the server.
 
     Raises:
-        ConfigurationError: If no event loop is running here, or the server has not opened the checkpointer on it.
+        ConfigurationError: If no event loop is running here, or the checkpointer is not open on it.
     """
     found = _here()
     if found is None:
         raise ConfigurationError(
-            "there is no PGState on this event loop: langgraph.json has to name "
-            "langgraph_pgstate.agent_server:checkpointer, and this has to be called on the server's loop, not in a "
-            "blocking function (a test may open `async with checkpointer()`)"
+            "there is no PGState on this event loop: langgraph.json must name "
+            "langgraph_pgstate.agent_server:checkpointer, and this must be called on the server's loop, not in "
+            "a blocking function (a test may open `async with checkpointer()`)"
         )
     return found.state
 
 
 class LoopToolLedger(AsyncToolLedger):
-    """The ledger of tool executions, whichever event loop a tool is called on.
+    """A tool ledger that uses the connections of the event loop on which a tool is called.
 
-    Policies are said once, when the graph is made; what is done goes through the connections of the loop it is done on.
+    Policies are set once, when the graph is built.
     """
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class LoopToolLedger(AsyncToolLedger):
         self._compensators = {}
 
     def __getattr__(self, name: str) -> Any:
-        """What needs connections, from the ledger of the running loop."""
+        """Return an attribute that needs connections from the ledger of the running loop."""
         if name not in ("_codec", "_runner", "_executor", "_queries", "_run_of", "_settings"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         try:
@@ -155,7 +155,7 @@ class LoopToolLedger(AsyncToolLedger):
             raise ToolSetupError(str(error)) from None
 
     async def close(self) -> None:
-        """Nothing: each loop's own ledger is closed with its checkpointer."""
+        """Do nothing: each loop's own ledger is closed with its checkpointer."""
 
 
 def _here() -> _Opened | None:
@@ -176,10 +176,10 @@ def _recorders() -> list[RecordingHandler]:
 
 
 def _read_files(schema: str) -> None:
-    """Do what is done once per process and reads files, so that no loop has to."""
+    """Do work that reads files and is done once per process, so that no event loop has to."""
     preload(schema)
     holder_id()
-    # Compression has a dictionary.
+    # Loads the compression dictionary.
     frames.pack(bytes(100))
 
 
@@ -197,7 +197,7 @@ def _forget(opened: _Opened) -> None:
 
 @asynccontextmanager
 async def _dsn(settings: AgentServerSettings) -> AsyncIterator[str]:
-    """The DSN, for as long as the embedded server runs if it is that one's."""
+    """Provide the DSN, and run the embedded server meanwhile if it is used."""
     if settings.dsn is not None:
         yield settings.dsn
         return
@@ -220,6 +220,6 @@ async def _dsn(settings: AgentServerSettings) -> AsyncIterator[str]:
 
 _recorder = LoopRecorder(_recorder_here, _recorders)
 record = _recorder.record
-"""`record(graph)`: the same graph; its runs, spans and events are written when the server runs it."""
+"""Return a graph with recording attached. Runs, spans and events are written when the server runs it."""
 tools = LoopToolLedger()
-"""The ledger: `ToolNode([...], awrap_tool_call=tools)`, `create_agent(..., middleware=[tools.middleware()])`."""
+"""The tool ledger: `ToolNode([...], awrap_tool_call=tools)`, `create_agent(..., middleware=[tools.middleware()])`."""

@@ -1,4 +1,4 @@
-"""Which run a saver is called by, and from where: what LangGraph does not tell it, looked up in what it passes."""
+"""The run and the call site of a saver's caller, read from LangGraph's config and from the stack."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from typing import Any, Final
 
 from langgraph_pgstate.operations.checkpoints.addresses import configurable_of
 
-# As LangGraph names it: what every node and every subgraph of a run is given.
+# LangGraph's key of the runtime, which all nodes and subgraphs of a run share.
 RUNTIME: Final = "__pregel_runtime"
-# How far up the caller's loop is looked for; other people's wrappers may stand between.
+# Number of stack frames searched for LangGraph's loop; wrappers of other libraries may lie between.
 _FRAMES: Final = 20
 
 
 def run_of(config: Mapping[str, Any]) -> Any:
-    """What tells a run from others: an object that its nodes and subgraphs share. Outside of one: `None`."""
+    """Return the object that identifies a run, which its nodes and subgraphs share; `None` outside of a run."""
     runtime = configurable_of(config).get(RUNTIME)
     return None if runtime is None else getattr(runtime, "control", None) or runtime
 
 
 @dataclass(slots=True, eq=False)
 class CallSite:
-    """Where a read comes from.
+    """The call site of a read.
 
     Attributes:
-        starter: The task or thread that is running.
-        exits: The exit stack of the loop that reads, if it is one of LangGraph's: unwound when it has written all.
+        starter: The running task or thread.
+        exits: The exit stack of LangGraph's loop, if a loop reads. It is unwound when the loop has written everything.
         loop: That loop.
-        taken: The lease that was taken for the read.
-        is_left: Whether the read was cancelled; checked after `taken` is set, as `taken` is after this is.
+        taken: The lease taken for the read.
+        is_left: Whether the read was cancelled. Checked after `taken` is set, as `taken` is checked after this is set.
         was_asked: Whether the statement that takes the lease was sent.
-        is_asking: Whether it is being answered.
+        is_asking: Whether its response is pending.
     """
 
     starter: asyncio.Task[Any] | threading.Thread
@@ -49,11 +49,11 @@ class CallSite:
 
     @classmethod
     def here(cls) -> CallSite:
-        """Where the caller was called from.
+        """Return the call site of the caller.
 
-        LangGraph tells a saver when a run starts, by reading; but not when it ends. So the loop is looked for that
-        reads. Where it is not found, as in a version that is made differently, leases are given back later: when the
-        run's objects are gone, or its task is done.
+        LangGraph reads from a saver when a run starts, but does not report its end. Therefore the reading loop is
+        searched for on the stack. If it is not found, for example in another LangGraph version, leases are released
+        later: when the objects of the run are gone, or its task is done.
         """
         starter: asyncio.Task[Any] | threading.Thread | None = None
         with suppress(RuntimeError):

@@ -1,4 +1,4 @@
-"""Everything this package raises on purpose.
+"""Exceptions raised by this package.
 
     PGStateError
     ├── ConfigurationError (ValueError)      an argument or a setting is wrong; nothing was written
@@ -6,42 +6,42 @@
     │   ├── MissingKeyError (KeyError)       a config or a checkpoint lacks a key that the call needs
     │   ├── BlockingCallError (asyncio.InvalidStateError)
     │   │                                    a blocking call that would wait for its own event loop
-    │   └── ToolSetupError                   a tool, its ledger and its graph do not fit together
+    │   └── ToolSetupError                   the setup of a tool does not match its ledger or graph
     ├── SerializationError (TypeError, ValueError)
     │                                        a value cannot be stored; nothing was written
-    ├── UnsafeTypeError                      the database names a type that may not be built
+    ├── UnsafeTypeError                      stored data names a type that may not be built
     ├── SchemaError
     │   ├── SchemaMissingError               `setup()` was never run in this schema
-    │   │   └── SourceMissingError           a schema to import from has none of LangGraph's own tables
+    │   │   └── SourceMissingError           a schema to import from lacks LangGraph's own tables
     │   ├── SchemaOutdatedError              the schema is older or newer than this package
     │   └── MigrationConflictError           an applied migration differs from the one shipped
-    ├── NotFoundError (LookupError)          what was named does not exist
-    ├── StaleVersionError                    somebody else has changed the thread in the meantime
-    ├── StaleHeadError                       another run has advanced the branch; this one's checkpoint is refused
-    ├── CheckpointOrderError                 a checkpoint's id does not sort after its parent's; it would be lost
+    ├── NotFoundError (LookupError)          the named object does not exist
+    ├── StaleVersionError                    another process changed the thread in the meantime
+    ├── StaleHeadError                       another run advanced the branch; this run's checkpoint is refused
+    ├── CheckpointOrderError                 a checkpoint's id does not sort after its parent's
     ├── LeaseError
-    │   ├── LeaseHeldError                   somebody else holds the thread's lease
-    │   └── LeaseLostError                   the lease expired or was taken over; nothing more can be written with it
-    ├── ThreadDeletedError                   the thread was deleted while a run was still going
-    ├── AlreadyAnsweredError                 somebody has answered the interrupt already
-    ├── StateVersionError                    a checkpoint of a version of the state that this program does not know
+    │   ├── LeaseHeldError                   the thread's lease is held by another process or run
+    │   └── LeaseLostError                   the lease expired or was taken over; further writes are refused
+    ├── ThreadDeletedError                   the thread was deleted during a run
+    ├── AlreadyAnsweredError                 the interrupt is answered already
+    ├── StateVersionError                    a checkpoint has a state version that this program does not know
     ├── UpcastError                          an upcaster failed on a checkpoint
-    ├── CorruptStateError                    stored bytes are damaged or a reference leads nowhere
-    ├── UnreadableFormatError                stored bytes are whole, but of a format that this installation cannot read
+    ├── CorruptStateError                    stored bytes are damaged or a reference has no target
+    ├── UnreadableFormatError                this installation cannot read the format of intact stored bytes
     ├── ToolError
-    │   ├── ToolOutcomeUnknownError          nobody knows whether a tool took effect; somebody has to decide
-    │   ├── ToolFailedError                  it failed before, and is not to be run again
-    │   ├── ToolTimeoutError (TimeoutError)  it took too long; whether it took effect is unknown
+    │   ├── ToolOutcomeUnknownError          the outcome of a tool is unknown and must be settled
+    │   ├── ToolFailedError                  the tool failed before and is not run again
+    │   ├── ToolTimeoutError (TimeoutError)  the tool took too long; its outcome is unknown
     │   ├── ToolBusyError                    another live process runs the same action
     │   └── ToolOvertakenError               another process took the action over; this outcome was not recorded
-    ├── RunBudgetExceededError               a run used up the steps or tokens it was given
+    ├── RunBudgetExceededError               a run used up its budget of steps or tokens
     └── DatabaseError
-        ├── UnavailableError                 no connection could be had or kept
-        └── ConflictError                    the database gave up on a transaction that ran into another
+        ├── UnavailableError                 no connection is available, or the connection was lost
+        └── ConflictError                    a transaction failed because of a concurrent one
 
-In parentheses stands the builtin class that each one is as well: the one that LangGraph's own savers raise there.
-`retryable` says whether the same call may succeed when it is made again. An absent checkpoint is
-not an error: LangGraph expects `None`.
+Parentheses name the additional base class, which is what LangGraph's own savers raise in the same case. `retryable`
+says whether the same call may succeed when it is repeated. A missing checkpoint is not an error: LangGraph expects
+`None`.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ from itertools import zip_longest
 
 
 class PGStateError(Exception):
-    """Root of the hierarchy.
+    """Base class of all exceptions of this package.
 
     Attributes:
         retryable: Whether the same call may succeed when it is repeated.
-        is_final: Whether it stops the run even where a `ToolNode` hands errors to the model: a model that tried again
-            would do so as a new action, under a new tool-call id.
+        is_final: Whether the error ends the run even if a `ToolNode` is set to report errors to the model. Otherwise
+            the model could repeat the action under a new tool call id, which counts as a new action.
     """
 
     retryable: bool = False
@@ -66,7 +66,7 @@ class PGStateError(Exception):
 
     @property
     def _langgraph_invalid_resume(self) -> bool:
-        # What LangGraph goes by to let an error past every `handle_tool_errors`; sibling tasks run to their end.
+        # LangGraph reads this to pass an error through every `handle_tool_errors`; sibling tasks run to their end.
         return self.is_final
 
 
@@ -86,7 +86,7 @@ class MissingKeyError(ConfigurationError, KeyError):
 
 
 class BlockingCallError(ConfigurationError, InvalidStateError):
-    """A blocking call on an asynchronous saver that would wait for its own event loop, or for one that has stopped."""
+    """A blocking call on an asynchronous saver that would wait for its own event loop or for a stopped one."""
 
 
 class SerializationError(PGStateError, TypeError, ValueError):
@@ -109,11 +109,11 @@ class SerializationError(PGStateError, TypeError, ValueError):
 
 
 class UnsafeTypeError(PGStateError):
-    """The stored bytes name a type that may not be built.
+    """Stored data names a type that may not be built.
 
     Attributes:
         types: `(module, name)` of every refused type.
-        where: What was being read.
+        where: The place that was being read.
     """
 
     def __init__(self, where: str, types: list[tuple[str, str]], reasons: Sequence[str] = ()) -> None:
@@ -130,14 +130,14 @@ class UnsafeTypeError(PGStateError):
 
 
 class SchemaError(PGStateError):
-    """The tables are not what this version of the package works with."""
+    """The tables are not those that this version of the package works with."""
 
 
 class SchemaMissingError(SchemaError):
     """`setup()` was never run in this schema.
 
     Attributes:
-        schema: The PostgreSQL schema that was looked in.
+        schema: The PostgreSQL schema that was searched.
     """
 
     def __init__(self, schema: str) -> None:
@@ -149,7 +149,7 @@ class SchemaMissingError(SchemaError):
 
 
 class SourceMissingError(SchemaMissingError):
-    """A schema to import from has none of the tables of LangGraph's own PostgreSQL saver. Nothing was imported."""
+    """A schema to import from lacks the tables of LangGraph's own PostgreSQL saver. Nothing was imported."""
 
     def __init__(self, schema: str) -> None:
         super().__init__(schema)
@@ -165,7 +165,7 @@ class SchemaOutdatedError(SchemaError):
 
     Attributes:
         schema: The PostgreSQL schema.
-        found: The version the database is at.
+        found: The version of the database.
         expected: The version this package works with.
     """
 
@@ -191,53 +191,52 @@ class MigrationConflictError(SchemaError):
     def __init__(self, version: int, name: str) -> None:
         self.version = version
         super().__init__(
-            f"migration {version:04d}_{name} was applied with another text than this package ships; "
+            f"migration {version:04d}_{name} was applied with a different text than this package ships; "
             "the schema was changed by hand or by a different build. Compare with `pgstate setup --sql`."
         )
 
 
 class NotFoundError(PGStateError, LookupError):
-    """What was named does not exist."""
+    """The named object does not exist."""
 
 
 class StaleVersionError(PGStateError):
-    """Somebody else has changed the thread's title or metadata since it was read. Nothing was written.
+    """The thread's title or metadata changed since they were read. Nothing was written.
 
     Attributes:
         thread_id: The thread.
-        expected: The version the caller had read.
-        found: The version it has.
+        expected: The version that the caller had read.
+        found: The current version.
     """
 
     def __init__(self, thread_id: str, expected: int, found: int) -> None:
         self.thread_id, self.expected, self.found = thread_id, expected, found
         super().__init__(
-            f"thread {thread_id!r} is at version {found}, not {expected}: somebody else has changed it; "
-            "read it again and decide anew"
+            f"thread {thread_id!r} is at version {found}, not {expected}: it was changed concurrently; read it again"
         )
 
 
 class StaleHeadError(PGStateError):
-    """The branch was advanced by somebody else since it was read. Nothing was written.
+    """The branch was advanced by another run since it was read. Nothing was written.
 
     Attributes:
         thread_id: The thread.
         checkpoint_ns: The namespace.
-        checkpoint_id: The checkpoint that is no longer the head of its branch; empty where none was.
+        checkpoint_id: The checkpoint that is no longer the head of its branch; empty if there was none.
         winner_id: The checkpoint that advanced it; `None` if the head was removed.
     """
 
     def __init__(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str, winner_id: str | None) -> None:
         where = f"thread {thread_id!r}" + (f" namespace {checkpoint_ns!r}" if checkpoint_ns else "")
         if winner_id is None:
-            happened = f"checkpoint {checkpoint_id} of {where} is no longer there"
+            happened = f"checkpoint {checkpoint_id} of {where} no longer exists"
         elif checkpoint_id:
-            happened = f"{where} has moved on from checkpoint {checkpoint_id} to {winner_id}"
+            happened = f"{where} has advanced from checkpoint {checkpoint_id} to {winner_id}"
         else:
-            happened = f"{where} was begun with checkpoint {winner_id}"
+            happened = f"{where} was started by checkpoint {winner_id}"
         super().__init__(
-            f"{happened}: another run was faster. Run again from the thread's head, or name the past checkpoint to "
-            "fork on purpose"
+            f"{happened}: another run was first. Run again from the thread's head, or name the past checkpoint to "
+            "fork it deliberately"
         )
         self.thread_id = thread_id
         self.checkpoint_ns = checkpoint_ns
@@ -246,7 +245,9 @@ class StaleHeadError(PGStateError):
 
 
 class CheckpointOrderError(PGStateError):
-    """A checkpoint's id does not sort after its parent's: the thread would go on without it. Nothing was written.
+    """The id of a checkpoint does not sort after its parent's. Nothing was written.
+
+    The head of a thread is its greatest checkpoint id, so later runs would not find such a checkpoint.
 
     Attributes:
         thread_id: The thread.
@@ -258,9 +259,10 @@ class CheckpointOrderError(PGStateError):
     def __init__(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str, parent_id: str) -> None:
         where = f"thread {thread_id!r}" + (f" namespace {checkpoint_ns!r}" if checkpoint_ns else "")
         super().__init__(
-            f"checkpoint {checkpoint_id} of {where} does not sort after its parent {parent_id}. A thread goes on from "
-            "its greatest id, so what this one holds is not found there. Either its id was drawn before the parent was "
-            "read, by a process whose clock is behind, or one of the two ids is not LangGraph's. Run again"
+            f"checkpoint {checkpoint_id} of {where} does not sort after its parent {parent_id}. The head of a thread "
+            "is its greatest checkpoint id, so this checkpoint would not be found. Either its id was made before the "
+            "parent was read, by a process whose clock is behind, or LangGraph did not make one of the two ids. "
+            "Run again"
         )
         self.thread_id = thread_id
         self.checkpoint_ns = checkpoint_ns
@@ -269,7 +271,7 @@ class CheckpointOrderError(PGStateError):
 
 
 class LeaseError(PGStateError):
-    """Something about the right to advance a thread.
+    """Base class of errors about the lease of a thread.
 
     Attributes:
         thread_id: The thread.
@@ -281,14 +283,14 @@ class LeaseError(PGStateError):
 
 
 class LeaseHeldError(LeaseError):
-    """Somebody else holds the thread's lease. Nothing was written.
+    """The thread's lease is held by another process or run. Nothing was written.
 
     Attributes:
-        holder_id: Who.
-        expires_at: Until when, unless it is renewed.
-        fencing_token: The number of their lease.
-        acquired_at: Since when, by the database's clock.
-        run_id: The run that holds it, where its checkpoints or the record tell.
+        holder_id: The holder.
+        expires_at: End of the lease, unless it is renewed.
+        fencing_token: Number of the lease.
+        acquired_at: Start of the lease, by the database's clock.
+        run_id: The run that holds the lease, if its checkpoints or the record name it.
     """
 
     retryable = True
@@ -316,43 +318,43 @@ class LeaseHeldError(LeaseError):
         return f"{since} until {self.expires_at}"
 
     def of_own_run(self, is_same_starter: bool) -> LeaseHeldError:
-        """The same error, saying that it is a run of the caller's own process that has not ended.
+        """Return this error with the message for a lease that an unfinished run of the same process holds.
 
         Args:
-            is_same_starter: Whether the thread or task that asks has started it.
+            is_same_starter: Whether the calling thread or task started that run.
         """
         starter = ", started by this same thread or task," if is_same_starter else ""
         whose = f"run {self.run_id!r}" if self.run_id else "a run"
         self.args = (
             f"the lease of thread {self.thread_id!r} is held by {whose} of this same process{starter} that has not "
-            f"ended,{self._times}: read its stream to the end or close it; nothing else can write to its thread inside "
-            "of it",
+            f"ended,{self._times}: read its stream to the end or close it; until then, no other call can write to the "
+            "thread",
         )
         return self
 
 
 class LeaseLostError(LeaseError):
-    """The lease expired or was taken over while it was thought to be held. Nothing was written.
+    """The lease expired or was taken over. Nothing was written.
 
     Attributes:
-        fencing_token: The number of the lease that was lost.
+        fencing_token: Number of the lost lease.
     """
 
     def __init__(self, thread_id: str, fencing_token: int) -> None:
         super().__init__(
             thread_id,
             f"lease {fencing_token} of thread {thread_id!r} was lost: it expired or was taken over. "
-            "What this run still wants to write is refused",
+            "Further writes of this run are refused",
         )
         self.fencing_token = fencing_token
 
 
 class ThreadDeletedError(PGStateError):
-    """The thread was deleted while a run on it was still going. Nothing was written.
+    """The thread was deleted during a run. Nothing was written.
 
     Attributes:
         thread_id: The thread.
-        deleted_at: When it was deleted.
+        deleted_at: Time of the deletion.
     """
 
     def __init__(self, thread_id: str, deleted_at: datetime | None) -> None:
@@ -362,13 +364,13 @@ class ThreadDeletedError(PGStateError):
 
 
 class AlreadyAnsweredError(PGStateError):
-    """An interrupt was answered before. Nothing was written.
+    """The interrupt is answered already. Nothing was written.
 
     Attributes:
         thread_id: The thread.
         interrupt_id: The interrupt.
-        answered_by: Who answered it, if they said so.
-        answered_at: When.
+        answered_by: Name of the answerer, if it was given.
+        answered_at: Time of the answer.
     """
 
     def __init__(
@@ -376,7 +378,7 @@ class AlreadyAnsweredError(PGStateError):
     ) -> None:
         super().__init__(
             f"interrupt {interrupt_id} of thread {thread_id!r} was answered at {answered_at} "
-            f"by {answered_by or 'somebody'}"
+            f"by {answered_by or 'an unnamed user'}"
         )
         self.thread_id = thread_id
         self.interrupt_id = interrupt_id
@@ -385,17 +387,17 @@ class AlreadyAnsweredError(PGStateError):
 
 
 class StateVersionError(PGStateError):
-    """A checkpoint holds a version of the user's state that this program does not know.
+    """A checkpoint has a version of the user's state that this program does not know.
 
     Attributes:
         where: The checkpoint.
-        found: Its version.
-        expected: The newest version this program knows; `None` if it was given none, which counts as 1.
-        oldest: The oldest it knows.
+        found: The checkpoint's version.
+        expected: The newest known version; `None` if none was configured, which counts as 1.
+        oldest: The oldest known version.
     """
 
     def __init__(self, where: str, found: int, expected: int | None, oldest: int = 1) -> None:
-        known = f"versions {oldest} to {expected}" if expected is not None else "no versions but the first"
+        known = f"versions {oldest} to {expected}" if expected is not None else "only version 1"
         remedy = (
             f"Give the saver the upcasters from version {found + 1} on"
             if found < oldest
@@ -409,18 +411,18 @@ class StateVersionError(PGStateError):
 
 
 class UpcastError(PGStateError):
-    """An upcaster failed on a checkpoint, which stays as it is.
+    """An upcaster failed on a checkpoint. The checkpoint is left unchanged.
 
     Attributes:
         where: The checkpoint.
-        version: The version the upcaster leads to.
-        why: What went wrong.
+        version: The target version of the upcaster.
+        why: The cause.
     """
 
     def __init__(self, where: str, version: int, why: str) -> None:
         super().__init__(
-            f"the upcaster to state version {version} failed on {where}: {why}. Not every checkpoint holds every "
-            "channel: an upcaster has to look before it takes"
+            f"the upcaster to state version {version} failed on {where}: {why}. Not every checkpoint has every "
+            "channel, so an upcaster must check that a channel is present"
         )
         self.where = where
         self.version = version
@@ -428,24 +430,24 @@ class UpcastError(PGStateError):
 
 
 class CorruptStateError(PGStateError):
-    """Stored bytes are damaged, or a reference leads nowhere.
+    """Stored bytes are damaged, or a reference has no target.
 
     Attributes:
         where: The checkpoint, segment or write that is damaged.
-        why: What is wrong with it.
+        why: The defect.
     """
 
     def __init__(self, where: str, why: str) -> None:
         self.where, self.why = where, why
-        super().__init__(f"{where} is damaged: {why}. `pgstate check` names everything that is broken.")
+        super().__init__(f"{where} is damaged: {why}. `pgstate check` lists all defects.")
 
 
 class UnreadableFormatError(PGStateError):
-    """Stored bytes are of a format that this installation cannot read. They are not damaged, and nothing was changed.
+    """This installation cannot read the format of the stored bytes. They are intact and were not changed.
 
     Attributes:
         where: The checkpoint, segment or write.
-        why: Which package, in which version, or which serializer it takes.
+        why: The package and version, or the serializer, that is needed.
     """
 
     def __init__(self, where: str, why: str) -> None:
@@ -454,18 +456,18 @@ class UnreadableFormatError(PGStateError):
 
 
 class ToolSetupError(ConfigurationError):
-    """A tool, its ledger and its graph do not fit together. It stops the run: no model can do anything about it."""
+    """The setup of a tool does not match its ledger or graph. The error ends the run."""
 
     is_final = True
 
 
 class ToolError(PGStateError):
-    """Something about a recorded tool execution.
+    """Base class of errors about a recorded tool execution.
 
     Attributes:
         tool: The tool.
         thread_id: The thread.
-        idempotency_key: The action.
+        idempotency_key: The action's key.
     """
 
     def __init__(self, tool: str, thread_id: str, idempotency_key: str, why: str) -> None:
@@ -474,7 +476,7 @@ class ToolError(PGStateError):
 
 
 class ToolOutcomeUnknownError(ToolError):
-    """Whoever ran a tool is gone before its outcome was recorded: nobody knows whether it took effect."""
+    """The process of a tool call ended before the outcome was recorded. Its effect is unknown."""
 
     is_final = True
 
@@ -483,14 +485,15 @@ class ToolOutcomeUnknownError(ToolError):
             tool,
             thread_id,
             idempotency_key,
-            f"was begun and never finished{why}: its effect may or may not have happened. Find out, and say so with "
-            'settle(thread_id, key, "done" | "retry" | "fail"), or give the tool a policy: on_unknown="retry" if it '
-            'may be repeated, "check" if the outside world can be asked, "ask" to let a person decide.',
+            f"was started and has no recorded outcome{why}: it may or may not have taken effect. Find out, and "
+            'record the outcome with settle(thread_id, key, "done" | "retry" | "fail"), or give the tool a policy: '
+            'on_unknown="retry" if it may be repeated, "check" if the external system can be queried, "ask" to let a '
+            "person decide.",
         )
 
 
 class ToolFailedError(ToolError):
-    """A tool failed before under the same key, and its policy does not run it again.
+    """The tool failed before under the same key, and its policy does not run it again.
 
     Attributes:
         error_type: Qualified name of the recorded exception.
@@ -511,7 +514,7 @@ class ToolFailedError(ToolError):
 
 
 class ToolTimeoutError(ToolError, TimeoutError):
-    """A tool took longer than its policy allows. Unless it is transactional, whether it took effect is unknown."""
+    """A tool took longer than its policy allows. Unless the tool is transactional, its outcome is unknown."""
 
     def __init__(self, tool: str, thread_id: str, idempotency_key: str, seconds: float) -> None:
         self.seconds = seconds
@@ -519,25 +522,25 @@ class ToolTimeoutError(ToolError, TimeoutError):
 
 
 class ToolBusyError(ToolError):
-    """Another live process runs the same action, and did not finish while this one waited."""
+    """Another live process runs the same action and did not finish while this call waited."""
 
     retryable = True
     is_final = True
 
 
 class ToolOvertakenError(ToolError):
-    """Another process took this action over while it ran here; what it answered here was not recorded."""
+    """Another process took this action over while it ran here. The outcome here was not recorded."""
 
     is_final = True
 
 
 class RunBudgetExceededError(PGStateError):
-    """A run used up the steps or tokens it was given.
+    """A run used up its budget of steps or tokens.
 
     Attributes:
         kind: `steps` or `tokens`.
-        used: How many it used.
-        limit: How many it was given.
+        used: Amount used.
+        limit: The budget.
     """
 
     def __init__(self, kind: str, used: int, limit: int) -> None:
@@ -546,7 +549,7 @@ class RunBudgetExceededError(PGStateError):
 
 
 class DatabaseError(PGStateError):
-    """PostgreSQL refused or failed. The driver's error is the `__cause__`.
+    """PostgreSQL refused a statement or failed. The driver's error is the `__cause__`.
 
     Attributes:
         sqlstate: PostgreSQL's five-character code, if it sent one.
@@ -558,12 +561,12 @@ class DatabaseError(PGStateError):
 
 
 class UnavailableError(DatabaseError):
-    """No connection could be had or kept."""
+    """No connection is available, or the connection was lost."""
 
     retryable = True
 
 
 class ConflictError(DatabaseError):
-    """The database gave up on a transaction that ran into another (40001, 40P01, 23505)."""
+    """A transaction failed because of a concurrent one (40001, 40P01, 23505)."""
 
     retryable = True

@@ -1,8 +1,8 @@
-"""Who holds something that is under way: the identity of this process, and whether another one is known to be dead.
+"""The identity of this process, and the detection of dead processes.
 
-A holder's id names the machine's boot, the namespace of process ids and the process, so that another process of the
-same machine can tell at once that a holder was killed. Wherever that cannot be told (another machine, another
-container, a system without `/proc`), time has to decide: a holder renews how long it is to be taken for alive.
+A holder id names the machine's boot, the namespace of process ids and the process, so that another process of the same
+machine can detect a killed holder at once. Otherwise (another machine, another container, a system without `/proc`)
+expiry decides: a holder renews the time until which it is considered alive.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from uuid import uuid4
 _SEPARATOR = "/"
 _UNKNOWN = "-"
 _START_TIME = 19
-"""Where a process's start time is among the fields of `/proc/self/stat` that follow its command's name."""
+"""Index of the process's start time among the fields of `/proc/self/stat` after the command name."""
 
 _own: dict[int, str] = {}
 _places: dict[int, list[str]] = {}
 
 
 def holder_id() -> str:
-    """Tell who this process is.
+    """Return the id of this process.
 
     Returns:
-        Host, boot, namespace of process ids, process id, start time and a random part, separated by slashes. It is the
-        same for as long as the process lives; a forked child has another one.
+        Host, boot id, namespace of process ids, process id, start time and a random part, separated by slashes. It is
+        constant while the process lives; a forked child has another one.
     """
     pid = os.getpid()
     known = _own.get(pid)
@@ -35,14 +35,14 @@ def holder_id() -> str:
 
 
 def is_known_dead(holder_id: str) -> bool:
-    """Tell whether a holder is certainly gone.
+    """Return whether a holder is certainly dead.
 
     Args:
-        holder_id: What `holder_id` answered there.
+        holder_id: The holder's `holder_id()`.
 
     Returns:
-        True only if the process was one of this boot of this machine and of this namespace of process ids, and no
-        process has its id now. False means that it may be alive: then time decides.
+        True only if the process belonged to this boot of this machine and to this namespace of process ids, and no
+        process has its id now. False means that it may be alive; then expiry decides.
     """
     place, pid = _parts_of(holder_id)
     if pid <= 0 or _UNKNOWN in place or place != _place():
@@ -57,9 +57,9 @@ def is_known_dead(holder_id: str) -> bool:
 
 
 def _place() -> list[str]:
-    """Where process ids mean the same: host, boot and namespace; what cannot be told is unknown.
+    """Return host, boot id and namespace, within which process ids are comparable; unknown parts are `_UNKNOWN`.
 
-    Looked up once per process: an event loop, which must not read files, asks whether other holders are alive.
+    Cached per process, because event loops call `is_known_dead` and must not read files.
     """
     pid = os.getpid()
     known = _places.get(pid)
@@ -78,7 +78,7 @@ def _look_around() -> list[str]:
 
 def _start_time() -> str:
     with suppress(OSError, IndexError):
-        # The command's name stands in parentheses and may contain blanks and parentheses itself.
+        # The command name is in parentheses and may contain spaces and parentheses itself.
         stat = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace")
         return stat.rpartition(")")[2].split()[_START_TIME]
     return _UNKNOWN

@@ -1,1 +1,1 @@
-"""Leases and guards: their API, the leases this process holds, and what they mean for a saver's writes."""
+"""Leases and guards: their API, the leases of this process, and the guards of a saver's writes."""

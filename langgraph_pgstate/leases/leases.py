@@ -1,4 +1,4 @@
-"""Leases: the right to advance a thread, held by a block of code; and who holds which."""
+"""Leases of threads: holding one for a block of code, and listing them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from langgraph_pgstate.types import Lease, Page
 
 
 class Leases:
-    """Takes leases and lists them.
+    """Access to leases.
 
     Args:
-        database: Where the tables are.
-        queries: The queries of their schema.
-        manager: Who renews them; the saver's, so that its runs write under what is held here.
+        database: The database.
+        queries: The queries of its schema.
+        manager: Renews the leases. Pass the saver's manager, so that its runs write under the held leases.
     """
 
     def __init__(self, database: Database, queries: Queries, manager: LeaseManager) -> None:
@@ -29,36 +29,37 @@ class Leases:
 
     @contextmanager
     def hold(self, thread_id: str, *, on_busy: str | None = None, wait_timeout: float | None = None) -> Iterator[Lease]:
-        """Hold a thread's lease in a `with` block: what it starts and writes there belongs to it.
+        """Hold a thread's lease for a `with` block. Runs and writes of the block belong to the lease.
 
-        The lease is renewed in the background and given back at the end. Where the saver has `guard="lease"` nobody
-        else writes to the thread meanwhile; without it only those are kept out who ask for the lease, too. A block
-        within another one, on the same thread, shares its lease.
+        The lease is renewed in the background and released at the end. If the saver has `guard="lease"`, no other
+        process or run can write to the thread meanwhile. Without it, only those that also request the lease are
+        excluded. A nested block on the same thread shares the lease.
 
         Args:
             thread_id: The thread.
-            on_busy: `raise` or `wait`, when somebody else holds it; as the saver was told if left out.
-            wait_timeout: Seconds to wait.
+            on_busy: `raise` or `wait` if the lease is held; by default the saver's setting.
+            wait_timeout: Maximum seconds to wait.
 
         Raises:
-            LeaseHeldError: If somebody else holds it.
-            LeaseLostError: At the end of the block, if it was taken over in the meantime, as from a paused process.
+            LeaseHeldError: If another process or run holds the lease.
+            LeaseLostError: At the end of the block, if the lease was taken over, for example because the process was
+                paused.
             ThreadDeletedError: If the thread was deleted.
         """
         with self._manager.hold(thread_id_of(thread_id), on_busy, wait_timeout) as held:
             yield held.lease
 
     def list(self, *, limit: int = 100, cursor: str | None = None) -> Page[Lease]:
-        """A page of the living leases, those that expire first at first. One round trip.
+        """Return a page of the live leases, the earliest to expire first. One round trip.
 
-        One that is renewed between two pages may be met again.
+        A lease renewed between two pages can appear on both.
 
         Args:
-            limit: Leases of a page, 1,000 at most.
-            cursor: Where the page begins: `next` of the one before.
+            limit: Page size, 1,000 at most.
+            cursor: `next` of the previous page.
 
         Raises:
-            ConfigurationError: If an argument cannot be searched for.
+            ConfigurationError: If an argument is invalid.
         """
         return self._database.run(operations.list_leases, self._queries, operations.request_leases(limit, cursor))
 

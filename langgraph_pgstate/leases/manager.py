@@ -1,4 +1,4 @@
-"""Leases taken, renewed and given back, for runs and for blocks of code."""
+"""Acquisition, renewal and release of leases, for runs and for blocks of code."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from langgraph_pgstate.types import Lease
 T = TypeVar("T")
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.02, 0.5
-# How long `close` waits for leases that are being given back.
+# Seconds for which `close` waits for pending releases.
 _CLOSE_SECONDS: Final = 3.0
 
-_NOT_YET: Final = "lease %d could not be given back yet: %s"
-_NOT_RENEWED: Final = "leases could not be renewed or given back, they expire unless it is possible soon: %s"
+_NOT_YET: Final = "lease %d could not be released yet: %s"
+_NOT_RENEWED: Final = "leases could not be renewed or released; they expire unless a later attempt succeeds: %s"
 
 _log = logging.getLogger("langgraph_pgstate.leases")
 
 
 class _LeftError(Exception):
-    """Who wanted a lease has been cancelled before it was asked for."""
+    """The caller was cancelled before the statement that takes its lease was sent."""
 
 
 async def _take_unless_left(
     db: Connection, queries: Queries, thread_id: str, holder: str, ttl: float, free: Sequence[int], call_site: CallSite
 ) -> Lease:
-    """Take a lease, unless nobody waits for it any more."""
+    """Take a lease, unless the caller was cancelled."""
     if call_site.is_left:
         raise _LeftError
     call_site.was_asked = call_site.is_asking = True
@@ -58,28 +58,29 @@ def _next_delay(delay: float, deadline: float, since: float) -> float:
 
 
 class LeaseManager(LeaseRegistry):
-    """Takes leases for blocking runs, renews them in a thread of its own, and gives them back.
+    """The leases of blocking runs. A thread renews them.
 
     Args:
-        database: Where the tables are. Not a connection inside somebody's transaction: leases are renewed beside it.
-        queries: The queries of their schema.
-        settings: How long a lease lasts, and how long to wait for one.
+        database: The database. Not a connection in a caller's transaction, because leases are renewed concurrently.
+        queries: The queries of its schema.
+        settings: Duration of leases and of waits for them.
     """
 
     def __init__(self, database: Database, queries: Queries, settings: GuardSettings) -> None:
         super().__init__(settings)
         self._database = database
         self._queries = queries
-        # Unlike a lock's, its `put` may be called from a garbage collector's callback.
+        # A queue, because a garbage collector's callback may call its `put`, but may not take a lock.
         self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def begin(self, thread_id: str, config: Mapping[str, Any], call_site: CallSite | None = None) -> None:
-        """A run is about to read a thread: it takes its lease, unless it has it. Anybody else reads freely.
+        """Take the lease of a run that is about to read a thread, unless it has it. Reads outside of runs take no
+        lease.
 
         Raises:
-            LeaseHeldError: If somebody else holds it.
-            LeaseLostError: If it had it and lost it.
+            LeaseHeldError: If another process or run holds it.
+            LeaseLostError: If the run had the lease and lost it.
             ThreadDeletedError: If the thread was deleted.
         """
         call_site = call_site or CallSite.here()
@@ -87,7 +88,7 @@ class LeaseManager(LeaseRegistry):
         if run is None or self._has(thread_id, run):
             return
         held = self._take(thread_id, run, True, self._patience(None, None), call_site)
-        # LangGraph's own come after this one, so it is the last to be called.
+        # LangGraph's own callbacks are added after this one, so this one is called last.
         if isinstance(call_site.exits, ExitStack):
             call_site.exits.callback(self._end, held)
         elif call_site.exits is not None:
@@ -95,24 +96,24 @@ class LeaseManager(LeaseRegistry):
             unwind_when_cancelled(call_site.exits)
 
     def leave(self, call_site: CallSite | None) -> None:
-        """Give back soon what a read has taken, or is about to take, because it failed. Waits for nothing."""
+        """Release soon what a failed read has taken or is about to take. Does not wait."""
         if call_site is not None:
             self._note_left(call_site)
             self._start()
             self._wake.put(True)
 
     def leave_entry(self, thread_id: str, config: Mapping[str, Any]) -> None:
-        """Give back soon what a run has taken, if it fails before it has begun. Waits for nothing."""
+        """Release soon what a run has taken if it fails before it has begun. Does not wait."""
         if (held := self._entering(thread_id, config)) is not None:
             held.end()
             self._wake.put(True)
 
     @contextmanager
     def writing(self, thread_id: str, config: Mapping[str, Any]) -> Iterator[HeldLease]:
-        """The lease for a write: the run's, that of the code around, or one for this write alone.
+        """Provide the lease for a write: the run's, that of the enclosing block, or one for this write alone.
 
         Raises:
-            LeaseHeldError: If somebody else holds it.
+            LeaseHeldError: If another process or run holds it.
             LeaseLostError: If it was lost.
             ThreadDeletedError: If the thread was deleted.
         """
@@ -134,11 +135,11 @@ class LeaseManager(LeaseRegistry):
     def hold(
         self, thread_id: str, on_busy: str | None = None, wait_timeout: float | None = None
     ) -> Iterator[HeldLease]:
-        """Hold a lease for a block of code, and for the runs that it starts.
+        """Hold a lease for a block of code and the runs that it starts.
 
         Raises:
-            LeaseHeldError: If somebody else holds it.
-            LeaseLostError: If it was lost in the meantime; at the end of the block.
+            LeaseHeldError: If another process or run holds it.
+            LeaseLostError: At the end of the block, if the lease was lost meanwhile.
             ThreadDeletedError: If the thread was deleted.
         """
         deadline = self._patience(on_busy, wait_timeout)
@@ -156,7 +157,7 @@ class LeaseManager(LeaseRegistry):
             raise LeaseLostError(thread_id, held.lease.fencing_token)
 
     def close(self) -> None:
-        """Give back what is held, and end the thread. It takes some seconds at most where the server answers late."""
+        """Release all leases and stop the thread. Waits a few seconds at most for a slow server."""
         deadline = time.monotonic() + _CLOSE_SECONDS
         with self._book:
             held = list(self._held)
@@ -218,11 +219,11 @@ class LeaseManager(LeaseRegistry):
         try:
             await asyncio.to_thread(self._end, held)
         finally:
-            # Where it was cancelled before a thread was found.
+            # In case it was cancelled before a thread was started.
             self._wake.put(True)
 
     def _release(self, held: HeldLease) -> bool:
-        """Give a lease back; if that fails, the thread that renews tries again until it expires."""
+        """Release a lease. If that fails, the renewing thread tries again until the lease expires."""
         held.end()
         held.is_returned = True
         lease = held.lease
@@ -235,7 +236,7 @@ class LeaseManager(LeaseRegistry):
             self._start()
             self._wake.put(True)
             raise
-        # Only now: until then others can tell that it is over.
+        # Only after the release, so that others can see until then that the run has ended.
         self._note_gone(held)
         return is_mine
 
@@ -276,7 +277,7 @@ class LeaseManager(LeaseRegistry):
 
 
 class AsyncLeaseManager(LeaseRegistry):
-    """Asynchronous twin of `LeaseManager`: a task of the event loop renews."""
+    """Async twin of `LeaseManager`. A task of the event loop renews the leases."""
 
     def __init__(self, database: AsyncDatabase, queries: Queries, settings: GuardSettings) -> None:
         super().__init__(settings)
@@ -285,7 +286,7 @@ class AsyncLeaseManager(LeaseRegistry):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        # What goes on though its caller is cancelled; the event loop itself keeps no task alive.
+        # Tasks that continue after their caller is cancelled. The event loop keeps only weak references.
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def begin(self, thread_id: str, config: Mapping[str, Any], call_site: CallSite | None = None) -> None:
@@ -302,14 +303,14 @@ class AsyncLeaseManager(LeaseRegistry):
             call_site.exits.callback(self._end_from_thread, held, asyncio.get_running_loop())
 
     def leave(self, call_site: CallSite | None) -> None:
-        """Async twin of `LeaseManager.leave`; to be called on the event loop."""
+        """Async twin of `LeaseManager.leave`. Call it on the event loop."""
         if call_site is not None:
             self._note_left(call_site)
             if call_site.taken is not None and not call_site.taken.is_returned:
                 self._give_back(call_site.taken)
 
     def leave_entry(self, thread_id: str, config: Mapping[str, Any]) -> None:
-        """Async twin of `LeaseManager.leave_entry`; to be called on the event loop."""
+        """Async twin of `LeaseManager.leave_entry`. Call it on the event loop."""
         if (held := self._entering(thread_id, config)) is not None:
             self._give_back(held)
 
@@ -350,7 +351,7 @@ class AsyncLeaseManager(LeaseRegistry):
             raise LeaseLostError(thread_id, held.lease.fencing_token)
 
     async def close(self) -> None:
-        """Async twin of `LeaseManager.close`; not cut short by cancellation, but it takes some seconds at most."""
+        """Async twin of `LeaseManager.close`. A cancellation does not shorten it."""
         closing = asyncio.create_task(self._close())
         cancelled: asyncio.CancelledError | None = None
         while not closing.done():
@@ -437,12 +438,12 @@ class AsyncLeaseManager(LeaseRegistry):
 
     def _end_from_thread(self, held: HeldLease, loop: asyncio.AbstractEventLoop) -> None:
         held.end()
-        # A blocking run on another thread; its reads and writes wait for the loop in the same way.
+        # A blocking run on another thread, whose reads and writes wait for the loop likewise.
         if loop.is_running():
             asyncio.run_coroutine_threadsafe(self._end(held), loop).result()
 
     def _give_back(self, held: HeldLease) -> asyncio.Task[bool]:
-        """Give a lease back in a task of its own; if that fails, the task that renews tries again until it expires."""
+        """Release a lease in its own task. If that fails, the renewing task tries again until the lease expires."""
         held.end()
         held.is_returned = True
         return self._keep(self._release(held))
@@ -456,7 +457,7 @@ class AsyncLeaseManager(LeaseRegistry):
         except BaseException:
             held.is_returned = False
             raise
-        # Only now: until then others can tell that it is over.
+        # Only after the release, so that others can see until then that the run has ended.
         self._note_gone(held)
         return is_mine
 
@@ -476,7 +477,7 @@ class AsyncLeaseManager(LeaseRegistry):
 
     def _drop(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        # Retrieved, so that asyncio does not log it.
+        # Retrieve the exception so that asyncio does not log it.
         if not task.cancelled():
             task.exception()
 

@@ -1,4 +1,4 @@
-"""What a saver's next write rests on, by its settings and by what its own runs have done."""
+"""The guards of a saver's writes, chosen by its settings and by earlier writes of the same run."""
 
 from __future__ import annotations
 
@@ -23,41 +23,41 @@ _MOST_REMEMBERED: Final = 4096
 
 
 class GuardPolicy:
-    """What a saver's writes rest on, by its settings and by what its own runs have done. Safe to share between threads.
+    """The choice of guards for a saver's writes. Safe to share between threads.
 
     Args:
-        settings: Which writes are refused.
+        settings: The kinds of writes to refuse.
     """
 
     def __init__(self, settings: GuardSettings) -> None:
         self.settings = settings
-        # By run, which is kept so that no other object gets its id: several may try to advance one checkpoint.
+        # Several runs may try to advance one checkpoint. The run is kept, so that no other object gets its id.
         self._advances: OrderedDict[tuple[Address, int], tuple[str, Any]] = OrderedDict()
         self._refused: OrderedDict[Address, StaleHeadError | CheckpointOrderError] = OrderedDict()
         self._lock = threading.Lock()
 
     def before_put(self, request: PutRequest, config: Mapping[str, Any], held: HeldLease | None) -> Guard:
-        """What a checkpoint rests on.
+        """Return the guard of a checkpoint.
 
         Args:
             request: The put.
             config: Its config.
-            held: The lease it is made under.
+            held: The lease of the put.
         """
         head = self._guards_head(held) and not is_explicit_fork(config, request.labels.get("source"))
         run = run_of(config)
         if head and request.parent is not None and run is not None:
-            # Before it is sent: what its run's tasks have still to write may come at the same time.
+            # Noted before it is sent, because writes of the run's tasks may arrive at the same time.
             advance = (str(request.address.checkpoint_id), run)
             self._remember(self._advances, (request.parent, id(run)), advance)
         return self._guard(head, held)
 
     def before_writes(self, address: Address, config: Mapping[str, Any], held: HeldLease | None) -> Guard:
-        """What a task's writes rest on.
+        """Return the guard of a task's writes.
 
         Raises:
-            StaleHeadError: If the checkpoint they belong to was refused.
-            CheckpointOrderError: If the checkpoint they belong to was refused for its id.
+            StaleHeadError: If their checkpoint was refused.
+            CheckpointOrderError: If their checkpoint was refused because of its id.
         """
         head = self._guards_head(held) and not names_past(config)
         with self._lock:
@@ -73,9 +73,10 @@ class GuardPolicy:
         return self._guard(head, held, self._own_child(address, config) if head else None)
 
     def after_refusal(self, guard: Guard, address: Address, config: Mapping[str, Any]) -> Guard | None:
-        """What a task's writes rest on if they were refused for what their own run has done; else `None`.
+        """Return a new guard for a task's writes that were refused because their own run advanced the branch, else
+        `None`.
 
-        They may arrive after the checkpoint that has them in its state: LangGraph waits for neither.
+        LangGraph does not order them: writes may arrive after the checkpoint whose state includes them.
         """
         own = self._own_child(address, config)
         return None if own is None or own == guard.own_child else replace(guard, own_child=own)
@@ -86,11 +87,11 @@ class GuardPolicy:
         return child_id
 
     def note_refused(self, address: Address, error: StaleHeadError | CheckpointOrderError) -> None:
-        """A checkpoint was refused: what its tasks still write is refused, too."""
+        """Note that a checkpoint was refused. Its tasks' writes are refused, too."""
         self._remember(self._refused, address, error)
 
     def _guards_head(self, held: HeldLease | None) -> bool:
-        # Whoever took the lease after it had read does not know what happened between.
+        # A lease taken after the read does not exclude changes between the two.
         return self.settings.head or (held is not None and not held.is_read_first)
 
     def _guard(self, head: bool, held: HeldLease | None, own_child: str | None = None) -> Guard:

@@ -1,7 +1,7 @@
-"""The registry of the leases that this process holds, and for which of its runs. No I/O.
+"""The leases that this process holds, by run. No I/O.
 
-Whether a write is let through is decided in the database, by the number of a lease. What is known here only decides
-when a lease is taken, renewed and given back: a mistake costs time, never data.
+The database decides by fencing token whether a write is accepted. The registry only decides when to take, renew and
+release leases, so an error here costs time but never data.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ from langgraph_pgstate.types import Lease
 
 _log = logging.getLogger("langgraph_pgstate.leases")
 
-# How long a run that its own task may have left is waited for: an event loop closes an abandoned generator a bit later.
+# Seconds to wait for a run abandoned by its own task: an event loop closes an abandoned generator with a delay.
 CLOSING_SECONDS: Final = 1.0
-# How often it is looked whether a run has ended without saying so.
+# Seconds between checks for runs that ended without a callback.
 _LOOK_SECONDS: Final = 0.5
-# A loop that was not entered so long after its state was read has failed there.
+# A loop that is not entered within this time after its state was read has failed.
 _ENTRY_SECONDS: Final = 3.0
 
-# Of all savers of this process: two must never take a lease under one name.
+# Shared by all savers of the process, so that no two lease holders have the same id.
 _numbers = itertools.count(1)
-# What `hold` has taken around the code that runs now, by manager and thread.
+# The leases held by `hold` around the current code, by manager and thread.
 _surrounding: ContextVar[Mapping[tuple[int, str], HeldLease]] = ContextVar("langgraph_pgstate_leases", default={})  # noqa: B039
 
 
 @dataclass(slots=True, eq=False)
 class HeldLease:
-    """A lease that this process has taken.
+    """A lease held by this process.
 
     Attributes:
-        lease: As it was when it was taken.
-        is_read_first: Whether it was taken before the state was read that is written with it.
-        run: The run that has taken it; none where a block of code has.
-        starter: The task or thread in which that run started. It may be done while its stream is read in another.
-        loop: The run's loop, where it is known.
-        renewed_at: When it was renewed last, by this process's own clock.
-        read_at: When the state was read for which it was taken.
-        has_ended: Whether its run or block has ended: it is to be given back, and not renewed again. What the run still
-            writes is let through until somebody else takes the lease.
-        is_returned: Whether it is being given back, or has been.
-        is_lost: Whether it is known to have been taken over.
-        is_deleted: Whether its own holder has deleted the thread, and the lease with it.
+        lease: The lease as it was when it was taken.
+        is_read_first: Whether it was taken before the state was read.
+        run: The run that has taken it; `None` for a block of code.
+        starter: The task or thread that started the run. It may have ended while another one reads the run's stream.
+        loop: The run's loop, if it is known.
+        renewed_at: Time of the last renewal, by the monotonic clock.
+        read_at: Time at which the state was read for which it was taken.
+        has_ended: Whether its run or block has ended. It is then released and not renewed again. Late writes of the run
+            are accepted until another process or run takes the lease.
+        is_returned: Whether its release has begun.
+        is_lost: Whether it is known to be taken over.
+        is_deleted: Whether the holder itself has deleted the thread, and the lease with it.
     """
 
     lease: Lease
@@ -72,10 +72,10 @@ class HeldLease:
     is_deleted: bool = False
 
     def is_over(self, asker: object = None) -> bool:
-        """Whether the run that has taken it has ended, as far as its objects tell. A suspended stream has not.
+        """Return whether the run has ended, as far as its objects tell. A suspended stream has not ended.
 
         Args:
-            asker: The task or thread that wants to start another.
+            asker: The task or thread that wants to start another run.
         """
         if self.has_ended:
             return True
@@ -88,36 +88,36 @@ class HeldLease:
         loop = self.loop()
         if loop is None:
             return True
-        # One that failed while it was entered is never left either. Nobody gets out of an entry by suspending it: who
-        # is done, or starts another, has failed there.
+        # A loop that failed on entry is never exited. Entering cannot be suspended, so a starter that is done, or that
+        # starts another run, has failed there.
         if _is_entered(loop):
             return False
         is_late = self.read_at is not None and time.monotonic() > self.read_at + _ENTRY_SECONDS
         return is_late or self.may_be_left(asker)
 
     def end(self) -> None:
-        """Note that its run or block has ended."""
+        """Note that the run or block has ended."""
         self.has_ended = True
         if self.run is not None and self.run.holder_id == self.lease.holder_id:
-            # What the same run takes next is another lease.
+            # Later leases of the same run need another holder.
             self.run.holder_id = next_holder()
 
     def may_be_left(self, asker: object) -> bool:
-        """Whether the task or thread that started it is done, or is the one that asks."""
+        """Return whether the task or thread that started the run is done, or is `asker`."""
         return self.starter is asker or _is_done(self.starter)
 
     def check(self) -> HeldLease:
-        """The lease, unless it is known to be lost.
+        """Return the lease, unless it is known to be lost.
 
         Raises:
-            LeaseLostError: If it is.
+            LeaseLostError: If it is lost.
         """
         if self.is_lost:
             raise LeaseLostError(self.lease.thread_id, self.lease.fencing_token)
         return self
 
     def is_renewal_due(self, ttl: float) -> bool:
-        """Whether a third of its time has gone since it was renewed; if so, the caller renews it."""
+        """Return whether a third of the duration has passed since the last renewal. If so, the caller renews it."""
         now = time.monotonic()
         if self.has_ended or now - self.renewed_at < ttl / 3:
             return False
@@ -130,10 +130,10 @@ class Run:
     """A run of this process.
 
     Attributes:
-        key: What tells it from others; kept, so that no other gets its identity.
-        holder_id: Under which it takes leases.
-        sign: Something that goes when the run goes, if there is such a thing.
-        leases: What it has taken, by thread; lost ones stay, so that it does not take them again.
+        key: Identifies the run. It is kept, so that no other object gets its `id()`.
+        holder_id: Holder id of the run's leases.
+        sign: A weak reference to an object that lives as long as the run, if there is one.
+        leases: Leases of the run by thread. Lost ones stay, so that the run does not take them again.
     """
 
     key: Any
@@ -143,24 +143,24 @@ class Run:
 
     @property
     def is_gone(self) -> bool:
-        """Whether what goes with the run has gone."""
+        """Return whether the object that lives as long as the run is gone."""
         return self.sign is not None and self.sign() is None
 
     @property
     def is_over(self) -> bool:
-        """Whether it can be forgotten."""
+        """Return whether the run can be forgotten."""
         if self.sign is None:
             return bool(self.leases) and all(held.is_over() for held in self.leases.values())
         return self.is_gone
 
 
 def _is_entered(loop: Any) -> bool:
-    # LangGraph sets the status when it begins an entry, and another one when it has stored the input.
+    # The status is "input" until the loop has stored its input, which ends its entry.
     return getattr(loop, "status", "input") != "input"
 
 
 def next_holder() -> str:
-    """Return the id of another holder of this process."""
+    """Return a new holder id of this process."""
     return f"{holder_id()}:{next(_numbers)}"
 
 
@@ -177,7 +177,7 @@ class LeaseRegistry:
         self._settings = settings
         self._runs: dict[int, Run] = {}
         self._held: set[HeldLease] = set()
-        # Holders that may have taken a lease without knowing it: its thread, and until when it may be theirs.
+        # Holders of leases that may have been taken although no response arrived: thread and latest end of the lease.
         self._doubtful: dict[str, tuple[str, float]] = {}
         self._book = threading.RLock()
 
@@ -187,7 +187,7 @@ class LeaseRegistry:
             return None
         with self._book:
             run = self._runs.get(id(key))
-            # Its caller may give the object that tells a run from others to a later one, too.
+            # A caller may pass the object that identifies a run to a later run, too.
             if run is None or run.is_gone:
                 writer = getattr(configurable_of(config)[RUNTIME], "stream_writer", None)
                 try:
@@ -198,12 +198,12 @@ class LeaseRegistry:
             return run
 
     def _has(self, thread_id: str, run: Run) -> bool:
-        """Whether a run has a lease, of its own or of the code around, that has not ended."""
+        """Return whether a run has a lease that has not ended, of its own or of the enclosing block."""
         held = self._find(thread_id, run)
         return held is not None and not held.has_ended
 
     def _find(self, thread_id: str, run: Run | None) -> HeldLease | None:
-        """The lease under which a run, or the code around, may write to a thread. It may have ended."""
+        """Return the lease under which a run or the enclosing block may write to a thread. It may have ended."""
         held = None if run is None else run.leases.get(thread_id)
         if held is not None and not held.has_ended:
             return held.check()
@@ -224,14 +224,14 @@ class LeaseRegistry:
         ]
 
     def _free_tokens(self, thread_id: str, run: Run | None, call_site: CallSite) -> list[int]:
-        """Leases of this process that may be taken over at once: their runs are over."""
+        """Return the leases of this process that may be taken over at once because their runs have ended."""
         others = self._others(thread_id, run)
         return [other.lease.fencing_token for other in others if other.is_over(call_site.starter)]
 
     def _explain(
         self, error: LeaseHeldError, run: Run | None, call_site: CallSite, since: float
     ) -> LeaseHeldError | None:
-        """What the caller is told who cannot have a lease; `None` if the run that has it may just be closing."""
+        """Return the error to raise for a held lease, or `None` if the run that holds it may be closing now."""
         for other in self._others(error.thread_id, run):
             if other.lease.fencing_token == error.fencing_token:
                 is_task = isinstance(other.starter, asyncio.Task)
@@ -249,7 +249,7 @@ class LeaseRegistry:
                 held = HeldLease(lease, is_read_first, run, call_site.starter, loop)
                 known = run.leases.get(lease.thread_id)
                 if known is not None and known.lease.fencing_token == lease.fencing_token:
-                    # Two of its tasks have asked at once, and were given the same lease.
+                    # Two tasks of the run asked at once and got the same lease.
                     return known
                 run.leases[lease.thread_id] = held
             self._held.add(held)
@@ -259,18 +259,18 @@ class LeaseRegistry:
         return held
 
     def _note_left(self, call_site: CallSite) -> None:
-        """A read was cancelled, or failed: what was taken for it, or still is, is given back."""
+        """Note that a read failed or was cancelled, so that its lease is released, now or once it is taken."""
         call_site.is_left = True
         if call_site.taken is not None:
             call_site.taken.end()
 
     def note_read(self, call_site: CallSite | None) -> None:
-        """The state was read for which a lease may have been taken."""
+        """Note that the state was read for which a lease may have been taken."""
         if call_site is not None and call_site.taken is not None:
             call_site.taken.read_at = time.monotonic()
 
     def _entering(self, thread_id: str, config: Mapping[str, Any]) -> HeldLease | None:
-        """What a run has taken whose loop is not entered yet."""
+        """Return the lease of a run whose loop is not entered yet."""
         run = self._run(config)
         held = None if run is None else run.leases.get(thread_id)
         if held is None or held.run is not run or held.loop is None or held.has_ended:
@@ -281,32 +281,32 @@ class LeaseRegistry:
     def _note_doubt(
         self, thread_id: str, run: Run | None, holder: str, call_site: CallSite, error: BaseException
     ) -> None:
-        """A lease could not be taken; unless the server said so, it may have been."""
+        """Note a lease whose statement got no response. It may have been taken unless the server refused it."""
         if not call_site.was_asked or isinstance(error, ThreadDeletedError):
             return
         with self._book:
             self._doubtful[holder] = (thread_id, time.monotonic() + self._settings.lease_ttl)
             if run is not None and run.holder_id == holder:
-                # What it takes next is not to be given back with this.
+                # A later lease of the run must not be released with this one.
                 run.holder_id = next_holder()
 
     def note_deleted(self, thread_id: str) -> None:
-        """A thread was deleted by the code that runs now. Where it holds the lease, it has not lost it."""
+        """Note that the current code deleted a thread. Its own lease of the thread then does not count as lost."""
         held = _surrounding.get().get((id(self), thread_id))
         if held is not None and not held.is_lost:
             held.is_deleted = True
             self._note_gone(held)
 
     def _note_gone(self, held: HeldLease) -> None:
-        # Its run still knows it: what it writes late rests on it, and it is not taken again for that.
+        # The run keeps the lease: late writes use it, and no new one is taken for them.
         with self._book:
             self._held.discard(held)
 
     def _note_end(self, _: Any) -> None:
-        """A run has ended. Called wherever the garbage collector happens to be: it may wait for nothing."""
+        """Wake the renewal after the end of a run. A garbage collector's callback, so it must not block."""
 
     def _survey(self) -> tuple[list[HeldLease], list[HeldLease]]:
-        """The leases to be renewed, and those to be given back because their runs are over."""
+        """Return the leases to renew, and those to release because their runs have ended."""
         with self._book:
             self._runs = {key: run for key, run in self._runs.items() if not run.is_over}
             expired = time.monotonic() - self._settings.lease_ttl
@@ -319,7 +319,7 @@ class LeaseRegistry:
             return list(self._held.difference(over)), [held for held in over if not held.is_returned]
 
     def _survey_doubts(self) -> list[tuple[str, str]]:
-        """Threads and holders of leases that may have been taken, and are to be given back."""
+        """Return threads and holders of leases that may have been taken and must be released."""
         now = time.monotonic()
         with self._book:
             self._doubtful = {holder: doubt for holder, doubt in self._doubtful.items() if doubt[1] > now}
@@ -335,7 +335,7 @@ class LeaseRegistry:
                 held.renewed_at = time.monotonic()
             elif not held.has_ended:
                 _log.warning(
-                    "lease %d of thread %r was lost: it was taken over, or its thread deleted",
+                    "lease %d of thread %r was lost: it was taken over, or the thread was deleted",
                     held.lease.fencing_token,
                     held.lease.thread_id,
                 )
@@ -346,10 +346,10 @@ class LeaseRegistry:
         return min(self._settings.lease_ttl / 3, _LOOK_SECONDS)
 
     def _patience(self, on_busy: str | None, wait_timeout: float | None) -> float:
-        """Until when to wait for a lease, by `time.monotonic`."""
+        """Return the deadline of a wait for a lease, by `time.monotonic`."""
         settings = self._settings
         if on_busy not in (None, "raise", "wait"):
-            raise ConfigurationError(f'on_busy is "raise" or "wait", not {on_busy!r}')
+            raise ConfigurationError(f'on_busy must be "raise" or "wait", not {on_busy!r}')
         if (on_busy or settings.on_busy) == "raise":
             return 0.0
         return time.monotonic() + (settings.wait_timeout if wait_timeout is None else wait_timeout)

@@ -1,4 +1,4 @@
-"""The recorder: a graph's runs, spans and events, beside its checkpoints."""
+"""The recorder, which writes the runs, spans and events of a graph."""
 
 from langgraph_pgstate.record.loops import LoopRecorder
 from langgraph_pgstate.record.recorders import AsyncRecorder, Recorder

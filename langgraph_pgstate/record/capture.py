@@ -1,6 +1,6 @@
-"""What went into a span and came out of it, copied while it is cheap and turned into JSON when there is time.
+"""Copying of span inputs and outputs, and their rendering as JSON.
 
-`capture` runs in the callbacks, on the graph's own time: it copies what may be changed afterwards, so much and no more.
+`capture` runs in the callbacks, in the graph's own time. It makes a bounded copy of values that may change later.
 `render` runs in the background.
 """
 
@@ -44,24 +44,24 @@ JSON = orjson.Fragment
 
 
 def capture(value: Any, last_messages: int = _LAST_MESSAGES) -> Any:
-    """A copy of a value, as near as JSON comes, that nobody else changes.
+    """Return a bounded copy of a value in types that JSON can represent.
 
-    Of a long list of messages the last are kept and the number, of other long lists the beginning. What is not
-    known is named by its type: no foreign code is called.
+    A long list of messages is cut to its last messages and their count, any other long list to its beginning. A value
+    of an unknown type is replaced by the type's name, so that no foreign code is called.
 
     Args:
         value: The value.
-        last_messages: How many messages of a long list.
+        last_messages: Number of messages kept of a long list.
     """
     return _copy(value, _Budget(last_messages), 0)
 
 
 class _Budget:
-    """How much of a value is copied.
+    """The remaining limits of a copy.
 
     Attributes:
-        values: How many lists, dicts and objects are still copied.
-        last_messages: How many messages of a long list are.
+        values: Number of lists, dicts and objects that may still be copied.
+        last_messages: Number of messages kept of a long list.
     """
 
     __slots__ = ("last_messages", "values")
@@ -79,7 +79,7 @@ def _copy(value: Any, left: _Budget, depth: int) -> Any:
     if left.values < 0 or depth > _MOST_DEPTH:
         return {"$omitted": _name(kind)}
     depth += 1
-    # What nearly everything is, before what takes longer to ask: pydantic answers in Python.
+    # Look up the common types first: `isinstance` of a pydantic class runs Python code.
     copier = _COPIERS.get(kind)
     if copier is not None:
         return copier(value, left, depth)
@@ -112,7 +112,7 @@ def _copy(value: Any, left: _Budget, depth: int) -> Any:
 
 
 def _copy_items(value: Mapping[Any, Any], left: _Budget, depth: int) -> dict[str, Any]:
-    # A list first: another thread may be adding keys.
+    # Copy to a list first: another thread may be adding keys.
     items = list(value.items())
     copied = {
         key if type(key) is str else str(key) if type(key) in _ATOMS else _name(type(key)): (
@@ -167,12 +167,12 @@ _COPIERS: Final[dict[type, Callable[[Any, _Budget, int], Any]]] = {
 
 
 def render(kind: str, captured: Any, settings: RecorderSettings) -> JSON | None:
-    """A captured value as JSON: redacted, then cut to the limit.
+    """Return a captured value as JSON, redacted and then cut to the limit.
 
     Args:
         kind: `input`, `output` or `payload`.
-        captured: What `capture` answered.
-        settings: The limit, the hook, and whether there is anything to write at all.
+        captured: A result of `capture`.
+        settings: The limit, the redaction hook, and whether content is recorded.
     """
     if not settings.content or captured is None:
         return None
@@ -185,27 +185,27 @@ def render(kind: str, captured: Any, settings: RecorderSettings) -> JSON | None:
 
 
 def dump(captured: Any) -> bytes:
-    """Captured values as JSON that PostgreSQL accepts."""
+    """Return captured values as JSON that PostgreSQL accepts."""
     try:
         text = orjson.dumps(captured)
     except TypeError:
-        # A lone surrogate, or an integer of more than 64 bits.
+        # A lone surrogate or an integer of more than 64 bits.
         return orjson.dumps(to_json(captured)[0])
     return orjson.dumps(to_json(captured)[0]) if _NUL in text else text
 
 
 def status_of(error: BaseException) -> str:
-    """Return the status of a span that raised something."""
+    """Return the status of a span that raised this exception."""
     if isinstance(error, GraphInterrupt | GraphDrained):
         return "interrupted"
-    # An error of the ledger that passes middleware as LangGraph's own do is an error all the same.
+    # Errors of the ledger are errors, even those that bypass middleware as LangGraph's own control exceptions do.
     if isinstance(error, GraphBubbleUp) and not isinstance(error, PGStateError):
         return "success"
     return "cancelled" if isinstance(error, _CANCELLATIONS) else "error"
 
 
 def targets_of(output: Any) -> list[tuple[str, Any]]:
-    """Return where commands send the graph to, and what they say on the way."""
+    """Return the target nodes of the commands in an output, each with `None` for its reason."""
     commands = output if isinstance(output, list | tuple) else [output]
     found: list[tuple[str, Any]] = []
     for command in commands:
@@ -219,7 +219,7 @@ def targets_of(output: Any) -> list[tuple[str, Any]]:
 
 
 def render_error(error: BaseException | None, settings: RecorderSettings) -> dict[str, str | None]:
-    """An exception as the columns `error_type`, `error_message` and `error_traceback`."""
+    """Return an exception as the columns `error_type`, `error_message` and `error_traceback`."""
     if error is None:
         return {}
     try:
@@ -241,7 +241,7 @@ def render_error(error: BaseException | None, settings: RecorderSettings) -> dic
 
 
 def clean(text: str) -> str:
-    """A string that PostgreSQL's text can hold."""
+    """Return a string that PostgreSQL's type `text` can hold."""
     if text.isascii() and "\0" not in text:
         return text
     cleaned: str = to_json(text)[0]
@@ -255,7 +255,7 @@ def _redacted(kind: str, captured: Any, settings: RecorderSettings) -> Any:
     try:
         return to_json(settings.redact(kind, value))[0]
     except Exception as error:
-        # What could not be redacted is not written.
+        # A value that could not be redacted must not be written.
         return {"$redaction_failed": _name(type(error))}
 
 

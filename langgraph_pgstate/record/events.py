@@ -1,4 +1,4 @@
-"""Events: what happened to a thread, and how agents hand over to one another."""
+"""Queries for the events of a thread and for handoff statistics."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from langgraph_pgstate.types import Event, HandoffStatistics, Page
 
 
 class Events:
-    """Answers questions about events.
+    """Read access to `events`.
 
     Args:
-        database: Where the tables are.
-        queries: The queries of their schema.
+        database: The database.
+        queries: The queries of its schema.
     """
 
     def __init__(self, database: Database, queries: Queries) -> None:
@@ -33,17 +33,17 @@ class Events:
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[Event]:
-        """A page of what happened to a thread, oldest first. One round trip.
+        """Return a page of a thread's events, oldest first. One round trip.
 
         Args:
             thread_id: The thread.
-            kind: Only `status`, `handoff`, `interrupt`, `resume`, `fork`, `prune` or another kind.
-            run_id: Only in this run.
-            limit: Events of a page, 1,000 at most.
-            cursor: Where the page begins: `next` of the one before.
+            kind: Only events of this kind: `status`, `handoff`, `interrupt`, `resume`, `fork`, `prune` or another.
+            run_id: Only events of this run.
+            limit: Page size, 1,000 at most.
+            cursor: `next` of the previous page.
 
         Raises:
-            ConfigurationError: If an argument cannot be searched for.
+            ConfigurationError: If an argument is invalid.
         """
         parameters = operations.request_events(thread_id_of(thread_id), kind, run_id, limit, cursor)
         return self._database.run(operations.list_events, self._queries, parameters)
@@ -51,15 +51,15 @@ class Events:
     def handoffs(
         self, *, since: Moment | None = timedelta(days=30), until: datetime | None = None, limit: int = 1000
     ) -> tuple[HandoffStatistics, ...]:
-        """Who hands over to whom, how often, and how long until the next handoff; the most frequent first.
+        """Return the number and timing of handoffs by pair of agents, the most frequent pair first.
 
         Args:
-            since: Only handoffs then or later, or so long ago at most; `None` for all.
-            until: Only earlier ones.
-            limit: At most so many pairs of agents.
+            since: Only handoffs from this time on; a timedelta counts back from now; `None` for all.
+            until: Only handoffs before this time.
+            limit: Maximum number of pairs.
 
         Raises:
-            ConfigurationError: If an argument cannot be searched for.
+            ConfigurationError: If an argument is invalid.
         """
         parameters = operations.request_handoffs(since, until, limit)
         return self._database.run(operations.count_handoffs, self._queries, parameters)

@@ -1,4 +1,4 @@
-"""Spans in OpenTelemetry's words for generative AI: what LangChain calls what, as data."""
+"""Span attributes by OpenTelemetry's conventions for generative AI, read from LangChain's data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROVIDERS = {
     "watsonx": "ibm.watsonx.ai",
     "moonshot": "moonshot_ai",
 }
-"""LangChain's names for providers, where OpenTelemetry's differ."""
+"""LangChain's provider names that differ from OpenTelemetry's."""
 
 _REQUEST = {
     "temperature": ("temperature",),
@@ -45,7 +45,7 @@ _BIGINT_MAX = 2**63 - 1
 
 
 def describe_span(span: SpanRecord) -> dict[str, Any]:
-    """The attributes of a span that is no LLM's."""
+    """Return the attributes of a span that is not an LLM's."""
     attributes: dict[str, Any] = {}
     if span.kind == "graph":
         if span.parent is None:
@@ -65,7 +65,7 @@ def describe_span(span: SpanRecord) -> dict[str, Any]:
 
 
 def describe_llm(span: SpanRecord) -> dict[str, Any]:
-    """The columns of an LLM's span: provider, model, tokens, and the attributes."""
+    """Return the columns of an LLM's span: provider, model, tokens and attributes."""
     metadata, invocation = span.metadata, span.invocation or {}
     operation = "text_completion" if metadata.get("ls_model_type") == "llm" else "chat"
     attributes: dict[str, Any] = {"gen_ai.operation.name": operation}
@@ -95,7 +95,7 @@ def describe_llm(span: SpanRecord) -> dict[str, Any]:
 
 
 def _read_response(span: SpanRecord, attributes: dict[str, Any]) -> dict[str, int | None]:
-    """Tokens of an LLM's response; what else it says goes to the attributes."""
+    """Return the token counts of an LLM's response, and add its other facts to the attributes."""
     if span.response is None:
         return {}
     generations, output = span.response

@@ -1,4 +1,4 @@
-"""LangChain's and LangGraph's callbacks, told to a tracker."""
+"""The callbacks of LangChain and LangGraph, forwarded to a tracker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from langgraph_pgstate.record.capture import capture
 from langgraph_pgstate.record.records import RunRecord, SpanRecord
 from langgraph_pgstate.record.tracker import Tracker
 
-# What has been in the journal for so long was left there: a process that lives moves it every 0.4 s.
+# A live process moves journal entries to the tables every 0.4 s, so older ones have no writer.
 _STUCK_SECONDS: Final = 1.0
 _LLM_REQUEST = (
     "model",
@@ -35,16 +35,16 @@ _LLM_REQUEST = (
 
 
 class RecordingHandler(GraphCallbackHandler):
-    """What both recorders hear, and how they note it. The ends of chains are theirs, for there a run may end."""
+    """The callbacks shared by both recorders. Subclasses handle the ends of chains, where a run may end."""
 
     run_inline = True
-    """In the graph's own thread or task, so that what starts first is noted first."""
+    """Call the handler in the graph's own thread or task, so that spans are noted in the order of their start."""
 
     _tracker: Tracker
     _recovered_at: float | None
 
     def _due_recovery(self) -> float | None:
-        """For how many seconds something must have been in the journal to be moved by who asks now; `None`: do not."""
+        """Return the minimum age in seconds of journal entries to recover now, or `None` if recovery is not due."""
         now, before = time.monotonic(), self._recovered_at
         if before is not None and now - before < _STUCK_SECONDS:
             return None
@@ -52,26 +52,26 @@ class RecordingHandler(GraphCallbackHandler):
         return 0.0 if before is None else _STUCK_SECONDS
 
     def before_put(self, plan: PutPlan, config: Any) -> Sequence[Statement]:
-        """Notes what a thread has waiting with its checkpoint; the saver asks for it. No statement."""
+        """Add the thread's pending records to a checkpoint's journal entry. Called by the saver; adds no statement."""
         self._tracker.before_put(plan)
         return ()
 
     def after_put(self, plan: PutPlan) -> None:
-        """The checkpoint, and what was noted with it, are committed; the saver says so."""
+        """Acknowledge the records committed with a checkpoint. Called by the saver."""
         if self._tracker.after_put(plan):
             self._started()
 
     def run_id_of(self, thread_id: str) -> str | None:
-        """The run that is under way on a thread in this process, if there is one."""
+        """Return the id of the thread's open run in this process, or `None`."""
         run = self._tracker.run_on(thread_id)
         return None if run is None else run.run_id
 
     def is_recording(self, span_id: UUID | None) -> bool:
-        """Whether a span of this id is under way here."""
+        """Return whether the recorder has an open span with this id."""
         return span_id is not None and self._tracker.find(span_id) is not None
 
     def _started(self) -> None:
-        """Something was noted that has to be written soon."""
+        """Start or wake the writer."""
 
     def on_chain_start(
         self,
@@ -84,7 +84,7 @@ class RecordingHandler(GraphCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """A graph, a node or a chain starts."""
+        """Begin a span of a graph, a node or a chain."""
         name = kwargs.get("name") or _name_of(serialized) or "chain"
         span = self._tracker.begin("chain", name, run_id, parent_run_id, tags, metadata, inputs)
         if span is not None and span.parent is None:
@@ -101,7 +101,7 @@ class RecordingHandler(GraphCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """A chat model is asked."""
+        """Begin a span of a chat model."""
         asked = messages[0] if len(messages) == 1 else messages
         self._begin_llm(serialized, asked, run_id, parent_run_id, tags, metadata, kwargs)
 
@@ -116,18 +116,18 @@ class RecordingHandler(GraphCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """A completion model is asked."""
+        """Begin a span of a completion model."""
         asked = prompts[0] if len(prompts) == 1 else prompts
         self._begin_llm(serialized, asked, run_id, parent_run_id, tags, metadata, kwargs)
 
     def on_llm_new_token(self, token: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        """A model has begun to answer."""
+        """Note the time of a model's first chunk."""
         span = self._tracker.find(run_id)
         if span is not None and span.first_chunk_at is None and span.kind == "llm":
             span.first_chunk_at = span.run.now()
 
     def on_llm_end(self, response: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        """A model has answered."""
+        """End the span of a model."""
         generations = [one for each in response.generations for one in each[:1]]
         said = [getattr(one, "message", None) or getattr(one, "text", None) for one in generations]
 
@@ -137,7 +137,7 @@ class RecordingHandler(GraphCallbackHandler):
         self._ended(self._tracker.end(run_id, said[0] if len(said) == 1 else said, found=note))
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        """A model has failed."""
+        """End the span of a failed model."""
         self._ended(self._tracker.end(run_id, error=error))
 
     def on_tool_start(
@@ -152,7 +152,7 @@ class RecordingHandler(GraphCallbackHandler):
         inputs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """A tool starts."""
+        """Begin a span of a tool."""
         name = kwargs.get("name") or _name_of(serialized) or "tool"
         given = inputs if inputs is not None else input_str
         span = self._tracker.begin("tool", name, run_id, parent_run_id, tags, metadata, given)
@@ -164,7 +164,7 @@ class RecordingHandler(GraphCallbackHandler):
                 self._started()
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        """A tool has answered."""
+        """End the span of a tool."""
 
         def note(span: SpanRecord) -> None:
             call_id = getattr(output, "tool_call_id", None)
@@ -174,7 +174,7 @@ class RecordingHandler(GraphCallbackHandler):
         self._ended(self._tracker.end(run_id, output, found=note))
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        """A tool has failed."""
+        """End the span of a failed tool."""
         self._ended(self._tracker.end(run_id, error=error))
 
     def on_retriever_start(
@@ -188,32 +188,32 @@ class RecordingHandler(GraphCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """A retriever starts."""
+        """Begin a span of a retriever."""
         name = kwargs.get("name") or _name_of(serialized) or "retriever"
         span = self._tracker.begin("retriever", name, run_id, parent_run_id, tags, metadata, query)
         if span is not None and span.parent is None:
             self._started()
 
     def on_retriever_end(self, documents: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        """A retriever has found something."""
+        """End the span of a retriever."""
         self._ended(self._tracker.end(run_id, documents))
 
     def on_retriever_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        """A retriever has failed."""
+        """End the span of a failed retriever."""
         self._ended(self._tracker.end(run_id, error=error))
 
     def on_interrupt(self, event: GraphInterruptEvent) -> None:
-        """A graph pauses."""
+        """Record that a graph was interrupted."""
         self._tracker.interrupted(
             event.run_id, event.checkpoint_id, "|".join(event.checkpoint_ns).rstrip("|"), event.interrupts
         )
 
     def on_resume(self, event: GraphResumeEvent) -> None:
-        """A graph goes on from a checkpoint."""
+        """Record that a graph was resumed from a checkpoint."""
         self._tracker.resumed(event.run_id, event.checkpoint_id, "|".join(event.checkpoint_ns).rstrip("|"))
 
     def _ended(self, run: RunRecord | None) -> None:
-        """A span has ended, and its run with it if one is given. Waits for nothing."""
+        """Handle the end of a span, and of its run if one is given. Does not wait."""
 
     def _begin_llm(
         self,

@@ -1,4 +1,4 @@
-"""A callback handler for graphs that are made before there is an event loop: it finds its recorder when called."""
+"""A callback handler for graphs that are compiled before an event loop exists."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ G = TypeVar("G", bound=Any)
 
 
 class LoopRecorder(GraphCallbackHandler):
-    """Hands every callback to the recorder of the event loop it comes from.
+    """A handler that forwards every callback to the recorder of the current event loop.
 
-    A server imports a graph once and runs it on several loops, each with connections and a recorder of its own. What
-    comes from another thread, from a blocking node for instance, goes to the recorder that has the span above it.
-    Where nobody records, callbacks do nothing.
+    A server imports a graph once and runs it on several loops, each with its own connections and recorder. A callback
+    from another thread, such as that of a blocking node, goes to the recorder that has the parent span. Without a
+    recorder, callbacks do nothing.
 
     Args:
-        here: Tells the recorder of the running event loop; `None` without either.
-        everywhere: Tells all recorders of the process.
+        here: Returns the recorder of the running event loop, or `None`.
+        everywhere: Returns all recorders of the process.
     """
 
     run_inline = True
@@ -35,23 +35,26 @@ class LoopRecorder(GraphCallbackHandler):
         self._everywhere = everywhere
 
     def __getattribute__(self, name: str) -> Any:
-        """Callbacks are looked up by name just before they are called, and awaited or not by what is found then."""
+        """Return the callback of the current recorder.
+
+        LangChain looks callbacks up by name for each call, and then decides whether to await them.
+        """
         if not name.startswith("on_"):
             return super().__getattribute__(name)
         recorder = self._here()
         return partial(self._find_by_span, name) if recorder is None else getattr(recorder, name)
 
     def record(self, graph: G) -> G:
-        """The same graph, recorded.
+        """Return the graph with this recorder attached.
 
         Raises:
-            ConfigurationError: If the graph runs elsewhere, or cannot be given callbacks.
+            ConfigurationError: If the graph is remote or cannot take callbacks.
         """
         return _bind(graph, self)
 
     def _find_by_span(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         ids = [kwargs.get("run_id"), kwargs.get("parent_run_id")]
-        # An interrupt and a resumption are objects of their own.
+        # The callbacks of interrupts and resumptions pass the run id in an event object.
         ids += [getattr(event, "run_id", None) for event in args[:1]]
         for recorder in self._everywhere():
             if any(recorder.is_recording(id) for id in ids):

@@ -1,4 +1,4 @@
-"""Messages: the conversation of a thread, and searches in what was said."""
+"""Queries for conversations and for full-text search in messages."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from langgraph_pgstate.types import Message, MessageHit, Page
 
 
 class Messages:
-    """Answers questions about messages. Reads no state.
+    """Read access to `messages`. Reads no checkpoint state.
 
     Args:
-        database: Where the tables are.
-        queries: The queries of their schema.
+        database: The database.
+        queries: The queries of its schema.
     """
 
     def __init__(self, database: Database, queries: Queries) -> None:
@@ -30,26 +30,26 @@ class Messages:
         *,
         channel: str | None = None,
     ) -> tuple[Message, ...]:
-        """What was said on a branch, as it stands at its end, in the channel's order. Two round trips.
+        """Return the messages of a branch at its end, in the channel's order. Two round trips.
 
-        They are those the state has there. Messages that are older than the oldest checkpoint a prune has left are
-        there, too. With `last` or `max_tokens` the system messages that open the conversation
-        come first, then what is nearest to its end; that may begin with a tool's answer whose question is cut off.
+        The result equals the channel's messages in the state. It also has messages older than the oldest checkpoint
+        that a prune left. With `last` or `max_tokens`, the opening system messages come first, followed by the latest
+        messages. The first of these may be a tool's answer without its tool call.
 
         Args:
             thread_id: The thread.
-            last: So many messages besides the opening system messages.
-            max_tokens: As many messages as fit these tokens together with the opening ones. An answer of a model
-                counts what the model said, any other message a token for four bytes, and each three more.
-            checkpoint_id: The branch's end; the newest checkpoint of the root namespace if not given.
-            channel: The channel; if not given, `messages`, or the last that changed in a graph that has no such.
+            last: Number of messages besides the opening system messages.
+            max_tokens: Token limit, opening system messages included. A model's message counts the reported output
+                tokens, any other one token per four bytes; each message counts three more.
+            checkpoint_id: The branch's end; by default the newest checkpoint of the root namespace.
+            channel: The channel; by default `messages`, or the last changed channel if the graph has no `messages`.
 
         Returns:
-            The messages; none if the thread has none.
+            The messages; empty if the thread has none.
 
         Raises:
             NotFoundError: If the checkpoint does not exist.
-            ConfigurationError: If an argument cannot be searched for.
+            ConfigurationError: If an argument is invalid.
         """
         filter = operations.request_conversation(thread_id_of(thread_id), channel, checkpoint_id, last, max_tokens)
         return self._database.run(operations.get_conversation, self._queries, filter)
@@ -65,22 +65,22 @@ class Messages:
         limit: int = 20,
         cursor: str | None = None,
     ) -> Page[MessageHit]:
-        """A page of messages that hold some words, newest first, from every branch. One round trip.
+        """Return a page of messages that match a search, newest first, from every branch. One round trip.
 
-        Removed messages are found: what was said was said. What an edit has replaced is not.
+        The search includes removed messages, and excludes text that an edit replaced.
 
         Args:
-            query: Words, all of which a message must hold; `"a phrase"`, `or` and `-without` as in web searches.
-                Words are compared whole, without regard to case or grammar.
+            query: Words that a message must all contain; `"a phrase"`, `or` and `-without` work as in web searches.
+                Whole words are matched, without regard to case. There is no stemming.
             user_id: Only in this user's threads.
             tenant_id: Only in this tenant's threads.
             thread_id: Only in this thread.
-            best_first: The best fitting first.
-            limit: Messages of a page, 1,000 at most.
-            cursor: Where the page begins: `next` of the one before.
+            best_first: Sort by score instead of time.
+            limit: Page size, 1,000 at most.
+            cursor: `next` of the previous page.
 
         Raises:
-            ConfigurationError: If there is nothing to search for, or an argument cannot be searched for.
+            ConfigurationError: If the query is empty or an argument is invalid.
         """
         filter = operations.request_search(
             query,

@@ -1,4 +1,4 @@
-"""Token prices: what a user says that a model costs, blocking and async."""
+"""Token prices of models, blocking and async."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Amount = Decimal | int | str | float
 
 
 class Prices:
-    """Prices of a million tokens. A span's cost is computed from them when it is written, and does not change later.
+    """Prices per million tokens. A span's cost is computed when the span is written, and does not change later.
 
     Args:
-        database: Where the tables are, and in which schema.
+        database: The database.
     """
 
     def __init__(self, database: Database) -> None:
@@ -35,42 +35,38 @@ class Prices:
         cache_read: Amount | None = None,
         reasoning: Amount | None = None,
     ) -> None:
-        """Say what a model costs. One statement; safe to repeat.
+        """Set the price of a model. One statement; safe to repeat.
 
         Args:
-            model: Its name, as spans have it in `model`.
-            input: Per million tokens read.
-            output: Per million tokens written.
-            provider: Only at this provider, as spans have it in `provider`; goes before a price for any.
-            valid_from: For spans that start then or later; for all if left out.
-            cache_read: Per million tokens read from the provider's cache; as `input` if left out.
-            reasoning: Per million tokens of reasoning; as `output` if left out.
+            model: The model's name as in the column `model` of spans.
+            input: Price per million input tokens.
+            output: Price per million output tokens.
+            provider: The provider as in the column `provider` of spans; takes precedence over a price for any provider.
+            valid_from: Start of validity, compared to the start of a span; by default always.
+            cache_read: Price per million input tokens read from the provider's cache; by default that of `input`.
+            reasoning: Price per million reasoning tokens; by default that of `output`.
 
         Raises:
-            ConfigurationError: If a name cannot be stored, or an amount is negative or not finite.
+            ConfigurationError: If a name is invalid, or an amount is negative or not finite.
         """
         price = _price(model, input, output, provider, valid_from, cache_read, reasoning)
         self._database.run(operations.set_price, self._queries, price)
 
     def list(self, model: str | None = None) -> list[Price]:
-        """All prices, or those of one model, each model's from the newest on."""
+        """Return all prices, or those of one model, each model's newest first."""
         return self._database.run(operations.list_prices, self._queries, model)
 
     def delete(self, model: str, *, provider: str = "", valid_from: datetime | None = None) -> bool:
-        """Remove a price; costs computed with it stay. One statement; safe to repeat.
+        """Remove a price. Costs computed with it are kept. One statement; safe to repeat.
 
         Returns:
-            Whether there was one.
+            Whether the price existed.
         """
         return self._database.run(operations.delete_price, self._queries, model, provider, valid_from)
 
 
 class AsyncPrices:
-    """Asynchronous twin of `Prices`.
-
-    Args:
-        database: Where the tables are, and in which schema.
-    """
+    """Async twin of `Prices`."""
 
     def __init__(self, database: AsyncDatabase) -> None:
         self._database = database

@@ -1,4 +1,4 @@
-"""The two recorders: a background thread, or a task of the event loop, that writes what the callbacks note."""
+"""The blocking and async recorders, which write in a background thread or in a task of the event loop."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ from langgraph_pgstate.sql import queries
 from langgraph_pgstate.types import MaintenanceReport
 
 log = logging.getLogger("langgraph_pgstate.record")
-# What has been in the journal for so long was left by a process that died.
+# Older journal entries belong to processes that died.
 _LEFT_SECONDS = 30.0
 G = TypeVar("G", bound=Any)
 
 
 class Recorder(RecordingHandler):
-    """Records graphs that run in threads: a LangGraph callback handler with a thread of its own that writes.
+    """A LangGraph callback handler that records runs and writes them in a background thread.
 
-    A span's row is there within a second of its start, its end in the same batch or a later one. How a run ended is
-    committed before the run answers, to the journal; `flush`, `catch_up` and `close` bring everything into the tables.
-    Given to a saver as its hook, what a superstep's checkpoint saw is noted in the checkpoint's own transaction.
-    When the database cannot be reached graphs run on: rows wait, and are written later.
+    A span's row is written within a second of its start, and its end in the same batch or a later one. The end of a run
+    is committed to the journal before the run returns. `flush`, `catch_up` and `close` move everything into the tables.
+    If the recorder is also the saver's hook, records of a superstep are committed in the transaction of its checkpoint.
+    If the database is unavailable, graphs continue; rows stay queued and are written later.
 
     Args:
-        database: Where the tables are, and in which schema. On a single connection of the caller's nothing happens in
-            the background: what a run leaves is in the tables when it ends.
-        settings: What is written, and when.
-        keys: Keys of the config that say whose a thread is; the saver's.
+        database: The database. On a single connection of the caller's, nothing runs in the background: the rows of a
+            run are written when the run ends.
+        settings: Recorder settings.
+        keys: Config keys that name a thread's user, tenant and agent; use the saver's.
 
     Example:
         >>> recorder = Recorder(database)
@@ -71,38 +71,38 @@ class Recorder(RecordingHandler):
         self._is_idle = False
         self._recovered_at: float | None = None
         self._is_closed = False
-        # Shadow the methods: see `_Awaited`.
+        # These shadow the methods; see `_Awaited`.
         self.on_chain_start = _Awaited(self._on_chain_start)  # type: ignore[assignment, method-assign]
         self.on_chain_end = _Awaited(self._on_chain_end)  # type: ignore[method-assign]
         self.on_chain_error = _Awaited(self._on_chain_error)  # type: ignore[method-assign]
 
     def record(self, graph: G) -> G:
-        """The same graph, recorded.
+        """Return the graph with this recorder attached.
 
         Raises:
-            ConfigurationError: If the graph runs elsewhere, or cannot be given callbacks.
+            ConfigurationError: If the graph is remote or cannot take callbacks.
         """
         return _bind(graph, self)
 
     def learn_clock(self) -> None:
-        """Ask for the database's time, so that the first run is dated by it as later ones are. One round trip.
+        """Read the database's clock, so that the first run is dated by it. One round trip.
 
-        A run that is taken up by a process whose clock is behind would seem to be older than its first attempt.
+        Otherwise a run that continues in a process whose clock is behind would seem older than its first attempt.
 
         Raises:
-            PGStateError: If the database does not answer.
+            PGStateError: If the database does not respond.
         """
         before = time.time()
         self._tracker.set_offset(self._database.run(recording.tell_time, self._queries), before, time.time())
 
     def flush(self, patience: float | None = None) -> None:
-        """Write all that waits, and wait for it.
+        """Write all queued rows and wait until they are written.
 
         Args:
-            patience: Seconds to wait at most; the settings' if left out.
+            patience: Maximum seconds to wait; by default that of the settings.
 
         Raises:
-            PGStateError: If it could not be written. It stays, and is tried again.
+            PGStateError: If the rows could not be written. They stay queued and are tried again.
         """
         if not self._tracker.is_busy:
             return
@@ -111,12 +111,12 @@ class Recorder(RecordingHandler):
             if error is None:
                 return
             raise error
-        raise PGStateError(f"{self._tracker.waiting} spans and events wait to be written; the database is slow")
+        raise PGStateError(f"{self._tracker.waiting} spans and events are not written yet; the database is slow")
 
     def catch_up(self) -> None:
-        """Bring the tables up to date for a reader: what waits here, and what dead processes have left.
+        """Bring the tables up to date for a reader: write queued rows, and recover those of dead processes.
 
-        The latter is looked for once a second at most. What fails is said in the log, and tried again.
+        Recovery runs at most once a second. Errors are logged, and the rows are tried again.
         """
         seconds = self._due_recovery()
         if seconds is not None:
@@ -127,17 +127,20 @@ class Recorder(RecordingHandler):
                 self.flush()
 
     def recover(self, seconds: float = 0.0) -> int:
-        """Move what others left in the journal, some seconds ago or more, into the tables; how many entries.
+        """Move journal entries of other processes that are at least this old into the tables.
 
-        Nobody is disturbed who would have done so. Safe to repeat.
+        Safe to repeat, and safe while the other process moves the same entries.
+
+        Returns:
+            The number of entries.
         """
         return self._database.run(journal.recover, self._queries, seconds, is_known_dead, self._tracker.own_runs())
 
     def close(self) -> None:
-        """Write all that waits, and end the thread. What could not be written is lost, and said so.
+        """Write all queued rows and stop the thread. Rows that could not be written are lost; their number is logged.
 
         Raises:
-            PGStateError: If something could not be written.
+            PGStateError: If some rows could not be written.
         """
         try:
             if not self._is_closed:
@@ -153,13 +156,14 @@ class Recorder(RecordingHandler):
                 self._thread.join(self._settings.patience)
 
     def maintain(self, *, months: int = 2, drop_older_than: int | None = None) -> MaintenanceReport:
-        """Make the coming months' partitions, end the runs of dead processes, drop old spans if asked. Safe to repeat.
+        """Create partitions, end the runs of dead processes, and optionally drop old spans. Safe to repeat.
 
-        Tombstones whose time has passed go, too, and pending writes of a day ago whose checkpoint never came.
+        Also removes outdated tombstones, and pending writes that are older than a day and have no checkpoint.
 
         Args:
-            months: How many months ahead of this one.
-            drop_older_than: Drop the spans of months that are wholly older than this many before this one.
+            months: Number of months ahead for which partitions are created.
+            drop_older_than: Drop the spans of months that lie entirely more than this many months before the current
+                one.
         """
         made = self._database.run(maintenance.make_months, self._queries, months, strayed=True)
         dropped = []
@@ -187,7 +191,7 @@ class Recorder(RecordingHandler):
         return self._wait_for(self._tracker.end(run_id, error=error))
 
     def _wait_for(self, run: RunRecord | None) -> Awaitable[None]:
-        """Write how a run ended; on an event loop, where only what is awaited may wait, in another thread."""
+        """Write the end of a run. On an event loop, do so in another thread and return an awaitable for it."""
         if run is None:
             self._ended(None)
         elif run.is_awaited and not self._is_borrowed:
@@ -199,7 +203,7 @@ class Recorder(RecordingHandler):
     def _ended(self, run: RunRecord | None) -> None:
         if run is not None:
             if self._is_borrowed or _in_loop():
-                # In a loop nothing may wait; the thread writes it within moments.
+                # The event loop must not block; the thread writes the rows soon.
                 self._write(0)
             else:
                 self._note_end(run)
@@ -207,7 +211,7 @@ class Recorder(RecordingHandler):
             self._write(self._settings.patience)
 
     def _note_end(self, run: RunRecord) -> None:
-        """Commit what is left of a run before it answers. What fails, or takes too long, is left to the writer."""
+        """Commit the remaining rows of a run to the journal. On an error or timeout they are left to the writer."""
         patience = self._settings.patience
         pending = None if self._is_borrowed else self._tracker.take(run, everything=True)
         if pending is None or not pending.is_complete:
@@ -220,7 +224,7 @@ class Recorder(RecordingHandler):
                 patience, journal.put_entry, self._queries, entry, lambda: until - time.monotonic()
             )
         except PGStateError as error:
-            log.warning("%d spans and events wait to be written: %s", self._tracker.waiting, error)
+            log.warning("%d spans and events are not written yet: %s", self._tracker.waiting, error)
         else:
             self._tracker.note(run.key[0])
             self._tracker.acknowledge(pending)
@@ -229,7 +233,7 @@ class Recorder(RecordingHandler):
 
     def _started(self) -> None:
         if self._is_borrowed:
-            # A caller's one connection is hers between the calls she makes: nothing happens on it behind her back.
+            # Only the caller uses its connection; no background thread may.
             return
         if self._thread is None or not self._thread.is_alive():
             with self._turn:
@@ -237,12 +241,12 @@ class Recorder(RecordingHandler):
                     self._thread = threading.Thread(target=self._work, name="pgstate-recorder", daemon=True)
                     self._thread.start()
         elif self._is_idle:
-            # Else it looks by itself, soon enough.
+            # A busy thread looks again after its interval.
             with self._turn:
                 self._turn.notify_all()
 
     def _write(self, patience: float) -> bool:
-        """Have the thread write all that waits; whether it came to an end in time."""
+        """Make the thread write all queued rows, and return whether it finished in time."""
         if self._is_borrowed:
             self._error = self._write_now(True)
             return True
@@ -268,8 +272,8 @@ class Recorder(RecordingHandler):
                 self._turn.notify_all()
 
     def _wait(self) -> bool:
-        """Until something is due; false if nothing was under way, and somebody says that there is."""
-        # Said before it is looked, so that whoever notes something meanwhile does tell.
+        """Wait until rows are due. Return false if there was nothing to do before the wait."""
+        # Set before checking, so that a concurrent `_started` notifies.
         self._is_idle = True
         if not self._tracker.is_busy:
             if not self._is_closed:
@@ -298,23 +302,16 @@ class Recorder(RecordingHandler):
                 everything,
             )
         except PGStateError as error:
-            log.warning("%d spans and events wait to be written: %s", tracker.waiting, error)
+            log.warning("%d spans and events are not written yet: %s", tracker.waiting, error)
             return error
         except Exception as error:
-            log.exception("%d spans and events wait to be written", tracker.waiting)
+            log.exception("%d spans and events are not written yet", tracker.waiting)
             return PGStateError(str(error))
         return None
 
 
 class AsyncRecorder(RecordingHandler):
-    """Asynchronous twin of `Recorder`: a task of the event loop writes. Bound to the loop of the first run.
-
-    Args:
-        database: Where the tables are, and in which schema. On a single connection of the caller's nothing happens in
-            the background: what a run leaves is in the tables when it ends.
-        settings: What is written, and when.
-        keys: Keys of the config that say whose a thread is; the saver's.
-    """
+    """Async twin of `Recorder`: a task of the event loop writes. Bound to the event loop of the first run."""
 
     def __init__(
         self, database: AsyncDatabase, settings: RecorderSettings | None = None, *, keys: ThreadKeys | None = None
@@ -332,7 +329,7 @@ class AsyncRecorder(RecordingHandler):
         self._is_urgent = False
         self._recovered_at: float | None = None
         self._is_closed = False
-        # Shadow the methods: see `_Awaited`.
+        # These shadow the methods; see `_Awaited`.
         self.on_chain_end = _Awaited(self._on_chain_end)  # type: ignore[method-assign]
         self.on_chain_error = _Awaited(self._on_chain_error)  # type: ignore[method-assign]
 
@@ -342,7 +339,7 @@ class AsyncRecorder(RecordingHandler):
 
     async def learn_clock(self) -> None:
         """Async twin of `Recorder.learn_clock`."""
-        # Runs in threads beside it write on it, too.
+        # Blocking runs in other threads write on this loop, too.
         self._loop = self._loop or asyncio.get_running_loop()
         before = time.time()
         self._tracker.set_offset(await self._database.run(recording.tell_time, self._queries), before, time.time())
@@ -356,7 +353,7 @@ class AsyncRecorder(RecordingHandler):
                 self._write_now(True), self._settings.patience if patience is None else patience
             )
         except TimeoutError:
-            error = PGStateError(f"{self._tracker.waiting} spans and events wait to be written; the database is slow")
+            error = PGStateError(f"{self._tracker.waiting} spans and events are not written yet; the database is slow")
         if error is not None:
             raise error
 
@@ -415,7 +412,7 @@ class AsyncRecorder(RecordingHandler):
         return self._wait_for(self._tracker.end(run_id, error=error))
 
     def _wait_for(self, run: RunRecord | None) -> Awaitable[None]:
-        """What the end of a chain has to wait for: the run's rows, space in the queue, or nothing."""
+        """Return an awaitable for the end of a chain: it writes the run's rows, or waits for space in the queue."""
         if run is None and self._tracker.waiting < self._settings.queue_size:
             return _NOTHING
         here = _in_loop()
@@ -424,7 +421,7 @@ class AsyncRecorder(RecordingHandler):
         if run is None or self._loop is None or not self._loop.is_running():
             self._ended(run)
             return _NOTHING
-        # A blocking run beside the loop, or one on another loop.
+        # A blocking run beside the loop, or a run on another loop.
         noting = asyncio.run_coroutine_threadsafe(self._note_end(run), self._loop)
         if here is not None:
             return _Later(lambda: asyncio.shield(asyncio.wrap_future(noting)))
@@ -433,7 +430,7 @@ class AsyncRecorder(RecordingHandler):
         return _NOTHING
 
     async def _flush_patiently(self) -> None:
-        # It is said in the log; a graph does not fail for it.
+        # The error is logged; it must not fail the graph.
         with suppress(PGStateError):
             await self.flush()
 
@@ -445,7 +442,7 @@ class AsyncRecorder(RecordingHandler):
         try:
             await self._put_end(run)
         except asyncio.CancelledError:
-            # Where every wait of a run is cancelled, the writer is not: it does it at once.
+            # The writer is not cancelled with the run: make it write at once.
             self._is_urgent = True
             self._notify()
             raise
@@ -465,7 +462,7 @@ class AsyncRecorder(RecordingHandler):
                 patience, journal.put_entry, self._queries, entry, lambda: until - time.monotonic()
             )
         except PGStateError as error:
-            log.warning("%d spans and events wait to be written: %s", self._tracker.waiting, error)
+            log.warning("%d spans and events are not written yet: %s", self._tracker.waiting, error)
         else:
             self._tracker.note(run.key[0])
             self._tracker.acknowledge(pending)
@@ -482,7 +479,7 @@ class AsyncRecorder(RecordingHandler):
             self._loop = loop
             self._task = loop.create_task(self._work(), name="pgstate-recorder")
         elif self._is_idle:
-            # Else it looks by itself, soon enough.
+            # A busy task looks again after its interval.
             self._notify()
 
     def _notify(self) -> None:
@@ -507,7 +504,7 @@ class AsyncRecorder(RecordingHandler):
             self._wake.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), self._settings.interval)
-            # To be woken and cancelled at once may count as woken only.
+            # A concurrent wake-up can hide a cancellation.
             if not self._is_closed:
                 is_urgent, self._is_urgent = self._is_urgent, False
                 await self._write_now(is_urgent)
@@ -530,25 +527,25 @@ class AsyncRecorder(RecordingHandler):
                     everything,
                 )
         except PGStateError as error:
-            log.warning("%d spans and events wait to be written: %s", tracker.waiting, error)
+            log.warning("%d spans and events are not written yet: %s", tracker.waiting, error)
             return error
         except Exception as error:
-            log.exception("%d spans and events wait to be written", tracker.waiting)
+            log.exception("%d spans and events are not written yet", tracker.waiting)
             return PGStateError(str(error))
         return None
 
 
 async def _coroutine() -> None:
-    """What `_Awaited` passes for."""
+    """Make `inspect.iscoroutinefunction` accept `_Awaited`."""
 
 
 class _Awaited(functools.partial[Any]):
-    """A callback that LangChain's asynchronous managers await, and its blocking ones just call.
+    """A callback that LangChain's async managers await and its blocking managers call.
 
-    The asynchronous managers await what `inspect.iscoroutinefunction` takes for one, and it looks through a partial.
-    The blocking ones, which LangGraph uses for a conditional edge's function even inside an event loop, call it and
-    look for a coroutine in the answer, to run it in another thread while the loop stands still. This one answers an
-    awaitable that is no coroutine.
+    The async managers await a callback if `inspect.iscoroutinefunction` is true, which looks through a partial. The
+    blocking managers call it and run a returned coroutine in another thread while the event loop is blocked. LangGraph
+    uses them even inside an event loop, for the function of a conditional edge. The awaitable returned here is no
+    coroutine.
     """
 
     _callback: Callable[..., Awaitable[None]]
@@ -563,7 +560,7 @@ class _Awaited(functools.partial[Any]):
 
 
 class _Nothing:
-    """An awaitable that is done."""
+    """An awaitable that is already done."""
 
     def __await__(self) -> Generator[Any, None, None]:
         return
@@ -571,7 +568,7 @@ class _Nothing:
 
 
 class _Mark:
-    """An awaitable that is done, and notes with a run that its callbacks are awaited."""
+    """An awaitable that marks a run as one whose callbacks are awaited."""
 
     def __init__(self, run: RunRecord) -> None:
         self._run = run
@@ -583,7 +580,7 @@ class _Mark:
 
 
 class _Later:
-    """An awaitable that starts only when it is awaited."""
+    """An awaitable that starts when it is awaited."""
 
     def __init__(self, begin: Callable[[], Awaitable[None]]) -> None:
         self._begin = begin

@@ -1,4 +1,4 @@
-"""Runs and spans while they happen: what the callbacks note, and the rows made of it in the background."""
+"""Runs, spans and events in memory, and their rows."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from langgraph_pgstate.settings import RecorderSettings
 
 _UNSET: Any = object()
 _NUL = rb"\u0000"
-# Spans without attributes: `describe_span` has nothing to say of them.
+# Kinds without attributes.
 _PLAIN_KINDS = frozenset({"node", "chain"})
 _MOST_CHECKPOINTS = 256
 _INT4_MAX = 2**31 - 1
 REFUSED = "refused"
-"""The kind of event that a run leaves which was refused before it began."""
+"""The kind of event that a run leaves if it was refused before it began."""
 
 
 class RunRecord:
@@ -70,12 +70,12 @@ class RunRecord:
     )
 
     def __init__(self, root_id: UUID, run_id: str, thread_id: str, offset: float, holder_id: str) -> None:
-        # One offset for all of a run's times: its durations are exact.
+        # A run has one clock offset, which keeps its durations exact.
         self.zero = time.time() + offset - time.perf_counter()
         self.root_id = root_id
         self.run_id = run_id
         self.thread_id = thread_id
-        # Thread and run as the database has them.
+        # Thread and run id as stored.
         self.key = clean(thread_id), clean(run_id)
         self.has_thread = True
         self.holder_id = holder_id
@@ -94,9 +94,9 @@ class RunRecord:
         self.input: Any = None
         self.input_json: Any = _UNSET
         self.output: Any = None
-        # Whether callbacks are awaited, and may so wait on an event loop.
+        # Whether callbacks are awaited, so that they may wait on an event loop.
         self.is_awaited = False
-        # Until then it may be refused: another run has the thread.
+        # False while the run may still be refused because another run holds the thread.
         self.is_begun = False
         self.is_new = True
         self.is_unsettled = True
@@ -108,18 +108,18 @@ class RunRecord:
         self.dirty: dict[UUID, SpanRecord] = {}
         self.events: dict[str, EventRecord] = {}
         self.taken: dict[tuple[str, str], Any] = {}
-        # By namespace and step, the checkpoints made; by namespace, those the run went on from.
+        # `checkpoints`: those made, by namespace and step. `resumed`: those the run continued from, by namespace.
         self.checkpoints: OrderedDict[tuple[str, int], str] = OrderedDict()
         self.resumed: dict[str, str] = {}
-        # Spans written before the put of the checkpoint they started from; they are written again with it.
+        # Spans written before the put of their starting checkpoint. They are written again with it.
         self.unplaced: dict[tuple[str, int], set[SpanRecord]] = {}
 
     def now(self) -> float:
-        """The time."""
+        """Return the current time."""
         return self.zero + time.perf_counter()
 
     def note_step(self, step: int) -> None:
-        """A superstep of the root graph."""
+        """Note a superstep of the root graph."""
         if self.last_step == step:
             return
         if self.first_step is None:
@@ -128,19 +128,19 @@ class RunRecord:
         self.change()
 
     def note_checkpoint(self, namespace: str, step: int | None, checkpoint_id: str) -> None:
-        """A checkpoint about to be put."""
+        """Note a checkpoint that is about to be put."""
         if step is not None:
             self.checkpoints[namespace, step] = checkpoint_id
             if len(self.checkpoints) > _MOST_CHECKPOINTS:
                 self.checkpoints.popitem(last=False)
 
     def change(self) -> None:
-        """The run's row is to be written."""
+        """Mark the run's row as changed."""
         self.version += 1
         self.is_changed = True
 
     def row(self, settings: RecorderSettings) -> dict[str, Any]:
-        """The run's row."""
+        """Return the run's row."""
         if self.input_json is _UNSET:
             self.input_json = render("input", self.input, settings)
         return {
@@ -241,29 +241,28 @@ class SpanRecord:
         self.waits_since = 0.0
 
     def dump(self, settings: RecorderSettings) -> bytes:
-        """The span's row as JSON."""
+        """Return the span's row as JSON."""
         self._place()
         if settings.redact is None and self.kind in _PLAIN_KINDS and self.parent is not None and self.error is None:
-            # Most spans, at once. Where that is not exactly what the columns take, or something may have to be cut,
-            # it is said piece by piece.
+            # The fast path for most spans. Values that need cleaning or truncation take the path of `_row`.
             text = self._dump_plain(settings.content)
             if text is not None and len(text) <= settings.limit and _NUL not in text:
                 return text
         return orjson.dumps(self._row(settings))
 
     def _place(self) -> None:
-        """Find the checkpoint it started from."""
+        """Set the checkpoint from which the span started."""
         step = self.step
         if self.checkpoint_id is None and step is not None and self.graph_ns is not None:
             run, place = self.run, (self.graph_ns, step - 1)
             self.checkpoint_id = run.checkpoints.get(place)
             if self.checkpoint_id is None:
                 run.unplaced.setdefault(place, set()).add(self)
-                # The put may have looked in the meantime.
+                # The put may have read `unplaced` in the meantime.
                 self.checkpoint_id = run.checkpoints.get(place)
 
     def _dump_plain(self, with_content: bool) -> bytes | None:
-        """The row of a node or a chain that has not failed; `None` if JSON has no word for something."""
+        """Return the row of a successful node or chain; `None` if a value cannot be represented as JSON."""
         key, step, task_ns = self.run.key, self.step, self.task_ns
         row = {
             "thread_id": key[0],
@@ -295,7 +294,7 @@ class SpanRecord:
             return None
 
     def _row(self, settings: RecorderSettings) -> dict[str, Any]:
-        """The row, each column made certain of."""
+        """Return the row with every column validated."""
         if self.input_json is _UNSET:
             self.input_json = render("input", self.input, settings)
         run, step = self.run, self.step
@@ -326,7 +325,7 @@ class SpanRecord:
 
 
 class EventRecord:
-    """Something that happened in a run: what is known of it, and what the application said to it."""
+    """An event of a run: facts of this package, and content of the application, which is redacted."""
 
     __slots__ = ("agent", "checkpoint_id", "checkpoint_ns", "content", "created_at", "event_id", "facts", "kind", "run")
 
@@ -349,7 +348,7 @@ class EventRecord:
         self.checkpoint_id = span.checkpoint_id if span is not None else None
 
     def row(self, settings: RecorderSettings) -> dict[str, Any]:
-        """The event's row."""
+        """Return the event's row."""
         content = {name: render("payload", value, settings) for name, value in self.content.items()}
         return {
             "thread_id": self.run.key[0],
@@ -366,7 +365,7 @@ class EventRecord:
 
 
 def new_event_id(seconds: float, kind: str) -> str:
-    """An id that sorts by time within a thread."""
+    """Return an id that sorts by time within a thread."""
     moment = datetime.fromtimestamp(seconds, UTC)
     return f"{moment:%Y%m%d%H%M%S%f}-{kind}-{new_revision():014x}"
 

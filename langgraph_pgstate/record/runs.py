@@ -1,4 +1,4 @@
-"""Runs: which failed, what they cost, and what led to a checkpoint."""
+"""Queries for runs, their usage of models, and the provenance of checkpoints."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from langgraph_pgstate.types import Page, Provenance, Run, Usage
 
 
 class Runs:
-    """Answers questions about runs. Lists come in pages, newest first; `page.next` is the following page's `cursor`.
+    """Read access to `runs`. Lists are paged, newest first; pass `page.next` as `cursor` for the next page.
 
     Args:
-        database: Where the tables are.
-        queries: The queries of their schema.
+        database: The database.
+        queries: The queries of its schema.
     """
 
     def __init__(self, database: Database, queries: Queries) -> None:
@@ -42,22 +42,22 @@ class Runs:
         limit: int = 20,
         cursor: str | None = None,
     ) -> Page[Run]:
-        """A page of runs. One round trip; an index orders them, finds those of a thread and those of a rare status.
+        """Return a page of runs. One round trip; indexes serve the order, a thread's runs, and runs of a rare status.
 
         Args:
-            thread_id: Only this thread's.
-            status: Only `pending`, `running`, `interrupted`, `success`, `error` or `cancelled` ones.
-            since: Only those that began then or later, or so long ago at most.
-            until: Only those that began earlier.
-            agent: Only this agent's.
-            user_id: Only this user's.
-            tenant_id: Only this tenant's.
-            min_steps: Only those of so many supersteps or more.
-            limit: Runs of a page, 1,000 at most.
-            cursor: Where the page begins.
+            thread_id: Only runs of this thread.
+            status: Only runs of this status: `pending`, `running`, `interrupted`, `success`, `error` or `cancelled`.
+            since: Only runs that started at this time or later; a timedelta counts back from now.
+            until: Only runs that started before this time.
+            agent: Only runs of this agent.
+            user_id: Only runs of this user.
+            tenant_id: Only runs of this tenant.
+            min_steps: Only runs of at least this many supersteps.
+            limit: Page size, 1,000 at most.
+            cursor: `next` of the previous page.
 
         Raises:
-            ConfigurationError: If an argument cannot be searched for.
+            ConfigurationError: If an argument is invalid.
         """
         filter = runs_operations.request_runs(
             thread_id=None if thread_id is None else thread_id_of(thread_id),
@@ -85,10 +85,10 @@ class Runs:
         limit: int = 20,
         cursor: str | None = None,
     ) -> Page[Run]:
-        """A page of runs that failed, or whose process died before they ended; of the last day if not said otherwise.
+        """Return a page of runs that failed or whose process died, by default of the last day.
 
-        Takes what `list` takes. A run whose process died is `running` by its row until another run or `maintain`
-        settles it as `error`; `is_crashed` tells, before and after.
+        Takes the arguments of `list`. A run whose process died has the status `running` until another run or `maintain`
+        sets it to `error`. Its `is_crashed` is true before and after.
         """
         filter = runs_operations.request_runs(
             only_failed=True,
@@ -104,7 +104,7 @@ class Runs:
         return self._database.run(runs_operations.list_runs, self._queries, filter)
 
     def get(self, thread_id: str, run_id: str) -> Run | None:
-        """One run; `None` if there is none. One round trip."""
+        """Return one run, or `None` if it does not exist. One round trip."""
         key = thread_id_of(thread_id), identifier("run_id", run_id)
         return self._database.run(runs_operations.get_run, self._queries, *key)
 
@@ -116,28 +116,30 @@ class Runs:
         until: datetime | None = None,
         limit: int = 1000,
     ) -> tuple[Usage, ...]:
-        """Model calls, tokens and money, the most expensive first. One round trip; reads the model calls of that time.
+        """Return model calls, tokens and cost, the most expensive first. One round trip; reads all model calls of that
+        time.
 
         Args:
             by: One or several of `agent`, `model`, `tenant`, `user` and `day`.
-            since: Only calls that began then or later, or so long ago at most; `None` for all.
-            until: Only calls that began earlier.
-            limit: At most so many rows, 1,000 at most.
+            since: Only calls that started at this time or later; a timedelta counts back from now; `None` for all.
+            until: Only calls that started before this time.
+            limit: Maximum number of rows, 1,000 at most.
 
         Raises:
-            ConfigurationError: If a key is another, or an argument cannot be searched for.
+            ConfigurationError: If a key is unknown or an argument is invalid.
         """
         parameters = statistics.request_usage(by, since, until, limit)
         return self._database.run(statistics.sum_usage, self._queries, parameters)
 
     def provenance(self, config: Mapping[str, Any]) -> Provenance | None:
-        """What led to a checkpoint: its run, the superstep's spans and tool executions, its cost and its branch.
+        """Return the origin of a checkpoint: its run, the superstep's spans and tool executions, its cost and its
+        branch.
 
         Args:
-            config: Names the thread, and may name a namespace and a checkpoint; else it is the newest.
+            config: Names the thread and optionally a namespace and a checkpoint; by default the newest checkpoint.
 
         Returns:
-            `None` if there is no such checkpoint.
+            The provenance, or `None` if there is no such checkpoint.
 
         Raises:
             ConfigurationError: If the config names no thread.

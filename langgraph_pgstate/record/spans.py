@@ -1,4 +1,4 @@
-"""Spans: what happened in a run, as a list or a tree, and how tools did."""
+"""Queries for spans, span trees and tool statistics."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from langgraph_pgstate.types import Page, Span, SpanNode, ToolStatistics
 
 
 class Spans:
-    """Answers questions about spans.
+    """Read access to `spans` and to statistics of tools.
 
     Args:
-        database: Where the tables are.
-        queries: The queries of their schema.
+        database: The database.
+        queries: The queries of its schema.
     """
 
     def __init__(self, database: Database, queries: Queries) -> None:
@@ -36,19 +36,19 @@ class Spans:
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[Span]:
-        """A page of a thread's spans, oldest first. One round trip.
+        """Return a page of a thread's spans, oldest first. One round trip.
 
         Args:
             thread_id: The thread.
-            run_id: Only this run's.
-            kind: Only `graph`, `node`, `chain`, `llm`, `tool` or `retriever`.
-            name: Only those of this name.
-            status: Only those of this status.
-            limit: Spans of a page, 1,000 at most.
-            cursor: Where the page begins: `next` of the one before.
+            run_id: Only spans of this run.
+            kind: Only spans of this kind: `graph`, `node`, `chain`, `llm`, `tool` or `retriever`.
+            name: Only spans of this name.
+            status: Only spans of this status.
+            limit: Page size, 1,000 at most.
+            cursor: `next` of the previous page.
 
         Raises:
-            ConfigurationError: If an argument cannot be searched for.
+            ConfigurationError: If an argument is invalid.
         """
         parameters = spans_operations.request_spans(
             thread_id_of(thread_id), run_id=run_id, kind=kind, name=name, status=status, limit=limit, cursor=cursor
@@ -56,10 +56,10 @@ class Spans:
         return self._database.run(spans_operations.list_spans, self._queries, parameters)
 
     def tree(self, thread_id: str, run_id: str) -> tuple[SpanNode, ...]:
-        """The trace of a run: its spans as trees, children by the time they started. Empty if it has none.
+        """Return the spans of a run as trees, children ordered by start time. Empty if the run has no spans.
 
-        There is one root, unless a parent was never recorded, or the run was invoked several times: then each attempt
-        has its own.
+        There is one root, unless a parent was never recorded or the run was invoked several times. Each attempt has its
+        own root.
         """
         key = thread_id_of(thread_id), identifier("run_id", run_id)
         return self._database.run(spans_operations.get_tree, self._queries, *key)
@@ -72,16 +72,16 @@ class Spans:
         agent: str | None = None,
         limit: int = 1000,
     ) -> tuple[ToolStatistics, ...]:
-        """Tools by calls, seconds and error rate, the most called first. Reads the tool calls of that time.
+        """Return calls, durations and error rate by tool, the most called first. Reads all tool calls of that time.
 
         Args:
-            since: Only calls that began then or later, or so long ago at most; `None` for all.
-            until: Only calls that began earlier.
-            agent: Only this agent's.
-            limit: At most so many tools.
+            since: Only calls that started at this time or later; a timedelta counts back from now; `None` for all.
+            until: Only calls that started before this time.
+            agent: Only calls of this agent.
+            limit: Maximum number of tools.
 
         Raises:
-            ConfigurationError: If an argument cannot be searched for.
+            ConfigurationError: If an argument is invalid.
         """
         parameters = statistics.request_statistics(since, until, agent, limit)
         return self._database.run(statistics.measure_tools, self._queries, parameters)
@@ -94,7 +94,7 @@ class Spans:
         agent: str | None = None,
         limit: int = 1000,
     ) -> tuple[ToolStatistics, ...]:
-        """The same by the ledger of tool executions: an action counts once, however often it was tried."""
+        """Return the same as `tools` from the tool ledger, where an action counts once regardless of its attempts."""
         parameters = statistics.request_statistics(since, until, agent, limit)
         return self._database.run(statistics.measure_executions, self._queries, parameters)
 

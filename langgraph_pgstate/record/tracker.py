@@ -1,7 +1,7 @@
-"""What is under way and what is still to be written. Knows neither database nor loop: both recorders have one.
+"""The in-memory state of a recorder: open runs and rows that are not written yet. Does no I/O.
 
-The callbacks note, under a lock that is held for no longer than it takes to put something into a dict; `collect` and
-`take` make rows of it elsewhere. Whatever has not been acknowledged stays.
+Callbacks add records under a lock that is held only for dict operations. `collect` and `take` make rows of them outside
+the callbacks. A record stays until it is acknowledged.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _UNNAMED = "LangGraph"
 _MAY_FORK = ("fork", "update", "input")
 _NO_DIGITS = re.compile(r"\D")
 _MOST_ID_CHARACTERS = 256
-# What a node or an edge's function is given is the state, whose messages have rows of their own: of a long conversation
-# a few say where it was. What a model is asked has more.
+# The input of a node or of an edge's function is the state, whose messages have their own rows; a few are enough. The
+# input of a model has more.
 _LAST_MESSAGES = {"graph": 2, "node": 2, "chain": 1, "llm": 4, "tool": 4, "retriever": 4}
 _BATCH_RECORDS = 500
 _BATCH_BYTES = 4_000_000
-# A put that is under way has them; if it comes to nothing they are written a moment later.
+# A put in progress holds these records; they are written after this time if it fails.
 _TAKEN_SECONDS = 1.0
 _CLOCK_SECONDS = 60.0
 _MOST_LEFT = 4096
@@ -47,14 +47,14 @@ _MOST_LEFT = 4096
 
 @dataclass(slots=True)
 class Pending:
-    """Records on their way to the database, each with the version of it that the rows have.
+    """Records that are being written, each with the version that its row has.
 
     Attributes:
         journal_entry: The rows.
-        runs: Runs.
-        spans: Spans.
+        runs: Runs and their versions.
+        spans: Spans and their versions.
         events: Events.
-        is_complete: Whether that was all there is.
+        is_complete: Whether no record was left out.
     """
 
     journal_entry: JournalEntry
@@ -65,12 +65,12 @@ class Pending:
 
 
 class Tracker:
-    """Runs, spans and events from the first word of them until they are written.
+    """Runs, spans and events from their start until they are written.
 
     Args:
-        settings: What is written, and when.
-        keys: Keys of the config that say whose a thread is.
-        has_writer: Whether somebody writes in the background what has waited for a while.
+        settings: Recorder settings.
+        keys: Config keys that name a thread's user, tenant and agent.
+        has_writer: Whether a background writer writes records that have waited for a while.
     """
 
     def __init__(self, settings: RecorderSettings, keys: ThreadKeys | None = None, *, has_writer: bool = True) -> None:
@@ -82,18 +82,18 @@ class Tracker:
         self.offset = 0.0
         self._lock = threading.Lock()
         self._open: dict[UUID, SpanRecord] = {}
-        # Spans that failed or were left alone by their runs: a thread that goes on in one begins no run of its own.
+        # Failed or abandoned spans. A later child of one of them does not begin a new run.
         self._left: dict[UUID, None] = {}
         self._runs: dict[UUID, RunRecord] = {}
         self._by_thread: dict[str, list[RunRecord]] = {}
-        # How often something was put into the journal of a thread since it was empty.
+        # Number of journal entries of each thread since its journal was empty.
         self._noted: dict[str, int] = {}
         self._renewed_at = time.monotonic()
         self._clock_at = float("-inf")
-        # Reads /proc, which no callback should have to.
+        # Read /proc here, so that no callback has to.
         holder_id()
 
-    # What happens, told by the callbacks
+    # Called by the callbacks
 
     def begin(
         self,
@@ -105,7 +105,7 @@ class Tracker:
         metadata: Mapping[str, Any] | None,
         input: Any,
     ) -> SpanRecord | None:
-        """Note that a span starts; return `None` for one that is hidden, or whose run has ended."""
+        """Begin a span. Return `None` if it is hidden or its run has ended."""
         metadata = metadata or {}
         parent = self._open.get(parent_id) if parent_id is not None else None
         if parent is None and parent_id in self._left:
@@ -113,7 +113,7 @@ class Tracker:
             return None
         if parent is None:
             run = self._begin_run(id, name, metadata, input)
-            # A graph first takes the right to its thread, and may wait for it.
+            # A graph first acquires the lease of its thread, and may wait for it.
             run.is_begun = kind != "chain" or not run.has_thread
             kind = "graph" if kind == "chain" else kind
         else:
@@ -150,15 +150,16 @@ class Tracker:
         error: BaseException | None = None,
         found: Callable[[SpanRecord], None] | None = None,
     ) -> RunRecord | None:
-        """A span ends.
+        """End a span.
 
         Args:
             id: The span.
-            output: What came out of it.
-            error: What it raised.
-            found: Called with the span before it is handed on.
+            output: Its output.
+            error: The exception it raised.
+            found: Called with the span before it is marked as changed.
 
         Returns:
+            Its run, if the run ends with this span.
             Its run, if that ends with it.
         """
         span = self._open.pop(id, None)
@@ -188,7 +189,7 @@ class Tracker:
         return run
 
     def interrupted(self, id: UUID | None, checkpoint_id: str, namespace: str, interrupts: Iterable[Any]) -> None:
-        """A graph pauses."""
+        """Record that a graph was interrupted."""
         span = self._open.get(id) if id is not None else None
         if span is None:
             return
@@ -200,7 +201,7 @@ class Tracker:
         self._happened(event)
 
     def resumed(self, id: UUID | None, checkpoint_id: str, namespace: str) -> None:
-        """A graph goes on from a checkpoint."""
+        """Record that a graph was resumed from a checkpoint."""
         span = self._open.get(id) if id is not None else None
         if span is None:
             return
@@ -216,24 +217,26 @@ class Tracker:
         self._happened(event)
 
     def find(self, id: UUID) -> SpanRecord | None:
-        """An open span."""
+        """Return an open span, or `None`."""
         return self._open.get(id)
 
     def changed(self, span: SpanRecord) -> None:
-        """Something was added to a span."""
+        """Mark a span as changed."""
         self._changed(span)
 
-    # What a checkpoint's put takes along
+    # Called by the saver around the put of a checkpoint
 
     def before_put(self, plan: PutPlan) -> None:
-        """Adds to a put's note what its thread has waiting."""
+        """Add the pending records of the thread to the put's journal entry."""
         try:
             self._before_put(plan)
         except Exception:
-            log.exception("spans could not be noted with %s; they follow on their own", plan.request.address)
+            log.exception(
+                "spans could not be added to the put of %s; they are written separately", plan.request.address
+            )
 
     def after_put(self, plan: PutPlan) -> bool:
-        """The checkpoint and its note are committed; whether there is something for a writer to do."""
+        """Acknowledge the records committed with a put. Return whether the writer has something to do."""
         address = plan.request.address
         key = (address.checkpoint_ns, address.checkpoint_id or "")
         run = next((run for run in list(self._by_thread.get(address.thread_id, ())) if key in run.taken), None)
@@ -254,17 +257,17 @@ class Tracker:
         return True
 
     def note(self, thread_id: str) -> None:
-        """Something was put into the journal of a thread."""
+        """Note that an entry was added to the journal of a thread."""
         with self._lock:
             self._noted[thread_id] = self._noted.get(thread_id, 0) + 1
 
     def noted(self) -> dict[str, int]:
-        """The threads that have something in the journal, each with a number that changes when more is added."""
+        """Return the threads with journal entries, each with a number that changes when entries are added."""
         with self._lock:
             return dict(self._noted)
 
     def moved(self, noted: dict[str, int]) -> None:
-        """What these threads had in the journal is in the tables."""
+        """Note that the journal entries of these threads were moved to the tables."""
         with self._lock:
             for thread_id, number in noted.items():
                 if self._noted.get(thread_id) == number:
@@ -278,13 +281,13 @@ class Tracker:
         put: tuple[str, int | None] | None = None,
         journal_entry: JournalEntry | None = None,
     ) -> Pending | None:
-        """A run's rows for its journal; whoever writes them has to `acknowledge` them.
+        """Return a run's rows for its journal. The caller must `acknowledge` them once they are committed.
 
         Args:
             run: The run.
-            everything: Also the run's own row, when it was written before.
-            put: Namespace and step of the checkpoint that takes them along; what a later one may is left for that.
-            journal_entry: Its note, to which the rows are added.
+            everything: Also return the run's own row if it was written before.
+            put: Namespace and step of the checkpoint that is put. Rows that a later put can take are left out.
+            journal_entry: The put's journal entry, to which the rows are added.
         """
         put = put if self._has_writer else None
         pending = self._rows(
@@ -296,13 +299,13 @@ class Tracker:
         return pending if pending.runs or pending.spans or pending.events else None
 
     def run_on(self, thread_id: str, source: str | None = None) -> RunRecord | None:
-        """Return the run that is under way on a thread, the last of several.
+        """Return the run in progress on a thread, the last of several, or `None`.
 
-        One that has not begun comes last, for it may be waiting for the others; it begins with an input.
+        A run that has not begun may be waiting for the others, so it comes last. It begins with an input checkpoint.
 
         Args:
             thread_id: The thread.
-            source: That of the checkpoint that is put.
+            source: Source of the checkpoint that is put.
         """
         runs = list(self._by_thread.get(thread_id, ()))
         of_its_kind = [run for run in runs if run.is_begun is (source != "input")]
@@ -318,7 +321,7 @@ class Tracker:
             if run.unplaced and columns["step"] is not None:
                 for span in run.unplaced.pop((address.checkpoint_ns, columns["step"]), ()):
                     self._changed(span)
-            # So that a checkpoint leads to its run, and a run that is deleted takes its checkpoints along.
+            # The run id links a checkpoint to its run; deleting a run also deletes its checkpoints.
             if columns.get("run_id") is None:
                 columns["run_id"] = run.run_id
             if not self._owner_keys.isdisjoint(request.labels):
@@ -333,7 +336,7 @@ class Tracker:
         source = columns.get("source")
         parent = request.parent
         if parent is not None and parent.checkpoint_id and source in _MAY_FORK:
-            # Its id is that of the checkpoint: a put that is sent again says the same.
+            # The event id derives from the checkpoint, so that a repeated put stores the same event.
             moment = _NO_DIGITS.sub("", str(request.checkpoint.get("ts") or ""))[:20]
             fork = {
                 "thread_id": address.thread_id,
@@ -346,20 +349,19 @@ class Tracker:
             }
             journal_entry.forks.append(orjson.dumps(fork))
 
-    # What is to be written
+    # Called by the writer
 
     def collect(self, everything: bool = True) -> Pending | None:
-        """The next rows to write, at most some hundred; `None` if there are none.
+        """Return the next rows to write, at most some hundred, or `None` if there are none.
 
         Args:
-            everything: Also what has come in just now, which the next checkpoint may take along, and what a put that is
-                under way has taken.
+            everything: Also return recent records that the next put could take, and those of a put in progress.
         """
         pending = self._rows(self._told(), everything=everything)
         return pending if pending.journal_entry else None
 
     def acknowledge(self, pending: Pending) -> None:
-        """These rows are committed. What has changed since stays."""
+        """Remove committed records from the queue. A record that changed since then stays."""
         with self._lock:
             for run, version in pending.runs:
                 run.is_new = False
@@ -380,20 +382,20 @@ class Tracker:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a run is under way, or something waits."""
+        """Whether a run is in progress or the journal has entries."""
         return bool(self._runs or self._noted)
 
     @property
     def has_news(self) -> bool:
-        """Whether there is something that is not in the tables yet."""
+        """Whether some records are not in the tables yet."""
         return bool(self._noted) or any(run.is_changed or run.dirty or run.events for run in self._told())
 
     def own_runs(self) -> list[tuple[str, str]]:
-        """Thread and id of the runs under way."""
+        """Return thread and run id of the runs in progress."""
         return [run.key for run in list(self._runs.values()) if run.ended_at is None]
 
     def due_renewals(self) -> list[tuple[str, str]]:
-        """The runs to say that they are alive; none while that was said not long ago."""
+        """Return the runs whose liveness must be renewed now; empty if it was renewed recently."""
         now = time.monotonic()
         if now - self._renewed_at < self.settings.ttl / 3:
             return []
@@ -402,29 +404,29 @@ class Tracker:
 
     @property
     def is_clock_due(self) -> bool:
-        """Whether the database's clock should be asked for."""
+        """Whether the database's clock should be read again."""
         return time.monotonic() - self._clock_at > _CLOCK_SECONDS
 
     def set_clock(self, database: float, before: float, after: float) -> None:
-        """What the database's clock said between two moments of our own."""
+        """Set the clock offset from a database time read between two local times, and the time of this reading."""
         self.set_offset(database, before, after)
         self._clock_at = time.monotonic()
 
     def set_offset(self, database: float, before: float, after: float) -> None:
-        """Date runs by what the database's clock said between two moments; when to ask again stays as it is."""
+        """Set the clock offset from a database time read between two local times."""
         self.offset = database - (before + after) / 2
 
-    # Inside
+    # Private
 
     def _told(self) -> list[RunRecord]:
-        """The runs that are written about."""
+        """Return the runs that are written: those that have begun or ended."""
         return [run for run in list(self._runs.values()) if run.is_begun or run.ended_at is not None]
 
     def _begin_run(self, id: UUID, name: str, metadata: Mapping[str, Any], input: Any) -> RunRecord:
-        # A key that no index entry holds would make the checkpoint's put fail, too.
+        # An id too long for an index entry would also make the put fail.
         run_id = str(metadata.get("run_id") or id)[:_MOST_ID_CHARACTERS]
         thread_id = metadata.get("thread_id")
-        # A run without a thread is its own.
+        # A run without a thread gets its own run id as thread id.
         run = RunRecord(id, run_id, str(thread_id or run_id), self.offset, holder_id())
         run.has_thread = thread_id is not None
         run.agent = _first(metadata, ("lc_agent_name", *self._keys.agent)) or (name if name != _UNNAMED else None)
@@ -446,7 +448,7 @@ class Tracker:
             self._refuse_run(root, error)
             return
         for span in list(run.open.values()):
-            # Tasks that were left alone when another one failed.
+            # Tasks that were abandoned because another one failed.
             self._open.pop(span.id, None)
             self._leave(span.id)
             span.status, span.ended_at = "cancelled", root.ended_at
@@ -466,7 +468,7 @@ class Tracker:
         self._leave_thread(run)
 
     def _refuse_run(self, root: SpanRecord, error: LeaseHeldError | StaleHeadError) -> None:
-        """Keep nothing of a run but an event that it was refused: the thread is another run's, and so is its status."""
+        """Drop a refused run's records and keep one event. The thread and its status belong to another run."""
         run = root.run
         facts: dict[str, str | None] = {
             "run_id": run.key[1],
@@ -501,10 +503,10 @@ class Tracker:
                 del self._left[next(iter(self._left))]
 
     def _place(self, span: SpanRecord, metadata: Mapping[str, Any], task_ns: str) -> None:
-        """Where in the graph a node's span is."""
+        """Set a node span's namespaces, step and starting checkpoint."""
         graph_ns = task_ns.rpartition("|")[0]
         path: Sequence[Any] = metadata.get("langgraph_path") or ()
-        # A call of a @task runs in its caller's graph, but its namespace is below its caller's.
+        # A call of a @task runs in its caller's graph, but has a namespace below the caller's.
         while len(path) == 4 and path[3] is True:
             graph_ns = graph_ns.rpartition("|")[0]
             path = path[1]
@@ -569,20 +571,20 @@ class Tracker:
         put: tuple[str, int | None] | None = None,
         journal_entry: JournalEntry | None = None,
     ) -> Pending:
-        """Rows of these runs.
+        """Return rows of these runs.
 
         Args:
             among: The runs.
-            everything: Also what has come in just now, and what a put that is under way has taken.
-            with_runs: Also the runs' own rows.
-            put: Namespace and step of the checkpoint that takes them along, if a later one may do so as well.
-            journal_entry: A note of the same thread to add them to.
+            everything: Also return recent records, and those of a put in progress.
+            with_runs: Also return the runs' own rows.
+            put: Namespace and step of the checkpoint that is put; leaves out spans that a later put can take.
+            journal_entry: A journal entry of the same thread to which the rows are added.
         """
         runs: list[tuple[RunRecord, int]] = []
         spans: list[tuple[SpanRecord, int]] = []
         events: list[EventRecord] = []
         now = time.monotonic()
-        # Of spans a half, because puts may leave them to the writer, who comes once in an interval.
+        # Half the interval for spans: puts may leave them to the writer, which runs once per interval.
         arrived, begun, taken = now - self.settings.interval, now - self.settings.interval / 2, now - _TAKEN_SECONDS
         is_complete = True
         with self._lock:
@@ -604,7 +606,7 @@ class Tracker:
                 spans += found[:space]
                 if is_due:
                     events += list(run.events.values())[: max(0, space - len(found))]
-                # Spans of a run that has no row yet would not be written; it is never due later than they are.
+                # Spans need their run's row first; a run is never due later than its spans.
                 if with_runs and run.is_changed and is_due:
                     runs.append((run, run.version))
                 is_complete = is_complete and len(found) <= space
@@ -619,9 +621,9 @@ class Tracker:
         *,
         is_complete: bool = True,
     ) -> Pending:
-        """Rows of these records, of as many as fit. Unless the spans are complete, no run counts as written to its end.
+        """Return rows of these records, as many as fit. Without all spans, no run counts as completely written.
 
-        A run's totals are made of its spans, so its end has to come with the last of them, or again after them.
+        A run's totals are computed from its spans, so its end must be written with or after the last of them.
         """
         settings = self.settings
         given = len(spans)
@@ -649,7 +651,7 @@ class Tracker:
 
 
 def _dumps(records: list[Any], dump: Callable[[Any], bytes]) -> tuple[list[bytes], list[Any]]:
-    """Rows as JSON, as many as fit a statement; and those records."""
+    """Return rows as JSON, as many as fit a statement, and their records."""
     rows: list[bytes] = []
     if not records:
         return rows, records
@@ -663,10 +665,10 @@ def _dumps(records: list[Any], dump: Callable[[Any], bytes]) -> tuple[list[bytes
 
 
 def _is_early(span: SpanRecord, namespace: str, step: int | None) -> bool:
-    """Whether a span that has changed just now had better wait for a later put, to be written once instead of twice.
+    """Return whether a recently changed span should wait for a later put, so that it is written once instead of twice.
 
-    It has only begun and has nothing below it; or it is of a later superstep than the next one, for nodes run ahead of
-    the puts, and the checkpoint it starts from is still to come.
+    True if it has only begun and has no children, or if it belongs to a superstep after the next one. Nodes can run
+    ahead of puts, so the checkpoint from which such a span starts is not stored yet.
     """
     if span.is_leaf and span.ended_at is None:
         return True

@@ -1,6 +1,6 @@
-"""Threads: who talks to which agent; their interrupts; branches, forks and differences; expiry.
+"""Threads: search, metadata, interrupts, branches, forks, differences and expiry.
 
-`Threads` and `AsyncThreads` are each put together from a class for each topic.
+`Threads` and `AsyncThreads` each combine one class per topic.
 """
 
 from langgraph_pgstate.threads.threads import AsyncThreads, Threads

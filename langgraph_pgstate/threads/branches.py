@@ -1,4 +1,4 @@
-"""Branches of a thread: its lineage, labels, forks, and how states differ."""
+"""Branches of a thread: lineage, labels, forks and differences."""
 
 from __future__ import annotations
 
@@ -13,53 +13,53 @@ from langgraph_pgstate.types.branches import Branch, Difference, Label, LineageS
 
 
 class Branches(ThreadsBase):
-    """A thread's branches, the names people give to checkpoints, and new threads made from old ones."""
+    """Access to a thread's branches, labels, forks and differences."""
 
     def branches(self, thread_id: str, *, checkpoint_ns: str = "", limit: int = 1000) -> tuple[Branch, ...]:
-        """The leaves of a thread's history, newest first, each with its path. One query; reads no state.
+        """Return the leaves of a thread's history, newest first, each with its path. One query; reads no state.
 
         Args:
             thread_id: The thread.
-            checkpoint_ns: A subgraph's namespace instead of the root's.
-            limit: At most so many, the newest; 1,000 at most.
+            checkpoint_ns: Namespace of a subgraph; by default the root's.
+            limit: Maximum number of leaves, 1,000 at most.
 
         Returns:
-            None for a thread without checkpoints. The first is the head, unless clocks disagreed.
+            The branches; empty for a thread without checkpoints. The first is the head, unless clocks disagreed.
 
         Raises:
-            ConfigurationError: If an argument cannot be searched for.
+            ConfigurationError: If an argument is invalid.
         """
         filter = branches.request_branches(thread_id, checkpoint_ns, limit)
         return self._database.run(branches.list_branches, self._queries, filter)
 
     def lineage(self, config: Mapping[str, Any]) -> tuple[LineageStep, ...]:
-        """What led to the checkpoint a config names, or to the newest: root first, itself last. One query.
+        """Return the ancestors of a checkpoint, root first, and itself last; by default of the newest. One query.
 
         Raises:
             NotFoundError: If the config names a checkpoint that does not exist.
-            ConfigurationError: If it names no thread.
+            ConfigurationError: If the config names no thread.
         """
         return self._database.run(branches.get_lineage, self._queries, address_of(config))
 
     def label(self, config: Mapping[str, Any], text: str) -> dict[str, Any]:
-        """Give the checkpoint a config names, or the newest, a label, like `"before refund"`. Safe to repeat.
+        """Label a checkpoint, like `"before refund"`; by default the newest. Safe to repeat.
 
-        A checkpoint has one label; another takes its place. A prune keeps what has one.
+        A checkpoint has at most one label; a new one replaces it. A prune keeps labelled checkpoints.
 
         Returns:
             The checkpoint's config.
 
         Raises:
             NotFoundError: If there is no such checkpoint.
-            ConfigurationError: If the text is empty, longer than 200 characters, or of several lines.
+            ConfigurationError: If the text is empty, longer than 200 characters, or has several lines.
         """
         return self._database.run(branches.put_label, self._queries, *branches.request_label(config, text))
 
     def unlabel(self, config: Mapping[str, Any]) -> bool:
-        """Take away the label of the checkpoint a config names. Safe to repeat.
+        """Remove the label of a checkpoint. Safe to repeat.
 
         Returns:
-            Whether it had one.
+            Whether the checkpoint had a label.
 
         Raises:
             ConfigurationError: If the config names no checkpoint.
@@ -67,62 +67,62 @@ class Branches(ThreadsBase):
         return self._database.run(branches.delete_label, self._queries, branches.request_unlabel(config))
 
     def labels(self, thread_id: str) -> tuple[Label, ...]:
-        """A thread's labelled checkpoints, newest first. One query."""
+        """Return a thread's labelled checkpoints, newest first. One query."""
         return self._database.run(branches.list_labels, self._queries, thread_id_of(thread_id))
 
     def find(self, thread_id: str, name: str) -> dict[str, Any]:
-        """The config of the checkpoint that a label means, or an id, or four characters of an id that are its own.
+        """Return the config of the checkpoint with a label, an id, or a unique part of an id.
 
         Args:
             thread_id: The thread.
-            name: The label, or else the id or a part of it.
+            name: The label, the id, or at least four characters of the id.
 
         Raises:
             NotFoundError: If there is no such checkpoint in the root namespace.
-            ConfigurationError: If there are several.
+            ConfigurationError: If several checkpoints match.
         """
         parameters = thread_id_of(thread_id), identifier("name", name)
         return self._database.run(branches.find_checkpoint, self._queries, *parameters).config
 
     def fork(self, thread_id: str, checkpoint_id: str | None = None, to: str | None = None) -> dict[str, Any]:
-        """Make a thread that starts from a checkpoint of another one. One transaction; safe to repeat.
+        """Create a thread that starts from a checkpoint of another one. One transaction; safe to repeat.
 
-        What led to the checkpoint comes along under the same ids: ancestors, their subgraphs, writes, messages, tool
-        executions (so that results are reused) and labels; other branches do not, nor do runs, spans and events. What
-        was written at the checkpoint itself, pending writes and subgraphs that wait, comes along while the thread has
-        not moved on from it; else the fork stands where its superstep begins, and runs it anew. It is kept as long as
-        its source: for the same time from its last touch, or until the same date. It costs what it copies, and a look
-        at the metadata of the thread's subgraph checkpoints.
+        Copies the checkpoint's ancestors with their subgraphs, writes, messages, labels and tool executions (so that
+        results are reused), under the same ids. Other branches, runs, spans and events are not copied. Pending writes
+        and interrupted subgraphs of the checkpoint itself are copied while the thread has not advanced from it.
+        Otherwise the fork begins its superstep again. The fork expires as its source does: after the same time without
+        access, or at the same date. The cost is that of the copied rows plus a read of the metadata of the thread's
+        subgraph checkpoints.
 
         Args:
             thread_id: The thread.
-            checkpoint_id: Where to start from, in the root namespace; the newest when left out.
-            to: The new thread's id; a random one when left out.
+            checkpoint_id: The checkpoint in the root namespace; by default the newest.
+            to: The new thread's id; by default a random one.
 
         Returns:
-            The checkpoint's config in the new thread. `Thread.forked_from_thread_id` and an event of both threads tell
-            where it came from.
+            The checkpoint's config in the new thread. `Thread.forked_from_thread_id` and an event of both threads
+            record the origin.
 
         Raises:
             NotFoundError: If there is no such checkpoint.
-            ConfigurationError: If `to` has a history already, other than this fork's. Nothing was written.
+            ConfigurationError: If `to` already has a history other than this fork's. Nothing was written.
         """
         request = branches.request_fork(thread_id, checkpoint_id, to)
         return self._database.run(branches.fork_thread, self._queries, self._codec, request).config
 
     def diff(self, first: Mapping[str, Any], second: Mapping[str, Any]) -> Difference:
-        """How the states of two checkpoints differ, of one thread or of two. Two round trips.
+        """Return the difference between the states of two checkpoints, of one thread or of two. Two round trips.
 
-        A DeltaChannel's value is told without its reducer: messages by their ids, other values in a row.
+        Values of a DeltaChannel are compared without its reducer: messages by id, other values in order.
 
         Args:
-            first: Config of the one; of a thread's newest where it names no checkpoint.
-            second: Config of the other.
+            first: Config of the first checkpoint; the thread's newest if it names none.
+            second: Config of the second checkpoint.
 
         Raises:
-            NotFoundError: If one of them does not exist.
-            UnsafeTypeError: If one holds a type that may not be built.
-            CorruptStateError: If one is damaged.
+            NotFoundError: If a checkpoint does not exist.
+            UnsafeTypeError: If a state holds a type that may not be built.
+            CorruptStateError: If a state is damaged.
         """
         addresses = address_of(first), address_of(second)
         states = self._database.run(differences.read_states, self._queries, self._codec, *addresses, self._versions)

@@ -9,7 +9,7 @@ from langgraph_pgstate.sql import Queries
 
 
 class ThreadsBase:
-    """The database, its queries, and what reads states."""
+    """Base class with the database, its queries, and the codec of states."""
 
     def __init__(
         self,

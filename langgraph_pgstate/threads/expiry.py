@@ -1,4 +1,4 @@
-"""How long a thread is kept: until it expires and a sweep deletes it; and its id after that."""
+"""Expiry of threads, and reuse of the ids of deleted ones."""
 
 from __future__ import annotations
 
@@ -12,51 +12,58 @@ from langgraph_pgstate.types import PruneResult
 
 
 class Expiry(ThreadsBase):
-    """When threads expire, the sweep that deletes them, and ids that may be used again."""
+    """Access to the expiry of threads."""
 
     def set_ttl(self, thread_id: str, ttl: timedelta | None) -> datetime | None:
-        """Keep a thread for so long from now, and from each time it is touched; `None`: for ever. One statement.
+        """Set a thread's time to live, counted from now and again from each access; `None` for no expiry. One
+        statement.
 
-        It takes the place of what `expire` said, and of the state's `thread_ttl`. Answers when that is, as of now.
+        Replaces the time set by `expire` and the default `thread_ttl`.
+
+        Returns:
+            The time at which the thread expires unless it is accessed.
 
         Raises:
             NotFoundError: If there is no such thread.
-            ConfigurationError: If `ttl` is no positive timedelta.
+            ConfigurationError: If `ttl` is not a positive timedelta.
         """
         expiry = expiries.request_ttl(ttl)
         return self._database.run(expiries.set_expiry, self._queries, thread_id_of(thread_id), expiry)
 
     def expire(self, thread_id: str, *, at: datetime | None = None, after: timedelta | None = None) -> datetime | None:
-        """Have a thread expire then, whatever happens to it. One statement; safe to repeat.
+        """Set a fixed time at which a thread expires, regardless of access. One statement; safe to repeat.
 
-        It takes the place of what `set_ttl` said; `set_ttl(thread_id, None)` takes it back. A copy or a fork made from
-        then on expires with it; earlier ones don't. Answers when.
+        Replaces the time to live set by `set_ttl`; `set_ttl(thread_id, None)` removes it. Later copies and forks of the
+        thread expire with it, earlier ones do not.
 
         Args:
             thread_id: The thread.
-            at: Then; with a time zone.
-            after: So long from now.
+            at: The time, with a time zone.
+            after: The time from now.
+
+        Returns:
+            The time at which the thread expires.
 
         Raises:
             NotFoundError: If there is no such thread.
-            ConfigurationError: If both or neither are given, or one is not usable. Nothing was written.
+            ConfigurationError: If both or neither are given, or the value is invalid. Nothing was written.
         """
         expiry = expiries.request_expiry(at, after)
         return self._database.run(expiries.set_expiry, self._queries, thread_id_of(thread_id), expiry)
 
     def sweep(self, *, limit: int | None = None, dry_run: bool = False) -> PruneResult:
-        """Delete threads that have expired, longest ago first, with all that was recorded of them.
+        """Delete expired threads and their record, the earliest expired first.
 
-        Each is a transaction; any number of processes may sweep at once. What is in use stays until a later sweep: what
-        was touched in the last half minute, is run by a living process, or leased; not what waits for people. No
-        tombstone is left: the id may be used again at once.
+        Each thread is one transaction; several processes may sweep at once. A thread in use stays until a later sweep.
+        It is in use if it was accessed in the last half minute, is run by a live process, or is leased. A pending
+        interrupt is not use. No tombstone is left, so the id can be used again at once.
 
         Args:
-            limit: At most so many threads; all if left out.
-            dry_run: Change nothing, only count.
+            limit: Maximum number of threads; by default all.
+            dry_run: Only count.
 
         Returns:
-            What went, or would go.
+            The number of removed rows.
 
         Raises:
             ConfigurationError: If `limit` is not positive.
@@ -64,10 +71,10 @@ class Expiry(ThreadsBase):
         return self._database.run(expiries.sweep, self._queries, limit, dry_run=dry_run)
 
     def revive(self, thread_id: str) -> bool:
-        """Let a deleted thread's id be used again, for a thread that starts afresh. Atomic; safe to repeat.
+        """Allow a deleted thread's id to be used for a new thread. Atomic; safe to repeat.
 
         Returns:
-            Whether it had left a tombstone.
+            Whether there was a tombstone.
         """
         return self._database.run(guards.revive_thread, self._queries, thread_id_of(thread_id))
 

@@ -1,4 +1,4 @@
-"""Interrupts of threads: which threads are interrupted, what they ask, and what they are answered."""
+"""Interrupts of threads and their answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from langgraph_pgstate.types import Answer, InterruptedThread, Page, PendingInte
 
 
 class Interrupts(ThreadsBase):
-    """The interrupts that graphs made with `interrupt()`, each answered once."""
+    """Access to the interrupts made with `interrupt()`. Each takes one answer."""
 
     def interrupted(
         self,
@@ -25,22 +25,23 @@ class Interrupts(ThreadsBase):
         limit: int = 20,
         cursor: str | None = None,
     ) -> Page[InterruptedThread]:
-        """A page of interrupted threads, which wait for answers to what their graphs asked with `interrupt()`.
+        """Return a page of threads with unanswered interrupts, newest interrupt first.
 
-        Those asked last come first. It needs no recorder. Breakpoints (`interrupt_before`) ask nothing and are not
-        listed. A page may hold less than `limit` and still have a next one: answered interrupts are read over, some
-        thousand at a time, until a prune removes them.
+        Needs no recorder. Breakpoints (`interrupt_before`) are not listed, as they take no answer. A page may hold
+        fewer than `limit` threads and still have a next one: answered interrupts are skipped, some thousand per page,
+        until a prune removes them.
 
         Args:
-            user_id: Only this user's threads.
-            tenant_id: Only this tenant's.
-            agent: Only this agent's.
-            answered: Threads with answers that no graph was resumed with yet, instead of those with open interrupts.
-            limit: Threads of a page, 1,000 at most.
-            cursor: Where the page begins.
+            user_id: Only threads of this user.
+            tenant_id: Only threads of this tenant.
+            agent: Only threads of this agent.
+            answered: Threads with answers with which no graph was resumed yet, instead of those with unanswered
+                interrupts.
+            limit: Page size, 1,000 at most.
+            cursor: `next` of the previous page.
 
         Raises:
-            ConfigurationError: If an argument cannot be searched for.
+            ConfigurationError: If an argument is invalid.
         """
         filter = interrupts.request_interrupted(
             user_id=user_id, tenant_id=tenant_id, agent=agent, answered=answered, limit=limit, cursor=cursor
@@ -48,48 +49,50 @@ class Interrupts(ThreadsBase):
         return self._database.run(interrupts.list_interrupted, self._queries, self._codec, filter)
 
     def interrupts(self, thread_id: str) -> tuple[PendingInterrupt, ...]:
-        """What one thread waits for and nobody has answered, oldest first. Three round trips."""
+        """Return the unanswered interrupts of one thread, oldest first. Three round trips."""
         found = self._database.run(interrupts.get_interrupted, self._queries, self._codec, thread_id_of(thread_id))
         return found.interrupts if found else ()
 
     def answer(
         self, thread_id: str, value: Any, *, by: str | None = None, interrupt_id: str | None = None
     ) -> Command[Any]:
-        """Record the answer to an interrupt, and an event that says who gave it. Atomic; each interrupt takes one.
+        """Record the answer to an interrupt, and an event that names the answerer. Atomic; each interrupt takes one
+        answer.
 
-        The interrupt is no longer listed. The graph does not run yet: pass what this returns to it, or let any process
-        fetch it with `resume`. A call repeated after a lost connection finds its own answer.
+        The interrupt is no longer listed. The graph does not run yet: invoke it with the returned command, or let any
+        process get the command with `resume`. A call repeated after a lost connection finds its own answer.
 
         Args:
             thread_id: The thread.
-            value: The answer; anything but `None` that the serializer can store.
-            by: Who answers.
-            interrupt_id: Which interrupt, when the thread waits for several.
+            value: The answer; any value except `None` that the serializer can store.
+            by: Name of the answerer.
+            interrupt_id: The interrupt; needed if the thread has several unanswered ones.
 
         Returns:
-            What resumes the graph with this answer: `graph.invoke(command, config)`.
+            The command that resumes the graph with this answer: `graph.invoke(command, config)`.
 
         Raises:
-            NotFoundError: If the thread waits for no such answer. Nothing was written.
-            AlreadyAnsweredError: If somebody was faster. Nothing was written.
-            ConfigurationError: If it waits for several and none is named; it lists them. Nothing was written.
+            NotFoundError: If the thread has no such interrupt. Nothing was written.
+            AlreadyAnsweredError: If the interrupt is answered already. Nothing was written.
+            ConfigurationError: If there are several interrupts and none is named. The message lists them. Nothing was
+                written.
             SerializationError: If the value cannot be stored. Nothing was written.
-            UnsafeTypeError: If it is of a type that may not be built when it is read. Nothing was written.
+            UnsafeTypeError: If its type may not be built when it is read. Nothing was written.
         """
         request = interrupts.request_answer(self._codec, value, by, interrupt_id)
         found = self._database.run(interrupts.answer, self._queries, self._codec, thread_id_of(thread_id), request)
         return interrupts.command_for(found)
 
     def answers(self, thread_id: str) -> tuple[Answer, ...]:
-        """The answers that a thread was given and has not been resumed with, oldest first. Three round trips."""
+        """Return the answers with which a thread was not resumed yet, oldest first. Three round trips."""
         found = self._database.run(interrupts.get_interrupted, self._queries, self._codec, thread_id_of(thread_id))
         return found.answers if found else ()
 
     def resume(self, thread_id: str) -> Command[Any] | None:
-        """What resumes a thread's graph with all answers it was given so far; `None` if there are none.
+        """Return the command that resumes a thread with all its answers so far, or `None` if there are none.
 
-        Interrupts that are still open are asked again by the graph. Calling it takes nothing away: after a crash it
-        answers the same, until the tasks that asked have written their results.
+        The graph raises unanswered interrupts again. The call changes nothing: after a crash it returns the same
+        answers, until the interrupted tasks have stored their results.
         """
         return interrupts.command_of(self.answers(thread_id))
 

@@ -1,4 +1,4 @@
-"""Threads: whose they are, what they are about, which were active last, which run away."""
+"""Threads: lists, searches, titles, metadata and runaway threads."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from langgraph_pgstate.types import Page, RunawayThread, Thread
 
 
 class Threads(Interrupts, Branches, Expiry):
-    """Finds threads, changes their title and metadata, knows their branches, and keeps their interrupts.
+    """Access to threads, their branches and interrupts, and their expiry.
 
-    Lists are answered in pages, most recently touched first; `page.next` is the following page's `cursor`. A thread
-    that is touched between two pages moves to the front, and may be missed by who is already past it.
+    Lists are paged, most recently updated first; pass `page.next` as `cursor` for the next page. A thread that is
+    updated between two pages moves to the front, so a later page does not show it.
 
     Args:
-        database: Where the tables are.
-        queries: The queries of their schema.
-        codec: Reads states and interrupts, and stores answers; LangGraph's own serializer when left out.
-        versions: Bring states that are compared up to date; without them they are compared as they are stored.
+        database: The database.
+        queries: The queries of its schema.
+        codec: Reads states and interrupts, and stores answers; by default with LangGraph's own serializer.
+        versions: Upcasts states before they are compared; by default they are compared as stored.
     """
 
     def list(
@@ -43,22 +43,22 @@ class Threads(Interrupts, Branches, Expiry):
         limit: int = 20,
         cursor: str | None = None,
     ) -> Page[Thread]:
-        """A page of threads. One round trip; with a user, a tenant or a status an index finds them.
+        """Return a page of threads. One round trip; indexes serve the filters by user, tenant and status.
 
         Args:
-            user_id: Only this user's.
-            tenant_id: Only this tenant's.
-            agent: Only this agent's.
-            status: Only `idle`, `busy`, `interrupted` or `error` ones.
-            created_after: Only those that began then or later; times need a time zone.
-            created_before: Only those that began earlier.
-            updated_after: Only those touched then or later.
-            updated_before: Only those touched last before.
-            limit: Threads of a page, 1,000 at most.
-            cursor: Where the page begins.
+            user_id: Only threads of this user.
+            tenant_id: Only threads of this tenant.
+            agent: Only threads of this agent.
+            status: Only threads of this status: `idle`, `busy`, `interrupted` or `error`.
+            created_after: Only threads created at this time or later; times need a time zone.
+            created_before: Only threads created before this time.
+            updated_after: Only threads updated at this time or later.
+            updated_before: Only threads last updated before this time.
+            limit: Page size, 1,000 at most.
+            cursor: `next` of the previous page.
 
         Raises:
-            ConfigurationError: If an argument cannot be searched for.
+            ConfigurationError: If an argument is invalid.
         """
         filter = search_operations.request_threads(
             user_id=user_id,
@@ -91,29 +91,29 @@ class Threads(Interrupts, Branches, Expiry):
         limit: int = 20,
         cursor: str | None = None,
     ) -> Page[Thread]:
-        """A page of threads that hold something. One round trip.
+        """Return a page of threads by their metadata or state. One round trip.
 
-        An index finds what metadata or state contain, and equalities in `where`; of `where` with nothing but ranges
-        every projection is read. The filters of `list` apply as well.
+        An index serves `metadata`, `state`, and the equalities in `where`. A `where` with only range conditions reads
+        every projection. The filters of `list` apply as well.
 
         Args:
-            metadata: What a thread's metadata contain, as jsonb's `@>` has it.
-            state: What its projected channels contain, like `{"booking": {"hotel": "Astoria"}}`.
-            where: A condition on its projected channels, a JSON path of PostgreSQL:
+            metadata: Only threads whose metadata contain this, as by jsonb's `@>`.
+            state: Only threads whose projected channels contain this, like `{"booking": {"hotel": "Astoria"}}`.
+            where: A condition on the projected channels, as a JSON path of PostgreSQL:
                 `$.booking.check_in >= "2027-03-01" && $.booking.check_in < "2027-04-01"`.
-            user_id: As for `list`, like all that follow.
-            tenant_id: Only this tenant's.
-            agent: Only this agent's.
-            status: Only those of this status.
-            created_after: Only those that began then or later.
-            created_before: Only those that began earlier.
-            updated_after: Only those touched then or later.
-            updated_before: Only those touched last before.
-            limit: Threads of a page, 1,000 at most.
-            cursor: Where the page begins.
+            user_id: Only threads of this user.
+            tenant_id: Only threads of this tenant.
+            agent: Only threads of this agent.
+            status: Only threads of this status.
+            created_after: Only threads created at this time or later.
+            created_before: Only threads created before this time.
+            updated_after: Only threads updated at this time or later.
+            updated_before: Only threads last updated before this time.
+            limit: Page size, 1,000 at most.
+            cursor: `next` of the previous page.
 
         Raises:
-            ConfigurationError: If an argument cannot be searched for, or `where` is no JSON path.
+            ConfigurationError: If an argument is invalid, or `where` is not a JSON path.
         """
         filter = search_operations.request_threads(
             user_id=user_id,
@@ -134,32 +134,32 @@ class Threads(Interrupts, Branches, Expiry):
             return self._database.run(search_operations.list_threads, self._queries, filter)
 
     def get(self, thread_id: str) -> Thread | None:
-        """One thread with its newest checkpoint and its projected channels; `None` if there is none. One round trip."""
+        """Return one thread with its head and its projected channels, or `None`. One round trip."""
         return self._database.run(search_operations.get_thread, self._queries, thread_id_of(thread_id))
 
     def update_metadata(
         self, thread_id: str, metadata: Mapping[str, Any], *, expected_version: int | None = None
     ) -> Thread:
-        """Merge into a thread's metadata; keys that are not named stay. Atomic; repeating it changes nothing.
+        """Merge keys into a thread's metadata; other keys are kept. Atomic; repeating it changes nothing.
 
         Args:
             thread_id: The thread.
-            metadata: What to merge: each key replaces the one of its name, whole.
-            expected_version: The version that this rests on; another one is refused.
+            metadata: The keys to merge. Each replaces the whole value of that key.
+            expected_version: The version that the change is based on; any other version is refused.
 
         Returns:
-            The thread as it is then.
+            The changed thread.
 
         Raises:
             NotFoundError: If there is no such thread.
-            StaleVersionError: If somebody else has changed it since. Nothing was written.
-            ConfigurationError: If JSON cannot say what to merge. Nothing was written.
+            StaleVersionError: If the version is another one. Nothing was written.
+            ConfigurationError: If the metadata cannot be represented as JSON. Nothing was written.
         """
         change = search_operations.request_change(metadata, expected_version)
         return self._database.run(search_operations.change_thread, self._queries, thread_id_of(thread_id), change)
 
     def set_title(self, thread_id: str, title: str | None, *, expected_version: int | None = None) -> Thread:
-        """Set or take away what people call a thread. Like `update_metadata` in all else."""
+        """Set or remove a thread's title. Otherwise like `update_metadata`."""
         change = search_operations.request_change({}, expected_version, title)
         return self._database.run(search_operations.change_thread, self._queries, thread_id_of(thread_id), change)
 
@@ -171,16 +171,16 @@ class Threads(Interrupts, Branches, Expiry):
         limit: int = 20,
         cursor: str | None = None,
     ) -> Page[RunawayThread]:
-        """A page of threads with runs of more than `steps` supersteps, the longest first. One round trip.
+        """Return a page of threads with runs of more than `steps` supersteps, the longest first. One round trip.
 
         Args:
-            steps: How many are still all right; 25 at least.
-            since: Only runs that began then or later, or so long ago at most.
-            limit: Threads of a page, 1,000 at most.
-            cursor: Where the page begins.
+            steps: The highest acceptable number of supersteps; 25 at least.
+            since: Only runs that started at this time or later; a timedelta counts back from now.
+            limit: Page size, 1,000 at most.
+            cursor: `next` of the previous page.
 
         Raises:
-            ConfigurationError: If `steps` is less than 25, or another argument cannot be searched for.
+            ConfigurationError: If `steps` is less than 25, or another argument is invalid.
         """
         parameters = runs_operations.request_runaways(steps, since, limit, cursor)
         return self._database.run(runs_operations.list_runaway_threads, self._queries, parameters)

@@ -1,4 +1,4 @@
-"""Tool executions: each action is done once, however often the process is killed."""
+"""Tool executions: each action takes effect at most once, even if the process is killed."""
 
 from langgraph_pgstate.tools.budget import Budget
 from langgraph_pgstate.tools.intents import Execution, current_execution

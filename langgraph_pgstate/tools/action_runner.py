@@ -1,6 +1,6 @@
-"""How one action is run once: intent, effect, outcome; and what to do about an action that is on record already.
+"""Execution of one action: intent, effect, outcome, and the handling of actions that are already recorded.
 
-Written once for both APIs: it awaits nothing but its executor and a connection.
+Blocking and async callers share this code. It awaits only its executor and a connection.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ from langgraph_pgstate.tools.tool_call import (
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 _LONGEST_CATCH_UP = 2.0
-# How much longer than this process the server waits: it only has to act where this process cannot.
+# The server's timeout exceeds that of this process by this much; it only applies if this process cannot act.
 _SERVERS_GRACE = 1.0
-# How long the server may take to end a transaction whose COMMIT was not confirmed.
+# Time limit for the server to end a transaction whose COMMIT was not confirmed.
 _COMMIT_SECONDS = 5.0
 
 T = TypeVar("T")
@@ -86,32 +86,32 @@ _log = logging.getLogger(__name__)
 
 
 class ActionRunner:
-    """The ledger's rules, over an executor."""
+    """The rules of the tool ledger, on top of an executor."""
 
     def __init__(self, executor: Executor, queries: Queries, codec: ValueCodec, settings: ToolSettings) -> None:
         self.executor = executor
         self._queries, self._codec, self._settings = queries, codec, settings
-        # Namespaces whose checkpoints are not stored at all, by their graphs' names.
+        # Namespaces whose checkpoints are never stored, by their graphs' names.
         self._unsaved: set[str] = set()
 
     async def perform(self, call: ToolCall) -> Any:
-        """Run a tool, or answer what it answered when the same action was run before.
+        """Run a tool, or return the recorded result if the same action was run before.
 
         Raises:
-            ToolOutcomeUnknownError: If nobody knows whether it took effect, and its policy leaves that to a person.
+            ToolOutcomeUnknownError: If its outcome is unknown, and its policy leaves the decision to a person.
             ToolFailedError: If it failed before, and its policy does not run it again.
-            ToolBusyError: If another live process runs it, for longer than this one waits.
+            ToolBusyError: If another live process runs it for longer than this call waits.
             ToolTimeoutError: If it takes too long.
             ToolOvertakenError: If another process took it over while it ran.
-            ToolSetupError: If it cannot be run like this at all.
+            ToolSetupError: If the setup of the tool does not match its ledger or graph.
         """
         outer = _current.get()
         if outer is not None and (outer.thread_id, outer.key) == (call.intent.thread_id, call.intent.idempotency_key):
             raise ToolSetupError(f"{outer.tool} calls itself as the same action, {outer.key!r}")
         if call.policy.transactional and call.policy.timeout is not None and self.executor.is_borrowed:
             raise ToolSetupError(
-                f"{call.intent.tool} is transactional and has a timeout: its connection is closed when that is over, "
-                "and must not be your only one; give a pool or a DSN"
+                f"{call.intent.tool} is transactional and has a timeout, which closes its connection; that cannot be "
+                "the ledger's only connection. Give a pool or a DSN"
             )
         return await self.executor.cancelled_once(self._perform(call))
 
@@ -123,11 +123,11 @@ class ActionRunner:
                 call, answer = await self._decide(call)
             if answer is not None:
                 return self._present(call, answer.result)
-            # It failed, and is to be run again.
+            # It failed, and its policy runs it again.
             call = replace(call, intent=replace(call.intent, intent_id=new_intent_id()))
 
     async def _decide(self, call: ToolCall) -> tuple[ToolCall, Happened | None]:
-        """Run a tool, or find out what the same action answered; without an answer it is to be run again."""
+        """Run a tool, or return the recorded outcome; `None` means that the tool is to be run again."""
         waited, pause = 0.0, _FIRST_PAUSE
         while True:
             attempt, recorded = await self._begin(call.intent)
@@ -163,7 +163,7 @@ class ActionRunner:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Run an operation on the ledger's own database. If that fails, no model can do anything about it."""
+        """Run an operation on the ledger's database. An error ends the run, as a model cannot handle it."""
         try:
             return await self.executor.run(operation, self._queries, *args, **kwargs)
         except PGStateError as error:
@@ -175,17 +175,15 @@ class ActionRunner:
         return await self._before(intent, self._unless_stopped(intent, begun))
 
     async def _before(self, intent: Intent, preparing: Awaitable[T]) -> T:
-        """Do what comes before a tool is run, and say so if that fails."""
+        """Await a step before the tool runs, and note in an error that the tool was not started."""
         try:
             return await preparing
         except (DatabaseError, SchemaError) as error:
-            say(
-                error, f"this attempt at {intent.tool} ({intent.idempotency_key!r}) was not begun, nothing has happened"
-            )
+            say(error, f"this attempt at {intent.tool} ({intent.idempotency_key!r}) was not started, it had no effect")
             raise
 
     async def _unless_stopped(self, intent: Intent, writing: Awaitable[T]) -> T:
-        """Write an intent. If that fails or is cancelled, nothing is begun, although the intent may be stored."""
+        """Write an intent. On an error or cancellation the tool is not started, although the intent may be stored."""
         try:
             written = await writing
             self.executor.raise_if_cancelled()
@@ -200,7 +198,7 @@ class ActionRunner:
             raise
 
     async def _write_kept(self, intent: Intent, recorded: Recorded) -> bool:
-        """Write what this process knows of an attempt and could not write before; whether there was something."""
+        """Write an outcome that this process could not write before. Return whether there was one."""
         outcome = kept_outcome(recorded.intent_id)
         if recorded.intent_id is None or outcome is None:
             return False
@@ -210,7 +208,7 @@ class ActionRunner:
         return True
 
     def _restore(self, recorded: Recorded) -> Any:
-        """Return what a recorded execution answered. If that cannot be read, a model must not try once more."""
+        """Return a recorded result. An error in reading it ends the run: a model must not repeat the action."""
         try:
             return restore(self._codec, recorded)
         except PGStateError as error:
@@ -218,9 +216,10 @@ class ActionRunner:
             raise
 
     async def _catch_up(self, intent: Intent) -> None:
-        """Wait until the checkpoint that a call was made from is stored.
+        """Wait until the checkpoint from which a call was made is stored.
 
-        Were the process to die before, the model would be asked again, and call the tool again under another id.
+        If the process died before that, the model would be called again, and would repeat the tool call under another
+        id.
         """
         names = "|".join(part.partition(":")[0] for part in (intent.checkpoint_ns or "").split("|"))
         if names in self._unsaved:
@@ -228,11 +227,11 @@ class ActionRunner:
         waited, pause = 0.0, _FIRST_PAUSE / 40
         while not await self._run(tool_executions.is_reached, intent):
             if waited >= _LONGEST_CATCH_UP:
-                # A subgraph without a checkpointer, or a checkpointer with another database.
+                # A subgraph without a checkpointer, or a checkpointer on another database.
                 self._unsaved.add(names)
                 _log.warning(
-                    "%s runs although checkpoint %r of thread %r is not stored: should this process die, its model may "
-                    "call it again as a new action",
+                    "%s runs although checkpoint %r of thread %r is not stored: if this process dies, its model may "
+                    "repeat the call as a new action",
                     intent.tool,
                     intent.checkpoint_id,
                     intent.thread_id,
@@ -242,14 +241,14 @@ class ActionRunner:
             waited, pause = waited + pause, min(pause * 2, _FIRST_PAUSE * 5)
 
     async def settle(self, thread_id: str, key: str, decision: str, result: Any) -> None:
-        """Write down a person's word on an action that nobody alive runs.
+        """Store a person's decision about an action that no live process runs.
 
         Raises:
-            ConfigurationError: If the decision is none, or the action is being run or has succeeded.
+            ConfigurationError: If the decision is invalid, or the action is running or has succeeded.
             NotFoundError: If there is no such action.
         """
         if decision not in DECISIONS:
-            raise ConfigurationError(f"decision {decision!r}: it is one of {', '.join(DECISIONS)}")
+            raise ConfigurationError(f"decision {decision!r}: it must be one of {', '.join(DECISIONS)}")
         recorded = await self._run(tool_executions.get, thread_id, key)
         if recorded is None:
             raise NotFoundError(f"thread {thread_id!r} has no tool execution {key!r}")
@@ -257,20 +256,20 @@ class ActionRunner:
         if status == "success" or (status == "running" and not is_gone(recorded)):
             raise ConfigurationError(f"{recorded.execution.tool} ({key!r}) is not in doubt: its status is {status}")
         if not await self._settle(recorded, self._decided(recorded, decision, result), recorded.answers):
-            raise ConfigurationError(f"{recorded.execution.tool} ({key!r}) has changed just now; look again")
+            raise ConfigurationError(f"{recorded.execution.tool} ({key!r}) has just changed; read it again")
 
-    # What is on record already
+    # Recorded actions
 
     async def _resume(self, call: ToolCall, recorded: Recorded) -> tuple[int, Happened | None]:
-        """Decide about an action that is on record without success, and that nobody alive runs.
+        """Decide about a recorded action without success that no live process runs.
 
         Returns:
-            The number of the attempt that may begin now; or what the action answered; or neither, when the record has
-            changed and is to be read again.
+            The number of the attempt that may begin now, or the recorded outcome. Neither if the record has changed and
+            must be read again.
         """
         execution, policy = recorded.execution, call.policy
         if execution.status == "pending":
-            # It stopped by itself, at an interrupt of its own, and begins anew. Its interrupts count from there.
+            # It stopped at an interrupt of its own and starts again. Its interrupts are counted from here.
             skip_answers(answers_of(recorded, call.intent))
             return await self._take_over(call, recorded), None
         if execution.status == "error":
@@ -292,7 +291,7 @@ class ActionRunner:
         raise self._error(ToolOutcomeUnknownError, call.intent)
 
     async def _check(self, call: ToolCall, recorded: Recorded) -> tuple[int, Happened | None]:
-        """Ask the outside world."""
+        """Call the policy's `check` to find out whether the action took effect."""
         check = call.policy.check
         assert check is not None
         try:
@@ -311,41 +310,41 @@ class ActionRunner:
             raise self._error(
                 ToolOutcomeUnknownError,
                 call.intent,
-                f", and its check answered {answer!r}, which is neither yes nor no",
+                f", and its check returned {answer!r}, which is not a valid answer",
             )
         happened = answer if isinstance(answer, Happened) else Happened()
         answers = answers_of(recorded, call.intent)
         if recorded.execution.attempt > 1 and recorded.execution.task_id == call.intent.task_id:
-            # The task never came past the action: if that stopped to ask, what there is was told to it, or before it.
+            # The task never passed this action, so the answers so far belong to it or to actions before it.
             answers = max(answers, answers_given())
             skip_answers(answers)
         return await self._conclude(call, recorded, happened, answers)
 
     async def _ask(self, call: ToolCall, recorded: Recorded) -> tuple[int, Happened | None]:
-        """Ask a person, through an interrupt."""
+        """Ask a person through an interrupt."""
         execution = recorded.execution
         used, open_ids = 0, [f"{execution.idempotency_key}#{execution.attempt}"]
         if call.intent.task_id:
             used, found = await self._run(tool_executions.task_interrupts, execution.thread_id, call.intent.task_id)
-            # What was begun by another task, before a fork, does not stand among this task's own.
+            # An execution of another task, from before a fork, is not among this task's own.
             open_ids = sorted({*found, *open_ids})
         try:
             decision, result, answers = ask(execution, used, open_ids)
         except RuntimeError as error:
-            why = f", and there is no graph here to ask a person through ({error})"
+            why = f", and no graph is running here to ask a person through an interrupt ({error})"
             raise self._error(ToolOutcomeUnknownError, call.intent, why) from error
         if decision == "retry":
             return await self._take_over(call, recorded, answers), None
         if decision == "done":
             return await self._conclude(call, recorded, Happened(result), answers)
         if await self._settle(recorded, self._decided(recorded, decision, result), answers):
-            raise self._error(ToolFailedError, call.intent, "decision", "somebody decided that it failed")
+            raise self._error(ToolFailedError, call.intent, "decision", "a person settled it as failed")
         return 0, None
 
     async def _conclude(
         self, call: ToolCall, recorded: Recorded, happened: Happened, answers: int
     ) -> tuple[int, Happened | None]:
-        """Record that an action did take effect."""
+        """Record that an action took effect."""
         answer = call.as_answer(happened.result)
         outcome = success(self._codec, self._settings, call.intent.tool, answer)
         return 0, Happened(answer) if await self._settle(recorded, outcome, answers) else None
@@ -355,7 +354,7 @@ class ActionRunner:
             return success(self._codec, self._settings, recorded.execution.tool, result)
         if decision == "retry":
             return Outcome("pending")
-        return Outcome("error", error_type="decision", error_message="somebody decided that it failed")
+        return Outcome("error", error_type="decision", error_message="a person settled it as failed")
 
     async def _take_over(self, call: ToolCall, recorded: Recorded, answers: int | None = None) -> int:
         taken = self._run(
@@ -382,7 +381,7 @@ class ActionRunner:
     # One attempt
 
     async def _attempt(self, call: ToolCall, attempt: int) -> Happened | None:
-        """Run a tool whose intent is committed; `None` if it failed and may be begun again at once."""
+        """Run a tool whose intent is committed. Return `None` if it failed and may be tried again at once."""
         intent = call.intent
         execution = Execution(
             intent.thread_id, intent.idempotency_key, intent.tool, attempt, origin_thread_id=call.origin_thread_id
@@ -430,7 +429,7 @@ class ActionRunner:
             return ParentAnswer(up.args[0])
         except Overdue:
             overdue = self._error(ToolTimeoutError, intent, seconds)
-            # Unless it may be repeated, its unknown outcome is not for the model to deal with.
+            # Unless it may be repeated, its unknown outcome must end the run.
             overdue.is_final = not may_repeat(call.policy)
             raise Raised(overdue) from None
         except BaseException as error:
@@ -439,7 +438,7 @@ class ActionRunner:
             _current.reset(token)
 
     async def _act_in_transaction(self, call: ToolCall, execution: Execution) -> Any:
-        """Run a tool in a transaction that also writes its outcome: both, or neither."""
+        """Run a tool in a transaction that also writes its outcome, so that both are committed or neither."""
         intent = call.intent
         has_begun = has_ended = False
         result: Any = None
@@ -459,10 +458,10 @@ class ActionRunner:
         else:
             return result
         if not has_begun:
-            # There was no connection for it, or none that worked.
+            # No usable connection was available.
             await self._quietly(intent, Outcome("pending"))
             trouble.is_final = True
-            say(trouble, f"this attempt at {intent.tool} was not begun, nothing has happened")
+            say(trouble, f"this attempt at {intent.tool} was not started, it had no effect")
             raise trouble
         if isinstance(trouble, UnavailableError):
             if has_ended and await self._is_committed(intent):
@@ -472,15 +471,15 @@ class ActionRunner:
         raise Raised(undone(trouble, intent.tool), is_rolled_back=True)
 
     async def _is_committed(self, intent: Intent) -> bool:
-        """Tell whether a transaction whose COMMIT was not confirmed was committed; the row of its outcome says so."""
+        """Return whether a transaction with an unconfirmed COMMIT was committed, by the row of its outcome."""
         try:
             return await self._run(tool_executions.is_committed, intent, _COMMIT_SECONDS)
         except (DatabaseError, SchemaError) as error:
-            say(error, f"whether {intent.tool} was committed is found out when it comes up again")
+            say(error, f"the next call of {intent.tool} finds out whether it was committed")
             raise
 
     async def _act_and_record(self, call: ToolCall, execution: Execution, db: Connection) -> Any:
-        """Run a tool inside of its transaction, and write its outcome there."""
+        """Run a tool in its transaction, and write its outcome there."""
         intent, connection, schema = call.intent, execution.connection, self._queries.schema
         try:
             result = await self._act(call, execution)
@@ -502,10 +501,10 @@ class ActionRunner:
         except Exception as error:
             if (trouble := rolled_back(connection, error, schema)) is not None:
                 raise Raised(caused(undone(trouble, intent.tool), error), is_rolled_back=True) from error
-            # The tool left a transaction in which nothing can be written, and nothing of it is.
+            # The tool left the transaction in a failed state; it is rolled back.
             raise Raised(error) from error
         if not is_mine:
-            why = "was taken over by another process; what it wrote here is rolled back"
+            why = "was taken over by another process; its writes here are rolled back"
             raise self._error(ToolOvertakenError, intent, why)
         return result
 
@@ -513,7 +512,7 @@ class ActionRunner:
         try:
             return replace(success(self._codec, self._settings, intent.tool, result), answers=answers_used())
         except Exception as error:
-            why = f", for its answer could not be made ready to be recorded ({error})"
+            why = f", because its result could not be serialized ({error})"
             raise self._error(ToolOutcomeUnknownError, intent, why) from error
 
     async def _finish(self, intent: Intent, outcome: Outcome) -> None:
@@ -521,17 +520,17 @@ class ActionRunner:
             if await self.executor.to_the_end(self._write(intent, outcome)):
                 return
             if await self._run(tool_executions.get, intent.thread_id, intent.idempotency_key) is None:
-                _log.warning("the thread %r was deleted while %s ran", intent.thread_id, intent.tool)
+                _log.warning("thread %r was deleted while %s ran", intent.thread_id, intent.tool)
                 return
         except (DatabaseError, SchemaError) as error:
             say(error, f"{intent.tool} ({intent.idempotency_key!r}) has run, but its outcome could not be recorded")
             raise
         raise self._error(
-            ToolOvertakenError, intent, "was taken over by another process while it ran here; its outcome here is lost"
+            ToolOvertakenError, intent, "was taken over by another process while it ran here; this outcome is discarded"
         )
 
     async def _write(self, intent: Intent, outcome: Outcome) -> bool:
-        """Write an outcome, or keep it for the next call of the action in this process; false if it was taken over."""
+        """Write an outcome, or keep it for the action's next call in this process. False if it was taken over."""
         try:
             return await self._run(tool_executions.finish, intent, outcome)
         except BaseException:
@@ -539,19 +538,19 @@ class ActionRunner:
             raise
 
     async def _note_raised(self, call: ToolCall, raised: Raised) -> None:
-        """Record how a tool ended that raised; what was raised goes on, whatever comes of that."""
+        """Record the outcome of a tool that raised. Errors of the recording are logged."""
         error = raised.error
         is_stopped = isinstance(error, PGStateError) and error.is_final and not isinstance(error, ToolSetupError)
         if raised.is_rolled_back or (isinstance(error, GraphBubbleUp) and not is_stopped):
-            # It wants something from a person or another graph first, and begins anew after that.
+            # It waits for a person or another graph, and starts again after that.
             outcome = Outcome("pending")
         elif isinstance(error, ToolTimeoutError):
             outcome = failure("timeout", error, self._settings)
         elif isinstance(error, Exception) and not is_stopped:
             outcome = replace(failure("error", error, self._settings), answers=answers_used())
         else:
-            # Stopped in the middle, by a cancellation or by an action in it that is in doubt: nobody knows how far it
-            # came. A rolled back one came nowhere.
+            # Stopped midway, by a cancellation or by a nested action in doubt: its progress is unknown, unless it was
+            # rolled back.
             outcome = failure("pending" if call.policy.transactional else "unknown", error, self._settings)
         await self._quietly(call.intent, outcome)
 
@@ -562,7 +561,7 @@ class ActionRunner:
             _log.warning("the outcome of %s could not be recorded: %s", intent.tool, trouble)
 
     def _note_late(self, intent: Intent, outcome_of: Callable[[], Any]) -> None:
-        """Record the outcome of a blocking tool that ended after its time, in its own thread."""
+        """Record the outcome of a blocking tool that ended in its own thread after its timeout."""
         try:
             outcome = success(self._codec, self._settings, intent.tool, outcome_of())
         except Exception as error:
@@ -570,14 +569,14 @@ class ActionRunner:
         except BaseException:
             return
         try:
-            # Only blocking executor leave a tool to itself.
+            # Only a blocking executor lets a tool continue.
             run_blocking(self._write(intent, outcome))
         except PGStateError as trouble:
             _log.warning("the late outcome of %s could not be recorded: %s", intent.tool, trouble)
 
     @staticmethod
     def _may_retry(call: ToolCall, attempt: int, raised: Raised | None) -> bool:
-        """Whether an attempt that failed may be followed by another at once; one of unknown outcome may not."""
+        """Return whether a failed attempt may be followed by another at once. One of unknown outcome may not."""
         error = None if raised is None else raised.error
         if raised is not None and not raised.is_rolled_back:
             if not isinstance(error, Exception) or isinstance(error, GraphBubbleUp):
@@ -590,7 +589,7 @@ class ActionRunner:
         return call.policy.on_error == "retry" and attempt < call.policy.retry.attempts
 
     def _present(self, call: ToolCall, result: Any) -> Any:
-        """A result as the caller gets it: for its own call, and not larger than the state should hold."""
+        """Return a result for this call, shortened to the result limit."""
         if isinstance(result, ParentAnswer):
             raise ParentCommand(result.command)
         intent = call.intent

@@ -1,6 +1,6 @@
-"""The attempts of this process, whichever of its ledgers, threads or event loops makes them. No I/O.
+"""The attempts of this process, across ledgers, threads and event loops. No I/O.
 
-A forked child inherits these notes. They do no harm there: its holder id is another one.
+A forked child inherits these entries. They are harmless there, because it has another holder id.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from langgraph_pgstate.operations.tools.tool_executions import Outcome
 
 _MAX_UNRECORDED = 1000
 
-# Changed only by single calls of set and dict, which are atomic: a lock could be held by another thread at a fork.
+# Changed only by single set and dict calls, which are atomic; another thread could hold a lock at a fork.
 _under_way: set[str] = set()
 _unrecorded: dict[str, Outcome] = {}
 
 
 @contextmanager
 def under_way(intent_id: str) -> Iterator[None]:
-    """Count an attempt as under way, from before its intent is sent until its outcome is recorded or given up."""
+    """Mark an attempt as in progress, from before its intent is sent until its outcome is recorded or given up."""
     _under_way.add(intent_id)
     try:
         yield
@@ -28,22 +28,22 @@ def under_way(intent_id: str) -> Iterator[None]:
 
 
 def is_under_way(intent_id: str | None) -> bool:
-    """Tell whether an attempt is being made in this process."""
+    """Return whether an attempt is in progress in this process."""
     return intent_id in _under_way
 
 
 def keep_outcome(intent_id: str, outcome: Outcome) -> None:
-    """Keep an outcome that could not be written, for whoever asks for the action next. The oldest are forgotten."""
+    """Keep an outcome that could not be written for the action's next call. The oldest are dropped."""
     _unrecorded[intent_id] = outcome
     for oldest in list(_unrecorded)[: max(0, len(_unrecorded) - _MAX_UNRECORDED)]:
         _unrecorded.pop(oldest, None)
 
 
 def kept_outcome(intent_id: str | None) -> Outcome | None:
-    """Return the outcome of an attempt if it could not be written, else `None`."""
+    """Return the outcome of an attempt that could not be written, or `None`."""
     return None if intent_id is None else _unrecorded.get(intent_id)
 
 
 def drop_outcome(intent_id: str) -> None:
-    """Forget an outcome that was written, or that no longer counts."""
+    """Drop an outcome that was written or that no longer counts."""
     _unrecorded.pop(intent_id, None)

@@ -1,4 +1,4 @@
-"""An end to runs that would go on for ever: so many supersteps, so many tokens."""
+"""A callback handler that limits the supersteps and tokens of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from langgraph_pgstate.errors import ConfigurationError, RunBudgetExceededError
 
 
 class _Use:
-    """What one run has used."""
+    """The usage of one run."""
 
     __slots__ = ("steps", "tokens")
 
@@ -25,17 +25,17 @@ class _Use:
 
 
 class Budget(BaseCallbackHandler):
-    """Ends a run that has used up its supersteps or tokens with an error. One instance serves many runs at once.
+    """A limit that ends a run with an error when its supersteps or tokens are used up. Serves many runs at once.
 
-    A superstep too many does not begin; tokens are known when a model has answered, so the call that exceeds them is
-    the last one. Subgraphs' tokens count for their root; their supersteps don't.
+    A superstep over the limit does not begin. Tokens are known only after a model call, so the call that exceeds the
+    limit is the last one. Tokens of subgraphs count for their root; their supersteps do not.
 
     Args:
         max_steps: Supersteps of the root graph in one invocation.
         max_tokens: Input and output tokens together, as the models report them.
 
     Raises:
-        ConfigurationError: If neither is given, or one is not positive.
+        ConfigurationError: If neither is given, or a limit is not positive.
     """
 
     raise_error = True
@@ -43,10 +43,10 @@ class Budget(BaseCallbackHandler):
 
     def __init__(self, *, max_steps: int | None = None, max_tokens: int | None = None) -> None:
         if max_steps is None and max_tokens is None:
-            raise ConfigurationError("a budget has max_steps, max_tokens, or both")
+            raise ConfigurationError("a budget needs max_steps, max_tokens, or both")
         for name, value in (("max_steps", max_steps), ("max_tokens", max_tokens)):
             if value is not None and value < 1:
-                raise ConfigurationError(f"{name}={value}: at least 1")
+                raise ConfigurationError(f"{name}={value}: it must be at least 1")
         self._max_steps, self._max_tokens = max_steps, max_tokens
         self._roots: dict[UUID, UUID] = {}
         self._uses: dict[UUID, _Use] = {}
@@ -62,7 +62,7 @@ class Budget(BaseCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Count a superstep, if this is a node of the root graph."""
+        """Count a superstep if this is a node of the root graph."""
         use = self._begin(run_id, parent_run_id)
         metadata = metadata or {}
         step, namespace = metadata.get("langgraph_step"), str(metadata.get("langgraph_checkpoint_ns") or "")
@@ -74,49 +74,49 @@ class Budget(BaseCallbackHandler):
         self._check_tokens(use)
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        """Forget what has ended."""
+        """Remove an ended run."""
         self._end(run_id)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        """Forget what has ended."""
+        """Remove an ended run."""
         self._end(run_id)
 
     def on_tool_start(self, *args: Any, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any) -> None:
-        """Note whose it is: a tool may call models."""
+        """Note the tool's root run, as a tool may call models."""
         self._begin(run_id, parent_run_id)
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        """Forget what has ended."""
+        """Remove an ended run."""
         self._end(run_id)
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        """Forget what has ended."""
+        """Remove an ended run."""
         self._end(run_id)
 
     def on_retriever_start(self, *args: Any, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any) -> None:
-        """Note whose it is: a retriever may call models."""
+        """Note the retriever's root run, as a retriever may call models."""
         self._begin(run_id, parent_run_id)
 
     def on_retriever_end(self, documents: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        """Forget what has ended."""
+        """Remove an ended run."""
         self._end(run_id)
 
     def on_retriever_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        """Forget what has ended."""
+        """Remove an ended run."""
         self._end(run_id)
 
     def on_chat_model_start(self, *args: Any, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any) -> None:
-        """Refuse a call for which nothing is left."""
+        """Refuse a model call if no tokens are left."""
         if (use := self._begin(run_id, parent_run_id)) is not None:
             self._check_tokens(use)
 
     def on_llm_start(self, *args: Any, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any) -> None:
-        """Refuse a call for which nothing is left."""
+        """Refuse a model call if no tokens are left."""
         if (use := self._begin(run_id, parent_run_id)) is not None:
             self._check_tokens(use)
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
-        """Count what a model has used."""
+        """Count the tokens of a model call."""
         with self._lock:
             use = self._uses.get(self._roots.get(run_id, run_id))
             if use is not None:
@@ -124,7 +124,7 @@ class Budget(BaseCallbackHandler):
         self._end(run_id)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        """Forget what has ended."""
+        """Remove an ended run."""
         self._end(run_id)
 
     def _begin(self, run_id: UUID, parent_run_id: UUID | None) -> _Use | None:
@@ -137,7 +137,7 @@ class Budget(BaseCallbackHandler):
         with self._lock:
             if self._roots.pop(run_id, None) == run_id:
                 self._uses.pop(run_id, None)
-                # What was refused at its start is never told to have ended.
+                # There is no end callback for a run that was refused at its start.
                 self._roots = {run: root for run, root in self._roots.items() if root != run_id}
 
     def _check_tokens(self, use: _Use) -> None:
@@ -156,7 +156,7 @@ def _tokens_of(response: LLMResult) -> int:
 
 
 def _told_by_provider(output: Mapping[str, Any]) -> int:
-    """Tokens as models say them that do not speak LangChain's messages."""
+    """Return the tokens reported by models that do not use LangChain's messages."""
     usage = output.get("token_usage") or output.get("usage") or {}
     if not isinstance(usage, Mapping):
         return 0

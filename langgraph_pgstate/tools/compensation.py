@@ -1,4 +1,4 @@
-"""Taking effects back, last one first; each compensation is an action of the ledger itself."""
+"""Compensation of effects, newest first. Each compensation is itself an action of the ledger."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _PREFIX = "compensate:"
 
 @dataclass(frozen=True, slots=True)
 class Compensator:
-    """What takes a tool back.
+    """A compensation registered for a tool.
 
     Attributes:
-        name: What it is called in the ledger.
-        function: Called with the `ToolExecution` to take back and its recorded result, `None` if it was one that no
-            serializer could store.
-        policy: What may be done with it.
+        name: Its name in the ledger.
+        function: Called with the `ToolExecution` to compensate and its recorded result, or `None` if the result could
+            not be stored.
+        policy: Its tool policy.
     """
 
     name: str
@@ -47,7 +47,7 @@ async def compensate_all(
     run_id: str | None,
     to_checkpoint: str | None,
 ) -> CompensationReport:
-    """Take back what tools have done. Safe to kill and to call again.
+    """Compensate the effects of a thread's tools. Safe to kill and to call again.
 
     Raises:
         NotFoundError: If there is no such checkpoint.
@@ -58,7 +58,7 @@ async def compensate_all(
     for effect, is_copy in effects:
         compensator = compensators.get(effect.tool)
         if is_copy:
-            # Both threads' compensations would take the same effect back, each once.
+            # Otherwise both threads would compensate the same effect.
             elsewhere.append(effect)
         elif effect.status != "success":
             unsettled.append(effect)
@@ -88,7 +88,7 @@ async def _compensate(
     try:
         result = restore(codec, recorded)
     except NotFoundError:
-        # It could not be stored; what was done can be taken back all the same.
+        # The result could not be stored; the effect can be compensated nevertheless.
         result = None
     intent = Intent(
         thread_id,
@@ -106,7 +106,7 @@ async def _compensate(
     try:
         await runner.perform(call)
     except ToolFailedError:
-        # It failed in an earlier call; being called again is being asked to try again.
+        # It failed in an earlier call; this call tries again.
         await runner.settle(thread_id, intent.idempotency_key, "retry", None)
         await runner.perform(call)
     await runner.executor.run(tool_executions.mark_compensated, queries, thread_id, key)

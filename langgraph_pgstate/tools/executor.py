@@ -1,7 +1,7 @@
-"""Executors: what `ActionRunner` needs done, blocking or async: statements, waiting, tools, signs of life.
+"""Executors, which run statements, sleeps, tools and liveness renewals for `ActionRunner`, blocking or async.
 
-`ActionRunner` awaits nothing but its executor. A blocking executor never suspends, so that a blocking ledger drives it
-to its end with one `send`, as with operations.
+`ActionRunner` awaits only its executor. A blocking executor never suspends, so a blocking ledger runs the coroutine to
+its end with one `send`.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from langgraph_pgstate.sql import Queries
 T = TypeVar("T")
 P = ParamSpec("P")
 Late = Callable[[Callable[[], Any]], None]
-"""Told, with a function that answers or raises what the tool did, when a tool ends after its time."""
+"""Called when a tool ends after its timeout, with a function that returns or raises the tool's outcome."""
 
-# How long a tool that was told to end may take to do so, before its connection is taken away.
+# Seconds that a cancelled tool has to end before its connection is closed.
 _GRACE = 1.0
 
 _log = logging.getLogger(__name__)
 
 
 class Overdue(Exception):
-    """A tool did not end within its time."""
+    """A tool did not end within its timeout."""
 
 
 class Executor(Protocol):
@@ -44,7 +44,7 @@ class Executor(Protocol):
 
     @property
     def is_borrowed(self) -> bool:
-        """Whether all there is is one connection of the caller's, which cannot be taken away from a tool."""
+        """Whether the only connection is one of the caller's, which cannot be closed under a running tool."""
         ...
 
     async def run(
@@ -54,27 +54,27 @@ class Executor(Protocol):
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Sleep."""
         ...
 
     async def call(self, function: Callable[[], Any]) -> Any:
-        """Call a user's function, and wait for it."""
+        """Call a user's function and wait for it."""
         ...
 
     async def act(self, function: Callable[[], Any], seconds: float | None, late: Late) -> Any:
-        """Call a tool. Raises `Overdue` after its time."""
+        """Call a tool. Raise `Overdue` after its timeout."""
         ...
 
     async def act_on(self, connection: Any, function: Callable[[], Any], seconds: float | None) -> Any:
-        """Call a tool that works on a borrowed connection. Raises `Overdue` after its time.
+        """Call a tool that works on a borrowed connection. Raise `Overdue` after its timeout.
 
-        That is by the clock: of a tool that ends when this process could not look for so long, the server may have
-        ended the transaction. However this ends, the tool cannot use the connection any more: it has ended, or lost it.
+        The timeout is wall-clock time. If this process was suspended for that long, the server may have ended the
+        transaction. On return the tool cannot use the connection any more: it has ended, or the connection is closed.
         """
         ...
 
     async def to_the_end(self, awaitable: Awaitable[T]) -> T:
-        """Wait for something even if the caller is cancelled meanwhile, however often."""
+        """Wait for something even if the caller is cancelled meanwhile, any number of times."""
         ...
 
     async def cancelled_once(self, awaitable: Awaitable[T]) -> T:
@@ -82,20 +82,20 @@ class Executor(Protocol):
         ...
 
     def raise_if_cancelled(self) -> None:
-        """Raise if the caller was cancelled and what it awaited has swallowed that."""
+        """Raise if the caller was cancelled and the awaited code swallowed the cancellation."""
         ...
 
     def alive(self, thread_id: str, key: str, intent_id: str) -> AbstractAsyncContextManager[None]:
-        """Show the world that an attempt is under way."""
+        """Renew the liveness of an attempt while it is in progress."""
         ...
 
     def lend(self) -> AbstractAsyncContextManager[tuple[Any, Connection]]:
-        """A connection inside of a transaction."""
+        """Return a connection with an open transaction."""
         ...
 
 
 class _Pulse:
-    """The attempts one ledger has under way, by thread: intent id to key."""
+    """The attempts of one ledger in progress: by thread, intent id to key."""
 
     def __init__(self, ttl_seconds: float) -> None:
         self.ttl_seconds = ttl_seconds
@@ -104,7 +104,7 @@ class _Pulse:
 
     @contextmanager
     def beating(self, thread_id: str, key: str, intent_id: str) -> Iterator[None]:
-        """Count an attempt in."""
+        """Count an attempt as in progress."""
         with self._lock:
             self._attempts.setdefault(thread_id, {})[intent_id] = key
         try:
@@ -117,13 +117,13 @@ class _Pulse:
                     del self._attempts[thread_id]
 
     def attempts(self) -> dict[str, dict[str, str]]:
-        """A copy of what is under way."""
+        """Return a copy of the attempts in progress."""
         with self._lock:
             return {thread_id: dict(intents) for thread_id, intents in self._attempts.items()}
 
 
 class BlockingExecutor:
-    """Blocks. Renews signs of life in a thread of its own, which ends when nothing is under way any more."""
+    """The blocking executor. A thread renews liveness, and ends when no attempt is in progress."""
 
     def __init__(self, database: Database, queries: Queries, ttl_seconds: float) -> None:
         self._database, self._queries = database, queries
@@ -134,7 +134,7 @@ class BlockingExecutor:
 
     @property
     def is_borrowed(self) -> bool:
-        """Whether all there is is one connection of the caller's."""
+        """Whether the only connection is one of the caller's."""
         return self._database.is_borrowed
 
     async def run(
@@ -144,7 +144,7 @@ class BlockingExecutor:
         return self._database.run(operation, *args, **kwargs)
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Sleep."""
         time.sleep(seconds)  # noqa: ASYNC251
 
     async def call(self, function: Callable[[], Any]) -> Any:
@@ -157,7 +157,7 @@ class BlockingExecutor:
         return answer
 
     async def act(self, function: Callable[[], Any], seconds: float | None, late: Late) -> Any:
-        """Call a tool; with a timeout in a thread, which is left to itself when the time is over."""
+        """Call a tool; with a timeout in a thread, which continues after the timeout."""
         if seconds is None:
             return await self.call(function)
         future = self._start(function)
@@ -171,7 +171,7 @@ class BlockingExecutor:
         return future.result()
 
     async def act_on(self, connection: Any, function: Callable[[], Any], seconds: float | None) -> Any:
-        """Call a tool that works on a connection; with a timeout in a thread, which loses it when the time is over."""
+        """Call a tool that works on a connection; with a timeout in a thread, whose connection is closed after it."""
         if seconds is None:
             return await self.call(function)
         deadline = time.monotonic() + seconds
@@ -182,7 +182,7 @@ class BlockingExecutor:
                 raise Overdue
             return future.result()
         finally:
-            # Also if a signal ends the waiting: a tool that goes on must not do so on somebody else's connection.
+            # Also when a signal ends the wait: a tool that continues must not use a connection that others will use.
             if not future.done() and interrupt(connection):
                 wait([future], _GRACE)
             if not future.done():
@@ -203,31 +203,31 @@ class BlockingExecutor:
         return future
 
     async def to_the_end(self, awaitable: Awaitable[T]) -> T:
-        """Nothing cancels a blocking call."""
+        """Await directly, as a blocking call cannot be cancelled."""
         return await awaitable
 
     async def cancelled_once(self, awaitable: Awaitable[T]) -> T:
-        """Nothing cancels a blocking call."""
+        """Await directly, as a blocking call cannot be cancelled."""
         return await awaitable
 
     def raise_if_cancelled(self) -> None:
-        """Nothing cancels a blocking call."""
+        """Do nothing, as a blocking call cannot be cancelled."""
 
     @asynccontextmanager
     async def alive(self, thread_id: str, key: str, intent_id: str) -> AsyncIterator[None]:
-        """Show the world that an attempt is under way."""
+        """Renew the liveness of an attempt while it is in progress."""
         with self._pulse.beating(thread_id, key, intent_id):
             self._start_beating()
             yield
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[tuple[Any, Connection]]:
-        """A connection inside of a transaction."""
+        """Return a connection with an open transaction."""
         with self._database.lend() as borrowed:
             yield borrowed
 
     def close(self) -> None:
-        """End the thread; what is under way is no longer kept alive."""
+        """Stop the thread. Attempts in progress are no longer renewed."""
         self._wake.set()
         if self._beater is not None:
             self._beater.join()
@@ -249,11 +249,11 @@ class BlockingExecutor:
                 try:
                     self._database.run(renew, self._queries, thread_id, intents, self._pulse.ttl_seconds)
                 except PGStateError as error:
-                    _log.warning("tool executions of thread %r could not be kept alive: %s", thread_id, error)
+                    _log.warning("liveness of tool executions of thread %r could not be renewed: %s", thread_id, error)
 
 
 class AsyncExecutor:
-    """Suspends. Renews signs of life in a task, which ends when nothing is under way any more."""
+    """The async executor. A task renews liveness, and ends when no attempt is in progress."""
 
     def __init__(self, database: AsyncDatabase, queries: Queries, ttl_seconds: float) -> None:
         self._database, self._queries = database, queries
@@ -262,7 +262,7 @@ class AsyncExecutor:
 
     @property
     def is_borrowed(self) -> bool:
-        """Whether all there is is one connection of the caller's."""
+        """Whether the only connection is one of the caller's."""
         return self._database.is_borrowed
 
     async def run(
@@ -272,7 +272,7 @@ class AsyncExecutor:
         return await self._database.run(operation, *args, **kwargs)
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Sleep."""
         await asyncio.sleep(seconds)
 
     async def call(self, function: Callable[[], Any]) -> Any:
@@ -281,7 +281,7 @@ class AsyncExecutor:
         return await answer if inspect.isawaitable(answer) else answer
 
     async def act(self, function: Callable[[], Any], seconds: float | None, late: Late) -> Any:
-        """Call a tool, and cancel it when its time is over."""
+        """Call a tool, and cancel it after its timeout."""
         if seconds is None:
             return await self.call(function)
         task = asyncio.ensure_future(self.call(function))
@@ -297,17 +297,17 @@ class AsyncExecutor:
         task.cancel()
         await asyncio.wait({task}, timeout=1.0)
         if task.done() and not task.cancelled() and task.exception() is None:
-            # It ended just so, before it could be cancelled.
+            # It ended just before it was cancelled.
             return task.result()
         raise Overdue
 
     async def act_on(self, connection: Any, function: Callable[[], Any], seconds: float | None) -> Any:
-        """Call a tool that works on a connection, and cancel it when its time is over; it loses the connection then."""
+        """Call a tool that works on a connection. After its timeout, cancel it and close the connection."""
         if seconds is None:
             return await self.call(function)
         deadline = time.monotonic() + seconds
         task = asyncio.ensure_future(self.call(function))
-        # What it raises after its time is nobody's, and no complaint of the event loop's.
+        # Retrieve the exception so that asyncio does not log it.
         task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         try:
             await asyncio.wait({task}, timeout=seconds)
@@ -326,39 +326,39 @@ class AsyncExecutor:
             await arevoke(connection)
 
     async def to_the_end(self, awaitable: Awaitable[T]) -> T:
-        """Wait for something even if the caller is cancelled meanwhile, however often."""
+        """Wait for something even if the caller is cancelled meanwhile, any number of times."""
         return await _join(asyncio.ensure_future(awaitable), cancels=False)
 
     async def cancelled_once(self, awaitable: Awaitable[T]) -> T:
         """Wait for something that is cancelled with the caller, but only once, and wait until it has ended.
 
-        anyio cancels a task again in every turn of the event loop until it ends. psycopg then gives connections up in
-        the middle of a statement, which the server may still commit.
+        anyio cancels a task in every iteration of the event loop until it ends. A second cancellation makes psycopg
+        close the connection during a statement, which the server may still commit.
         """
         return await _join(asyncio.ensure_future(awaitable), cancels=True)
 
     def raise_if_cancelled(self) -> None:
-        """Raise if the caller was cancelled and what it awaited has swallowed that."""
+        """Raise if the caller was cancelled and the awaited code swallowed the cancellation."""
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise asyncio.CancelledError
 
     @asynccontextmanager
     async def alive(self, thread_id: str, key: str, intent_id: str) -> AsyncIterator[None]:
-        """Show the world that an attempt is under way."""
+        """Renew the liveness of an attempt while it is in progress."""
         with self._pulse.beating(thread_id, key, intent_id):
             if self._beater is None or self._beater.done():
-                # In a context of its own: it outlives the call that starts it.
+                # The task outlives this call, so it gets a context of its own.
                 context = contextvars.Context()
                 self._beater = asyncio.get_running_loop().create_task(self._beat(), context=context)
             yield
 
     def lend(self) -> AbstractAsyncContextManager[tuple[Any, Connection]]:
-        """A connection inside of a transaction."""
+        """Return a connection with an open transaction."""
         return self._database.lend()
 
     async def close(self) -> None:
-        """End the task; what is under way is no longer kept alive."""
+        """Stop the task. Attempts in progress are no longer renewed."""
         if self._beater is not None:
             self._beater.cancel()
             with suppress(asyncio.CancelledError):
@@ -375,41 +375,41 @@ class AsyncExecutor:
                 try:
                     await self._database.run(renew, self._queries, thread_id, intents, self._pulse.ttl_seconds)
                 except PGStateError as error:
-                    _log.warning("tool executions of thread %r could not be kept alive: %s", thread_id, error)
+                    _log.warning("liveness of tool executions of thread %r could not be renewed: %s", thread_id, error)
 
 
 class OffloadingExecutor(AsyncExecutor):
-    """Suspends, over a blocking database: for a blocking ledger in a graph that runs on an event loop."""
+    """An async executor over a blocking database, for a blocking ledger in a graph that runs on an event loop."""
 
     def __init__(self, executor: BlockingExecutor) -> None:
         self._blocking = executor
 
     @property
     def is_borrowed(self) -> bool:
-        """Whether all there is is one connection of the caller's."""
+        """Whether the only connection is one of the caller's."""
         return self._blocking.is_borrowed
 
     async def run(
         self, operation: Callable[Concatenate[Connection, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run an operation on the database, in a worker thread, which is waited for: it cannot be cancelled."""
+        """Run an operation on the database in a worker thread. It cannot be cancelled; the caller waits for it."""
         return await self.to_the_end(asyncio.to_thread(self._blocking._database.run, operation, *args, **kwargs))
 
     @asynccontextmanager
     async def alive(self, thread_id: str, key: str, intent_id: str) -> AsyncIterator[None]:
-        """Show the world that an attempt is under way."""
+        """Renew the liveness of an attempt while it is in progress."""
         async with self._blocking.alive(thread_id, key, intent_id):
             yield
 
     def lend(self) -> AbstractAsyncContextManager[tuple[Any, Connection]]:
-        """Refused: a blocking connection would block the event loop."""
+        """Raise, because a blocking connection would block the event loop."""
         raise ToolSetupError(
             "a transactional tool in a graph that runs on an event loop needs an asynchronous ledger (AsyncPGState)"
         )
 
 
 async def _join(task: asyncio.Future[T], *, cancels: bool) -> T:
-    """Wait until a task has ended, and raise the caller's cancellation only then."""
+    """Wait until a task has ended, and only then raise the caller's cancellation."""
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:

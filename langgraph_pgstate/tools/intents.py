@@ -1,4 +1,4 @@
-"""Reading LangGraph's calls: which tool, on which thread, in which task, and what the action is."""
+"""Intents of tool calls, read from LangGraph's requests and configs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from langgraph_pgstate.operations.tools.tool_executions import Intent
 from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
 
 RunOf = Callable[[Mapping[str, Any]], str | None]
-"""From a config to the id of the run it belongs to."""
+"""A function that returns the run id of a config."""
 
 _TOKENS = UUID("6f1d5f0a-7c2e-4c55-9f43-6a2f1f0e7d10")
-# How `object.__repr__` ends.
+# The end of the default `repr` of an object.
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 _MAX_DEPTH = 100
 _SCRATCHPAD = "__pregel_scratchpad"
@@ -36,15 +36,15 @@ _SCRATCHPAD = "__pregel_scratchpad"
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What a tool may know of the execution it runs in.
+    """The execution in which a tool runs.
 
     Attributes:
         thread_id: The thread.
-        key: What the action is, unique on its thread.
+        key: Identifies the action on its thread.
         tool: The tool.
-        attempt: From 1; above 1 an earlier attempt failed or was lost.
-        connection: For a transactional tool: the connection its writes have to go through.
-        origin_thread_id: The thread the action was begun on first, if it came from there with a fork or a copy.
+        attempt: Number of the attempt, from 1. Above 1, an earlier attempt failed or was lost.
+        connection: For a transactional tool, the connection that its writes must use.
+        origin_thread_id: The thread on which the action was first started, if a fork or a copy brought it here.
     """
 
     thread_id: str
@@ -56,9 +56,9 @@ class Execution:
 
     @property
     def token(self) -> str:
-        """The same UUID for every attempt at this action and for no other: an external API's idempotency key.
+        """A UUID that is the same for every attempt at this action, for use as an external API's idempotency key.
 
-        An attempt on a fork at what was begun before the fork has the same, too.
+        An attempt on a fork at an action started before the fork has the same token.
         """
         return str(uuid5(_TOKENS, f"{self.origin_thread_id or self.thread_id}\0{self.tool}\0{self.key}"))
 
@@ -67,24 +67,24 @@ _current: ContextVar[Execution | None] = ContextVar("pgstate_execution", default
 
 
 def current_execution() -> Execution:
-    """The execution that the calling tool runs in.
+    """Return the execution in which the calling tool runs.
 
     Raises:
-        ToolSetupError: If no ledger runs it.
+        ToolSetupError: If the tool was not called through a ledger.
     """
     execution = _current.get()
     if execution is None:
-        raise ToolSetupError("no tool execution is under way here: the tool was called without its ledger")
+        raise ToolSetupError("no tool execution is in progress here: the tool was called without its ledger")
     return execution
 
 
 def intent_of_request(
     request: ToolCallRequest, policy: ToolPolicy, settings: ToolSettings, run_of: RunOf | None
 ) -> Intent:
-    """What a `ToolNode` is about to run.
+    """Return the intent of a `ToolNode`'s tool call.
 
     Raises:
-        ToolSetupError: If the graph runs on no thread.
+        ToolSetupError: If the graph runs without a thread.
         ConfigurationError: If the key cannot be stored.
     """
     call = request.tool_call
@@ -108,10 +108,10 @@ def intent_of_function(
     settings: ToolSettings,
     run_of: RunOf | None,
 ) -> Intent:
-    """What a node is about to run.
+    """Return the intent of a function call in a node.
 
-    Without a key function the action is the n-th call with these arguments in this task: run again after a crash, a
-    task has the same id and makes the same calls.
+    Without a key function the action is the n-th call with these arguments in this task. A task that is run again after
+    a crash has the same id and makes the same calls.
 
     Raises:
         ToolSetupError: If this is not called in a graph on a thread.
@@ -133,7 +133,7 @@ def intent_of_function(
 
 
 def may_be_ahead(config: Mapping[str, Any]) -> bool:
-    """Whether LangGraph may still be storing the checkpoint that a task started from while the task runs."""
+    """Return whether LangGraph may still be storing the checkpoint from which a running task started."""
     configurable = configurable_of(config)
     return bool(configurable.get("__pregel_checkpointer")) and configurable.get("__pregel_durability") in (
         None,
@@ -142,17 +142,17 @@ def may_be_ahead(config: Mapping[str, Any]) -> bool:
 
 
 def task_of(config: Mapping[str, Any]) -> str:
-    """The id of the task a config belongs to."""
+    """Return the task id of a config."""
     return str(configurable_of(config).get("__pregel_task_id") or "")
 
 
 def scratchpad_of(config: Mapping[str, Any]) -> Any:
-    """LangGraph's notes on the task under way: its resume values and counters; `None` outside of one."""
+    """Return LangGraph's scratchpad of the running task (resume values and counters), or `None` outside of a task."""
     return configurable_of(config).get(_SCRATCHPAD)
 
 
 def arguments_json(arguments: Mapping[str, Any], settings: ToolSettings) -> str:
-    """A call's arguments, as near as JSON comes, redacted."""
+    """Return a call's arguments as redacted JSON. Values that JSON cannot represent are approximated."""
     plain = to_json(dict(arguments))[0]
     if settings.redact is not None:
         plain = to_json(settings.redact("arguments", plain))[0]
@@ -160,7 +160,7 @@ def arguments_json(arguments: Mapping[str, Any], settings: ToolSettings) -> str:
 
 
 def new_intent_id() -> str:
-    """For one attempt."""
+    """Return a new id for one attempt."""
     return uuid4().hex
 
 
@@ -181,7 +181,7 @@ def _intent(
     except ConfigurationError as error:
         raise ToolSetupError(f"{tool} is run by a ledger, which needs a thread: {error}") from None
     check_key_size("thread_id and idempotency key", *[thread_id, identifier("idempotency key", key)])
-    # Inside a node the config names the task's namespace, which ends in the task itself.
+    # In a node, the config names the task's namespace, whose last part is the task itself.
     namespace = str(configurable.get("checkpoint_ns") or "").rpartition("|")[0]
     heads: Mapping[str, str] = configurable.get("checkpoint_map") or {}
     run_id = (run_of(config) if run_of else None) or config.get("run_id") or metadata.get("run_id")
@@ -209,12 +209,12 @@ def _own_key(tool: str, policy: ToolPolicy, arguments: Mapping[str, Any]) -> str
     assert policy.key is not None
     value = policy.key(arguments)
     if value is None or value == "":
-        raise ConfigurationError(f"the key function of {tool} answered {value!r}: an action needs a name")
+        raise ConfigurationError(f"the key function of {tool} returned {value!r}: an action needs a key")
     return f"{tool}:{value}"
 
 
 def _asked_for(state: Any, tool: str, call_id: str | None, arguments: Any) -> tuple[str | None, Any]:
-    """The message that asked for a call, and the arguments as it has them; middleware may have changed the call's."""
+    """Return the id of the message that requested a call, and its arguments before any change by middleware."""
     for message in reversed(_messages(state)):
         if isinstance(message, AIMessage):
             for call in message.tool_calls:
@@ -231,7 +231,7 @@ def _messages(state: Any) -> Sequence[Any]:
 
 
 def _ordinal(config: Mapping[str, Any], fingerprint: str) -> int:
-    """How often this task has made the same call before, in this run of it."""
+    """Return the number of equal calls that this task has made before, in this run of it."""
     pad = scratchpad_of(config)
     if pad is None:
         return 0
@@ -243,13 +243,13 @@ def _ordinal(config: Mapping[str, Any], fingerprint: str) -> int:
     return ordinal
 
 
-# LangGraph makes its notes on a task anew each time the task is run; of these, a function can be referred to weakly.
+# LangGraph makes a new scratchpad for each run of a task; one of its functions supports weak references.
 _ordinals: WeakKeyDictionary[Any, dict[tuple[int, str], int]] = WeakKeyDictionary()
 _ordinals_lock = threading.Lock()
 
 
 def _lasting(value: Any, depth: int = 0) -> Any:
-    """As `to_json`, but the same in every process: an object without a text of its own, or a set, is not by itself."""
+    """Return what `to_json` does, but equal in every process: sets are sorted, and memory addresses removed."""
     if depth > _MAX_DEPTH:
         return None
     kind = type(value)

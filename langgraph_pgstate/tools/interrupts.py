@@ -1,7 +1,7 @@
-"""Asking a person what became of a tool whose outcome is unknown, through LangGraph's interrupts.
+"""Interrupts that ask a person for the outcome of a tool.
 
-An interrupt's answers are counted per task, and a task may run several tools: so each interrupt has an id of its own,
-and an answer may name it. An answer that names none is only taken when there is one interrupt it can be meant for.
+LangGraph counts an interrupt's answers per task, and a task may run several tools. Therefore each interrupt has its own
+id, which an answer may name. An answer without an id is accepted only if a single interrupt is open.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from langgraph_pgstate.types import ToolExecution
 
 DECISIONS = ("done", "retry", "fail")
 _EXPLAINED = {
-    "done": 'it did take effect; {"decision": "done", "result": ...} also says what it answered',
-    "retry": "it did not; run it",
-    "fail": "give it up",
+    "done": 'it took effect; {"decision": "done", "result": ...} also gives its result',
+    "retry": "it did not take effect; run it",
+    "fail": "do not run it again",
 }
-# Tools of one task may run in several threads, and take its answers in turns.
+# Tools of one task may run in several threads, and must not read its answers at the same time.
 _turns = threading.Lock()
 _skipping = threading.Lock()
 _SEND, _RESUME = "__pregel_send", "__resume__"
 
 
 def ask(execution: ToolExecution, used: int, open_ids: Sequence[str]) -> tuple[str, Any, int]:
-    """Ask, or read the answer that was given.
+    """Raise an interrupt, or return the answer that was given to it.
 
     Args:
-        execution: What nobody knows the outcome of.
-        used: How many of the task's answers are used up already.
+        execution: The execution of unknown outcome.
+        used: Number of the task's answers that are used up.
         open_ids: Ids of all the task's executions without outcome; this one's is `key#attempt`.
 
     Returns:
-        The decision; the result it names, if it does; and how many of the task's answers are used up with it.
+        The decision, the result it names if any, and the number of the task's answers used up including this one.
 
     Raises:
         GraphInterrupt: If there is no answer yet.
@@ -50,7 +50,7 @@ def ask(execution: ToolExecution, used: int, open_ids: Sequence[str]) -> tuple[s
     payload = {
         "type": "tool_outcome_unknown",
         "id": own,
-        "question": f"{execution.tool} was begun and never finished. Did it take effect?",
+        "question": f"{execution.tool} was started and has no recorded outcome. Did it take effect?",
         "tool": execution.tool,
         "arguments": execution.arguments,
         "key": execution.idempotency_key,
@@ -74,14 +74,14 @@ def ask(execution: ToolExecution, used: int, open_ids: Sequence[str]) -> tuple[s
             count += 1
             now = list(pad.resume) if pad is not None else []
             index = max(len(now), count) - 1
-            # LangGraph hands out an answer again when the process died that was given it.
+            # After a crash, LangGraph can hand out the same answer again.
             may_be_plain = index >= used and len(open_ids) <= 1
             if index >= len(known) and (found := _read(answer, own, may_be_plain)) is not None:
                 return (*found, index + 1)
 
 
 def skip_answers(count: int) -> None:
-    """Keep the task's first answers, which were given to what is on record, from its next interrupts."""
+    """Skip the task's first answers, which belong to recorded actions, so that its next interrupts do not get them."""
     try:
         config = get_config()
     except RuntimeError:
@@ -91,15 +91,15 @@ def skip_answers(count: int) -> None:
         return
     with _skipping:
         while len(pad.resume) < count:
-            # A process that dies takes the latest answer along: LangGraph hands it out again, or not at all.
+            # The latest answer is lost with a process that dies; LangGraph may or may not hand it out again.
             pad.resume.append(pad.get_null_resume(True))
         reached = counter.advance_to(count)
-        # As `interrupt()` does: what is not sent is forgotten with this run.
+        # As in `interrupt()`: answers that are not sent are lost at the end of this run.
         configurable_of(config)[_SEND]([(_RESUME, pad.resume[:reached])])
 
 
 def answers_given() -> int:
-    """How many answers the task has by now, with the one that LangGraph would hand out next; 0 outside of one."""
+    """Return the number of the task's answers, including LangGraph's next one; 0 outside a task."""
     try:
         pad = scratchpad_of(get_config())
     except RuntimeError:
@@ -109,7 +109,7 @@ def answers_given() -> int:
 
 @contextmanager
 def counting_answers() -> Iterator[None]:
-    """Find out how many of the task's answers are used up with what is called in this block."""
+    """Count the task's answers that are used up by the calls in this block."""
     with suppress(RuntimeError):
         _counter_of(scratchpad_of(get_config()))
     reached: list[int] = []
@@ -121,12 +121,12 @@ def counting_answers() -> Iterator[None]:
 
 
 def answers_used() -> int:
-    """How many of the task's answers are used up with what was called in the block so far; 0 if it asked nothing."""
+    """Return the number of the task's answers used up in the current block; 0 if it raised no interrupt."""
     return max(_reached.get() or (), default=0)
 
 
 class _Counter:
-    """Numbers a task's interrupts as LangGraph does, and tells the action that asked how far the task came with it."""
+    """A counter of a task's interrupts like LangGraph's, which also reports its value to `counting_answers`."""
 
     def __init__(self, value: int) -> None:
         self._value = value
@@ -151,7 +151,7 @@ _making_counters = threading.Lock()
 
 
 def _counter_of(pad: Any) -> _Counter | None:
-    """A task's counter of interrupts; LangGraph's own can only be moved on, and does not tell where it stands."""
+    """Return a task's counter of interrupts. LangGraph's own can only be advanced, not read, so it is replaced."""
     lazy = getattr(pad, "interrupt_counter", None)
     with _making_counters:
         inner = getattr(lazy, "_counter", pad)
@@ -168,7 +168,7 @@ def _counter_of(pad: Any) -> _Counter | None:
 
 
 def _read(answer: Any, own: str, may_be_plain: bool) -> tuple[str, Any] | None:
-    """The decision in an answer, if it is meant for the interrupt `own`."""
+    """Return the decision in an answer, if it is an answer to the interrupt `own`."""
     if isinstance(answer, Mapping) and own in answer:
         return _decision(answer[own])
     return _decision(answer) if may_be_plain else None

@@ -1,7 +1,7 @@
-"""The ledgers, blocking and asynchronous, side by side: each tool call is an action that is done once.
+"""The tool ledgers, blocking and async. Each tool call is an action that takes effect once.
 
-Before a tool runs its intent is committed, after it its outcome. What a process left unfinished is unknown, and is
-never silently repeated.
+The intent is committed before a tool runs, and its outcome after it. If a process dies in between, the outcome is
+unknown, and the action is never repeated silently.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PAGE = 100
 
 
 class _Ledger:
-    """The part of both ledgers that needs no connection."""
+    """The common part of both ledgers, without a connection."""
 
     _runner: ActionRunner
     _executor: Executor
@@ -63,20 +63,21 @@ class _Ledger:
         self._default = default or ToolPolicy()
         self._run_of = run_of
         self._policies: dict[str, ToolPolicy] = {}
-        # From a tool's name to its function's, where they differ.
+        # Tool name to function name, where they differ.
         self._functions: dict[str, str] = {}
         self._compensators: dict[str, Compensator] = {}
 
     def policy(self, tool: str | None = None, /, **terms: Any) -> Callable[[AnyTool], AnyTool]:
-        """Say what may be done with a tool.
+        """Set the policy of a tool.
 
-        Used as a decorator, above or below `@tool`, it leaves the tool as it is; with a name it says so at once.
+        As a decorator, above or below `@tool`, it returns the tool unchanged. With a name, it sets the policy at once.
 
         Args:
-            tool: The tool's name; the decorated one's when left out.
-            terms: As the attributes of `ToolPolicy`; those left out are as the ledger's default.
+            tool: The tool's name; by default that of the decorated tool.
+            terms: Attributes of `ToolPolicy`; by default those of the ledger's default policy.
 
         Raises:
+            ConfigurationError: If a term is unknown, or two terms conflict.
             ConfigurationError: If a term is unknown, or two of them don't go together.
 
         Example:
@@ -97,11 +98,12 @@ class _Ledger:
         return register
 
     def transactional(self, function: F) -> F:
-        """Give a tool a connection whose transaction also holds the tool's outcome: both are committed, or neither.
+        """Give a tool a connection whose transaction also stores the tool's outcome, so that both are committed or
+        neither.
 
-        The function takes the connection as its keyword parameter `connection` (psycopg's, async in an async ledger);
-        whoever calls the tool, a model included, does not see it. Effects in the same database happen exactly once;
-        a process that dies in between leaves nothing, so that the tool is simply run again. It must not commit.
+        The function takes the connection as its keyword parameter `connection` (psycopg's, async in an async ledger).
+        The parameter is hidden from callers and from the model. Effects in the same database happen exactly once. If
+        the process dies, the transaction is rolled back, and the tool is run again. The tool must not commit.
 
         Raises:
             ConfigurationError: If the function has no parameter `connection`.
@@ -117,13 +119,13 @@ class _Ledger:
             execution = _current.get()
             if execution is None or execution.connection is None:
                 raise ToolSetupError(
-                    f"{name} is transactional and was called without its ledger: hand the ledger to its ToolNode, or "
+                    f"{name} is transactional and was called without its ledger: pass the ledger to its ToolNode, or "
                     "decorate it with @ledger.once as well"
                 )
             return function(*args, connection=execution.connection, **kwargs)
 
         def raise_if_undone(error: Exception) -> None:
-            # Here, for a ToolNode may make a message for the model of what it gets.
+            # Checked here, because a ToolNode may turn the error into a message for the model.
             execution = _current.get()
             if execution is not None and not isinstance(error, GraphBubbleUp | PGStateError):
                 trouble = rolled_back(execution.connection, error, self._queries.schema)
@@ -153,7 +155,7 @@ class _Ledger:
 
             wrapper = blocking
         wrapper.__signature__ = signature.replace(parameters=rest)
-        # functools leaves a mark by which typing would find the connection again.
+        # `typing` follows `__wrapped__` and would find the parameter `connection` again.
         wrapper.__annotations__ = {key: kind for key, kind in function.__annotations__.items() if key != "connection"}
         del wrapper.__wrapped__
         return cast("F", wrapper)
@@ -161,16 +163,16 @@ class _Ledger:
     def once(self, function: F | None = None, /, *, name: str | None = None, **terms: Any) -> Any:
         """Make a plain function, called inside a node or a task, an action of the ledger.
 
-        Without a `key` the action is the n-th call with these arguments in its task: a task that is run again after a
-        crash gets recorded answers for what it had done. Answers have to be storable by the serializer.
+        Without a `key` the action is the n-th call with these arguments in its task. A task that is run again after a
+        crash gets the recorded results of its earlier calls. The serializer must be able to store the results.
 
         Args:
             function: The function.
-            name: What it is called in the ledger; its own name when left out.
-            terms: As the attributes of `ToolPolicy`.
+            name: Its name in the ledger; by default the function's name.
+            terms: Attributes of `ToolPolicy`.
 
         Raises:
-            ConfigurationError: If a term is unknown, or two of them don't go together.
+            ConfigurationError: If a term is unknown, or two terms conflict.
 
         Example:
             >>> @ledger.once(key=lambda args: args["order_id"])
@@ -181,11 +183,11 @@ class _Ledger:
         return self._wrapped(function, name or _name_of(function), terms)
 
     def budget(self, *, max_steps: int | None = None, max_tokens: int | None = None) -> Budget:
-        """A callback handler that ends a run with `RunBudgetExceededError` when it has used up what it was given.
+        """Return a callback handler that ends a run with `RunBudgetExceededError` when its budget is used up.
 
         Args:
             max_steps: Supersteps of the root graph.
-            max_tokens: Input and output tokens of all its model calls, as the models report them.
+            max_tokens: Input and output tokens of all model calls together, as the models report them.
 
         Example:
             >>> graph = graph.with_config(callbacks=[ledger.budget(max_steps=30, max_tokens=200_000)])
@@ -193,7 +195,7 @@ class _Ledger:
         return Budget(max_steps=max_steps, max_tokens=max_tokens)
 
     def middleware(self) -> Any:
-        """The ledger as a middleware of `langchain.agents.create_agent`.
+        """Return the ledger as a middleware for `langchain.agents.create_agent`.
 
         Raises:
             ConfigurationError: If langchain is not installed.
@@ -209,11 +211,11 @@ class _Ledger:
         return replace(policy, **terms)
 
     def _policy_for(self, name: str) -> ToolPolicy:
-        """By the tool's name, else by the name of the function it was made of."""
+        """Return a policy by the tool's name, or by the name of its function."""
         return self._policies.get(name) or self._policies.get(self._functions.get(name, name), self._default)
 
     def _note_function(self, name: str, function: Callable[..., Any] | None) -> None:
-        """Remember what was said of a function before it was given another name."""
+        """Note the name of a tool's function, for policies that were set before the tool got another name."""
         if function is not None and (own := _name_of(function)) != name:
             self._functions[name] = own
 
@@ -235,7 +237,7 @@ class _Ledger:
     ) -> ToolCall:
         policy = self._with(self._policy_for(name), terms)
         intent = intent_of_function(name, function, args, kwargs, policy, self._settings, self._run_of)
-        # The key is made of the task, or of the arguments: it is the same however often the task is made anew.
+        # The key derives from the task or the arguments, so it is the same when the task is run again.
         return ToolCall(intent, policy, lambda: function(*args, **kwargs))
 
     def _register_compensation(self, compensator: Callable[..., Any]) -> Callable[[AnyTool], AnyTool]:
@@ -280,18 +282,18 @@ class _Ledger:
 
 
 class ToolLedger(_Ledger):
-    """Records tool executions in PostgreSQL, so that each action is done once. Safe to share between threads.
+    """A ledger of tool executions in PostgreSQL. Safe to share between threads.
 
-    It is itself what a `ToolNode` takes as `wrap_tool_call`; `ledger.acall` is its `awrap_tool_call` for a graph that
-    runs on an event loop although the database is a blocking one.
+    Pass it to a `ToolNode` as `wrap_tool_call`. For a graph that runs on an event loop with a blocking database, also
+    pass `ledger.acall` as `awrap_tool_call`.
 
     Args:
-        database: Where the tables are.
-        queries: The schema's queries.
-        codec: How results are stored exactly; with LangGraph's own serializer when left out.
-        settings: What holds for all tools.
-        default: The policy of tools that have none.
-        run_of: Tells the run a config belongs to, where the config does not name it.
+        database: The database.
+        queries: The queries of its schema.
+        codec: Serializer of results; by default LangGraph's own.
+        settings: Settings for all tools.
+        default: Policy of tools without one.
+        run_of: Returns the run of a config that does not name it.
 
     Example:
         >>> tools = ToolNode([charge], wrap_tool_call=ledger, awrap_tool_call=ledger.acall)
@@ -316,8 +318,8 @@ class ToolLedger(_Ledger):
         """Run a tool call of a `ToolNode` as an action of the ledger.
 
         Raises:
-            ToolError: If the action is in doubt, failed before, or is being run elsewhere.
-            ToolSetupError: If it cannot be run like this at all, whatever the arguments.
+            ToolError: If the outcome of the action is unknown, or it failed before, or another process runs it.
+            ToolSetupError: If the setup of the tool does not match its ledger or graph.
         """
         return run_blocking(self._runner.perform(self._call(request, lambda: execute(request))))
 
@@ -325,25 +327,25 @@ class ToolLedger(_Ledger):
         """Run a tool call of a `ToolNode` on an event loop as an action of the ledger.
 
         Raises:
-            ToolError: If the action is in doubt, failed before, or is being run elsewhere.
-            ToolSetupError: If it cannot be run like this at all, whatever the arguments.
+            ToolError: If the outcome of the action is unknown, or it failed before, or another process runs it.
+            ToolSetupError: If the setup of the tool does not match its ledger or graph.
         """
         return await self._offloading.perform(self._call(request, lambda: execute(request)))
 
     def get(self, thread_id: str, key: str) -> ToolExecution | None:
-        """One action, without its result; `None` if there is none of that key."""
+        """Return one action without its result, or `None` if there is none with this key."""
         return run_blocking(self._get(thread_id, key))
 
     def list(
         self, thread_id: str, *, run_id: str | None = None, limit: int = _PAGE, after: ToolExecution | None = None
     ) -> Sequence[ToolExecution]:
-        """A thread's actions, newest first.
+        """Return a thread's actions, newest first.
 
         Args:
             thread_id: The thread.
-            run_id: Only those that this run began last.
-            limit: At most so many.
-            after: The last one of the page before.
+            run_id: Only actions whose last attempt belongs to this run.
+            limit: Maximum number of actions.
+            after: The last action of the previous page.
         """
         operation = tool_executions.list_executions
         return run_blocking(
@@ -351,28 +353,28 @@ class ToolLedger(_Ledger):
         )
 
     def result(self, reference: str) -> Any:
-        """The whole result that a summary refers to.
+        """Return the whole result that a summary refers to.
 
         Raises:
-            ConfigurationError: If this is no reference.
+            ConfigurationError: If `reference` is not a reference.
             NotFoundError: If there is no such result.
-            UnsafeTypeError: If it is of a type that may not be built.
+            UnsafeTypeError: If the result has a type that may not be built.
         """
         return run_blocking(self._result(reference))
 
     def settle(self, thread_id: str, key: str, decision: str, result: Any = "done") -> None:
-        """Decide what became of an action whose outcome is unknown, or that failed. One compare-and-swap.
+        """Decide the outcome of an action that is unknown or that failed. One compare-and-swap.
 
         Args:
             thread_id: The thread.
             key: The action.
-            decision: `done`, it took effect and answered `result`; `retry`, it did not, and is run when it comes up
-                again; `fail`, it is given up.
-            result: What it answered: any storable value, for a tool of a `ToolNode` its text or a `ToolMessage`.
+            decision: `done`: it took effect and returned `result`. `retry`: it did not, and its next call runs it.
+                `fail`: it is not run again.
+            result: Its result: any storable value; for a tool of a `ToolNode`, a text or a `ToolMessage`.
 
         Raises:
             NotFoundError: If there is no such action.
-            ConfigurationError: If it is being run, or has succeeded.
+            ConfigurationError: If the action is running or has succeeded.
         """
         run_blocking(self._runner.settle(thread_id_of(thread_id), key, decision, result))
 
@@ -385,16 +387,16 @@ class ToolLedger(_Ledger):
     ) -> CompensationReport: ...
 
     def compensate(self, what: Any, /, run_id: str | None = None, to_checkpoint: str | None = None) -> Any:
-        """As a decorator, say what takes a tool back; with a thread, take back what its tools have done.
+        """Register the compensation of a tool, as a decorator, or compensate the effects on a thread.
 
-        A compensation is called with the `ToolExecution` to take back and its recorded result, last one first, and is
-        itself an action of the ledger: killed and called again, this goes on where it was. Those that fail are
-        reported, and the rest still run.
+        Compensations are called with the `ToolExecution` and its recorded result, newest first. Each one is itself an
+        action of the ledger, so a repeated call after a crash continues where the first stopped. If one fails, it is
+        reported, and the others still run.
 
         Args:
-            what: The function that takes a tool back, or a thread's id.
-            run_id: Only what this run has done.
-            to_checkpoint: Only what was done from this checkpoint of the root namespace on, on all its branches.
+            what: The function that compensates the decorated tool, or a thread's id.
+            run_id: Only effects of this run.
+            to_checkpoint: Only effects from this checkpoint of the root namespace on, on all its branches.
 
         Raises:
             NotFoundError: If there is no such checkpoint.
@@ -409,7 +411,7 @@ class ToolLedger(_Ledger):
         return run_blocking(self._compensate(what, run_id, to_checkpoint))
 
     def close(self) -> None:
-        """Stop keeping actions alive."""
+        """Stop renewing the liveness of actions."""
         self._executor.close()
 
     def _wrapped(self, function: F, name: str, terms: Mapping[str, Any]) -> F:
@@ -431,7 +433,7 @@ class ToolLedger(_Ledger):
 
 
 class AsyncToolLedger(_Ledger):
-    """Asynchronous twin of `ToolLedger`: it is itself what a `ToolNode` takes as `awrap_tool_call`."""
+    """Async twin of `ToolLedger`. Pass it to a `ToolNode` as `awrap_tool_call`."""
 
     def __init__(
         self,
@@ -452,7 +454,7 @@ class AsyncToolLedger(_Ledger):
         return await self._runner.perform(self._call(request, lambda: execute(request)))
 
     async def acall(self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[Any]]) -> Any:
-        """The same as calling the ledger, under the name that both ledgers have."""
+        """Run a tool call like `__call__`, under the name that both ledgers have."""
         return await self(request, execute)
 
     async def get(self, thread_id: str, key: str) -> ToolExecution | None:
@@ -485,7 +487,7 @@ class AsyncToolLedger(_Ledger):
     ) -> Awaitable[CompensationReport]: ...
 
     def compensate(self, what: Any, /, run_id: str | None = None, to_checkpoint: str | None = None) -> Any:
-        """Async twin of `ToolLedger.compensate`; with a thread, its answer is awaited."""
+        """Async twin of `ToolLedger.compensate`. With a thread, the return value is an awaitable."""
         if callable(what):
             return self._register_compensation(what)
         return self._compensate(what, run_id, to_checkpoint)

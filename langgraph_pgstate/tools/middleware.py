@@ -1,4 +1,4 @@
-"""The ledger as a middleware of langchain's `create_agent`; langchain is only needed for this."""
+"""The ledger as a middleware of langchain's `create_agent`. Only this module needs langchain."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from langgraph_pgstate.errors import ConfigurationError, PGStateError, ToolSetup
 
 
 def middleware_of(ledger: Any) -> Any:
-    """An `AgentMiddleware` that hands every tool call to a ledger.
+    """Return an `AgentMiddleware` that passes every tool call to a ledger.
 
     Raises:
         ConfigurationError: If langchain is not installed.
@@ -24,22 +24,22 @@ def middleware_of(ledger: Any) -> Any:
         base: Any = import_module("langchain.agents.middleware").AgentMiddleware
     except ImportError as error:
         raise ConfigurationError(
-            "create_agent and its middleware come with langchain: pip install langchain"
+            "create_agent and its middleware are part of langchain: pip install langchain"
         ) from error
 
     class LedgerMiddleware(base):  # type: ignore[misc]
-        """Each tool call is an action of the ledger."""
+        """A middleware that runs each tool call as an action of the ledger."""
 
         @property
         def name(self) -> str:
-            """What the agent calls it; an agent has one."""
+            """Name of the middleware, which is unique within an agent."""
             return "pgstate_tools"
 
         def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) -> Any:
             """Run a tool call as an action of the ledger."""
             with _past_other_middleware():
                 if inspect.iscoroutinefunction(type(ledger).__call__):
-                    raise ToolSetupError("an asynchronous ledger needs ainvoke or astream; AsyncPGState brought it")
+                    raise ToolSetupError("the ledger of AsyncPGState is asynchronous: use ainvoke or astream")
                 return ledger(request, handler)
 
         async def awrap_tool_call(
@@ -54,9 +54,9 @@ def middleware_of(ledger: Any) -> Any:
 
 @contextmanager
 def _past_other_middleware() -> Iterator[None]:
-    """Let an error that stops the run past middleware that retries tools or tells the model of their errors.
+    """Pass a final error through middleware that retries tools or reports their errors to the model.
 
-    LangChain's own lets nothing past but what LangGraph itself raises to stop a graph.
+    LangChain's own middleware passes only the exceptions with which LangGraph itself stops a graph.
     """
     try:
         yield
@@ -67,7 +67,7 @@ def _past_other_middleware() -> Iterator[None]:
 
 
 def _stopping(kind: type[PGStateError]) -> type[PGStateError]:
-    """Return an error class as another that stops a graph, too."""
+    """Return a subclass of an error class that also stops a graph."""
     if kind not in _kinds:
         _kinds[kind] = type(
             kind.__name__, (kind, GraphBubbleUp), {"__module__": kind.__module__, "__doc__": kind.__doc__}

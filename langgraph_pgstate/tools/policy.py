@@ -1,4 +1,4 @@
-"""What a user may say about a tool: when it may run again, who decides in doubt, how long it may take."""
+"""Policies of tools and settings of a ledger."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, Literal
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 
 KeyFunction = Callable[[Mapping[str, Any]], Any]
-"""From a tool's arguments to what the action is."""
+"""A function that returns an action's key from the tool's arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """What a `check` answers when the effect did take place.
+    """The result of a `check` that found that the effect took place.
 
     Attributes:
-        result: What the tool would have answered.
+        result: The result that the tool would have returned.
     """
 
     result: Any = "done"
@@ -25,12 +25,12 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How often a tool that fails is run in all, and how patiently.
+    """The number of attempts of a failing tool and the delays between them.
 
     Attributes:
-        attempts: Runs in all, the first included, counted in the ledger across processes.
-        delay: Seconds before the second run; doubles with each further one.
-        max_delay: Seconds between two runs at most.
+        attempts: Maximum number of attempts, the first included, counted in the ledger across processes.
+        delay: Seconds before the second attempt; doubles with each further one.
+        max_delay: Maximum seconds between two attempts.
     """
 
     attempts: int = 3
@@ -38,34 +38,35 @@ class Backoff:
     max_delay: float = 30.0
 
     def seconds(self, attempt: int) -> float:
-        """How long to wait after the failed run number `attempt`, from 1."""
+        """Return the seconds to wait after the failed attempt number `attempt`, from 1."""
         return min(self.max_delay, self.delay * 2.0 ** (attempt - 1))
 
 
 @dataclass(frozen=True, slots=True)
 class ToolPolicy:
-    """What may be done with a tool.
+    """The policy of a tool.
 
     Attributes:
-        key: What the action is, as a function of the arguments; the model's tool-call id when left out.
-        on_error: What to do about an error: `raise` it, now and whenever the same action comes up again, or `retry`.
-        retry: How often and how patiently; counts for `on_error="retry"`.
-        on_unknown: What to do when whoever ran the tool is gone without having recorded an outcome, or when it took too
-            long: `raise`, `retry` (it is idempotent, or passes its token on to whom it calls), `check`, or `ask` a
-            person through an interrupt.
-        check: For `on_unknown="check"`: given the `ToolExecution`, asks the outside world. Answers `Happened(result)`
-            (or `True`), `False` if it did not happen, `None` if it cannot tell.
-        on_replay: Whether a re-run from another checkpoint reuses what is recorded for the same call, or is an action
-            of its own: `reuse` or `rerun`.
-        timeout: Seconds after which the tool counts as failed with an unknown outcome. A blocking tool cannot be
-            stopped: it goes on in its thread, and if it ends after all, its outcome is recorded. A transactional one
-            loses its connection and is rolled back, so that it is known to have left nothing, and may be run again.
-        result_limit: Bytes above which the state gets a summary with a reference, artifact included; the ledger's
-            setting when left out.
+        key: Function that returns the action's key from the arguments; by default the model's tool call id.
+        on_error: Handling of an error: `raise` raises it now and at every further call of the same action, `retry` runs
+            the tool again.
+        retry: Attempts and delays for `on_error="retry"`.
+        on_unknown: Handling of an unknown outcome, after a timeout or the death of the process: `raise`, `retry` (the
+            tool is idempotent, or passes its token to the external system), `check`, or `ask` a person through an
+            interrupt.
+        check: For `on_unknown="check"`, a function that takes the `ToolExecution` and queries the external system. It
+            returns `Happened(result)` or `True`, `False` if the effect did not happen, `None` if it cannot tell.
+        on_replay: For a run repeated from another checkpoint, whether the same call reuses the recorded outcome
+            (`reuse`) or is a new action (`rerun`).
+        timeout: Seconds after which the outcome is unknown. A blocking tool cannot be stopped. It continues in its
+            thread, and its outcome is recorded if it ends. A transactional tool loses its connection and is rolled
+            back, so it had no effect and may be run again.
+        result_limit: Bytes, artifact included, above which the state gets a summary with a reference; by default the
+            ledger's setting.
         transactional: Whether the tool's writes and its outcome are one transaction; set by `@ledger.transactional`.
 
     Raises:
-        ConfigurationError: If two of them don't go together.
+        ConfigurationError: If two attributes conflict.
     """
 
     key: KeyFunction | None = None
@@ -86,29 +87,31 @@ class ToolPolicy:
         }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
-                raise ConfigurationError(f"{name}={getattr(self, name)!r}: it is one of {', '.join(allowed)}")
+                raise ConfigurationError(f"{name}={getattr(self, name)!r}: it must be one of {', '.join(allowed)}")
         if (self.on_unknown == "check") != (self.check is not None):
-            raise ConfigurationError('on_unknown="check" and check=... go together')
+            raise ConfigurationError('on_unknown="check" and check=... must be given together')
         if self.key is not None and not callable(self.key):
-            raise ArgumentTypeError("key is a function of the arguments")
+            raise ArgumentTypeError("key must be a function of the arguments")
         if self.timeout is not None and self.timeout <= 0:
-            raise ConfigurationError(f"timeout={self.timeout!r}: it is a positive number of seconds")
+            raise ConfigurationError(f"timeout={self.timeout!r}: it must be a positive number of seconds")
         if self.retry.attempts < 1:
-            raise ConfigurationError(f"retry attempts={self.retry.attempts}: at least one")
+            raise ConfigurationError(f"retry attempts={self.retry.attempts}: it must be at least 1")
 
 
 @dataclass(frozen=True, slots=True)
 class ToolSettings:
-    """What holds for all tools of a ledger.
+    """The settings of a ledger for all its tools.
 
     Attributes:
-        ttl_seconds: How long a process that said nothing more is taken for alive; it renews this every third of it.
-        wait_seconds: How long a call waits while another live process runs the same action, before `ToolBusyError`.
-        result_limit: Bytes above which the state gets a summary with a reference, artifact included; `None` keeps
-            results whole.
-        preview_length: Characters kept of a result as readable text, and in a summary.
-        redact: Called with `arguments` or `preview` and the value before it is stored as readable JSON or text; answers
-            what to store instead. The exact result, which is needed to answer again, is never redacted.
+        ttl_seconds: Seconds for which a process is considered alive after its last renewal. It renews every third of
+            it.
+        wait_seconds: Seconds for which a call waits while another live process runs the same action, before
+            `ToolBusyError`.
+        result_limit: Bytes, artifact included, above which the state gets a summary with a reference; `None` for no
+            limit.
+        preview_length: Characters of a result that are kept as readable text and in a summary.
+        redact: Called with `arguments` or `preview` and the value, before it is stored as readable JSON or text;
+            returns the value to store. The exact result, which later calls return, is never redacted.
     """
 
     ttl_seconds: float = 15.0
@@ -119,6 +122,6 @@ class ToolSettings:
 
     def __post_init__(self) -> None:
         if self.ttl_seconds <= 0 or self.wait_seconds < 0:
-            raise ConfigurationError("ttl_seconds is positive, wait_seconds not negative")
+            raise ConfigurationError("ttl_seconds must be positive, and wait_seconds not negative")
         if self.preview_length < 0 or (self.result_limit is not None and self.result_limit < 0):
-            raise ConfigurationError("result_limit and preview_length are not negative")
+            raise ConfigurationError("result_limit and preview_length must not be negative")

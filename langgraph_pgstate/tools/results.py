@@ -1,4 +1,4 @@
-"""Results on their way into the state: as readable text, for another call, and small."""
+"""Conversion of tool results: readable text, results for another call, and summaries."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ from langgraph_pgstate.operations.tools.tool_executions import (
 from langgraph_pgstate.tools.policy import ToolSettings
 
 _SCHEME = "pgstate:tool/"
-# What lies deeper is not counted.
+# Deeper values are not counted.
 _MAX_DEPTH = 100
 
 
 class ParentAnswer:
-    """A `Command` for the parent graph that a tool raised rather than returned."""
+    """A `Command` for the parent graph that a tool raised instead of returning it."""
 
     def __init__(self, command: Command[Any]) -> None:
         self.command = command
 
 
 def success(codec: ValueCodec, settings: ToolSettings, tool: str, result: Any) -> Outcome:
-    """The outcome of a tool that answered; one that answered with an error message counts as failed."""
+    """Return the outcome of a tool that returned. A returned error message counts as a failure."""
     value, prefix = (result.command, PARENT_RESULT) if isinstance(result, ParentAnswer) else (result, "")
     text = readable(value)
     try:
         kind, data = codec.dumps(f"result of {tool}", value)
         prefix, data = FRAMED_RESULT + prefix, pack(data)
     except PGStateError:
-        # The tool took effect, and that has to be on record, whatever it answered.
+        # The tool took effect, which must be recorded even if its result cannot be stored.
         kind, data, prefix = type(value).__qualname__, b"", UNSTORABLE_RESULT
     failed = is_error(result)
     return Outcome(
@@ -61,19 +61,19 @@ def success(codec: ValueCodec, settings: ToolSettings, tool: str, result: Any) -
 
 
 def failure(status: str, error: BaseException, settings: ToolSettings) -> Outcome:
-    """The outcome of a tool that raised."""
+    """Return the outcome of a tool that raised."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     return Outcome(status, error_type=name, error_message=preview(str(error), settings))
 
 
 def restore(codec: ValueCodec, recorded: Recorded) -> Any:
-    """What a recorded execution answered.
+    """Return the result of a recorded execution.
 
     Raises:
-        UnsafeTypeError: If it is of a type the serializer may not build.
-        NotFoundError: If it could not be stored in the first place.
-        CorruptStateError: If it was altered since.
+        UnsafeTypeError: If the serializer may not build its type.
+        NotFoundError: If the result could not be stored.
+        CorruptStateError: If the stored result was altered.
     """
     execution = recorded.execution
     where = f"the result of {execution.tool} ({execution.idempotency_key!r} on thread {execution.thread_id!r})"
@@ -88,12 +88,12 @@ def restore(codec: ValueCodec, recorded: Recorded) -> Any:
 
 
 def is_error(result: Any) -> bool:
-    """Whether a tool's answer says that it failed."""
+    """Return whether a tool's result is an error message."""
     return isinstance(result, ToolMessage) and result.status == "error"
 
 
 def readable(result: Any) -> str:
-    """A result as text a person can read."""
+    """Return a result as readable text."""
     if isinstance(result, str):
         return result
     if isinstance(result, ToolMessage):
@@ -108,19 +108,19 @@ def readable(result: Any) -> str:
 
 
 def _json_of(value: Any) -> str:
-    """A value as the nearest JSON text."""
+    """Return a value as JSON. Values that JSON cannot represent are approximated."""
     return orjson.dumps(to_json(value)[0]).decode()
 
 
 def preview(text: str, settings: ToolSettings) -> str:
-    """The beginning of a text as PostgreSQL can hold it, redacted."""
+    """Return the beginning of a text, redacted and without characters that PostgreSQL refuses."""
     if settings.redact is not None:
         text = str(settings.redact("preview", text))
     return str(to_json(text[: settings.preview_length])[0])
 
 
 def as_answer(result: Any, tool: str, tool_call_id: str | None) -> Any:
-    """What a `ToolNode` takes for an answer."""
+    """Return a result as a `ToolNode` expects it."""
     if isinstance(result, ToolMessage | Command):
         return result
     if isinstance(result, list) and result and all(isinstance(item, ToolMessage | Command) for item in result):
@@ -129,7 +129,7 @@ def as_answer(result: Any, tool: str, tool_call_id: str | None) -> Any:
 
 
 def for_call(result: Any, tool_call_id: str | None) -> Any:
-    """A recorded answer as the answer to another call of the same action."""
+    """Return a recorded result as the result of another call of the same action."""
 
     def renamed(message: ToolMessage) -> ToolMessage:
         if tool_call_id is None or message.tool_call_id == tool_call_id:
@@ -140,7 +140,7 @@ def for_call(result: Any, tool_call_id: str | None) -> Any:
 
 
 def masked(result: Any, limit: int | None, reference: str, settings: ToolSettings) -> Any:
-    """A result with every text above the limit replaced by its beginning and a reference."""
+    """Return a result in which every text above the limit is replaced by its beginning and a reference."""
     if limit is None:
         return result
 
@@ -159,29 +159,29 @@ def masked(result: Any, limit: int | None, reference: str, settings: ToolSetting
 
 
 def reference_to(thread_id: str, idempotency_key: str) -> str:
-    """What a summary names a whole result by."""
+    """Return the reference to a whole result."""
     return f"{_SCHEME}{quote(thread_id, safe='')}/{quote(idempotency_key, safe='')}"
 
 
 def parse_reference(reference: str) -> tuple[str, str]:
-    """Thread and key of a reference.
+    """Return thread and key of a reference.
 
     Raises:
-        ConfigurationError: If it is none.
+        ConfigurationError: If `reference` is not a reference.
     """
     thread_id, slash, key = reference.removeprefix(_SCHEME).partition("/")
     if not reference.startswith(_SCHEME) or not slash or not thread_id or not key:
-        raise ConfigurationError(f"{reference!r} is no reference to a tool's result; those begin with {_SCHEME}")
+        raise ConfigurationError(f"{reference!r} is not a reference to a tool's result; those begin with {_SCHEME}")
     return unquote(thread_id), unquote(key)
 
 
 def _size(message: ToolMessage) -> int:
-    """Bytes of a message's content, pictures and the like included, and of its artifact."""
+    """Return the bytes of a message's content, including binary parts, and of its artifact."""
     return _bytes_of(message.content) + (0 if message.artifact is None else _bytes_of(message.artifact))
 
 
 def _bytes_of(value: Any) -> int:
-    """Bytes as they are, however deep, anything else as text."""
+    """Return the size of a value: that of its byte strings and buffers, plus that of the rest as text."""
     found: list[int] = []
     rest = _without_buffers(value, found)
     if rest is None and found:
@@ -191,7 +191,7 @@ def _bytes_of(value: Any) -> int:
 
 
 def _without_buffers(value: Any, found: list[int], depth: int = 0) -> Any:
-    """A value with `None` for bytes, arrays and the like, whose sizes are added to `found`."""
+    """Return a value with `None` for bytes, arrays and other buffers. Their sizes are appended to `found`."""
     if value is None or isinstance(value, str | int | float) or depth > _MAX_DEPTH:
         return value
     if isinstance(value, BaseModel):

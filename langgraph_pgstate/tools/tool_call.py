@@ -1,4 +1,4 @@
-"""One call of a tool, how it ends, and what follows from what is recorded of its action. No I/O."""
+"""Tool calls, their endings, and decisions about recorded actions. No I/O."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class ToolCall:
     """One call of a tool.
 
     Attributes:
-        intent: What is to be recorded.
-        policy: What may be done with it.
-        act: Runs the tool; answers or raises what it does, or something to await.
-        as_answer: Turns what somebody else says the tool answered into what the caller expects.
-        is_ahead: Whether the checkpoint that the call was made from may not be stored yet.
-        origin_thread_id: The thread the action was begun on first, if it came from there with a fork or a copy.
+        intent: The intent to record.
+        policy: The tool's policy.
+        act: Runs the tool. Returns or raises its outcome, or returns an awaitable.
+        as_answer: Converts a result given by a person or a check to the form that the caller expects.
+        is_ahead: Whether the checkpoint from which the call was made may not be stored yet.
+        origin_thread_id: The thread on which the action was first started, if a fork or a copy brought it here.
     """
 
     intent: Intent
@@ -38,11 +38,11 @@ class ToolCall:
 
 
 class Raised(Exception):
-    """Carries what a tool raised out of a transaction, which is rolled back on the way.
+    """A carrier of a tool's exception out of a transaction, which is rolled back on the way.
 
     Attributes:
-        error: What it raised.
-        is_rolled_back: Whether the database rolled it back, so that it is no failure of the tool.
+        error: The exception.
+        is_rolled_back: Whether the database rolled the tool back, so that the error is not the tool's failure.
     """
 
     def __init__(self, error: BaseException, *, is_rolled_back: bool = False) -> None:
@@ -51,24 +51,24 @@ class Raised(Exception):
 
 
 class Refused(Exception):
-    """Carries a tool's error message out of a transaction, which is rolled back on the way."""
+    """A carrier of a tool's error message out of a transaction, which is rolled back on the way."""
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
 
 
 def may_repeat(policy: ToolPolicy) -> bool:
-    """Whether what has no outcome may be run again; a transaction that was not committed left nothing behind."""
+    """Return whether an action without outcome may be run again. An uncommitted transaction had no effect."""
     return policy.transactional or policy.on_unknown == "retry"
 
 
 def is_gone(recorded: Recorded) -> bool:
-    """Whether nobody runs an action any more: known at once of processes of this machine, in time of others."""
+    """Return whether no process runs an action any more: known at once for this machine, by expiry for others."""
     return is_known_gone(recorded) or (recorded.execution.holder_id != holder_id() and recorded.is_expired)
 
 
 def is_known_gone(recorded: Recorded) -> bool:
-    """Whether nobody runs an action any more, whatever its time says; that the database has to look at itself."""
+    """Return whether no process runs an action any more, without regard to expiry, which the database checks."""
     execution = recorded.execution
     if execution.status != "running":
         return True
@@ -78,43 +78,43 @@ def is_known_gone(recorded: Recorded) -> bool:
 
 
 def undone(error: DatabaseError, tool: str) -> DatabaseError:
-    """Return an error that says that a transactional tool was rolled back, and stops its run."""
+    """Return an error which says that a transactional tool was rolled back, and which ends the run."""
     error.is_final = True
-    say(error, f"{tool} was rolled back, nothing has happened, and it may be run again")
+    say(error, f"{tool} was rolled back, it had no effect, and may be run again")
     return error
 
 
 def say(error: PGStateError, what: str) -> None:
-    """Begin an error's message with what became of a tool."""
+    """Prefix an error's message with the state of a tool."""
     error.args = (f"{what}: {error}", *error.args[1:])
 
 
 def caused(error: E, cause: BaseException) -> E:
-    """Return an error with its cause, which it was made for elsewhere than where it is raised."""
+    """Return an error with its cause set, for errors that are raised elsewhere."""
     error.__cause__ = cause
     return error
 
 
 def answers_of(recorded: Recorded, intent: Intent) -> int:
-    """How many answers of this very task were used up on an action; those given to a fork's task don't count here."""
+    """Return the number of this task's answers used up by an action. Those of a forked task do not count."""
     return recorded.answers if recorded.execution.task_id == intent.task_id else 0
 
 
 def marked(execution: ToolExecution) -> ToolExecution:
-    """Return an execution as it is once it is noted that whoever ran it is gone."""
+    """Return an execution with the status it has once its process is known to be gone."""
     return replace(execution, status="unknown") if execution.status == "running" else execution
 
 
 def other_action(call: ToolCall, recorded: Recorded) -> Intent | None:
-    """The intent under a key of its own, if what is recorded under its key is another action; else `None`.
+    """Return an intent under a key of its own if the recorded action is a different one, else `None`.
 
-    Some providers number their tool calls from 0 in every answer, and a fork may edit what was asked for.
+    Some providers number their tool calls from 0 in every response, and a fork may edit the requested call.
     """
     intent, execution = call.intent, recorded.execution
     if None not in (intent.fingerprint, recorded.fingerprint) and intent.fingerprint != recorded.fingerprint:
         return _under(intent, f"{intent.idempotency_key}@{str(intent.fingerprint)[:12]}")
     if execution.status == "success" and execution.compensated_at is not None:
-        # Its effect is no more: to answer what it answered would be a lie.
+        # Its effect was compensated, so the recorded result is no longer valid.
         return _under(intent, f"{intent.idempotency_key}@{execution.compensated_at.timestamp():.6f}")
     is_over = execution.status in ("success", "error")
     if (

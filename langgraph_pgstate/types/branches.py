@@ -1,4 +1,4 @@
-"""The nouns of forking and comparing: branches, the steps that lead to a checkpoint, labels, and differences."""
+"""Types for branches: lineage steps, branches, labels and differences between checkpoints."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class LineageStep:
-    """A checkpoint on the way from the root of its branch, without its state.
+    """A checkpoint between the root of its branch and a given checkpoint, without its state.
 
     Attributes:
         thread_id: The thread.
         checkpoint_ns: The namespace.
         checkpoint_id: The checkpoint.
-        parent_checkpoint_id: The one it was made from; of the first step, one that was pruned, or none.
-        step: The superstep that made it.
+        parent_checkpoint_id: The parent checkpoint. For the first step, a pruned checkpoint or `None`.
+        step: The superstep that made the checkpoint.
         source: `input`, `loop`, `update` or `fork`.
-        created_at: By the database's clock.
-        run_id: The run that made it.
-        label: What people call it.
-        children: How many checkpoints were made from it; several where branches part.
+        created_at: Creation time by the database's clock.
+        run_id: The run that made the checkpoint.
+        label: The checkpoint's label, if it has one.
+        children: Number of child checkpoints. More than one means that branches fork here.
     """
 
     thread_id: str
@@ -38,7 +38,7 @@ class LineageStep:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What LangGraph calls take to go on, or replay, from here."""
+        """The config that continues or replays the thread from this checkpoint."""
         return _config(self.thread_id, self.checkpoint_ns, self.checkpoint_id)
 
 
@@ -51,14 +51,14 @@ class Branch:
         checkpoint_ns: The namespace.
         checkpoint_id: The leaf.
         path: Ids from the root to the leaf, both included.
-        forked_from: The last checkpoint on the path that other branches have, too, where it left its siblings; `None`
-            if it has none. A prune may have removed it.
-        is_head: Whether its leaf is the newest checkpoint: what runs go on from when they name none.
-        step: The leaf's superstep.
-        source: `input`, `loop`, `update` or `fork`: what made the leaf.
-        created_at: When the leaf was made, by the database's clock.
+        forked_from: The last checkpoint on the path that has other children, so that other branches share it. `None` if
+            there is none. A prune may have removed it.
+        is_head: Whether the leaf is the newest checkpoint. A run that names no checkpoint continues from it.
+        step: The superstep that made the leaf.
+        source: `input`, `loop`, `update` or `fork`.
+        created_at: Creation time of the leaf, by the database's clock.
         run_id: The run that made the leaf.
-        label: What people call the leaf.
+        label: The leaf's label, if it has one.
     """
 
     thread_id: str
@@ -75,20 +75,20 @@ class Branch:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What LangGraph calls take to go on from the leaf."""
+        """The config that continues the thread from the leaf."""
         return _config(self.thread_id, self.checkpoint_ns, self.checkpoint_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What people call a checkpoint.
+    """A name given to a checkpoint.
 
     Attributes:
         thread_id: The thread.
         checkpoint_ns: The namespace.
         checkpoint_id: The checkpoint.
-        label: Its name.
-        created_at: When it was labelled first.
+        label: The name.
+        created_at: Time of the first labelling.
     """
 
     thread_id: str
@@ -99,7 +99,7 @@ class Label:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What LangGraph calls take to go on, or replay, from there."""
+        """The config that continues or replays the thread from the labelled checkpoint."""
         return _config(self.thread_id, self.checkpoint_ns, self.checkpoint_id)
 
 
@@ -109,14 +109,14 @@ def _config(thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> dict[str,
 
 @dataclass(frozen=True, slots=True)
 class ValueChange:
-    """A place where two values differ.
+    """One difference inside a value.
 
     Attributes:
         change: `added`, `removed` or `changed`.
-        path: The way to it: keys, names of fields and places in lists; empty for the value itself. What was removed
-            from a list is named by its place in the first one, else places are the second one's.
-        before: What was there; `None` if it was added.
-        after: What is there; `None` if it was removed.
+        path: Keys, field names and list positions that lead to the difference; empty for the value itself. Positions
+            are those of the second list, or of the first list for a removed item.
+        before: The first value; `None` if it was added.
+        after: The second value; `None` if it was removed.
     """
 
     change: str
@@ -127,12 +127,12 @@ class ValueChange:
 
 @dataclass(frozen=True, slots=True)
 class MessageChange:
-    """A message that two lists of messages do not have alike.
+    """A message that differs between two lists of messages.
 
     Attributes:
         change: `added`, `edited` or `removed`.
-        message_id: Its id.
-        position: Its place in the second list; in the first if it was removed.
+        message_id: The message's id.
+        position: Position in the second list; in the first list if the message was removed.
         before: The message in the first list; `None` if it was added.
         after: The message in the second list; `None` if it was removed.
     """
@@ -146,15 +146,15 @@ class MessageChange:
 
 @dataclass(frozen=True, slots=True)
 class ChannelDifference:
-    """A channel that two checkpoints do not have alike.
+    """A channel that differs between two checkpoints.
 
     Attributes:
         channel: The channel.
         change: `added`, `removed` or `changed`.
-        before: Its value at the first checkpoint; `None` if it was added.
-        after: Its value at the second; `None` if it was removed.
-        messages: What became of its messages; empty for other channels, and where only their order differs.
-        values: Where other values differ; for messages, only that their order does.
+        before: Value at the first checkpoint; `None` if the channel was added.
+        after: Value at the second checkpoint; `None` if the channel was removed.
+        messages: Changed messages. Empty for channels without messages and when only the order differs.
+        values: Differences inside other values. For messages, only a difference of order.
     """
 
     channel: str
@@ -167,12 +167,12 @@ class ChannelDifference:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How the states of two checkpoints differ. False if they do not.
+    """The difference between the states of two checkpoints. It is false if the states are equal.
 
     Attributes:
-        first: Config of the one.
-        second: Config of the other.
-        channels: The channels that differ, by name. Those in which LangGraph keeps what to run next are left out.
+        first: Config of the first checkpoint.
+        second: Config of the second checkpoint.
+        channels: The channels that differ, sorted by name. LangGraph's scheduling channels are left out.
     """
 
     first: Mapping[str, Any]
@@ -183,10 +183,10 @@ class Difference:
         return bool(self.channels)
 
     def __getitem__(self, channel: str) -> ChannelDifference:
-        """How one channel differs.
+        """Return the difference of one channel.
 
         Raises:
-            KeyError: If it does not.
+            KeyError: If the channel does not differ.
         """
         for item in self.channels:
             if item.channel == channel:
@@ -205,5 +205,5 @@ class Difference:
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """Channels that both have, with different values."""
+        """Channels that both checkpoints have, with different values."""
         return tuple(item.channel for item in self.channels if item.change == "changed")

@@ -10,18 +10,18 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One row of `events`: something that happened to a thread.
+    """One row of `events`: an occurrence on a thread.
 
     Attributes:
         thread_id: The thread.
-        event_id: Sorts by time within the thread.
-        created_at: By the database's clock.
+        event_id: The event's id; ids sort by time within the thread.
+        created_at: Creation time by the database's clock.
         kind: `status`, `handoff`, `interrupt`, `resume`, `answer`, `fork`, `prune`, `corrupt` or another.
-        run_id: The run it happened in.
+        run_id: The run.
         checkpoint_ns: The namespace.
         checkpoint_id: The checkpoint.
         agent: The agent.
-        payload: What there is to say of it.
+        payload: Details, whose keys depend on `kind`.
     """
 
     thread_id: str
@@ -37,16 +37,16 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class HandoffStatistics:
-    """How often one agent handed over to another.
+    """The number and timing of handoffs from one agent to another.
 
     Attributes:
-        source: Who handed over.
-        target: To whom.
-        count: How often.
-        threads: In how many threads.
-        mean: Seconds until the thread's next handoff, on average; `None` if there was never another.
-        p50: The median.
-        last_at: The last time.
+        source: The agent that handed off.
+        target: The agent that took over.
+        count: Number of handoffs.
+        threads: Number of threads with such a handoff.
+        mean: Mean seconds until the thread's next handoff; `None` if there was never another.
+        p50: Median of the same.
+        last_at: Time of the last handoff.
     """
 
     source: str | None

@@ -9,16 +9,16 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class PendingInterrupt:
-    """What a graph asked with `interrupt()` and waits to be told.
+    """An interrupt that has no answer yet.
 
     Attributes:
-        interrupt_id: LangGraph's id of it; what an answer names when several wait.
-        value: What was asked; types that may not be built come as plain data.
-        asked_at: Since when it waits, by the database's clock.
+        interrupt_id: LangGraph's id of the interrupt. An answer names it when several are pending.
+        value: The argument of `interrupt()`. Types that may not be built are returned as plain data.
+        asked_at: Time of the interrupt, by the database's clock.
         response_schema: JSON Schema of the answer, if the graph gave one.
-        task_id: The task that waits.
-        run_id: The run that asked, if it is known.
-        error: Why the interrupt cannot be read; its id is empty then, and its value `None`.
+        task_id: The interrupted task.
+        run_id: The run, if it is known.
+        error: Why the interrupt cannot be read. Its id is then empty and its value `None`.
     """
 
     interrupt_id: str
@@ -32,15 +32,15 @@ class PendingInterrupt:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What somebody has answered to an interrupt.
+    """An answer to an interrupt.
 
     Attributes:
         thread_id: The thread.
-        checkpoint_id: The checkpoint at which it waited.
+        checkpoint_id: The interrupted checkpoint.
         interrupt_id: The interrupt.
         value: The answer.
-        answered_by: Who, if they said so.
-        answered_at: When, by the database's clock.
+        answered_by: Name of the answerer, if it was given.
+        answered_at: Time of the answer, by the database's clock.
     """
 
     thread_id: str
@@ -53,18 +53,18 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class InterruptedThread:
-    """A thread that waits for answers.
+    """A thread with unanswered interrupts.
 
     Attributes:
         thread_id: The thread.
-        checkpoint_id: The checkpoint it waits at.
-        since: When the oldest of its open interrupts was asked.
-        interrupts: What has no answer yet, oldest first.
-        answers: What is answered already and not yet picked up.
-        user_id: Whose it is, if the config told.
-        tenant_id: Its tenant, if the config told.
-        agent: The agent that asked, if the config told.
-        title: What a person calls it.
+        checkpoint_id: The interrupted checkpoint.
+        since: Time of the oldest unanswered interrupt.
+        interrupts: The unanswered interrupts, oldest first.
+        answers: Answers that are stored and not yet picked up by a run.
+        user_id: The thread's user, if the config named one.
+        tenant_id: The thread's tenant, if the config named one.
+        agent: The interrupted agent, if the config named one.
+        title: The thread's title.
     """
 
     thread_id: str

@@ -8,15 +8,16 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to advance a thread, as it was when it was read.
+    """The exclusive right to advance a thread, as it was when it was read.
 
     Attributes:
         thread_id: The thread.
-        holder_id: Who holds it: host, boot, namespace of process ids, process id, start time, and a number of its own.
-        fencing_token: Its number; every later lease of the thread has a higher one.
-        acquired_at: Since when, by the database's clock.
-        renewed_at: When the holder last said that it is alive.
-        expires_at: Until when, unless it is renewed.
+        holder_id: The holder: host, boot id, process id namespace, process id, process start time, and a number within
+            the process.
+        fencing_token: The lease's number. Every later lease of the thread has a higher one.
+        acquired_at: Start of the lease, by the database's clock.
+        renewed_at: Time of the last renewal.
+        expires_at: End of the lease, unless it is renewed.
     """
 
     thread_id: str

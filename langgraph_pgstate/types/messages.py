@@ -1,4 +1,4 @@
-"""Messages, and those that a search found."""
+"""Messages and search hits."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One row of `messages`: a chat message where it was added to its channel, its edit, or its removal.
+    """One row of `messages`: the addition of a chat message to a channel, its edit or its removal.
 
     Attributes:
         thread_id: The thread.
         message_id: The message's own id.
-        checkpoint_id: The checkpoint it appeared (was edited, was removed) in.
+        checkpoint_id: The checkpoint that added, edited or removed the message.
         checkpoint_ns: That checkpoint's namespace.
-        channel: The channel it is in.
-        position: Its place in the channel at that checkpoint.
+        channel: The channel.
+        position: Position in the channel at that checkpoint.
         change: `added`, `edited` or `removed`.
-        created_at: By the database's clock.
-        run_id: The run that made it.
+        created_at: Creation time by the database's clock.
+        run_id: The run that made the change.
         role: `system`, `human`, `ai`, `tool` or another.
-        agent: Who said it, if it has a name.
-        content: Its text.
-        tool_calls: What it asks tools to do.
-        tool_call_id: The tool call it answers.
-        input_tokens: As the model counted them.
-        output_tokens: Likewise.
+        agent: The message's `name`, if it has one.
+        content: The text.
+        tool_calls: The tool calls that the message requests.
+        tool_call_id: The tool call that the message answers.
+        input_tokens: Input tokens as the model reported them.
+        output_tokens: Output tokens as the model reported them.
     """
 
     thread_id: str
@@ -50,12 +50,12 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class MessageHit:
-    """A message that a search found.
+    """A message found by a search.
 
     Attributes:
         message: The message.
-        snippet: Its text around the words that were found, each between `«` and `»`.
-        score: How well it fits; greater is better. Only to be compared within one search.
+        snippet: Text around the matched words, each between `«` and `»`.
+        score: Rank; greater is better. Scores are comparable within one search only.
     """
 
     message: Message

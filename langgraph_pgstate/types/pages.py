@@ -10,11 +10,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """A part of a longer answer.
+    """One page of a longer result.
 
     Attributes:
-        items: What it holds, in order.
-        next: Pass it as `cursor=` for the following page; `None` at the end.
+        items: The items, in order.
+        next: The `cursor=` of the following page; `None` at the end.
     """
 
     items: tuple[T, ...]

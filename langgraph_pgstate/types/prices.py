@@ -9,16 +9,16 @@ from decimal import Decimal
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """One row of `prices`: what a million tokens of a model cost, from a time on.
+    """One row of `prices`: the price of a million tokens of a model from a given time on.
 
     Attributes:
-        model: The model's name, as the provider says it.
+        model: The model's name as the provider reports it.
         provider: The provider; empty for any.
-        valid_from: From when on; `None` for ever.
-        input: Per million tokens read.
-        output: Per million tokens written.
-        cache_read: Per million tokens read from a cache; as `input` if left out.
-        reasoning: Per million tokens of reasoning; as `output` if left out.
+        valid_from: Start of validity; `None` for always.
+        input: Price per million input tokens.
+        output: Price per million output tokens.
+        cache_read: Price per million input tokens read from a cache; `None` means the same as `input`.
+        reasoning: Price per million reasoning tokens; `None` means the same as `output`.
     """
 
     model: str

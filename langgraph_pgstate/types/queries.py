@@ -15,12 +15,12 @@ class Query(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in the `.sql` file."""
+        """Name in the `.sql` file."""
         ...
 
     @property
     def text(self) -> bytes:
-        """The statement, with `$n` for its parameters."""
+        """The statement, with `$n` placeholders."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""Reports of the jobs that maintain, check, copy and upgrade a schema."""
+"""Reports of maintenance, checks, copies and upgrades of a schema."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from langgraph_pgstate.types.threads import PruneResult
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something `check` found broken.
+    """A defect found by `check`.
 
     Attributes:
-        thread_id: Thread it is in.
+        thread_id: The thread.
         where: The checkpoint, segment or write.
-        why: What is wrong with it.
+        why: The defect.
     """
 
     thread_id: str
@@ -25,13 +25,13 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a job over many threads has come.
+    """The progress of a job over many threads.
 
     Attributes:
         threads: Threads finished.
-        total: Threads there were to visit when the job began.
+        total: Threads to visit, counted when the job began.
         checkpoints: Checkpoints read or written so far.
-        thread_id: The thread just worked on.
+        thread_id: The last thread worked on.
     """
 
     threads: int
@@ -42,18 +42,19 @@ class Progress:
 
 @dataclass(slots=True)
 class CheckReport:
-    """What `check` read and what it found.
+    """The counts and defects reported by `check`.
 
     Attributes:
         threads: Threads read.
         checkpoints: Checkpoints decoded.
         segments: Distinct segments read.
         writes: Rows of pending writes decoded.
-        unreferenced: Segments no checkpoint refers to; harmless, and gone with the thread's next prune.
-        problems: What is broken; empty when all is well.
-        orphan_writes: Rows of pending writes without their checkpoint, which is yet to come or was lost; removed later.
-        types: Stored types that are not LangGraph's own, as `module:name`, sorted; empty unless they are asked for.
-        others: Values of another serializer, whose types cannot be told.
+        unreferenced: Segments that no checkpoint refers to. They are harmless; the thread's next prune removes them.
+        problems: Defects; empty if there are none.
+        orphan_writes: Rows of pending writes without a checkpoint. The checkpoint is not stored yet or was lost;
+            `maintain` removes such rows later.
+        types: Stored types outside LangGraph, as `module:name`, sorted. Empty unless the caller asked for them.
+        others: Values of another serializer, whose types cannot be listed.
     """
 
     threads: int = 0
@@ -82,15 +83,15 @@ class CheckReport:
 
 @dataclass(slots=True)
 class BackfillReport:
-    """What `backfill` recorded of threads.
+    """The counts and problems reported by `backfill`.
 
     Attributes:
         threads: Threads visited.
         checkpoints: Checkpoints compared.
         filled: Checkpoints recorded.
-        messages: Messages that were missing there.
-        statuses: Threads with a new status.
-        problems: What could not be read.
+        messages: Messages that were missing from the record.
+        statuses: Threads whose status changed.
+        problems: Checkpoints that could not be read.
     """
 
     threads: int = 0
@@ -113,15 +114,15 @@ class BackfillReport:
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceReport:
-    """What `maintain` did.
+    """The changes made by `maintain`.
 
     Attributes:
-        months_made: Months for whose spans a partition was made, as `2026_01`.
-        months_dropped: Months whose partition was removed, with its spans.
+        months_made: Months for which a partition of `spans` was created, as `2026_01`.
+        months_dropped: Months whose partition of `spans` was dropped.
         runs_settled: Runs that were ended because their process has died.
-        guards_swept: Tombstones whose time has passed and leases long given back, which were removed.
-        expired: Threads that had expired, which were deleted.
-        orphan_writes: Rows of pending writes whose checkpoint never came, which were removed.
+        guards_swept: Removed rows of outdated tombstones and long-released leases.
+        expired: Deleted threads that had expired.
+        orphan_writes: Removed rows of pending writes whose checkpoint was never stored.
     """
 
     months_made: tuple[str, ...] = ()
@@ -134,17 +135,16 @@ class MaintenanceReport:
 
 @dataclass(slots=True)
 class TransferReport:
-    """What an import from LangGraph's own tables, or an export to them, did.
+    """The result of an import from LangGraph's own tables or an export to them.
 
     Attributes:
         threads: Threads visited.
         checkpoints: Checkpoints written.
         writes: Pending writes written.
-        unchanged: Checkpoints that were there already and equal.
+        unchanged: Checkpoints that were present already and equal.
         verified: Checkpoints read from both sides afterwards and compared.
-        conflicts: Threads that went on in both places; left as they are.
-        differences: What the two sides answer differently after the copy, or could not be copied; empty when all is
-            well.
+        conflicts: Threads that were continued on both sides. They are left unchanged.
+        differences: Checkpoints that differ after the copy or could not be copied; empty on success.
     """
 
     threads: int = 0
@@ -169,17 +169,17 @@ class TransferReport:
 
 @dataclass(slots=True)
 class UpcastReport:
-    """What bringing checkpoints up to the current version of the state changed, or would change.
+    """The result of upcasting checkpoints to the current state version.
 
     Attributes:
         threads: Threads visited.
-        outdated: Checkpoints of an older version that were found.
-        upcast: How many of them were brought up, or would be.
-        added: By channel, in how many checkpoints it appears.
-        changed: By channel, in how many its value becomes another.
-        removed: By channel, in how many it disappears.
-        problems: What could not be brought up, and why; it is left as it is.
-        dry_run: Whether nothing was changed.
+        outdated: Checkpoints of an older version.
+        upcast: Checkpoints that were upcast, or would be.
+        added: By channel, the number of checkpoints in which it is added.
+        changed: By channel, the number of checkpoints in which its value changes.
+        removed: By channel, the number of checkpoints in which it is removed.
+        problems: Checkpoints that could not be upcast, with the reason. They are left unchanged.
+        dry_run: Whether nothing was written.
     """
 
     threads: int = 0
@@ -206,12 +206,12 @@ class UpcastReport:
 
 @dataclass(frozen=True, slots=True)
 class SchemaStatus:
-    """Where a schema stands.
+    """The version of a schema and its pending migrations.
 
     Attributes:
         schema: The PostgreSQL schema.
-        version: Newest applied migration, 0 if there is none.
-        expected: Newest migration this package ships.
+        version: Number of the newest applied migration, 0 if there is none.
+        expected: Number of the newest migration of this package.
         pending: Names of the migrations still to apply.
     """
 
@@ -223,14 +223,14 @@ class SchemaStatus:
 
 @dataclass(frozen=True, slots=True)
 class TableSize:
-    """What one table takes.
+    """The size of one table.
 
     Attributes:
         name: The table.
-        rows: Its rows.
-        exact: Whether they were counted; else PostgreSQL's estimate.
-        bytes: On disk, with indexes and TOAST.
-        index_bytes: Of these, the indexes.
+        rows: Number of rows.
+        exact: Whether the rows were counted; otherwise `rows` is PostgreSQL's estimate.
+        bytes: Size on disk, with indexes and TOAST.
+        index_bytes: Size of the indexes alone.
     """
 
     name: str
@@ -242,7 +242,7 @@ class TableSize:
 
 @dataclass(frozen=True, slots=True)
 class ThreadSize:
-    """What one thread takes, before PostgreSQL's own overhead.
+    """The size of one thread, without PostgreSQL's per-row overhead.
 
     Attributes:
         checkpoints: Checkpoint rows.

@@ -1,4 +1,4 @@
-"""Runs, their usage of models, and the provenance of a checkpoint."""
+"""Runs, model usage, and the provenance of a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from langgraph_pgstate.types.tools import ToolExecution
 class Run:
     """One row of `runs`: one invocation of a graph on a thread.
 
-    A run that is invoked again under its id, as by a server's retry or after a crash, keeps its row: steps, tokens and
-    cost are those of all its attempts, a superstep begun twice counting twice; status, times, error, input and output
-    are those of the last. The spans of all attempts stay, each attempt under a root of its own.
+    A run that is invoked again under its id, by a server's retry or after a crash, keeps its row. Steps, tokens and
+    cost are summed over all attempts; a repeated superstep counts twice. Status, times, error, input and output are
+    those of the last attempt. The spans of all attempts are kept, each attempt under its own root span.
 
     Attributes:
         thread_id: The thread.
-        run_id: The run; the root callback's id, or the one the config names.
-        attempt: 1, and one more each time the same run is invoked again.
+        run_id: The run's id: the root callback's id, or the one named by the config.
+        attempt: 1, plus 1 for each repeated invocation of the same run.
         status: `pending`, `running`, `interrupted`, `success`, `error` or `cancelled`.
-        is_crashed: Whether whoever ran it has died: it is `running` by its row, or was settled since as `error` of type
-            `ProcessDied`.
+        is_crashed: Whether the run's process has died. The row's status is `running`, or `error` of type `ProcessDied`
+            once it was settled.
         agent: The graph or agent.
-        tenant_id: The tenant, if the config told.
-        user_id: The user, if the config told.
-        started_at: By the database's clock.
-        ended_at: `None` while it runs.
-        first_checkpoint_id: The first checkpoint it made, in the root namespace.
-        last_checkpoint_id: The newest it made.
-        steps: Supersteps it has checkpointed in the root namespace.
-        input_tokens: Sum over its LLM spans.
-        output_tokens: Sum over its LLM spans.
-        cost: Sum over its spans, in the currency of `prices`.
+        tenant_id: The tenant, if the config named one.
+        user_id: The user, if the config named one.
+        started_at: Start time by the database's clock.
+        ended_at: End time; `None` while the run is running.
+        first_checkpoint_id: First checkpoint of the run in the root namespace.
+        last_checkpoint_id: Newest checkpoint of the run in the root namespace.
+        steps: Number of checkpointed supersteps in the root namespace.
+        input_tokens: Sum over the run's LLM spans.
+        output_tokens: Sum over the run's LLM spans.
+        cost: Sum over the run's spans, in the currency of `prices`.
         error_type: Qualified name of the exception.
-        error_message: Its message.
-        error_traceback: Its traceback.
-        input: What it was invoked with, as near as JSON comes, truncated.
-        output: What it returned, likewise.
+        error_message: Message of the exception.
+        error_traceback: Traceback of the exception.
+        input: The input as JSON, truncated. Values that JSON cannot represent are approximated.
+        output: The output, in the same form.
     """
 
     thread_id: str
@@ -68,13 +68,13 @@ class Run:
 
     @property
     def duration(self) -> timedelta | None:
-        """How long it took; `None` while it runs."""
+        """Time from start to end; `None` while the run is running."""
         return self.ended_at - self.started_at if self.ended_at else None
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Calls of models, tokens and money, summed up by what was asked for; the other keys are `None`.
+    """Model calls, tokens and cost, aggregated by the requested keys. The other keys are `None`.
 
     Attributes:
         agent: The agent.
@@ -84,11 +84,11 @@ class Usage:
         user_id: The user.
         day: The day, in UTC.
         calls: Model calls.
-        input_tokens: Tokens read, cached ones included.
-        output_tokens: Tokens written.
-        cache_read_tokens: Tokens read from providers' caches.
-        reasoning_tokens: Tokens of reasoning among the output.
-        cost: In the currency of `prices`; calls without a price count nothing.
+        input_tokens: Input tokens, cached ones included.
+        output_tokens: Output tokens.
+        cache_read_tokens: Input tokens read from a provider's cache.
+        reasoning_tokens: Output tokens used for reasoning.
+        cost: Cost in the currency of `prices`. Calls without a price add nothing.
         unpriced: Calls whose model had no price.
     """
 
@@ -109,24 +109,24 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """What led to a checkpoint.
+    """The origin of a checkpoint: its run, spans, tool executions and branch.
 
     Attributes:
         thread_id: The thread.
         checkpoint_ns: The namespace.
         checkpoint_id: The checkpoint.
-        parent_checkpoint_id: The one it was made from.
+        parent_checkpoint_id: The parent checkpoint.
         source: `input`, `loop`, `update` or `fork`.
-        step: The superstep that made it.
-        created_at: By the database's clock.
-        run: The run that made it, if it was recorded.
-        spans: What happened in that superstep, by the time it started, subgraphs included.
-        executions: The tool executions that began in it.
-        cost: Of the superstep.
-        depth: Ancestors it has.
-        forked_from: The nearest ancestor that other checkpoints were made from, too; `None` if there is none.
-        run_ids: The runs that made its branch, oldest first.
-        branch_cost: Of these runs, each in full.
+        step: The superstep that made the checkpoint.
+        created_at: Creation time by the database's clock.
+        run: The run that made the checkpoint, if it was recorded.
+        spans: Spans of that superstep, subgraphs included, ordered by start time.
+        executions: Tool executions that began in that superstep.
+        cost: Cost of the superstep.
+        depth: Number of ancestors.
+        forked_from: The nearest ancestor with other children; `None` if there is none.
+        run_ids: The runs that made the branch, oldest first.
+        branch_cost: Total cost of these runs.
     """
 
     thread_id: str

@@ -1,4 +1,4 @@
-"""Spans, the trees they form, and statistics of tools."""
+"""Spans, span trees, and tool statistics."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ class Span:
     Attributes:
         thread_id: The thread.
         run_id: The run.
-        span_id: The span; LangChain's callback run id.
-        parent_span_id: The span it happened in; `None` for the run's root.
+        span_id: The span's id, which is LangChain's callback run id.
+        parent_span_id: The parent span; `None` for the run's root.
         kind: `graph`, `node`, `chain`, `llm`, `tool` or `retriever`.
-        name: What was run.
+        name: Name of the node, model, tool or other runnable.
         status: `running`, `success`, `error`, `interrupted` or `cancelled`.
-        started_at: By the database's clock, within the error of its last synchronisation.
-        ended_at: `None` while it runs.
+        started_at: Start time by the database's clock, as exact as the last clock synchronization.
+        ended_at: End time; `None` while the span is running.
         checkpoint_ns: Namespace of the task it ran in.
-        checkpoint_id: The checkpoint its superstep started from.
+        checkpoint_id: The checkpoint from which its superstep started.
         step: The superstep.
         node: The node.
         task_id: The task.
         agent: The agent.
         provider: The model's provider, by OpenTelemetry's names.
         model: The model.
-        input_tokens: Tokens read, cached ones included.
-        output_tokens: Tokens written.
-        cache_read_tokens: Tokens read from the provider's cache.
-        reasoning_tokens: Tokens of reasoning among the output.
-        cost: From `prices`; `None` if the model has no price.
-        tool_call_id: Of a tool span, the model's tool call.
+        input_tokens: Input tokens, cached ones included.
+        output_tokens: Output tokens.
+        cache_read_tokens: Input tokens read from the provider's cache.
+        reasoning_tokens: Output tokens used for reasoning.
+        cost: Cost computed from `prices`; `None` if the model has no price.
+        tool_call_id: For a tool span, the model's tool call.
         error_type: Qualified name of the exception.
-        error_message: Its message.
-        input: As near as JSON comes, truncated.
-        output: Likewise.
-        attributes: The rest, by OpenTelemetry's GenAI names.
+        error_message: Message of the exception.
+        input: The input as JSON, truncated. Values that JSON cannot represent are approximated.
+        output: The output, in the same form.
+        attributes: Other attributes, by the names of OpenTelemetry's GenAI conventions.
     """
 
     thread_id: str
@@ -75,17 +75,17 @@ class Span:
 
     @property
     def duration(self) -> timedelta | None:
-        """How long it took; `None` while it runs."""
+        """Time from start to end; `None` while the span is running."""
         return self.ended_at - self.started_at if self.ended_at else None
 
 
 @dataclass(frozen=True, slots=True)
 class SpanNode:
-    """A span and what happened in it.
+    """A span and its child spans.
 
     Attributes:
         span: The span.
-        children: Those it is the parent of, by the time they started.
+        children: The child spans, ordered by start time.
     """
 
     span: Span
@@ -94,19 +94,19 @@ class SpanNode:
 
 @dataclass(frozen=True, slots=True)
 class ToolStatistics:
-    """How one tool did.
+    """Call counts, errors and durations of one tool.
 
     Attributes:
         tool: The tool.
-        calls: Times it was called.
+        calls: Number of calls.
         running: Calls without an outcome yet.
         errors: Calls that failed.
-        unknown: Calls of which nobody knows whether they took effect, as the ledger has them: timed out, or cut off.
+        unknown: Calls of unknown outcome, as the tool ledger records them: timed out or cut off.
         error_rate: Errors among the calls that have an outcome, 0 to 1; `None` if there is none.
-        mean: Seconds a finished call took, on average; `None` if none has finished.
-        p50: The median.
-        p95: 95 of 100 calls took no longer.
-        last_at: When it was last called.
+        mean: Mean seconds of a finished call; `None` if none has finished.
+        p50: Median seconds of a finished call.
+        p95: 95th percentile of the same.
+        last_at: Time of the last call.
     """
 
     tool: str

@@ -1,4 +1,4 @@
-"""Threads and what a prune of them removes."""
+"""Threads and the result of a prune."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ class Thread:
 
     Attributes:
         thread_id: The thread's id.
-        agent: The graph or agent that runs on it, if the config told.
-        user_id: Its owner, if the config told.
+        agent: The graph or agent that runs on it, if the config named one.
+        user_id: The user, if the config named one.
         created_at: Time of the first `put`, by the database's clock.
         updated_at: Time of a recent `put`; at most a few seconds behind the newest checkpoint.
-        tenant_id: Its tenant, if the config told.
-        status: `idle`, `busy`, `interrupted` or `error`; kept by the recorder, `idle` without one.
-        title: What a person calls it.
-        metadata: The user's own; updates merge into it.
-        version: Counts updates of title and metadata, from 1.
-        expires_at: When it may be removed, if ever: a sweep then does, unless it is in use.
-        forked_from_thread_id: The thread it was forked off, if it was.
+        tenant_id: The tenant, if the config named one.
+        status: `idle`, `busy`, `interrupted` or `error`. The recorder maintains it; without one it is `idle`.
+        title: The thread's title.
+        metadata: The caller's metadata. Updates are merged into it.
+        version: Number of updates of title and metadata, starting at 1.
+        expires_at: Time after which maintenance deletes the thread unless it is in use; `None` for never.
+        forked_from_thread_id: The thread it was forked from, if any.
         forked_from_checkpoint_id: The checkpoint of that thread it starts from.
-        head_checkpoint_id: Its newest checkpoint in the root namespace; only when one thread is asked for.
-        state: Its projected channels; only when one thread is asked for.
+        head_checkpoint_id: Newest checkpoint in the root namespace. Set only when a single thread is read.
+        state: Projected channels. Set only when a single thread is read.
     """
 
     thread_id: str
@@ -50,17 +50,17 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class RunawayThread:
-    """A thread with runs of too many supersteps.
+    """A thread with runs that took too many supersteps.
 
     Attributes:
         thread_id: The thread.
-        agent: Of the longest of these runs.
-        user_id: Likewise.
+        agent: Agent of the longest of these runs.
+        user_id: User of the longest of these runs.
         run_id: The longest of these runs.
-        runs: How many such runs it has.
-        most_steps: Supersteps of the longest.
-        last_started_at: When the last of them began.
-        cost: What they cost together.
+        runs: Number of such runs.
+        most_steps: Supersteps of the longest run.
+        last_started_at: Start time of the latest run.
+        cost: Total cost of these runs.
     """
 
     thread_id: str
@@ -75,16 +75,16 @@ class RunawayThread:
 
 @dataclass(frozen=True, slots=True)
 class PruneResult:
-    """What a prune removed, or would remove with `dry_run=True`.
+    """The counts of rows that a prune removed, or would remove with `dry_run=True`.
 
     Attributes:
-        threads: Threads of which at least one row went.
+        threads: Threads that lost at least one row.
         checkpoints: Checkpoint rows.
-        writes: Rows of pending writes, those whose checkpoint never came among them.
-        segments: Segments that no surviving checkpoint refers to.
-        bytes: Stored size of those rows' data, before PostgreSQL's own overhead.
-        dry_run: Whether nothing was changed.
-        damaged: Ids of threads that were left as they are, because a checkpoint of theirs is damaged.
+        writes: Rows of pending writes, including those whose checkpoint was never stored.
+        segments: Segments that no remaining checkpoint refers to.
+        bytes: Stored size of the data of these rows, without PostgreSQL's per-row overhead.
+        dry_run: Whether nothing was removed.
+        damaged: Ids of threads that were left unchanged because one of their checkpoints is damaged.
     """
 
     threads: int = 0

@@ -1,4 +1,4 @@
-"""Executions of tools, and the report of a compensation."""
+"""Tool executions and the report of a compensation."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ToolExecution:
-    """One row of `tool_executions`: one intended effect.
+    """One row of `tool_executions`: one action of a tool.
 
     Attributes:
         thread_id: The thread.
-        idempotency_key: What the action is; the same key is the same action.
+        idempotency_key: Identifies the action. The same key means the same action.
         tool: The tool.
         status: `pending`, `running`, `success`, `error`, `timeout` or `unknown`.
-        attempt: How often it was begun.
+        attempt: Number of attempts.
         agent: The agent.
         tool_call_id: The model's tool call.
         run_id: The run.
         task_id: The task.
         checkpoint_ns: Namespace of the task.
-        checkpoint_id: The checkpoint its superstep started from.
+        checkpoint_id: The checkpoint from which its superstep started.
         step: The superstep.
-        holder_id: The process that runs it, or ran it last.
-        alive_until: Until when that process may be taken to be alive.
-        started_at: Time of the last attempt's intent, by the database's clock.
+        holder_id: The process of the current or last attempt.
+        alive_until: Time until which that process is considered alive.
+        started_at: Start time of the last attempt, by the database's clock.
         ended_at: Time of its outcome.
-        arguments: What the tool was called with.
-        preview: The beginning of its result, as text.
+        arguments: The tool's arguments.
+        preview: The beginning of the result, as text.
         error_type: Qualified name of the exception.
-        error_message: Its message.
-        compensates: Key of the execution that this one takes back.
-        compensated_at: When this one was taken back.
+        error_message: Message of the exception.
+        compensates: Key of the execution that this one compensates.
+        compensated_at: Time at which this execution was compensated.
     """
 
     thread_id: str
@@ -62,14 +62,14 @@ class ToolExecution:
 
 @dataclass(frozen=True, slots=True)
 class CompensationReport:
-    """What `compensate` took back, and what it could not. All are the original executions, newest first.
+    """The outcome of `compensate`. All fields hold original executions, newest first.
 
     Attributes:
-        compensated: Taken back now.
-        failed: With the error of each compensation that failed; they are tried again by the next call.
-        uncovered: Successes of tools for which no compensation is registered.
-        unsettled: Executions whose outcome is unknown or still to come; nothing was done about them.
-        elsewhere: Executions that came along with a fork or a copy; the thread they were made on takes them back.
+        compensated: Executions compensated by this call.
+        failed: Executions whose compensation failed, each with its error. The next call tries again.
+        uncovered: Successful executions of tools without a registered compensation.
+        unsettled: Executions whose outcome is unknown or still to come. They are left unchanged.
+        elsewhere: Executions copied from another thread by a fork or a copy. Compensate them on their own thread.
     """
 
     compensated: tuple[ToolExecution, ...] = ()
@@ -80,5 +80,5 @@ class CompensationReport:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is left on this thread that anybody would have to look at."""
+        """Whether nothing on this thread needs a person's attention."""
         return not (self.failed or self.uncovered or self.unsettled)

@@ -64,7 +64,7 @@ def test_the_inbox_and_an_answer(run: Run, saver: PGStateSaver) -> None:
     assert "operator" in run("answer", "trip", "no", code=1)
     assert "trip" not in run("interrupts")
     assert '{"ok":true}' in run("interrupts", "--answered")
-    assert "waits for no answer" in run("answer", "unknown", "yes", code=1)
+    assert "has no pending interrupt" in run("answer", "unknown", "yes", code=1)
     assert "answered" in run("answer", "other", "7", "--text", "--by", "bob")
     threads = Threads(saver._database, queries(saver.schema))
     (answer,) = threads.answers("other")
@@ -81,7 +81,7 @@ def test_several_questions_of_one_thread(run: Run, saver: PGStateSaver) -> None:
     assert shown.count("many") == 1
     assert "several" in run("answer", "many", "yes", code=1)
     assert "still waits for 2 answers" in run("answer", "many", "yes", "--interrupt", ids[0][:10])
-    assert "does not wait" in run("answer", "many", "yes", "--interrupt", "nonsense", code=1)
+    assert "has no pending interrupt" in run("answer", "many", "yes", "--interrupt", "nonsense", code=1)
 
 
 def test_upcast(run: Run, saver: PGStateSaver) -> None:

@@ -82,7 +82,7 @@ def test_a_run_whose_head_was_pruned_away_is_refused(guard: Any, durability: Any
 
         with PGStateSaver.from_conn_string(dsn, schema=schema, guard=guard) as other:
             slow = graph_of(other, 4, hook=overtake).compile(checkpointer=other)
-            with pytest.raises(StaleHeadError, match="no longer there"):
+            with pytest.raises(StaleHeadError, match="no longer exists"):
                 slow.invoke({"items": ["late"]}, by("slow"), durability=durability)
         assert fast.get_state(THREAD).values == returned[-1]
 

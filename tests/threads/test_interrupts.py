@@ -213,7 +213,7 @@ def test_several_wait_at_once(state: PGState) -> None:
     with pytest.raises(ConfigurationError, match="several") as raised:
         state.threads.answer("t", "?")
     assert all(id in str(raised.value) for id in by_value.values())
-    with pytest.raises(NotFoundError, match="does not wait"):
+    with pytest.raises(NotFoundError, match="has no pending interrupt"):
         state.threads.answer("t", "?", interrupt_id="0" * 32)
     state.threads.answer("t", "A", interrupt_id=by_value["what of n0?"])
     assert len(only(state).interrupts) == 2
@@ -261,7 +261,7 @@ def test_a_thread_that_moved_on_otherwise_no_longer_waits(state: PGState) -> Non
     graph.invoke({"said": []}, config_of("t"))
     graph.update_state(config_of("t"), {"said": ["never mind"]}, as_node="node")
     assert ids(state) == []
-    with pytest.raises(NotFoundError, match="waits for no answer"):
+    with pytest.raises(NotFoundError, match="has no pending interrupt"):
         state.threads.answer("t", "yes")
 
 

@@ -178,7 +178,7 @@ async def test_an_unknown_outcome_stops_by_default(bench: Bench, connection: psy
     graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
     await run_and_lose(bench, graph, connection)
     for _ in range(2):
-        with pytest.raises(ToolOutcomeUnknownError, match="may or may not have happened"):
+        with pytest.raises(ToolOutcomeUnknownError, match="may or may not have taken effect"):
             await bench.invoke(graph, None, thread())
     assert till.charged == ["o1"]
     assert rows(connection, bench.saver.schema, "status") == [("unknown",)]
@@ -205,7 +205,7 @@ async def test_a_person_settles_it(bench: Bench, connection: psycopg.Connection,
     await run_and_lose(bench, graph, connection)
     await bench.do(bench.ledger.settle, "t", "call_1", decision)
     if decision == "fail":
-        with pytest.raises(ToolFailedError, match="somebody decided"):
+        with pytest.raises(ToolFailedError, match="settled it as failed"):
             await bench.invoke(graph, None, thread())
     else:
         await bench.invoke(graph, None, thread())

@@ -252,7 +252,7 @@ async def test_a_check_has_to_say_what_it_means(bench: Bench, connection: psycop
     bench.ledger.policy("charge", on_unknown="check", check=lambda execution: answer)
     graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
     await run_and_lose(bench, graph, connection)
-    with pytest.raises(ToolOutcomeUnknownError, match="its check answered"):
+    with pytest.raises(ToolOutcomeUnknownError, match="its check returned"):
         await bench.invoke(graph, None, thread())
     assert rows(connection, bench.saver.schema, "status") == [("unknown",)]
     assert till.charged == ["o1"]

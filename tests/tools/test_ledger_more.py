@@ -332,7 +332,7 @@ async def test_what_the_model_can_put_right_is_shown_to_it(bench: Bench) -> None
         raise ConfigurationError(f"{at!r} is nothing to look at")
 
     look_tool = tool_of(bench, "look", look)
-    for key, said in ((None, "'a' is nothing"), (lambda args: "", "an action needs a name")):
+    for key, said in ((None, "'a' is nothing"), (lambda args: "", "an action needs a key")):
         bench.ledger.policy("look", key=key)
         graph = bench.agent([look_tool], calls(("call_1", "look", {"at": "a"})), handle_tool_errors=True)
         state = await bench.invoke(graph, ask(), thread(said))

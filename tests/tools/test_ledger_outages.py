@@ -108,7 +108,7 @@ async def test_a_database_that_fails_before_the_intent_has_let_nothing_happen(
     till = Till()
     graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE, AGAIN, handle_tool_errors=handled)
     line.is_down = True
-    with pytest.raises(UnavailableError, match="not begun, nothing has happened") as raised:
+    with pytest.raises(UnavailableError, match="not started, it had no effect") as raised:
         await bench.invoke(graph, ask(), thread())
     assert raised.value.retryable
     assert till.charged == []
@@ -132,7 +132,7 @@ async def test_an_intent_that_is_stored_though_it_failed_has_let_nothing_happen(
         return None
 
     line.fault = lose
-    with pytest.raises(UnavailableError, match="nothing has happened"):
+    with pytest.raises(UnavailableError, match="it had no effect"):
         await bench.invoke(graph, ask(), thread())
     assert rows(connection, bench.saver.schema, "status") == [("running",)]
     line.fault = lambda data: None
@@ -385,7 +385,7 @@ async def test_a_connection_lost_in_a_transactional_tool_is_no_failure_of_it(
                 raise
 
     graph = room.graph(then, athen, handle_tool_errors=handled)
-    with pytest.raises(UnavailableError, match="book was rolled back, nothing has happened") as raised:
+    with pytest.raises(UnavailableError, match="book was rolled back, it had no effect") as raised:
         await room.bench.invoke(graph, ask(), thread())
     assert raised.value.retryable
     assert raised.value.__cause__ is not None
@@ -409,7 +409,7 @@ async def test_a_transaction_that_ran_into_another_is_no_failure_of_its_tool(
     room: Room, code: str, handled: bool
 ) -> None:
     graph = room.graph(*fail(code), handle_tool_errors=handled)
-    with pytest.raises(ConflictError, match="rolled back, nothing has happened") as raised:
+    with pytest.raises(ConflictError, match="rolled back, it had no effect") as raised:
         await room.bench.invoke(graph, ask(), thread())
     assert raised.value.sqlstate == code
     assert room.booked() == []
@@ -484,7 +484,7 @@ async def test_of_a_commit_that_nobody_can_ask_about_the_next_call_finds_out(roo
 
     room.line.fault = lose
     graph = room.graph(nothing, anothing, handle_tool_errors=True)
-    with pytest.raises(DatabaseError, match="is found out when it comes up again"):
+    with pytest.raises(DatabaseError, match="finds out whether it was committed"):
         await room.bench.invoke(graph, ask(), thread())
     assert room.booked() == [("7",)]
     room.line.fault = lambda data: None

@@ -429,7 +429,7 @@ async def test_a_callers_only_connection_is_not_taken_away(
         ledger = ToolLedger(saver._database, queries(schema))
         bench = Bench(saver, ledger)
         graph = Slow(bench).graph(lambda lent: None, in_nothing, handle_tool_errors=True)
-        with pytest.raises(ToolSetupError, match="only one"):
+        with pytest.raises(ToolSetupError, match="only connection"):
             await bench.invoke(graph, ask(), thread())
         assert state_of(connection, schema) == ([], [])
         ledger.close()

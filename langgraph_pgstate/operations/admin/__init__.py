@@ -1,1 +1,1 @@
-"""The schema, its maintenance, its checks and its sizes."""
+"""Migrations, maintenance, checks and sizes of a schema."""

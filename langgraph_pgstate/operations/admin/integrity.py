@@ -1,4 +1,4 @@
-"""Checking that what is stored can be read: every checkpoint, every reference, every pending write."""
+"""Checks that all checkpoints, references and pending writes can be read."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _INT4_MIN: Final = -(2**31)
 
 @dataclass(slots=True)
 class _Segment:
-    """What is known of a segment once it was read.
+    """The properties of a segment that was read.
 
     Attributes:
         size: Bytes of its content.
-        count: Elements, if its content is an array.
-        why: What is wrong with it.
-        decoded: With a deep check: the places in it that were decoded, `None` standing for its elements.
+        count: Number of elements, if its content is an array.
+        why: Its defect.
+        decoded: With a deep check, the decoded places in it and their defects; the key `None` stands for its elements.
     """
 
     size: int = 0
@@ -43,13 +43,13 @@ class _Segment:
 
 
 async def count_threads(db: Connection, queries: Queries) -> int:
-    """How many threads a check of all of them visits."""
+    """Return the number of threads that a check of all threads visits."""
     count: int = (await db.fetch(queries.count_visited_threads, {}))[0][0]
     return count
 
 
 async def next_threads(db: Connection, queries: Queries, after: str) -> list[str]:
-    """The ids that follow one, of threads that have a row in any table."""
+    """Return the next page of ids of threads that have a row in any table."""
     rows = await db.fetch(queries.list_visited_thread_ids, {"cursor_id": after, "page_size": _THREAD_PAGE})
     return [row[0] for row in rows]
 
@@ -57,16 +57,16 @@ async def next_threads(db: Connection, queries: Queries, after: str) -> list[str
 async def check_thread(db: Connection, queries: Queries, codec: ValueCodec | None, thread_id: str) -> CheckReport:
     """Check one thread. Reads one snapshot, page by page; writes nothing; safe while runs append to the thread.
 
-    In memory is a page of checkpoints, 8 MB of segments (or one, if it is larger), and some numbers on each segment.
+    Memory holds a page of checkpoints, 8 MB of segments (or one larger segment), and some numbers per segment.
 
     Args:
         db: The connection, not in a transaction.
         queries: The queries of the schema.
-        codec: Decodes every value, too; `None` leaves it at checksums and references.
+        codec: Also decodes every value; with `None`, only checksums and references are checked.
         thread_id: The thread; one that does not exist has no problems.
 
     Returns:
-        What was read and what is broken. Damage never raises.
+        The counts and defects. Damage never raises.
     """
     report = CheckReport(threads=1)
     check = _Check(db, queries, codec, thread_id, report)
@@ -97,7 +97,7 @@ class _Check:
         self.segments: dict[int, _Segment] = {}
 
     async def checkpoints(self) -> None:
-        """Check the checkpoints and all they refer to."""
+        """Check the checkpoints and all their references."""
         cursor = ("", "")
         while True:
             rows = await self._db.fetch(
@@ -139,7 +139,7 @@ class _Check:
                 return
 
     async def answers(self, codec: ValueCodec) -> None:
-        """Decode the answers that people gave."""
+        """Decode the answers to interrupts."""
         cursor = ("", "", "")
         while True:
             keys = dict(zip(("cursor_ns", "cursor_id", "cursor_interrupt"), cursor, strict=True))
@@ -155,7 +155,7 @@ class _Check:
                 return
 
     async def results(self, codec: ValueCodec) -> None:
-        """Decode what tools returned."""
+        """Decode the results of tools."""
         cursor = ""
         while True:
             rows = await self._db.fetch(
@@ -194,7 +194,7 @@ class _Check:
                     self._problem(str(address), f"{kind} {name!r}: {why}")
 
     async def _read_segments(self, states: Iterable[tuple[Address, State | None, list[int]]]) -> None:
-        """Read what a page refers to, unless it was read before."""
+        """Read the segments of a page that were not read before."""
         places: dict[int, dict[tuple[str, int, int] | None, None]] = {}
         for _, state, segment_ids in states:
             for segment_id in segment_ids:
@@ -258,7 +258,7 @@ class _Check:
                 segment.decoded.setdefault(place, None)
 
     def _references(self, address: Address, state: State | None, segment_ids: Iterable[int]) -> None:
-        """Compare what a checkpoint expects of its segments with what they are."""
+        """Compare the references of a checkpoint with its segments."""
         named: set[int] = set()
         for channel, entry in state.manifest.entries.items() if state else ():
             for segment_id, why in self._broken(entry):
@@ -271,7 +271,7 @@ class _Check:
                 self._problem(str(address), f"segment {segment_id}: {segment.why}")
 
     def _broken(self, entry: Entry) -> Iterable[tuple[int, str]]:
-        """`(segment, why)` of each piece of a value that cannot be had; segment 0 for one kept in the row."""
+        """Return `(segment, why)` of each unreadable piece of a value; segment 0 for a value in the row."""
         match entry:
             case Inline(type_, data) if self._codec is not None:
                 codec = self._codec
@@ -300,7 +300,7 @@ class _Check:
 
 
 def _places(entry: Entry) -> Iterable[tuple[int, tuple[str, int, int] | None]]:
-    """Where a value's pieces are: a segment and `(type, offset, length)`, or `None` for elements of it."""
+    """Return the places of a value's pieces: a segment and `(type, offset, length)`, or `None` for elements of it."""
     if isinstance(entry, Slice):
         yield entry.segment_id, (entry.type, entry.offset, entry.length)
     elif isinstance(entry, Elements):
@@ -315,11 +315,11 @@ def _decode_result(codec: ValueCodec, type_: str, data: bytes) -> None:
 
 
 def _reason(decode: Callable[[], Any]) -> str | None:
-    """Why something does not decode, `None` if it does."""
+    """Return why something does not decode, or `None` if it does."""
     try:
         decode()
     except Exception as error:
-        # Damaged bytes may make a decoder raise anything; here every failure is a finding.
+        # A decoder may raise anything on damaged bytes; every failure is a finding.
         return _why(error)
     return None
 

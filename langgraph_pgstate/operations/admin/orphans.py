@@ -1,7 +1,7 @@
-"""Pending writes whose checkpoint never came: its process was killed between the two.
+"""Pending writes whose checkpoint was never stored, because the process was killed between the two.
 
-Writes may come before their checkpoint, so one that is not there yet says nothing. They go when they are a day old by
-the database's clock, and no living run and no lease of their thread may still bring it.
+Writes may be stored before their checkpoint, so a missing one proves nothing. Such writes are removed when they are a
+day old by the database's clock, and no live run or lease of their thread may still store the checkpoint.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from langgraph_pgstate.operations.checkpoints.reading import is_old_format
 from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.sql import Queries
 
-# A put is tried again for minutes; a machine that was suspended in between goes on hours later.
+# A put is retried for minutes; a suspended machine continues hours later.
 ORPHAN_AGE: Final = timedelta(days=1)
 _THREAD_PAGE: Final = 200
 
@@ -27,17 +27,17 @@ async def sweep_thread(
 ) -> tuple[int, int]:
     """Remove the orphaned writes of one thread, in one statement. Safe to repeat, and while runs append.
 
-    Those stay that hold the pending sends of a child: a checkpoint of a format before 4 has them among its parent's.
+    Writes with pending sends of a child stay: a checkpoint of a format before 4 has them among its parent's writes.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
         thread_id: The thread.
-        older_than: Only what is older, if that is more than a day.
+        older_than: Minimum age, if that is more than a day.
         dry_run: Only count.
 
     Returns:
-        How many rows went, or would go, and their bytes.
+        Number and bytes of the removed rows.
     """
     parameters: dict[str, Any] = {"thread_id": thread_id, "older_than": max(ORPHAN_AGE, older_than or ORPHAN_AGE)}
     children = await db.fetch(queries.get_children_of_orphans, parameters)
@@ -48,10 +48,10 @@ async def sweep_thread(
 
 
 async def sweep(db: Connection, queries: Queries) -> int:
-    """Remove the orphaned writes of all threads. Page by page, each thread by itself; safe to repeat.
+    """Remove the orphaned writes of all threads. Page by page, one statement per thread; safe to repeat.
 
     Returns:
-        How many rows went.
+        The number of removed rows.
     """
     gone, cursor = 0, ""
     while True:
@@ -60,7 +60,7 @@ async def sweep(db: Connection, queries: Queries) -> int:
         for thread_id, has_orphans in found:
             cursor = thread_id
             if has_orphans:
-                # That a run is alive may be in the journal only.
+                # The liveness of a run may be in the journal only.
                 await journal.write(db, queries, [thread_id])
                 gone += (await sweep_thread(db, queries, thread_id))[0]
         if len(found) < _THREAD_PAGE:

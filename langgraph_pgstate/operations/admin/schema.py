@@ -1,4 +1,4 @@
-"""The schema: set up, move up and down, compare with what this package expects."""
+"""Setup, migration and version check of the schema."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from langgraph_pgstate.types import SchemaStatus
 
 
 async def get_status(db: Connection, queries: Queries) -> SchemaStatus:
-    """Where the schema stands.
+    """Return the schema's version and pending migrations.
 
     Raises:
         MigrationConflictError: If an applied migration differs from the one this package ships.
@@ -22,10 +22,10 @@ async def get_status(db: Connection, queries: Queries) -> SchemaStatus:
 
 
 async def setup(db: Connection, queries: Queries, *, with_metadata_index: bool = False) -> list[str]:
-    """Apply the migrations that are missing, all in one transaction, and make the coming months' partitions.
+    """Apply the missing migrations, all in one transaction, and create the partitions of the next months.
 
-    Safe from many processes at once, inside a caller's transaction, and while other sessions sit idle in theirs: when
-    nothing is missing, nothing is locked or written.
+    Safe from several processes at once, inside a caller's transaction, and while other sessions are idle in theirs. If
+    no migration is missing, nothing is locked or written.
 
     Args:
         db: The connection.
@@ -38,7 +38,7 @@ async def setup(db: Connection, queries: Queries, *, with_metadata_index: bool =
     Raises:
         MigrationConflictError: If an applied migration differs from the one this package ships.
         SchemaOutdatedError: If the schema is newer than this package.
-        ConfigurationError: If the schema holds tables of another program under these names.
+        ConfigurationError: If the schema has tables of another program with these names.
     """
     status = await get_status(db, queries)
     if status.version > status.expected:
@@ -55,7 +55,7 @@ async def _apply_missing(db: Connection, queries: Queries) -> list[str]:
     try:
         return await _apply_in_turn(db, queries)
     except Exception:
-        # Under REPEATABLE READ the record of a setup that this one waited for is invisible until a new transaction.
+        # Under REPEATABLE READ, the migrations of a concurrent setup are invisible until a new transaction.
         if (await get_status(db, queries)).pending:
             raise
         return []
@@ -73,10 +73,10 @@ async def _apply_in_turn(db: Connection, queries: Queries) -> list[str]:
 
 
 async def migrate_to(db: Connection, queries: Queries, version: int) -> list[str]:
-    """Move the schema up or down to a version, in one transaction. Down loses what the tables hold.
+    """Migrate the schema up or down to a version, in one transaction. Migrating down deletes data.
 
     Returns:
-        Names of the migrations applied or taken back, in that order.
+        Names of the migrations applied or reverted, in that order.
 
     Raises:
         ConfigurationError: If there is no such version.
@@ -102,11 +102,11 @@ async def migrate_to(db: Connection, queries: Queries, version: int) -> list[str
 
 
 async def check_version(db: Connection, queries: Queries) -> None:
-    """Refuse to work with a schema that this package does not know.
+    """Raise if the schema is missing or has another version.
 
     Raises:
-        SchemaMissingError: If there is none.
-        SchemaOutdatedError: If it is older or newer.
+        SchemaMissingError: If the tables are missing.
+        SchemaOutdatedError: If the schema is older or newer than this package.
     """
     status = await get_status(db, queries)
     if status.version == 0:
@@ -116,13 +116,13 @@ async def check_version(db: Connection, queries: Queries) -> None:
 
 
 def setup_script(schema: str) -> str:
-    """Everything `setup` would run on an empty database, for people who run their own migrations."""
+    """Return the SQL that `setup` would run on an empty database, for other migration tools."""
     steps = [f"{step.rendered(schema)}\n{recording(schema, step)}" for step in migrations()]
     return "\n".join(["BEGIN;\n", bootstrap(schema), *steps, "COMMIT;\n"])
 
 
 async def _begin(db: Connection, queries: Queries) -> None:
-    """Make the table of migrations if it is missing; refuse a schema with tables of somebody else's."""
+    """Create the table of migrations if it is missing. Raise if the schema has another program's tables."""
     schema_exists, table_exists = await _exists(db, queries)
     if table_exists:
         return
@@ -130,7 +130,7 @@ async def _begin(db: Connection, queries: Queries) -> None:
     if strange:
         raise ConfigurationError(
             f"schema {queries.schema!r} has tables that are not this package's ({', '.join(strange)}; LangGraph's "
-            "own saver makes such); choose another with schema=... or --schema"
+            "own saver creates such tables); choose another with schema=... or --schema"
         )
     await db.script(bootstrap(queries.schema, create_schema=not schema_exists))
 

@@ -1,4 +1,4 @@
-"""How much there is: rows and bytes of the tables and of a thread."""
+"""Rows and bytes of the tables and of a thread."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import TableSize, ThreadSize
 
-# Counting reads every row; above this PostgreSQL's estimate has to do.
+# Counting reads every row; larger tables are estimated by PostgreSQL.
 _COUNTED_BYTES: Final = 256 * 1024 * 1024
 
 
 async def get_server_version(db: Connection, queries: Queries) -> str:
-    """The server's version, like `18.1`."""
+    """Return the server's version, like `18.1`."""
     version: str = (await db.fetch(queries.get_server_version, {}))[0][0]
     return version
 
 
 async def list_table_sizes(db: Connection, queries: Queries) -> list[TableSize]:
-    """The schema's tables with their rows and bytes; empty when there is no such schema."""
+    """Return the schema's tables with their rows and bytes; empty if there is no such schema."""
     rows = await db.fetch(queries.list_table_sizes, {"schema": f'"{queries.schema}"'})
     exact: dict[str, int] = {}
     if rows and sum(row[1] for row in rows) < _COUNTED_BYTES and "threads" in {row[0] for row in rows}:
@@ -32,7 +32,7 @@ async def list_table_sizes(db: Connection, queries: Queries) -> list[TableSize]:
 
 
 async def count_orphan_writes(db: Connection, queries: Queries, tables: Sequence[TableSize]) -> int | None:
-    """How many rows of pending writes have no checkpoint, among some tables; `None` if these are too large to count."""
+    """Return the number of pending writes without a checkpoint, or `None` if the tables are too large to count."""
     if not any(table.name == "writes" and table.exact for table in tables):
         return None
     count: int = (await db.fetch(queries.count_all_orphan_writes, {}))[0][0]
@@ -40,5 +40,5 @@ async def count_orphan_writes(db: Connection, queries: Queries, tables: Sequence
 
 
 async def get_thread_size(db: Connection, queries: Queries, thread_id: str) -> ThreadSize:
-    """What one thread takes; all zero when there is none."""
+    """Return the size of one thread; all zero if there is none."""
     return ThreadSize(*(await db.fetch(queries.get_thread_size, {"thread_id": thread_id}))[0])

@@ -1,1 +1,1 @@
-"""Leases, and the guards that are checked with a write."""
+"""Leases and the guards of writes."""

@@ -1,8 +1,8 @@
-"""Guards: what a write rests on, held and checked in its own transaction, in its own round trip.
+"""Guards, which refuse a write whose precondition no longer holds, within its own transaction and round trip.
 
-A guard is one or two statements sent ahead of a write. The first locks what the write rests on, and waits for whoever
-holds it; the next sees what that one left behind. One that does not hold fails, and takes the transaction with it:
-the write, and what hooks wanted stored with it.
+A guard is one or two statements sent ahead of a write. The first locks the rows on which the write depends, and waits
+for concurrent holders. The second sees what those have committed, and checks it. If the check fails, the whole
+transaction fails, including the write and the statements of hooks.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from langgraph_pgstate.operations.record.put_hook import Statement
 from langgraph_pgstate.sql import Queries
 
 _MARK: Final = re.compile(r'"pgstate-guard:(\w+):(.*)"', re.DOTALL)
-# As LangGraph names it: set while a graph replays, so that its subgraphs start from where they were then.
+# LangGraph's key, set while a graph replays, so that its subgraphs start from their state of that time.
 _REPLAY_STATE: Final = "__pregel_replay_state"
 _SWEEP_PAGE: Final = 1000
 
 
 class PastId(str):
-    """The id of a checkpoint that was built on when it was read.
+    """The id of a checkpoint that had children when it was read. It equals its plain string.
 
-    It equals its string. LangGraph hands a run the ids that the saver gave it, and puts with them: so a put can tell
-    whether its run named a past checkpoint, and forks on purpose, or read the head and was overtaken.
+    LangGraph passes the ids it got from the saver back to `put`. A put can so tell a run that named a past checkpoint,
+    and forks deliberately, from one that read the head and was then overtaken.
     """
 
     __slots__ = ()
@@ -39,16 +39,16 @@ class PastId(str):
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What one write rests on.
+    """The preconditions of one write.
 
     Attributes:
-        head: Whether nobody else may have advanced the branch.
-        thread: Whether the thread may not have been deleted.
+        head: Whether no other run may have advanced the branch.
+        thread: Whether the thread must not have been deleted.
         fencing_token: The lease that must not have been taken over.
-        holder_id: Who holds it.
+        holder_id: The lease's holder.
         renew_for: Seconds for which the lease is renewed with the write.
-        own_child: The child by which the writing run itself has advanced the branch, if it has.
-        makes_thread: Whether the thread's row is made, because it is known to be missing.
+        own_child: The child with which the writing run itself advanced the branch, if it did.
+        makes_thread: Whether the thread's row is created, because it is known to be missing.
     """
 
     head: bool = False
@@ -60,10 +60,10 @@ class Guard:
     makes_thread: bool = False
 
     def before_put(self, queries: Queries, address: Address, parent: Address | None) -> list[Statement]:
-        """What is sent ahead of a checkpoint."""
+        """Return the statements to send ahead of a checkpoint."""
         is_first = self.head and parent is None
         held_id = parent.checkpoint_id if self.head and parent is not None else None
-        # Without a parent there is no row to lock but the thread's.
+        # Without a parent, the thread's row is the only one to lock.
         found = self._hold(queries, address, held_id, makes_thread=is_first or (self.thread and parent is None))
         if is_first:
             found.append((queries.check_empty, {**_key(address), "own_id": address.checkpoint_id}))
@@ -73,7 +73,7 @@ class Guard:
         return found
 
     def before_writes(self, queries: Queries, address: Address) -> list[Statement]:
-        """What is sent ahead of a task's writes. No lock on the checkpoint: they may as well have come first."""
+        """Return the statements to send ahead of a task's writes. They need no lock on the checkpoint."""
         found = self._hold(queries, address, None)
         if self.head:
             parameters = {**_key(address), "held_id": address.checkpoint_id, "own_id": self.own_child}
@@ -88,7 +88,7 @@ class Guard:
         if makes_thread or self.makes_thread:
             found.append((queries.make_thread, key))
             if self.thread:
-                # It says more than that the lease went with the thread.
+                # A more specific error than that of the lease, which was deleted with the thread.
                 found.append((queries.check_deleted, key))
         if self.thread or self.fencing_token is not None or held_id is not None:
             parameters = {
@@ -107,16 +107,16 @@ class Guard:
         return found
 
     def with_thread(self) -> Guard:
-        """The same guard, making the thread's row."""
+        """Return this guard with creation of the thread's row."""
         return replace(self, makes_thread=True)
 
     def broken(self, error: BaseException, address: Address, parent_id: str | None) -> PGStateError | None:
-        """Why a transaction failed, if it was for this guard.
+        """Return the error for a transaction that failed because of this guard, else `None`.
 
         Args:
-            error: What the driver raised.
-            address: What was to be written.
-            parent_id: The checkpoint that it rests on.
+            error: The driver's error.
+            address: The checkpoint of the write.
+            parent_id: The checkpoint on which it depends.
         """
         found = _reason(error)
         if found is None:
@@ -131,13 +131,13 @@ class Guard:
         return None
 
     def misses_thread(self, error: BaseException) -> bool:
-        """Whether a transaction failed because there is no row of the thread to hold, and it was not made."""
+        """Return whether a transaction failed because the thread's row is missing and was not created."""
         found = _reason(error)
         return found is not None and found[0] == "thread" and not self.makes_thread
 
 
 def is_guard(error: BaseException) -> bool:
-    """Whether a transaction failed because a guard did not hold."""
+    """Return whether a transaction failed because of a guard."""
     return _reason(error) is not None
 
 
@@ -153,33 +153,33 @@ def _key(address: Address) -> dict[str, Any]:
 
 
 def names_past(config: Mapping[str, Any]) -> bool:
-    """Whether a write rests on a checkpoint that was named although it had been built on: a fork on purpose."""
+    """Return whether a write's config names a checkpoint that already had children, which is a deliberate fork."""
     return type(configurable_of(config).get("checkpoint_id")) is PastId
 
 
 def is_explicit_fork(config: Mapping[str, Any], source: Any) -> bool:
-    """Whether a put makes a branch on purpose.
+    """Return whether a put forks deliberately.
 
     Args:
-        config: The put's.
+        config: Config of the put.
         source: The `source` of its metadata.
     """
     if names_past(config):
         return True
     configurable = configurable_of(config)
-    # A copy of a first checkpoint, or a subgraph that had not begun where its graph is replayed from.
+    # A copy of a first checkpoint, or a subgraph that had not begun at the checkpoint from which its graph is replayed.
     return not configurable.get("checkpoint_id") and (source == "fork" or configurable.get(_REPLAY_STATE) is not None)
 
 
 def with_past_parent(loaded: CheckpointTuple) -> CheckpointTuple:
-    """A checkpoint whose parent's id tells that it was built on."""
+    """Return a checkpoint whose parent's id is marked as having children."""
     if loaded.parent_config is None:
         return loaded
     return loaded._replace(parent_config=_as_past(loaded.parent_config))
 
 
 def as_past(loaded: CheckpointTuple) -> CheckpointTuple:
-    """A checkpoint whose ids tell that it was built on."""
+    """Return a checkpoint whose ids are marked as having children."""
     loaded = with_past_parent(loaded)
     checkpoint: Any = {**loaded.checkpoint, "id": PastId(loaded.checkpoint["id"])}
     return loaded._replace(config=_as_past(loaded.config), checkpoint=checkpoint)
@@ -191,22 +191,22 @@ def _as_past(config: Any) -> Any:
 
 
 async def has_child(db: Connection, queries: Queries, address: Address) -> bool:
-    """Whether a checkpoint was built on. One round trip."""
+    """Return whether a checkpoint has children. One round trip."""
     return bool((await db.fetch(queries.has_child, address._asdict()))[0][0])
 
 
 async def leave_tombstone(db: Connection, queries: Queries, thread_id: str, seconds: float) -> None:
-    """Note that a thread is about to be deleted, and wait for those who hold it. To be called in a transaction.
+    """Store a tombstone for a thread that is about to be deleted, and wait for its holders. Call it in a transaction.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
         thread_id: The thread.
-        seconds: How long late writes are refused.
+        seconds: Seconds for which late writes are refused.
     """
     key = {"thread_id": thread_id}
-    # Who writes holds the thread's row; so it has to be there. Not locked by halves before: who holds it may have to
-    # touch it, and the two would wait for each other.
+    # Writers lock the thread's row, so it must exist. Lock it at once in full: a holder of a weaker lock may need to
+    # update it, which would deadlock.
     if not await db.fetch(queries.lock_thread, key):
         await db.execute(queries.make_thread, key)
         await db.fetch(queries.lock_thread, key)
@@ -214,7 +214,7 @@ async def leave_tombstone(db: Connection, queries: Queries, thread_id: str, seco
 
 
 async def refuse_deleted(db: Connection, queries: Queries, thread_id: str) -> None:
-    """Refuse to make rows for a thread that was deleted and not revived. One round trip.
+    """Raise if a thread was deleted and not revived. One round trip.
 
     Raises:
         ThreadDeletedError: If it has a tombstone.
@@ -224,7 +224,7 @@ async def refuse_deleted(db: Connection, queries: Queries, thread_id: str) -> No
 
 
 async def revive_thread(db: Connection, queries: Queries, thread_id: str) -> bool:
-    """Let a deleted thread's id be used again. One statement; safe to repeat.
+    """Remove a thread's tombstone. One statement; safe to repeat.
 
     Returns:
         Whether there was a tombstone.
@@ -233,10 +233,10 @@ async def revive_thread(db: Connection, queries: Queries, thread_id: str) -> boo
 
 
 async def sweep(db: Connection, queries: Queries) -> int:
-    """Remove tombstones whose time has passed, and leases that nobody has held for a day. Page by page; safe to repeat.
+    """Remove expired tombstones, and leases without a holder for a day. Page by page; safe to repeat.
 
     Returns:
-        How many rows went.
+        The number of removed rows.
     """
     gone = 0
     for query in (queries.sweep_tombstones, queries.sweep_leases):

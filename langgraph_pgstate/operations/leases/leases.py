@@ -1,4 +1,4 @@
-"""Leases: taken, renewed, given back, listed. Rows with compare-and-swap, by the database's clock."""
+"""Leases: taking, renewing, releasing and listing them. Rows with compare-and-swap, by the database's clock."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ async def take(
         db: The connection.
         queries: The queries of the schema.
         thread_id: The thread.
-        holder_id: Who takes it; another for each taking.
-        ttl: Seconds until it expires, unless it is renewed.
-        free_tokens: Leases that may be taken over although they have not expired, because their holders are gone.
+        holder_id: The holder; a new id for each lease.
+        ttl: Seconds until the lease expires, unless it is renewed.
+        free_tokens: Leases that may be taken over before they expire, because their holders are gone.
 
     Raises:
-        LeaseHeldError: If somebody else holds it; its `fencing_token` is that one's.
+        LeaseHeldError: If another holder has the lease; its `fencing_token` is that of the other lease.
         ThreadDeletedError: If the thread was deleted.
     """
     parameters = {"thread_id": thread_id, "holder_id": holder_id, "ttl": ttl, "free_tokens": list(free_tokens)}
@@ -43,14 +43,14 @@ async def take(
             if not is_taken:
                 raise LeaseHeldError(thread_id, holder, expires_at, token, acquired_at, run_id)
             return Lease(thread_id, holder, token, acquired_at, renewed_at, expires_at)
-        # Somebody took it, or gave it back, while the statement ran; the next one sees what came of it.
-    raise ConflictError(f"the lease of thread {thread_id!r} keeps changing hands")
+        # The lease was taken or released while the statement ran; the next statement sees the change.
+    raise ConflictError(f"the lease of thread {thread_id!r} changes too often")
 
 
 async def renew(
     db: Connection, queries: Queries, leases: Sequence[tuple[str, int]], ttl: float
 ) -> set[tuple[str, int]]:
-    """Say that some leases are still held, for `ttl` seconds from now. One statement; safe to repeat.
+    """Renew leases for `ttl` seconds from now. One statement; safe to repeat.
 
     Args:
         db: The connection.
@@ -59,7 +59,7 @@ async def renew(
         ttl: Seconds.
 
     Returns:
-        Those that still are; the others were lost.
+        The renewed leases; the others were lost.
     """
     if not leases:
         return set()
@@ -71,34 +71,34 @@ async def renew(
 async def release(
     db: Connection, queries: Queries, thread_id: str, fencing_token: int | None, holder_id: str | None = None
 ) -> bool:
-    """Give a lease back. One statement; safe to repeat.
+    """Release a lease. One statement; safe to repeat.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
         thread_id: The thread.
-        fencing_token: Its number, if it is known.
-        holder_id: Who may have taken it, if that is not known for certain.
+        fencing_token: The lease's number, if it is known.
+        holder_id: The holder that may have taken it, if that is uncertain.
 
     Returns:
-        Whether it had not been lost.
+        Whether the lease was still held.
     """
     parameters = {"thread_id": thread_id, "fencing_token": fencing_token, "holder_id": holder_id}
     return await db.execute(queries.release_lease, parameters) > 0
 
 
 def request_leases(limit: int, cursor: str | None) -> dict[str, Any]:
-    """Check what is asked for, as parameters.
+    """Validate a request for leases, and return its query parameters.
 
     Raises:
-        ConfigurationError: If an argument cannot be searched for.
+        ConfigurationError: If an argument is invalid.
     """
     at, thread_id = decode_cursor(_KIND, cursor, (FIRST, ""))
     return {"cursor_at": at, "cursor_id": thread_id, "page_size": page_size(limit) + 1}
 
 
 async def list_leases(db: Connection, queries: Queries, parameters: dict[str, Any]) -> Page[Lease]:
-    """A page of the living leases, those that expire first at first. One round trip."""
+    """Return a page of the live leases, the earliest to expire first. One round trip."""
     rows = await db.fetch(queries.list_leases, parameters)
     return page_of(rows, parameters["page_size"] - 1, lambda row: Lease(*row), _KIND, _position)
 

@@ -1,1 +1,1 @@
-"""The record: the journal, and the tables of runs, spans, messages and events that it is moved into."""
+"""The record: the journal, and the tables of runs, spans, messages and events into which it is moved."""

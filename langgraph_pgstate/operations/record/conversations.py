@@ -1,7 +1,7 @@
-"""Conversations compared with the states they are of, and filled in from them.
+"""Comparison of recorded conversations with checkpoint states, and backfill of missing messages.
 
-A conversation is what the rows of a branch's checkpoints say, one after the other. Both are read side by side, a page
-of checkpoints at a time, parents first: each message of the state is decoded once for all checkpoints that have it.
+A conversation is the sum of the rows of `messages` along a branch. Both sides are read a page of checkpoints at a time,
+parents first. Each message of the states is decoded once for all checkpoints that have it.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from langgraph_pgstate.types import BackfillReport, Problem
 
 _PAGE: Final = 50
 _MOST_PROBLEMS: Final = 10
-# So many checkpoints' conversations are remembered: a child is seldom far from its parent.
+# Number of checkpoints whose conversations are cached; a child is rarely far from its parent.
 _REMEMBERED: Final = 200
 _COLUMNS: Final = ("role", "agent", "content", "tool_calls", "tool_call_id")
-# What an encoded list, or a DeltaChannel's snapshot, begins with.
+# First bytes of an encoded list or of a DeltaChannel's snapshot.
 _LISTS: Final = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD, 0xC7, 0xC8, 0xC9, *range(0xD4, 0xD9)})
 
 
 async def compare_thread(db: Connection, queries: Queries, codec: ValueCodec, thread_id: str) -> list[Problem]:
-    """Compare a thread's conversations with its states, if any message of it was recorded. Writes nothing.
+    """Compare a thread's conversations with its states, if any of its messages was recorded. Writes nothing.
 
-    What waits in the journal, and what follows it, is left out; so is what cannot be decoded, and the checkpoints of a
-    DeltaChannel that hold no value of it.
+    Skips checkpoints whose messages are in the journal, and their descendants; values that cannot be decoded; and
+    checkpoints without a value of a DeltaChannel.
 
     Returns:
-        The checkpoints whose conversation is not what their state holds, the first ten by name.
+        The checkpoints whose conversation differs from their state. The first ten are named.
     """
     key = {"thread_id": thread_id}
     async with db.transaction():
@@ -68,20 +68,19 @@ async def compare_thread(db: Connection, queries: Queries, codec: ValueCodec, th
 
 
 async def backfill_thread(db: Connection, queries: Queries, codec: ValueCodec, thread_id: str) -> BackfillReport:
-    """Record what a thread's checkpoints hold and the record lacks: messages, and the status of one without runs.
+    """Record what a thread's checkpoints hold and the record lacks: messages, and the status of a thread without runs.
 
-    Page by page, each a transaction; what is recorded already stays as it is, so it is safe to repeat, and goes on
-    where it was stopped. Safe while runs append to the thread, and beside a prune. In memory are the messages of a
-    page's states.
+    Each page is a transaction. Recorded rows are kept, so the call is safe to repeat and continues where it was
+    stopped. Safe while runs append to the thread, and beside a prune. Memory holds the messages of a page's states.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
-        codec: Decodes the states. Of a serializer that is not LangGraph's own, messages are not recorded.
+        codec: Decodes the states. With a serializer other than LangGraph's own, messages are not recorded.
         thread_id: The thread.
 
     Returns:
-        What was done; a checkpoint that cannot be decoded is named in it.
+        The recorded rows. Checkpoints that cannot be decoded are reported.
     """
     report = BackfillReport(threads=1)
     await journal.write(db, queries, [thread_id])
@@ -100,7 +99,7 @@ async def backfill_thread(db: Connection, queries: Queries, codec: ValueCodec, t
 
 
 async def _unwritten(db: Connection, queries: Queries, thread_id: str) -> set[str]:
-    """The checkpoints whose messages are still in the journal."""
+    """Return the checkpoints whose messages are still in the journal."""
     found = set()
     for _, _, data in await db.fetch(queries.read_entries, {"thread_ids": [thread_id], "page_size": None}):
         try:
@@ -112,7 +111,7 @@ async def _unwritten(db: Connection, queries: Queries, thread_id: str) -> set[st
 
 
 class Said(NamedTuple):
-    """A message as a conversation has it: its id, and what tells its text from another."""
+    """A message in a conversation: its id, and a digest of its columns."""
 
     message_id: str
     mark: bytes
@@ -123,8 +122,8 @@ class _Element:
     """A message of a state.
 
     Attributes:
-        id: Its own id, or one that its content gives it.
-        mark: What tells its text from another.
+        id: The message's id, or an id derived from its content.
+        mark: Digest of its columns.
         row: Its columns.
     """
 
@@ -135,15 +134,15 @@ class _Element:
 
 @dataclass(slots=True)
 class Difference:
-    """A channel whose recorded messages are not those of the state.
+    """A channel whose recorded messages differ from the state.
 
     Attributes:
         address: The checkpoint.
         channel: The channel.
         run_id: The checkpoint's run.
-        stored: The state's messages.
-        recorded: Those of the record.
-        before: Those that the record has at the checkpoint's parent.
+        stored: Messages of the state.
+        recorded: Messages of the record.
+        before: Messages of the record at the checkpoint's parent.
     """
 
     address: Address
@@ -155,7 +154,7 @@ class Difference:
 
     @property
     def why(self) -> str:
-        """What differs, in a line."""
+        """The difference in one line."""
         marks = [element.mark for element in self.stored]
         same = next(
             (at for at, (one, said) in enumerate(zip(marks, self.recorded, strict=False)) if one != said.mark),
@@ -163,18 +162,18 @@ class Difference:
         )
         return (
             f"channel {self.channel!r}: {len(self.recorded)} messages are recorded, the state has {len(marks)}, and "
-            f"they differ from number {same + 1} on; `pgstate backfill` records them anew"
+            f"they differ from number {same + 1} on; `pgstate backfill` records them again"
         )
 
     @property
     def missing(self) -> int:
-        """How many of the state's messages the record does not have at this checkpoint."""
+        """The number of the state's messages that the record lacks at this checkpoint."""
         return sum((Counter(one.mark for one in self.stored) - Counter(said.mark for said in self.recorded)).values())
 
 
 @dataclass(slots=True)
 class _Known:
-    """What is recorded at a checkpoint.
+    """The recorded messages of a checkpoint.
 
     Attributes:
         said: The messages of each channel.
@@ -199,10 +198,9 @@ class _Row:
 class _Comparison:
     """The comparison of one thread's record with its states.
 
-    Attributes:
-        checkpoints: How many were looked at.
-        problems: What could not be decoded.
-        left_out: Checkpoints that are not compared, nor is what follows them.
+    checkpoints: Number of checkpoints read.
+    problems: Checkpoints that could not be decoded.
+    left_out: Checkpoints that are skipped, with their descendants.
     """
 
     def __init__(self, db: Connection, queries: Queries, codec: ValueCodec, thread_id: str) -> None:
@@ -215,10 +213,11 @@ class _Comparison:
         self.left_out: set[str] = set()
 
     async def next_page(self, *, fill: bool = False) -> list[Difference] | None:
-        """Compare the next checkpoints; `None` if there are none.
+        """Compare the next page of checkpoints. Return `None` if there are no more.
 
         Args:
-            fill: Also record what differs. To be called in a transaction: no prune takes these checkpoints meanwhile.
+            fill: Also record the differences. Call it in a transaction, which keeps a prune from removing the
+                checkpoints.
         """
         key = {"thread_id": self._thread_id, "cursor_id": self._cursor, "page_size": _PAGE}
         found = await self._db.fetch(self._queries.scan_conversations, key)
@@ -264,7 +263,7 @@ class _Comparison:
         return rows
 
     async def _read_elements(self, rows: Sequence[_Row]) -> None:
-        """Decode what the page's states refer to and the last page's did not; forget what only that one did."""
+        """Decode the elements of the page's states that the last page did not have, and drop those only it had."""
         wanted: dict[Hashable, tuple[Entry, str]] = {}
         for row in rows:
             for channel, entry in row.state.manifest.entries.items():
@@ -280,7 +279,7 @@ class _Comparison:
             try:
                 value = self._load(part, segments, where)
             except Exception as error:
-                # Damaged bytes may make a decoder raise anything.
+                # A decoder may raise anything on damaged bytes.
                 self._problem(checkpoint_id, error.why if isinstance(error, CorruptStateError) else str(error))
                 continue
             if type(value) is _DeltaSnapshot:
@@ -297,7 +296,7 @@ class _Comparison:
         return load_value(self._codec, part, segments, where)[0]
 
     def _stored(self, row: _Row, channel: str) -> list[_Element] | None:
-        """The messages of a channel; `None` if they are not known from the checkpoint alone."""
+        """Return the messages of a channel, or `None` if the checkpoint alone does not determine them."""
         entry = row.state.manifest.entries.get(channel)
         if entry is None:
             return None if channel in row.counters or channel not in row.state.manifest.versions else []
@@ -326,12 +325,12 @@ class _Comparison:
                 )
 
     async def _fill(self, difference: Difference) -> list[Said]:
-        """Record the messages of a state; what they are then called."""
+        """Record the messages of a state, and return them with their recorded ids."""
         ids = [{"message_id": id} for id in _distinct([element.id for element in difference.stored])]
         present = fitting_ids(self._thread_id, ids)
         said = [Said(id, element.mark) for id, element in zip(present, difference.stored, strict=True)]
         before = difference.before
-        # Where messages were only added, those before them need not be looked up.
+        # If messages were only appended, the earlier ones need no lookup.
         first = len(before) if difference.recorded == before == said[: len(before)] else 0
         known = {*before}
         given = [
@@ -352,7 +351,7 @@ class _Comparison:
         return said
 
     async def _fill_written(self, row: _Row, known: _Known, now: _Known, recorded: set[str]) -> None:
-        """Record what the superstep before a checkpoint wrote to DeltaChannels, which have no value there."""
+        """Record the writes of the preceding superstep to DeltaChannels without a value at the checkpoint."""
         noted = [
             {
                 **self._address(row.id)._asdict(),
@@ -389,7 +388,7 @@ class _Comparison:
         assert checkpoint_id is not None
         known = self._known.get(checkpoint_id)
         if known is None:
-            # Far from its child, or younger by its id.
+            # Not in the cache, because it is far from its child or its id is greater.
             said: dict[str, list[Said]] = defaultdict(list)
             last = await last_changes(self._db, self._queries, self._thread_id, checkpoint_id)
             changes = await self._changes(sorted({change.checkpoint_id for change in last}))
@@ -426,7 +425,7 @@ def _change_of(row: Sequence[Any]) -> _Change:
 
 
 def _applied(before: Mapping[str, list[Said]], changes: Sequence[_Change]) -> dict[str, list[Said]]:
-    """The messages of each channel after a checkpoint's changes."""
+    """Return the messages of each channel after a checkpoint's changes."""
     said = dict(before)
     by_channel: dict[str, dict[str, _Change]] = defaultdict(dict)
     for change in changes:
@@ -447,7 +446,7 @@ def _applied(before: Mapping[str, list[Said]], changes: Sequence[_Change]) -> di
 
 
 def _parts(entry: Entry) -> Iterable[tuple[Hashable, Entry]]:
-    """What is decoded at once of a value that may be a list, and what it is remembered by."""
+    """Return the separately decodable parts of a value that may be a list, each with its cache key."""
     match entry:
         case Elements(runs):
             for run in runs:
@@ -477,7 +476,7 @@ def _element(value: Any) -> _Element | None:
 
 
 def _distinct(ids: Sequence[str]) -> list[str]:
-    """Ids with a number behind those that were there before, as a put calls them."""
+    """Return ids in which repeated ones have a number appended, as a put makes them."""
     seen: Counter[str] = Counter()
     named = []
     for id in ids:
@@ -487,7 +486,7 @@ def _distinct(ids: Sequence[str]) -> list[str]:
 
 
 def _mark(columns: Sequence[Any]) -> bytes:
-    """16 bytes for what a message says, equal for what went through jsonb and what did not."""
+    """Return a 16-byte digest of a message's columns, equal before and after a round trip through jsonb."""
     return xxhash.xxh3_128_digest(json.dumps([_plain(value) for value in columns], sort_keys=True).encode())
 
 

@@ -1,10 +1,10 @@
-"""What a superstep wrote to a DeltaChannel, as changes of its messages.
+"""Writes of a superstep to a DeltaChannel, converted to changes of its messages.
 
-Most checkpoints hold no value of a DeltaChannel. What LangGraph rebuilds it from is stored, though: the writes that the
-superstep's tasks put under the checkpoint's parent. They are there before the checkpoint is, also when another process
-put them, and has died since. So a put notes only that there were any, and here they are read. They are taken as
-messages' reducers take them: by id, a message appends or replaces, a `RemoveMessage` removes. What a reducer makes of
-them beyond that, the channel's next snapshot says.
+Most checkpoints hold no value of a DeltaChannel. LangGraph rebuilds it from the writes of the superstep's tasks, which
+are stored under the checkpoint's parent before the checkpoint, even if the process that stored them has died. So a put
+only notes that there were writes, and this module reads them. It applies them like a message reducer: by id, a message
+appends or replaces, a `RemoveMessage` removes. Other effects of a reducer are recorded with the channel's next
+snapshot.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from langgraph_pgstate.operations.record.message_hook import content_id, fitting
 from langgraph_pgstate.sql import Queries
 
 _log = logging.getLogger("langgraph_pgstate.record")
-# Messages are kept for LangGraph's own serializer only. Every other class is read as the data it has.
+# Messages are recorded for LangGraph's own serializer only. Other classes are read as plain data.
 _CODEC: Final = ValueCodec(plain_serializer())
 
 Place = tuple[str, str]
@@ -38,9 +38,9 @@ Place = tuple[str, str]
 async def resolve_written(
     db: Connection, queries: Queries, changes: Sequence[tuple[str, bytes]]
 ) -> list[tuple[str, bytes]]:
-    """Changes of messages, those of `WRITTEN` turned into what was written. One round trip for each namespace of them.
+    """Replace changes of kind `WRITTEN` by changes made from the writes. One round trip per namespace.
 
-    What cannot be read is said in the log and left out.
+    Writes that cannot be read are logged and left out.
     """
     noted = [orjson.loads(change) if kind == WRITTEN else None for kind, change in changes]
     wanted: dict[Place, set[str]] = defaultdict(set)
@@ -81,7 +81,7 @@ def _read(noted: Mapping[str, Any], rows: Sequence[WritesRow]) -> dict[str, Any]
 
 
 def _fold(noted: Mapping[str, Any], values: Sequence[Any]) -> dict[str, Any] | None:
-    """What some writes, in their order, add up to; `None` if there is no message among them."""
+    """Return the change that some writes add up to, in their order, or `None` if they have no message."""
     rows: dict[str, dict[str, Any]] = {}
     gone: set[str] = set()
     is_emptied = False
@@ -96,7 +96,7 @@ def _fold(noted: Mapping[str, Any], values: Sequence[Any]) -> dict[str, Any] | N
             gone.add(message.id or "")
             continue
         id = message.id if type(message.id) is str and message.id else content_id(message)
-        # In the place of its earlier version, unless that was removed.
+        # An edited message keeps its place, unless it was removed before.
         rows[id] = {"message_id": id, **message_row(message), "is_moved": id in gone}
     if not (rows or gone or is_emptied):
         return None
@@ -109,18 +109,18 @@ def _fold(noted: Mapping[str, Any], values: Sequence[Any]) -> dict[str, Any] | N
         **{name: noted[name] for name in known},
         "messages": messages,
         "present_ids": present,
-        # Of nothing else is it known whether it is there.
+        # The state of all other messages is unknown.
         "named_ids": None if is_emptied else present + absent,
     }
 
 
 def _messages(values: Sequence[Any], *, is_lenient: bool) -> Iterator[BaseMessage]:
-    """The messages written, in order.
+    """Return the written messages in order.
 
     Args:
-        values: What was written.
-        is_lenient: Whether the reducer is taken to be made of `add_messages`: what one write removes and says again
-            keeps its place.
+        values: The writes.
+        is_lenient: Whether the reducer derives from `add_messages`, so that a message removed and added again in one
+            write keeps its place.
     """
     for value in values:
         items = value if isinstance(value, list) else [value]

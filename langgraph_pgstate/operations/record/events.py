@@ -1,4 +1,4 @@
-"""Events, asked for: what happened to a thread, and how agents hand over to one another."""
+"""Queries for the events of a thread and for handoff statistics."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _KIND = "events"
 def request_events(
     thread_id: str, kind: str | None, run_id: str | None, limit: int, cursor: str | None
 ) -> dict[str, Any]:
-    """Check what is asked for, as parameters.
+    """Validate a request for events, and return its query parameters.
 
     Raises:
-        ConfigurationError: If an argument cannot be searched for.
+        ConfigurationError: If an argument is invalid.
     """
     (event_id,) = decode_cursor(_KIND, cursor, ("",))
     return {
@@ -40,20 +40,20 @@ def request_events(
 
 
 async def list_events(db: Connection, queries: Queries, parameters: dict[str, Any]) -> Page[Event]:
-    """A page of a thread's events, oldest first. One round trip."""
+    """Return a page of a thread's events, oldest first. One round trip."""
     rows = await db.fetch(queries.list_events, parameters)
     return page_of(rows, parameters["page_size"] - 1, lambda row: Event(*row), _KIND, lambda item: (item.event_id,))
 
 
 def request_handoffs(since: Moment | None, until: datetime | None, limit: int) -> dict[str, Any]:
-    """Check a question for handoffs, as parameters.
+    """Validate a request for handoff statistics, and return its query parameters.
 
     Raises:
-        ConfigurationError: If an argument cannot be searched for.
+        ConfigurationError: If an argument is invalid.
     """
     return {**since_of(since), "until": time_of("until", until), "page_size": page_size(limit)}
 
 
 async def count_handoffs(db: Connection, queries: Queries, parameters: dict[str, Any]) -> tuple[HandoffStatistics, ...]:
-    """Who hands over to whom, how often, and for how long; the most frequent first. One round trip."""
+    """Return the number and timing of handoffs by pair of agents, the most frequent first. One round trip."""
     return tuple(HandoffStatistics(*row) for row in await db.fetch(queries.count_handoffs, parameters))

@@ -1,9 +1,8 @@
-"""The journal: what was recorded, durable beside its checkpoint at once and in the tables within moments.
+"""The journal, which stores records durably with a checkpoint until they are moved into the tables.
 
-A put takes an entry along in its own statement. Moving entries into the tables is left to a writer in the background,
-many at a time; whoever comes next does it when that one has died. An entry says all there is to know, so anybody may
-move it, and taking it out is one transaction with writing what it says: it is done once, and what was deleted meanwhile
-with its thread or run does not come back.
+A put stores an entry in its own statement. A background writer moves entries into the tables, many at a time. If it
+dies, the next writer does so. An entry is self-contained, so any process may move it. Removing an entry and writing its
+rows is one transaction, so each is moved once, and rows of a thread or run that was deleted meanwhile do not come back.
 """
 
 from __future__ import annotations
@@ -24,37 +23,37 @@ from langgraph_pgstate.operations.record.put_hook import Statement, is_refusal
 from langgraph_pgstate.sql import Queries
 
 SEMCONV_VERSION: Final = "1.41.1"
-"""The OpenTelemetry semantic conventions whose names `attributes` has."""
+"""URL of the OpenTelemetry semantic conventions used in `attributes`."""
 
 _log = logging.getLogger("langgraph_pgstate.record")
 _MOST_ROWS: Final = 1000
-# What fits a socket's buffer is on its way although the event loop does something else.
+# A batch that fits a socket's buffer is sent even if the event loop is busy.
 _MOST_BYTES: Final = 128 * 1024
 _PAGE: Final = 200
-# `take_entries` says so.
+# `take_entries` raises an error with this prefix if an entry was taken already.
 _TAKEN: Final = "pgstate-journal:"
 _THREAD_PAGE: Final = 200
 
 
 def entry_of(key: tuple[str, str], entry_id: str, journal_entry: JournalEntry) -> dict[str, Any]:
-    """An entry without a checkpoint, as `put_entry` takes it.
+    """Return an entry without a checkpoint, in the form that `put_entry` takes.
 
     Args:
         key: Thread and run.
         entry_id: The entry's id.
-        journal_entry: What is to be noted.
+        journal_entry: The records.
     """
     return {"thread_id": key[0], "run_id": key[1], "entry_id": entry_id, "entry": journal_entry.pack()}
 
 
 async def put_entry(db: Connection, queries: Queries, entry: dict[str, Any], seconds_left: Callable[[], float]) -> None:
-    """Note something without a checkpoint. One statement; safe to repeat.
+    """Store an entry without a checkpoint. One statement; safe to repeat.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
-        entry: As `entry_of` gives it.
-        seconds_left: Tells how long the server may take.
+        entry: A result of `entry_of`.
+        seconds_left: Returns the seconds left for the statement.
     """
     await db.execute_within(seconds_left(), queries.put_entry, entry)
 
@@ -67,23 +66,22 @@ async def write(
     is_dead: Callable[[str], bool] | None = None,
     own: Sequence[tuple[str, str]] = (),
 ) -> int:
-    """Move what some threads have in the journal into the tables, and more after it; safe to repeat.
+    """Move the journal entries of some threads into the tables, then further rows; safe to repeat.
 
-    Batch by batch, each a transaction that is sent at once: no lock is held while an event loop has other things to do.
-
-    Rows that the database refuses for what they are do not keep the others back; they are said aloud and left out.
-    Where a run begins, what dead processes left running on its thread is ended.
+    Each batch is a transaction that is sent at once, so that no lock is held while the event loop is busy. Rows that
+    the database refuses are logged and left out; the others are written. If a run begins, earlier runs of dead
+    processes on its thread are ended.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
         thread_ids: The threads.
-        more: Rows that are in no journal, of these threads or of others.
-        is_dead: Whether a holder is known to be dead; left out, nothing is ended.
-        own: Thread and id of this process's runs under way.
+        more: Further rows that are in no journal, of these or other threads.
+        is_dead: Returns whether a holder is known to be dead; without it no run is ended.
+        own: Thread and id of this process's runs in progress.
 
     Returns:
-        How many entries there were.
+        The number of moved entries.
     """
     threads = sorted({*thread_ids, *(more.thread_ids if more is not None else ())})
     begun: set[str] = set()
@@ -96,7 +94,7 @@ async def write(
             if any(kind == WRITTEN for kind, _ in batch.journal_entry.messages):
                 batch.journal_entry.messages = await resolve_written(db, queries, batch.journal_entry.messages)
             if not await _move(db, queries, batch):
-                # Somebody else was faster; what is left is looked for again.
+                # Another writer took one of the entries; read the rest again.
                 is_last = False
                 break
             moved += len(batch.entries)
@@ -120,10 +118,10 @@ async def recover(
     is_dead: Callable[[str], bool] | None = None,
     own: Sequence[tuple[str, str]] = (),
 ) -> int:
-    """Move what nobody has moved for some seconds into the tables, thread by thread; safe to repeat.
+    """Move entries that are at least some seconds old into the tables, thread by thread; safe to repeat.
 
     Returns:
-        How many entries there were.
+        The number of moved entries.
     """
     moved = 0
     while True:
@@ -138,8 +136,8 @@ class _Batch:
     """Entries that are moved together.
 
     Attributes:
-        journal_entry: What they say.
-        entries: Their threads and ids; none for rows that are in no journal.
+        journal_entry: Their rows.
+        entries: Their threads and ids; empty for rows that are in no journal.
         size: Bytes of their rows.
     """
 
@@ -153,7 +151,7 @@ def _unpack(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[tuple[str, str], Jo
         try:
             journal_entry = JournalEntry.unpack(thread_id, data)
         except UnreadableFormatError:
-            # It stays, for a process that can read it.
+            # Keep it for a process that can read it.
             raise
         except Exception as error:
             _log.error("entry %s in the journal of thread %r is left out: %s", entry_id, thread_id, error)
@@ -162,7 +160,7 @@ def _unpack(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[tuple[str, str], Jo
 
 
 def _gather(entries: Iterable[tuple[tuple[str, str], JournalEntry]], more: JournalEntry | None) -> Iterator[_Batch]:
-    """Entries made few batches, none larger than it should be; no run begins twice in one."""
+    """Combine entries into few batches of limited size. No run begins twice in one batch."""
     batch = _Batch()
     begun: set[tuple[str, str]] = set()
     given: list[tuple[tuple[str, str] | None, JournalEntry]] = [*entries]
@@ -171,7 +169,7 @@ def _gather(entries: Iterable[tuple[tuple[str, str], JournalEntry]], more: Journ
     for entry, journal_entry in given:
         size = journal_entry.size
         is_full = len(batch.journal_entry) + len(journal_entry) > _MOST_ROWS or batch.size + size > _MOST_BYTES
-        # What is in no journal is written without one: were its entries gone, it would wait for nothing.
+        # Rows from no journal get a batch of their own, which cannot fail because of a taken entry.
         if (batch.entries or batch.journal_entry) and (
             is_full or entry is None or not begun.isdisjoint(journal_entry.begun)
         ):
@@ -187,7 +185,7 @@ def _gather(entries: Iterable[tuple[tuple[str, str], JournalEntry]], more: Journ
 
 
 async def _move(db: Connection, queries: Queries, batch: _Batch) -> bool:
-    """Write what a batch says and take its entries out, or neither; false if somebody else has taken one."""
+    """Write a batch's rows and remove its entries, or neither. Return false if another writer has taken an entry."""
     taking: list[Statement] = []
     if batch.entries:
         taken = {
@@ -204,7 +202,7 @@ async def _move(db: Connection, queries: Queries, batch: _Batch) -> bool:
             return False
         if not is_refusal(error):
             raise
-    # A row that the database refuses for what it is: the others are written without it.
+    # The database refuses a row: write the others without it.
     try:
         async with db.transaction():
             if taking:
@@ -243,7 +241,7 @@ def _describe(journal_entry: JournalEntry) -> str:
 
 
 def _statements(queries: Queries, journal_entry: JournalEntry) -> list[Statement]:
-    """What writes a note's rows: a statement for each table, always in one order, so that none wait in a circle."""
+    """Return the statements that write an entry's rows, one per table and always in one order, to avoid deadlocks."""
     among: dict[str, Any] = {"thread_ids": journal_entry.thread_ids}
     found: list[Statement] = []
     begun = {
@@ -272,7 +270,7 @@ def _statements(queries: Queries, journal_entry: JournalEntry) -> list[Statement
         }
         found.append((queries.total_runs, ended))
     if journal_entry.begun or journal_entry.ended:
-        # In this transaction: a process that was killed after it would leave the thread busy for good.
+        # In this transaction, so that a crash after it cannot leave the thread `busy`.
         found.append(
             (
                 queries.refresh_statuses,
@@ -283,7 +281,7 @@ def _statements(queries: Queries, journal_entry: JournalEntry) -> list[Statement
 
 
 def _messages(queries: Queries, journal_entry: JournalEntry) -> Iterator[Statement]:
-    """Changes of messages in their order; neighbours of one kind in one statement."""
+    """Return statements for changes of messages in their order, with adjacent changes of one kind combined."""
     waiting: list[bytes] = []
     kind_before = ADDED
 

@@ -1,4 +1,4 @@
-"""What a put takes along into the journal: recorded rows, packed."""
+"""Journal entries: recorded rows, packed for storage with a put."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _FORMAT: Final = 1
 
 @dataclass(slots=True)
 class JournalEntry:
-    """Recorded rows on their way to the tables, each as JSON, in the order they came in.
+    """Recorded rows, each as JSON, in their order of arrival.
 
     Attributes:
         runs: Rows of `runs`.
         spans: Rows of `spans`.
         events: Rows of `events`.
         forks: Checkpoints that may not be their parent's first child.
-        messages: How channels' messages changed at checkpoints, each with its kind: `ADDED`, `ADDED_IN_SUBGRAPH`,
+        messages: Changes of channels' messages at checkpoints, each with its kind: `ADDED`, `ADDED_IN_SUBGRAPH`,
             `COMPARED` or `WRITTEN`.
-        begun: Thread and id of the runs that begin here, whose earlier attempts may have left spans running.
-        ended: Thread, run and start of the runs that have ended.
-        thread_ids: The threads they belong to, sorted, if they were not noted with one.
-        ttl: Seconds a running run is taken to be alive.
+        begun: Thread and id of runs that begin here, whose earlier attempts may have left spans running.
+        ended: Thread, run and start of runs that have ended.
+        thread_ids: Threads of the rows, sorted, unless the entry belongs to one thread.
+        ttl: Seconds for which a running run is considered alive.
     """
 
     runs: list[bytes] = field(default_factory=list)
@@ -53,12 +53,12 @@ class JournalEntry:
 
     @property
     def size(self) -> int:
-        """Bytes of its rows."""
+        """Bytes of the rows."""
         rows = (*self.runs, *self.spans, *self.events, *self.forks)
         return sum(map(len, rows)) + sum(len(change) for _, change in self.messages)
 
     def extend(self, other: JournalEntry) -> None:
-        """Append another's rows."""
+        """Append another entry's rows."""
         self.runs += other.runs
         self.spans += other.spans
         self.events += other.events
@@ -70,13 +70,13 @@ class JournalEntry:
         self.thread_ids = sorted({*self.thread_ids, *other.thread_ids})
 
     def pack(self) -> bytes:
-        """As the journal has it."""
+        """Return the entry in its stored form."""
         rows = (self.runs, self.spans, self.events, self.forks, self.messages)
         return frames.pack_short_lived(ormsgpack.packb((_FORMAT, *rows, self.begun, self.ended, self.ttl)))
 
     @classmethod
     def unpack(cls, thread_id: str, data: bytes) -> JournalEntry:
-        """An entry of the journal.
+        """Return an entry from its stored form.
 
         Raises:
             CorruptStateError: If it is damaged.
@@ -91,8 +91,8 @@ class JournalEntry:
         return cls(runs, spans, events, forks, messages, begun, ended, [thread_id], ttl)
 
     def halves(self) -> tuple[JournalEntry, JournalEntry]:
-        """The same rows in two parts, to find the one that the database refuses."""
-        # A run's end is made of its spans: it comes last.
+        """Return the rows in two parts, to find the one that the database refuses."""
+        # A run's end is computed from its spans, so it comes last.
         first = JournalEntry(begun=self.begun, thread_ids=self.thread_ids, ttl=self.ttl)
         second = JournalEntry(ended=self.ended, thread_ids=self.thread_ids, ttl=self.ttl)
         left = len(self) // 2

@@ -1,10 +1,9 @@
-"""Chat messages as rows of their own: each once, where it first appeared, and what was edited or removed later.
+"""A hook that records chat messages: each once, where it first appeared, and its later edits and removals.
 
-The saver knows by fingerprint which elements of a list are new; those at its end are noted in the journal with the
-checkpoint. Where something else happened to a list, or where this process does not know what was recorded before it,
-the ids of all its messages are noted in their order, and compared with the branch.
-Of a DeltaChannel, which most checkpoints hold no value of, it is noted that the superstep wrote to it: what it wrote is
-in the tables already, under the checkpoint's parent, whoever wrote it (`operations/record/delta_messages.py`).
+The saver knows by fingerprint which elements of a list are new. Appended elements are added to the checkpoint's journal
+entry. If a list changed otherwise, or this process does not know the earlier record, the ids of all its messages are
+noted in order and compared with the branch. For a DeltaChannel without a value, the hook only notes that the superstep
+wrote to it. The writes are stored under the checkpoint's parent (see `operations/record/delta_messages.py`).
 """
 
 from __future__ import annotations
@@ -28,38 +27,37 @@ from langgraph_pgstate.operations.record.journal_entry import ADDED, ADDED_IN_SU
 from langgraph_pgstate.operations.record.put_hook import ListChange, Statement, list_changes, split_digests
 from langgraph_pgstate.settings import MAX_KEY_BYTES
 
-# LangGraph's own channels; but a graph whose whole state is one list keeps it in the first, a function's in the second.
+# LangGraph's own channels; except these two, which hold the whole state of a list graph and of a function.
 _OWN_CHANNELS: Final = "__"
 _STATE_CHANNELS: Final = frozenset({"__root__", "__previous__"})
-# What a checkpoint's metadata say of its DeltaChannels: all of those that took no snapshot.
+# Metadata key of a checkpoint's DeltaChannels without a snapshot.
 _COUNTERS: Final = "counters_since_delta_snapshot"
-# Experimental there, so it may have gone.
+# Experimental in LangGraph, so it may be missing.
 _DEAF_REDUCER: Final = getattr(reducers, "_messages_delta_reducer", object())
 _ID_BYTES: Final = 256
 _FAMILIAR_LIMIT: Final = 50_000
 
-# A message's place in its list, itself, and its id in the record.
+# Position in the list, message, and recorded id.
 _Named = tuple[int, BaseMessage, str]
 
 
 class MessageHook:
-    """A hook that stores the messages of each put. Safe to share between threads.
+    """A hook that records the messages of each put. Safe to share between threads.
 
-    A process that puts on a thread for the first time sends the channel's messages whole, so that what was stored
-    without this hook is made up for; rows that are there already stay as they are. A DeltaChannel's are made up for by
-    its next snapshot.
+    A process's first put on a thread sends all messages of its channels, which records those stored without this hook.
+    Existing rows are kept. The messages of a DeltaChannel are completed by its next snapshot.
     """
 
     def __init__(self) -> None:
         self._familiar: set[tuple[str, str]] = set()
-        # Channels in which several messages at once had one id.
+        # Channels in which several messages had one id at the same time.
         self._doubled: set[tuple[str, str, str]] = set()
         self._deaf: set[str] = set()
 
     def learn(self, graph: Any) -> None:
-        """Look at a compiled graph: which of its DeltaChannels, and its subgraphs', do not hear `REMOVE_ALL_MESSAGES`.
+        """Note the DeltaChannels of a compiled graph and its subgraphs that ignore `REMOVE_ALL_MESSAGES`.
 
-        LangGraph's own reducer does not. Any other is taken to empty its channel then.
+        LangGraph's own reducer ignores it. Every other reducer is assumed to empty its channel.
         """
         for one in (graph, *(subgraph for _, subgraph in graph.get_subgraphs(recurse=True))):
             for name, channel in one.channels.items():
@@ -67,7 +65,7 @@ class MessageHook:
                     self._deaf.add(name)
 
     def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
-        """Notes what is new in each channel that holds messages; no statement."""
+        """Add the new messages of each channel to the journal entry. Returns no statement."""
         request = plan.request
         whole = request.parent is not None and not self._is_familiar(plan)
         changes: list[tuple[str, bytes]] = []
@@ -103,22 +101,22 @@ class MessageHook:
         return ()
 
     def after_put(self, plan: PutPlan) -> None:
-        """From now on, differences are enough."""
+        """Note that the next put needs to send differences only."""
         address = plan.request.address
         if len(self._familiar) >= _FAMILIAR_LIMIT:
             self._familiar, self._doubled = set(), set()
         self._familiar.add((address.thread_id, address.checkpoint_ns))
 
     def forget_thread(self, thread_id: str) -> None:
-        """The next put looks at the branch again."""
+        """Make the next put compare all messages with the branch."""
         self._familiar = {key for key in self._familiar if key[0] != thread_id}
 
     def _identify(self, request: PutRequest, change: ListChange) -> tuple[Sequence[_Named], Sequence[_Named]]:
-        """Return the messages of a list, or the appended ones alone, and those whose rows have to be sent along."""
+        """Return the messages of a list, or only the appended ones, and those whose rows must be sent."""
         key = (request.address.thread_id, request.address.checkpoint_ns, change.channel)
         named = _identified(change, change.fresh if change.is_appended else range(len(change.value)))
         if any(id != message.id and type(message.id) is str and message.id for _, message, id in named):
-            # If one of several with one id goes, another takes its place: what is known of that id proves nothing.
+            # If one of several messages with one id is removed, another takes the id, so known ids prove nothing.
             self._doubled.add(key)
         if change.is_appended or not change.is_known or key in self._doubled:
             return named, named
@@ -126,7 +124,7 @@ class MessageHook:
         return named, [one for one in named if one[0] in fresh]
 
     def _written(self, request: PutRequest, counters: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
-        """The DeltaChannels that the superstep wrote to, unless they took a snapshot."""
+        """Return the DeltaChannels that the superstep wrote to, except those with a snapshot."""
         if request.parent is None:
             return
         values = request.checkpoint["channel_values"]
@@ -147,17 +145,17 @@ class MessageHook:
 
 
 def message_row(message: BaseMessage) -> dict[str, Any]:
-    """A message as its columns say it, without its id and place."""
+    """Return a message as its columns, without id and position."""
     calls: Sequence[Any] = ()
     usage: Mapping[str, Any] = {}
     call_id = None
-    # pydantic answers in Python for a class that is another.
+    # `isinstance` of another pydantic class runs Python code, so test the type first.
     if type(message) is not HumanMessage:
         if isinstance(message, AIMessage):
             calls, usage = message.tool_calls, message.usage_metadata or {}
         elif isinstance(message, ToolMessage):
             call_id = message.tool_call_id
-    # Piece by piece: most are certainly the same in JSON.
+    # Value by value, because most need no conversion.
     return {
         "role": _safe(message.type),
         "agent": _safe(message.name),
@@ -180,7 +178,7 @@ def _tokens(count: Any) -> int | None:
 
 
 def _text_of(content: Any) -> str | None:
-    """The text of a message's content; images and the like have none."""
+    """Return the text of a message's content, without images and other media."""
     if isinstance(content, str):
         return content
     parts = [
@@ -200,15 +198,15 @@ def _is_of_messages(change: ListChange) -> bool:
     if not may_hold_messages(change.channel):
         return False
     if not change.value:
-        # Whatever it held is gone; if that were no messages, none are found.
+        # A list that was emptied; if it held no messages, none are found.
         return not change.is_appended
     return any(is_message(element) for element in change.value)
 
 
 def _identified(change: ListChange, places: Sequence[int]) -> list[_Named]:
-    """Return the messages at some places of a list, or at its end, with an id each that no other in the list has.
+    """Return the messages at some positions of a list, each with an id unique in the list.
 
-    It is the message's own, or what its content says; of several that share one, the later ones have a number behind.
+    The id is the message's own, or is derived from its content. Repeated ids have a number appended.
     """
     found = [(place, message) for place in places if is_message(message := change.value[place])]
     ids = [message.id if type(message.id) is str and message.id else None for _, message in found]
@@ -225,7 +223,7 @@ def _identified(change: ListChange, places: Sequence[int]) -> list[_Named]:
 
 
 def _ordinals(change: ListChange) -> list[int]:
-    """By place, the how-manieth of its id, or of its equals if it has none, an element is."""
+    """Return, by position, the number of an element, from 1, among those with its id, or its equals if it has none."""
     fingerprints: Sequence[Any] = (
         split_digests(change.digests)
         if change.digests is not None
@@ -242,12 +240,12 @@ def _ordinals(change: ListChange) -> list[int]:
 
 
 def content_id(message: BaseMessage) -> str:
-    """An id for a message without one, of what it says. The same in every process, unlike the codec's fingerprints."""
+    """Return an id derived from a message's content. Unlike the codec's fingerprints, it is equal in all processes."""
     return xxhash.xxh3_128_hexdigest(orjson.dumps(to_json(message.__dict__)[0]))
 
 
 def fitting_ids(thread_id: str, rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The rows' ids, after those that PostgreSQL cannot store or index have been replaced by fingerprints."""
+    """Return the rows' ids. Ids that PostgreSQL cannot store or index are replaced by fingerprints."""
     limit = min(_ID_BYTES, (MAX_KEY_BYTES - len(thread_id.encode())) // 2)
     for row in rows:
         id = row["message_id"]
@@ -263,7 +261,7 @@ def _fitting_id(id: str, limit: int) -> str:
 
 
 def _recorded_by_root(plan: PutPlan, change: ListChange) -> set[int]:
-    """Places of the elements that the root's checkpoint has, too: nearly all of what a subgraph starts from."""
+    """Return the positions of elements that the root's checkpoint also has: most of a subgraph's initial list."""
     root = plan.request.root
     if root is None or change.digests is None:
         return set()

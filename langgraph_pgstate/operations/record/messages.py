@@ -1,4 +1,4 @@
-"""Messages, asked for: the conversation on a branch, and searches in what was said."""
+"""Queries for conversations and for searches in messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHANNEL = "messages"
 
 
 class Change(NamedTuple):
-    """The last change of a message on a branch, without its text; `depth` is how many checkpoints ago it was."""
+    """The last change of a message on a branch, without its text; `depth` is its distance from the end."""
 
     message_id: str
     checkpoint_id: str
@@ -32,7 +32,7 @@ class Change(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """What the message takes in a prompt: as its model counted it, else a token for four bytes."""
+        """The message's tokens in a prompt: as reported by its model, else one token per four bytes."""
         if self.role == "ai" and self.output_tokens:
             return self.output_tokens + _TOKENS_PER_MESSAGE
         return -(-self.size // _BYTES_PER_TOKEN) + _TOKENS_PER_MESSAGE
@@ -40,7 +40,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConversationFilter:
-    """Which conversation is asked for, checked."""
+    """A validated request for a conversation."""
 
     thread_id: str
     channel: str | None
@@ -52,14 +52,14 @@ class ConversationFilter:
 def request_conversation(
     thread_id: str, channel: str | None, checkpoint_id: str | None, last: int | None, max_tokens: int | None
 ) -> ConversationFilter:
-    """Check what is asked for.
+    """Validate a request for a conversation.
 
     Raises:
-        ConfigurationError: If an argument cannot be searched for, or is negative.
+        ConfigurationError: If an argument is invalid or negative.
     """
     for name, value in (("last", last), ("max_tokens", max_tokens)):
         if value is not None and value < 0:
-            raise ConfigurationError(f"{name} must not be negative, as {value} is")
+            raise ConfigurationError(f"{name} must not be negative, not {value}")
     return ConversationFilter(
         thread_id,
         text_of("channel", channel),
@@ -70,7 +70,7 @@ def request_conversation(
 
 
 async def get_conversation(db: Connection, queries: Queries, filter: ConversationFilter) -> tuple[Message, ...]:
-    """The messages of a branch, as they stand at its end. Two round trips; texts are read only of what is answered.
+    """Return the messages of a branch at its end. Two round trips; reads texts only of the returned messages.
 
     Raises:
         NotFoundError: If the named checkpoint does not exist.
@@ -105,7 +105,7 @@ async def last_changes(
 
 
 def of_one_channel(changes: Sequence[Change]) -> Sequence[Change]:
-    """The changes of `messages`, or, where nothing was ever said in it, of the channel that changed last."""
+    """Return the changes of `messages`, or of the last changed channel if there are none."""
     channels = {change.channel for change in changes}
     if len(channels) <= 1:
         return changes
@@ -115,9 +115,9 @@ def of_one_channel(changes: Sequence[Change]) -> Sequence[Change]:
 
 
 def window(messages: Sequence[Change], last: int | None, max_tokens: int | None) -> list[Change]:
-    """The system messages that a conversation opens with, and its last `last` others, or as many as fit `max_tokens`.
+    """Return a conversation's opening system messages and its last `last` others, or as many as fit `max_tokens`.
 
-    The opening counts among the tokens, but is never left out.
+    The opening messages count among the tokens, but are never left out.
     """
     opening = 0
     while opening < len(messages) and messages[opening].role == "system":
@@ -137,7 +137,7 @@ def window(messages: Sequence[Change], last: int | None, max_tokens: int | None)
 
 @dataclass(frozen=True, slots=True)
 class SearchFilter:
-    """Which messages are searched for, checked."""
+    """A validated search."""
 
     parameters: dict[str, Any]
     size: int
@@ -153,10 +153,10 @@ def request_search(
     limit: int = 20,
     cursor: str | None = None,
 ) -> SearchFilter:
-    """Check what is searched for.
+    """Validate a search.
 
     Raises:
-        ConfigurationError: If there is nothing to search for, or an argument cannot be searched for.
+        ConfigurationError: If the query is empty or an argument is invalid.
     """
     if not text_of("query", query) or not query.strip():
         raise ConfigurationError("there is nothing to search for: the query is empty")
@@ -180,7 +180,7 @@ def request_search(
 
 
 async def search_messages(db: Connection, queries: Queries, filter: SearchFilter) -> Page[MessageHit]:
-    """A page of messages that hold some words, newest or best first. One round trip."""
+    """Return a page of messages that match a search, newest or best first. One round trip."""
     parameters = filter.parameters
     is_of_thread = parameters["thread_id"] is not None
     rows = await db.fetch(queries.search_messages_of_thread if is_of_thread else queries.search_messages, parameters)

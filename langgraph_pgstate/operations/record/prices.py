@@ -1,4 +1,4 @@
-"""What tokens cost."""
+"""Token prices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from langgraph_pgstate.types import Price
 
 
 async def set_price(db: Connection, queries: Queries, price: Price) -> None:
-    """Say what a model costs from a time on; replaces what was said for the same time. One statement; safe to repeat.
+    """Set a model's price from a time on; replaces the price for the same time. One statement; safe to repeat.
 
     Raises:
         ConfigurationError: If a name cannot be stored, or an amount is negative or not finite.
@@ -22,7 +22,7 @@ async def set_price(db: Connection, queries: Queries, price: Price) -> None:
         if amount is not None and not (amount.is_finite() and amount >= 0):
             raise ConfigurationError(f"{name} must be a price of 0 or more, not {amount}")
     if not price.model:
-        raise ConfigurationError("a price is that of a model; its name is empty")
+        raise ConfigurationError("a price needs a model name")
     await db.execute(
         queries.set_price,
         {
@@ -35,17 +35,17 @@ async def set_price(db: Connection, queries: Queries, price: Price) -> None:
 
 
 async def list_prices(db: Connection, queries: Queries, model: str | None = None) -> list[Price]:
-    """All prices, or those of one model, each model's from the newest on."""
+    """Return all prices, or those of one model, each model's newest first."""
     return [Price(*row) for row in await db.fetch(queries.list_prices, {"model": model})]
 
 
 async def delete_price(
     db: Connection, queries: Queries, model: str, provider: str = "", valid_from: datetime | None = None
 ) -> bool:
-    """Remove a price; costs computed with it stay. One statement; safe to repeat.
+    """Remove a price. Costs computed with it are kept. One statement; safe to repeat.
 
     Returns:
-        Whether there was one.
+        Whether the price existed.
     """
     parameters = {"model": model, "provider": provider, "valid_from": valid_from}
     return await db.execute(queries.delete_price, parameters) > 0

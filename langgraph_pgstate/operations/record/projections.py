@@ -1,7 +1,7 @@
-"""State, readable: chosen channels of the root namespace as JSON, one row for each thread, written with the checkpoint.
+"""Projections: chosen channels of the root namespace as JSON, one row per thread, written with the checkpoint.
 
-What does not fit JSON is refused by name where a graph's schema tells (`check_projectable`), else stored as a
-reference; a put never fails for it.
+A channel whose declared type cannot be represented as JSON is refused by name (`check_projectable`). Any other such
+value is stored as a reference; it never makes a put fail.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from langgraph_pgstate.operations.record.put_hook import Statement
 from langgraph_pgstate.sql import Queries
 
 REFERENCE: Final = "$ref"
-# A value above this many bytes of JSON is nothing to search in.
+# Larger values are not stored: they are not useful for a search.
 _MAX_BYTES: Final = 1024 * 1024
 _MAX_DEPTH: Final = 100
 _REMEMBERED: Final = 50_000
@@ -37,7 +37,7 @@ _CONTAINERS: Final = (dict, list, tuple, set, frozenset)
 
 
 class ProjectionHook:
-    """A hook that keeps some channels readable. Safe to share between threads.
+    """A hook that stores projections of channels. Safe to share between threads.
 
     Args:
         queries: The queries of the schema.
@@ -49,20 +49,20 @@ class ProjectionHook:
 
     def __init__(self, queries: Queries, names: Sequence[str]) -> None:
         if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
-            raise ArgumentTypeError(f"project= takes the names of channels, not {names!r}")
+            raise ArgumentTypeError(f"project= must be names of channels, not {names!r}")
         self._queries = queries
         self._names = tuple(dict.fromkeys(names))
-        # By thread: the checkpoint this process put last, and the versions its projection was made from.
+        # By thread: the last checkpoint put by this process, and the channel versions of its projection.
         self._last: dict[str, tuple[str | None, list[Any]]] = {}
 
     def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
-        """The statement for the values of a root checkpoint; none if they are those of the one put before."""
+        """Return the statement for a root checkpoint; none if its values are those of the last put."""
         request = plan.request
         address = request.address
         if address.checkpoint_ns or not self._names:
             return ()
         parent_id = request.parent.checkpoint_id if request.parent else None
-        # Another branch than the last put's may have other values under the same versions of its parent.
+        # Another branch may have other values under the same versions.
         if parent_id and self._last.get(address.thread_id) == (parent_id, self._versions(plan)):
             return ()
         values = request.checkpoint["channel_values"]
@@ -76,7 +76,7 @@ class ProjectionHook:
         return [(self._queries.put_projection, parameters)]
 
     def after_put(self, plan: PutPlan) -> None:
-        """Remember what the next put may leave as it is."""
+        """Note the versions of the stored projection."""
         address = plan.request.address
         if address.checkpoint_ns:
             return
@@ -85,7 +85,7 @@ class ProjectionHook:
         self._last[address.thread_id] = (address.checkpoint_id, self._versions(plan))
 
     def forget_thread(self, thread_id: str) -> None:
-        """The next put writes."""
+        """Make the next put write the projection."""
         self._last.pop(thread_id, None)
 
     def _versions(self, plan: PutPlan) -> list[Any]:
@@ -93,20 +93,20 @@ class ProjectionHook:
 
 
 def projected(values: Mapping[str, Any], checkpoint_id: str) -> str:
-    """Some channels' values as JSON text; a reference stands for what does not fit."""
+    """Return some channels' values as JSON text, with references for values that JSON cannot represent."""
     state = {name: _projected(value, name, checkpoint_id) for name, value in values.items()}
     return orjson.dumps(to_json(state)[0]).decode()
 
 
 def check_projectable(graph: Any, names: Sequence[str]) -> None:
-    """Refuse channels that a graph does not have, or whose declared type does not fit JSON.
+    """Raise if a graph lacks a channel, or if its declared type cannot be represented as JSON.
 
     Args:
         graph: A compiled graph.
-        names: The channels to be projected.
+        names: The channels to project.
 
     Raises:
-        ConfigurationError: It names the channels and why.
+        ConfigurationError: With the names of the channels and the reasons.
     """
     channels = getattr(graph, "channels", {})
     declared = _declared_types(getattr(graph, "builder", None))
@@ -114,13 +114,13 @@ def check_projectable(graph: Any, names: Sequence[str]) -> None:
     for name in names:
         if name not in channels:
             known = ", ".join(sorted(other for other in channels if not other.startswith(("__", "branch:"))))
-            reasons.append(f"{name!r} is no channel of the graph (it has {known or 'none'})")
+            reasons.append(f"{name!r} is not a channel of the graph (it has {known or 'none'})")
         elif isinstance(channels[name], DeltaChannel):
             reasons.append(f"{name!r} is a DeltaChannel, of which checkpoints hold differences only")
         elif name in declared and (culprit := _unfit(declared[name], frozenset())) is not None:
-            reasons.append(f"{name!r} is declared with {culprit}, which JSON cannot say")
+            reasons.append(f"{name!r} is declared with {culprit}, which JSON cannot represent")
     if reasons:
-        raise ConfigurationError(f"project= cannot be done: {'; '.join(reasons)}")
+        raise ConfigurationError(f"project= is not possible: {'; '.join(reasons)}")
 
 
 def _declared_types(builder: Any) -> dict[str, Any]:
@@ -129,18 +129,18 @@ def _declared_types(builder: Any) -> dict[str, Any]:
         try:
             declared.update(typing.get_type_hints(schema))
         except Exception:
-            # Annotations that do not resolve tell nothing.
+            # Annotations that do not resolve are ignored.
             continue
     return declared
 
 
 def _unfit(kind: Any, seen: Collection[Any]) -> str | None:
-    """The part of a declared type whose values never fit JSON; `None` if they may."""
+    """Return the part of a declared type whose values JSON can never represent, or `None`."""
     origin = typing.get_origin(kind)
     if origin is typing.Annotated:
         return _unfit(typing.get_args(kind)[0], seen)
     if origin in (typing.Union, types.UnionType):
-        # One alternative that fits is enough: the others become references when they come.
+        # One suitable alternative is enough: values of the others become references.
         culprits = [_unfit(part, seen) for part in typing.get_args(kind) if part is not type(None)]
         return None if None in culprits else next(iter(culprits), None)
     if origin is not None and isinstance(origin, type) and issubclass(origin, _CONTAINERS):
@@ -156,7 +156,7 @@ def _unfit(kind: Any, seen: Collection[Any]) -> str | None:
             return None
         return _first_unfit(hints.values(), {*seen, kind})
     if getattr(kind, "__abstractmethods__", None) or getattr(kind, "_is_protocol", False):
-        # Mapping, Sequence and the like: what comes may fit.
+        # Abstract types like Mapping and Sequence: their values may be suitable.
         return None
     return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
 
@@ -166,17 +166,17 @@ def _first_unfit(kinds: Iterable[Any], seen: Collection[Any]) -> str | None:
 
 
 class _UnfitError(Exception):
-    """A value is of a type that JSON cannot say."""
+    """A value has a type that JSON cannot represent."""
 
 
 def _projected(value: Any, channel: str, checkpoint_id: str) -> Any:
-    """A channel's value as JSON, or a reference to where it is."""
+    """Return a channel's value as JSON, or a reference to it."""
     try:
         plain = _plain(value, 0)
         if len(orjson.dumps(to_json(plain)[0])) <= _MAX_BYTES:
             return plain
     except Exception:
-        # A value may do anything when it is looked at; no put fails for it.
+        # Inspecting a value can run its code and raise anything; it must not fail the put.
         pass
     kind = type(value)
     return {
@@ -189,10 +189,10 @@ def _projected(value: Any, channel: str, checkpoint_id: str) -> Any:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """A value taken apart into what JSON knows.
+    """Return a value converted to JSON types.
 
     Raises:
-        _UnfitError: If it holds something else.
+        _UnfitError: If it holds a value of another type.
     """
     if depth > _MAX_DEPTH:
         raise _UnfitError

@@ -1,4 +1,4 @@
-"""What others want written together with a checkpoint: in its transaction, in its round trip."""
+"""Hooks, which add rows to a put, in its transaction and in its round trip."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ Statement = tuple[NamedQuery, Mapping[str, Any]]
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether the database refuses a statement for what it says, so that trying again changes nothing."""
+    """Return whether the database refuses a statement because of its data, so that a retry would fail as well."""
     return (getattr(error, "sqlstate", None) or "").startswith(_REFUSALS)
 
 
 class PutHook(Protocol):
-    """Somebody who has something to add to a put. Called by the saver; must not touch the database itself.
+    """A hook that adds rows to a put. Called by the saver; it must not use the database itself.
 
-    What it adds to `plan.note` the put's own statement notes in the journal, which costs next to nothing. Its
-    statements are for what has to be in the tables with the checkpoint. They have to be safe to repeat: a put that
-    lost its connection or its base is sent again. When the database refuses one for what it is, the checkpoint is
-    stored without them, and `after_put` is not called.
+    Rows added to `plan.journal_entry` are stored in the journal by the put's own statement, at almost no cost.
+    Statements are for rows that must be in the tables together with the checkpoint. They must be safe to repeat: a put
+    is sent again after a lost connection or when its base was removed. If the database refuses a statement because of
+    its data, the checkpoint is stored without the statements, and `after_put` is not called.
     """
 
     def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
-        """What to write after the checkpoint's own rows, in the same transaction. It may raise nothing."""
+        """Return statements to send after the checkpoint's own rows, in the same transaction. It must not raise."""
         ...
 
     def after_put(self, plan: PutPlan) -> None:
-        """The checkpoint, and the statements returned for it, are committed."""
+        """Handle the commit of the checkpoint and of its statements."""
         ...
 
 
 class PutHooks:
-    """Several hooks as one. One that fails is logged and left out: its rows are missing, the put goes on.
+    """Several hooks combined. An error of one is logged, and its rows are left out; the put continues.
 
     Args:
         members: The hooks; their statements are sent in this order.
@@ -57,7 +57,7 @@ class PutHooks:
         self._members = members
 
     def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
-        """All their statements."""
+        """Return the statements of all hooks."""
         statements: list[Statement] = []
         for member in self._members:
             try:
@@ -67,7 +67,7 @@ class PutHooks:
         return statements
 
     def after_put(self, plan: PutPlan) -> None:
-        """Tell each of them."""
+        """Call all hooks."""
         for member in self._members:
             try:
                 member.after_put(plan)
@@ -75,13 +75,13 @@ class PutHooks:
                 _logger.exception("%s: after %s", type(member).__name__, plan.request.address)
 
     def forget_thread(self, thread_id: str) -> None:
-        """Tell those that remember threads."""
+        """Call the hooks that have a `forget_thread`."""
         for member in self._members:
             forget_thread(member, thread_id)
 
 
 def forget_thread(hook: PutHook, thread_id: str) -> None:
-    """Tell a hook that rows of a thread may be gone, if it wants to know: if it has a `forget_thread`."""
+    """Tell a hook that rows of a thread may have been removed, if it has a `forget_thread`."""
     forget = getattr(hook, "forget_thread", None)
     if forget is not None:
         forget(thread_id)
@@ -89,15 +89,15 @@ def forget_thread(hook: PutHook, thread_id: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ListChange:
-    """How a list channel differs from its parent's.
+    """The difference between a list channel and its parent's.
 
     Attributes:
         channel: The channel.
-        value: The list as it is now.
-        fresh: Places of the elements that the parent's list does not have.
-        is_appended: Whether they come after all that the parent's list has, which is as it was.
-        is_known: Whether the difference is certain; if not, every element counts as fresh.
-        digests: The elements' fingerprints end to end, if they are known.
+        value: The current list.
+        fresh: Positions of elements that the parent's list does not have.
+        is_appended: Whether they follow the parent's list, which is unchanged.
+        is_known: Whether the difference is certain; otherwise all elements count as fresh.
+        digests: Concatenated fingerprints of the elements, if they are known.
     """
 
     channel: str
@@ -109,13 +109,13 @@ class ListChange:
 
 
 def list_changes(plan: PutPlan, *, all_channels: bool = False) -> Iterator[ListChange]:
-    """How the lists of a planned put differ from those of its parent, by the fingerprints the plan was made from.
+    """Return the differences between the lists of a planned put and those of its parent, by the plan's fingerprints.
 
-    A DeltaChannel's are known when it takes a snapshot only.
+    Those of a DeltaChannel are known only for a snapshot.
 
     Args:
         plan: A complete plan.
-        all_channels: Also give the channels whose version is the parent's, as not known.
+        all_channels: Also return the channels with the parent's version, as not known.
     """
     values = plan.request.checkpoint["channel_values"]
     parent = plan.parent
@@ -126,7 +126,7 @@ def list_changes(plan: PutPlan, *, all_channels: bool = False) -> Iterator[ListC
             if type(value) is _DeltaSnapshot and type(value.value) is list:
                 yield ListChange(channel, value.value, range(len(value.value)), False, False)
             elif parent is not None and type(parent.entries.get(channel)) is Elements and not is_old:
-                # Emptied, or something else than a list now.
+                # The list was emptied, or is not a list any more.
                 yield ListChange(channel, [], (), False, True)
             continue
         if is_old:
@@ -144,19 +144,19 @@ def list_changes(plan: PutPlan, *, all_channels: bool = False) -> Iterator[ListC
 
 
 def split_digests(digests: bytes) -> list[bytes]:
-    """Fingerprints one by one."""
+    """Return concatenated fingerprints as a list."""
     return [digests[at : at + DIGEST_SIZE] for at in range(0, len(digests), DIGEST_SIZE)]
 
 
 def _digests(entry: Entry | None) -> bytes | None:
-    """The fingerprints of a list's elements; `None` if they are not known."""
+    """Return the fingerprints of a list's elements, or `None` if they are not known."""
     if isinstance(entry, Elements):
         return entry.fingerprints.digests if entry.fingerprints is not None else None
     return b"" if entry is None or (isinstance(entry, Inline) and entry.data == _EMPTY_LIST) else None
 
 
 def _fresh(old: Sequence[bytes], new: Sequence[bytes]) -> list[int]:
-    """Return the places of new elements; equal elements are told apart by number only."""
+    """Return the positions of new elements. Equal elements are distinguished by their number only."""
     left = Counter(old)
     fresh = []
     for place, digest in enumerate(new):

@@ -1,4 +1,4 @@
-"""What a recorder writes: the journal of its threads, and what is in no journal yet."""
+"""Writing of a recorder's rows: the journals of its threads, and rows that are in no journal yet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from langgraph_pgstate.sql import Queries
 
 
 class Rows(Protocol):
-    """Records on their way to the database."""
+    """Records to write, with their rows."""
 
     journal_entry: JournalEntry
     is_complete: bool
@@ -22,30 +22,30 @@ R = TypeVar("R", bound=Rows)
 
 
 class Source(Protocol[R]):
-    """Where rows come from. Rows that are not acknowledged come again."""
+    """A source of rows. Rows that are not acknowledged are collected again."""
 
     def collect(self, everything: bool = True) -> R | None:
-        """The next rows that are in no journal; `None` if there are none."""
+        """Return the next rows that are in no journal, or `None` if there are none."""
         ...
 
     def acknowledge(self, pending: R) -> None:
-        """These rows are committed."""
+        """Remove committed rows."""
         ...
 
     def noted(self) -> dict[str, int]:
-        """The threads that have something in the journal, each with a number that changes when more is added."""
+        """Return the threads with journal entries, each with a number that changes when entries are added."""
         ...
 
     def moved(self, noted: dict[str, int]) -> None:
-        """What these threads had in the journal is in the tables."""
+        """Note that the journal entries of these threads were moved to the tables."""
         ...
 
     def own_runs(self) -> list[tuple[str, str]]:
-        """Thread and id of the runs under way in this process."""
+        """Return thread and id of the runs in progress in this process."""
         ...
 
     def due_renewals(self) -> list[tuple[str, str]]:
-        """The runs to say that they are alive; none while that was said not long ago."""
+        """Return the runs whose liveness must be renewed now; empty if it was renewed recently."""
         ...
 
 
@@ -58,21 +58,21 @@ async def write_pending(
     ttl: float,
     everything: bool = True,
 ) -> None:
-    """Write all that waits, and say that this process is alive. What fails stays for the next time.
+    """Write all pending rows and renew the liveness of this process's runs. Rows that fail are kept for the next call.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
-        source: Where the rows come from.
-        is_dead: Whether a holder is known to be dead.
-        holder_id: This process.
-        ttl: Seconds it is to be taken to be alive.
-        everything: Also what has come in just now, and what a put that is under way has taken.
+        source: Source of the rows.
+        is_dead: Returns whether a holder is known to be dead.
+        holder_id: The id of this process.
+        ttl: Seconds for which it is considered alive.
+        everything: Also write recent rows, and those of a put in progress.
     """
     if mine := source.due_renewals():
         await renew_runs(db, queries, mine, holder_id, ttl)
     while True:
-        # Rows first: what they build on is in the journal by then, or in the tables.
+        # Collect rows before the journal: rows on which they depend are then in the journal or in the tables.
         pending = source.collect(everything)
         noted = source.noted()
         if pending is None and not noted:
@@ -84,14 +84,14 @@ async def write_pending(
             return
         source.acknowledge(pending)
         if pending.is_complete:
-            # What has come in meanwhile is for the next time: who waits must not run after those who add.
+            # Rows that arrived meanwhile are left to the next call, so that the caller does not wait without end.
             return
 
 
 async def renew_runs(
     db: Connection, queries: Queries, runs: Sequence[tuple[str, str]], holder_id: str, ttl: float
 ) -> None:
-    """Say that the process that runs these runs is alive for another `ttl` seconds. One statement; safe to repeat.
+    """Renew the liveness of the process that runs these runs. One statement; safe to repeat.
 
     Args:
         db: The connection.
@@ -110,6 +110,6 @@ async def renew_runs(
 
 
 async def tell_time(db: Connection, queries: Queries) -> float:
-    """The database's clock, in seconds since 1970."""
+    """Return the database's clock, in seconds since 1970."""
     seconds: float = (await db.fetch(queries.tell_time, {}))[0][0]
     return seconds

@@ -1,4 +1,4 @@
-"""Runs, asked for: lists, failures, one of them, threads that ran away."""
+"""Queries for runs, failed runs and runaway threads."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from langgraph_pgstate.types import Page, Run, RunawayThread
 _KIND, _RUNAWAY_KIND = "runs", "runaway threads"
 STATUSES = ("pending", "running", "interrupted", "success", "error", "cancelled")
 LEAST_STEPS = 25
-"""LangGraph's own limit was 25 supersteps for years; runs of more have an index."""
+"""LangGraph's recursion limit was 25 supersteps for years. Runs with more are indexed."""
 
 _MOST_STEPS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """Which runs are asked for, checked.
+    """A validated request for runs.
 
     Attributes:
-        parameters: Of the query.
-        size: Of the page.
-        only_failed: Whether only failed and crashed ones.
+        parameters: The query parameters.
+        size: Page size.
+        only_failed: Whether only failed and crashed runs are returned.
     """
 
     parameters: dict[str, Any]
@@ -58,10 +58,10 @@ def request_runs(
     limit: int = 20,
     cursor: str | None = None,
 ) -> RunFilter:
-    """Check what is asked for.
+    """Validate a request for runs.
 
     Raises:
-        ConfigurationError: If an argument cannot be searched for.
+        ConfigurationError: If an argument is invalid.
     """
     if status is not None and status not in STATUSES:
         raise ConfigurationError(f"unknown run status {status!r}: {', '.join(STATUSES)}")
@@ -85,7 +85,7 @@ def request_runs(
 
 
 async def list_runs(db: Connection, queries: Queries, filter: RunFilter) -> Page[Run]:
-    """A page of runs, newest first. One round trip."""
+    """Return a page of runs, newest first. One round trip."""
     parameters = filter.parameters
     query: NamedQuery
     if filter.only_failed:
@@ -103,16 +103,16 @@ async def list_runs(db: Connection, queries: Queries, filter: RunFilter) -> Page
 
 
 async def get_run(db: Connection, queries: Queries, thread_id: str, run_id: str) -> Run | None:
-    """One run; `None` if there is none. One round trip."""
+    """Return one run, or `None`. One round trip."""
     rows = await db.fetch(queries.get_run, {"thread_id": thread_id, "run_id": run_id})
     return Run(*rows[0]) if rows else None
 
 
 def request_runaways(steps: int, since: Moment | None, limit: int, cursor: str | None) -> dict[str, Any]:
-    """Check a question for threads that ran away, as parameters.
+    """Validate a request for runaway threads, and return its query parameters.
 
     Raises:
-        ConfigurationError: If `steps` is less than `LEAST_STEPS`, or another argument cannot be searched for.
+        ConfigurationError: If `steps` is less than `LEAST_STEPS`, or another argument is invalid.
     """
     if steps < LEAST_STEPS:
         raise ConfigurationError(f"steps must be {LEAST_STEPS} or more, not {steps}")
@@ -127,7 +127,7 @@ def request_runaways(steps: int, since: Moment | None, limit: int, cursor: str |
 
 
 async def list_runaway_threads(db: Connection, queries: Queries, parameters: dict[str, Any]) -> Page[RunawayThread]:
-    """A page of threads with runs of too many supersteps, the longest first. One round trip."""
+    """Return a page of threads with runs of too many supersteps, the longest first. One round trip."""
     rows = await db.fetch(queries.list_runaway_threads, parameters)
     return page_of(
         rows,

@@ -1,4 +1,4 @@
-"""Spans, asked for: lists, the tree of a run, and what led to a checkpoint."""
+"""Queries for spans, span trees and the provenance of checkpoints."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def request_spans(
     limit: int = 100,
     cursor: str | None = None,
 ) -> dict[str, Any]:
-    """Check what is asked for, as parameters.
+    """Validate a request for spans, and return its query parameters.
 
     Raises:
-        ConfigurationError: If an argument cannot be searched for.
+        ConfigurationError: If an argument is invalid.
     """
     started_at, span_id = decode_cursor(_KIND, cursor, (FIRST, ""))
     return {
@@ -47,7 +47,7 @@ def request_spans(
 
 
 async def list_spans(db: Connection, queries: Queries, parameters: dict[str, Any]) -> Page[Span]:
-    """A page of a thread's spans, oldest first. One round trip."""
+    """Return a page of a thread's spans, oldest first. One round trip."""
     rows = await db.fetch(queries.list_spans, parameters)
     return page_of(
         rows,
@@ -59,7 +59,7 @@ async def list_spans(db: Connection, queries: Queries, parameters: dict[str, Any
 
 
 async def get_tree(db: Connection, queries: Queries, thread_id: str, run_id: str) -> tuple[SpanNode, ...]:
-    """The spans of a run as trees: one root for each attempt or lost parent. A round trip per `MAX_PAGE` spans."""
+    """Return the spans of a run as trees, one root per attempt or missing parent. `MAX_PAGE` spans per round trip."""
     spans: list[Span] = []
     position: tuple[Any, str] = (FIRST, "")
     while True:
@@ -81,9 +81,10 @@ async def get_tree(db: Connection, queries: Queries, thread_id: str, run_id: str
 
 
 def build_tree(spans: Sequence[Span]) -> tuple[SpanNode, ...]:
-    """Spans, oldest first, as trees, children in the order given; a span whose parent is missing is a root.
+    """Return trees of spans, which must be sorted oldest first. A span without its parent is a root.
 
-    Attempts of a run have roots of one id: a child is the last one's that started not later than the child did.
+    The roots of a run's attempts have the same id. A child belongs to the last attempt that started no later than the
+    child.
     """
     known: dict[str, list[int]] = defaultdict(list)
     for number, span in enumerate(spans):
@@ -95,7 +96,7 @@ def build_tree(spans: Sequence[Span]) -> tuple[SpanNode, ...]:
         if len(parents) > 1:
             place = max(0, bisect_right(parents, span.started_at, key=lambda one: spans[one].started_at) - 1)
         inside[parents[place] if parents else None].append(number)
-    # From the leaves up, without recursion: an agent may nest deeper than Python does.
+    # From the leaves up, without recursion: spans may nest deeper than Python's recursion limit.
     order = list(inside[None])
     for number in order:
         order += inside.get(number, ())
@@ -106,9 +107,10 @@ def build_tree(spans: Sequence[Span]) -> tuple[SpanNode, ...]:
 
 
 async def get_provenance(db: Connection, queries: Queries, address: Address) -> Provenance | None:
-    """What led to a checkpoint; `None` if there is none. Up to four round trips.
+    """Return the origin of a checkpoint, or `None` if it does not exist. Up to four round trips.
 
-    A superstep's spans name the checkpoint it started from, this one's parent; those of its subgraphs are within them.
+    The spans of a superstep name the checkpoint from which it started, which is this one's parent. Those of subgraphs
+    are their descendants.
     """
     rows = await db.fetch(queries.get_provenance, address._asdict())
     if not rows:

@@ -1,4 +1,4 @@
-"""Sums over many threads: how tools did, what models cost. Bounded by time, which an index knows."""
+"""Statistics of tools and of model usage over many threads, limited to a time range that an index serves."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ USAGE_KEYS = ("agent", "model", "tenant", "user", "day")
 
 
 def request_statistics(since: Moment | None, until: datetime | None, agent: str | None, limit: int) -> dict[str, Any]:
-    """Check a question for statistics of tools, as parameters.
+    """Validate a request for tool statistics, and return its query parameters.
 
     Raises:
-        ConfigurationError: If an argument cannot be searched for.
+        ConfigurationError: If an argument is invalid.
     """
     times = {**since_of(since), "until": time_of("until", until)}
     return {**times, "agent": text_of("agent", agent), "page_size": page_size(limit)}
 
 
 async def measure_tools(db: Connection, queries: Queries, parameters: dict[str, Any]) -> tuple[ToolStatistics, ...]:
-    """Calls, errors and seconds of each tool by its spans; the most called first. One round trip."""
+    """Return calls, errors and durations of each tool by its spans, the most called first. One round trip."""
     return tuple(ToolStatistics(*row) for row in await db.fetch(queries.measure_tools, parameters))
 
 
 async def measure_executions(
     db: Connection, queries: Queries, parameters: dict[str, Any]
 ) -> tuple[ToolStatistics, ...]:
-    """Actions, errors, unknown outcomes and seconds of each tool by the ledger. One round trip."""
+    """Return actions, errors, unknown outcomes and durations of each tool by the tool ledger. One round trip."""
     return tuple(ToolStatistics(*row) for row in await db.fetch(queries.measure_executions, parameters))
 
 
 def request_usage(by: str | Sequence[str], since: Moment | None, until: datetime | None, limit: int) -> dict[str, Any]:
-    """Check a question for tokens and money, as parameters.
+    """Validate a request for usage, and return its query parameters.
 
     Raises:
-        ConfigurationError: If a key is none of `USAGE_KEYS`, or another argument cannot be searched for.
+        ConfigurationError: If a key is not in `USAGE_KEYS`, or another argument is invalid.
     """
     keys = [by] if isinstance(by, str) else list(by)
     if unknown := [key for key in keys if key not in USAGE_KEYS]:
-        raise ConfigurationError(f"usage cannot be summed up by {unknown[0]!r}: {', '.join(USAGE_KEYS)}")
+        raise ConfigurationError(f"usage cannot be grouped by {unknown[0]!r}: use {', '.join(USAGE_KEYS)}")
     return {"by": keys, **since_of(since), "until": time_of("until", until), "page_size": page_size(limit)}
 
 
 async def sum_usage(db: Connection, queries: Queries, parameters: dict[str, Any]) -> tuple[Usage, ...]:
-    """Tokens and money by some keys, the most expensive first. One round trip."""
+    """Return tokens and cost by the requested keys, the most expensive first. One round trip."""
     return tuple(Usage(*row) for row in await db.fetch(queries.sum_usage, parameters))

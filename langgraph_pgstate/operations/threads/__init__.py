@@ -1,1 +1,1 @@
-"""Threads: search, copy, delete, prune and expire them; their branches and interrupts."""
+"""Search, copy, deletion, pruning and expiry of threads; their branches and interrupts."""

@@ -1,4 +1,4 @@
-"""Branches: where a thread's history parts, what led to a checkpoint, what people call it, and forks of a thread."""
+"""Branches of a thread: leaves, lineage, labels and forks."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _SHORTEST_PART: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class BranchFilter:
-    """Which branches are asked for, checked.
+    """A validated request for branches.
 
     Attributes:
         thread_id: The thread.
         checkpoint_ns: The namespace.
-        limit: At most so many, the newest.
+        limit: Maximum number of branches; the newest are returned.
     """
 
     thread_id: str
@@ -51,22 +51,22 @@ class BranchFilter:
 
 
 def request_branches(thread_id: str, checkpoint_ns: str, limit: int) -> BranchFilter:
-    """Check what is asked for.
+    """Validate a request for branches.
 
     Raises:
-        ConfigurationError: If an argument cannot be searched for.
+        ConfigurationError: If an argument is invalid.
     """
     return BranchFilter(thread_id_of(thread_id), identifier("checkpoint_ns", checkpoint_ns), page_size(limit))
 
 
 async def list_branches(db: Connection, queries: Queries, filter: BranchFilter) -> tuple[Branch, ...]:
-    """A namespace's leaves, newest first, each with the path to its root. One query; reads no state."""
+    """Return a namespace's leaves, newest first, each with the path to its root. One query; reads no state."""
     key = {"thread_id": filter.thread_id, "checkpoint_ns": filter.checkpoint_ns}
     return branches_of(await db.fetch(queries.get_branches, key), filter)
 
 
 def branches_of(rows: Sequence[Row], filter: BranchFilter) -> tuple[Branch, ...]:
-    """The branches that some checkpoints make up; `rows` as `get_branches` answers them, oldest first."""
+    """Return the branches of some checkpoints; `rows` are those of `get_branches`, oldest first."""
     parents: dict[str, str | None] = {row[0]: row[1] for row in rows}
     children = Counter(parent for parent in parents.values() if parent is not None)
     leaves = [row for row in reversed(rows) if not children[row[0]]]
@@ -94,7 +94,7 @@ def branches_of(rows: Sequence[Row], filter: BranchFilter) -> tuple[Branch, ...]
 
 
 def path_to(checkpoint_id: str, parents: Mapping[str, str | None]) -> tuple[str, ...]:
-    """Ids from the root of a branch to a checkpoint, as far as `parents` knows them."""
+    """Return the ids from the root of a branch to a checkpoint, as far as `parents` has them."""
     path: dict[str, None] = {}
     cursor: str | None = checkpoint_id
     while cursor is not None and cursor in parents and cursor not in path:
@@ -104,7 +104,7 @@ def path_to(checkpoint_id: str, parents: Mapping[str, str | None]) -> tuple[str,
 
 
 async def get_lineage(db: Connection, queries: Queries, address: Address) -> tuple[LineageStep, ...]:
-    """What led to a checkpoint, or to the newest, root first and itself last. One query; reads no state.
+    """Return the ancestors of a checkpoint, root first, and itself last; by default of the newest. One query, no state.
 
     Raises:
         NotFoundError: If the named checkpoint does not exist.
@@ -115,38 +115,38 @@ async def get_lineage(db: Connection, queries: Queries, address: Address) -> tup
             raise NotFoundError(f"there is no {address}")
         return ()
     parents = {id: row[1] for id, row in rows.items()}
-    # Where none was named, the newest is the only one that is no other's parent.
+    # If none was named, the newest is the only one that has no child.
     last = address.checkpoint_id or next(iter(parents.keys() - {*parents.values()}), max(parents))
     path = path_to(last, parents)
     return tuple(LineageStep(address.thread_id, address.checkpoint_ns, *rows[id]) for id in path)
 
 
 def request_label(config: Mapping[str, Any], text: str) -> tuple[Address, str]:
-    """Check a label.
+    """Validate a label.
 
     Raises:
         ConfigurationError: If it is empty, too long, or cannot be stored.
     """
     label = identifier("label", text).strip()
     if not label or len(label) > _LONGEST_LABEL or not label.isprintable():
-        raise ConfigurationError(f"a label is 1 to {_LONGEST_LABEL} printable characters on one line, not {text!r}")
+        raise ConfigurationError(f"a label has 1 to {_LONGEST_LABEL} printable characters on one line, not {text!r}")
     return address_of(config), label
 
 
 def request_unlabel(config: Mapping[str, Any]) -> Address:
-    """Check whose label is to go.
+    """Validate the removal of a label.
 
     Raises:
-        ConfigurationError: If no checkpoint is named.
+        ConfigurationError: If the config names no checkpoint.
     """
     address = address_of(config)
     if address.checkpoint_id is None:
-        raise ConfigurationError("name the checkpoint whose label is to go: the config has no checkpoint_id")
+        raise ConfigurationError("name the checkpoint whose label is to be removed: the config has no checkpoint_id")
     return address
 
 
 async def put_label(db: Connection, queries: Queries, address: Address, label: str) -> dict[str, Any]:
-    """Give a checkpoint, or the newest, a label; it replaces the one it had. One transaction; safe to repeat.
+    """Label a checkpoint, by default the newest; replaces an earlier label. One transaction; safe to repeat.
 
     Returns:
         The checkpoint's config.
@@ -163,29 +163,29 @@ async def put_label(db: Connection, queries: Queries, address: Address, label: s
 
 
 async def delete_label(db: Connection, queries: Queries, address: Address) -> bool:
-    """Take a checkpoint's label away; whether it had one. One statement."""
+    """Remove a checkpoint's label, and return whether it had one. One statement."""
     return await db.execute(queries.delete_label, address._asdict()) > 0
 
 
 async def list_labels(db: Connection, queries: Queries, thread_id: str) -> tuple[Label, ...]:
-    """A thread's labels, newest checkpoint first. One query."""
+    """Return a thread's labels, newest checkpoint first. One query."""
     rows = await db.fetch(queries.list_labels, {"thread_id": thread_id})
     return tuple(Label(thread_id, *row) for row in rows)
 
 
 async def find_checkpoint(db: Connection, queries: Queries, thread_id: str, name: str) -> Address:
-    """The checkpoint of the root namespace that somebody means by an id, else a label, else a part of an id. One query.
+    """Return the checkpoint of the root namespace with an id, else a label, else a part of an id. One query.
 
     Raises:
         NotFoundError: If there is none.
-        ConfigurationError: If there are several.
+        ConfigurationError: If several match.
     """
     rows = await db.fetch(queries.get_branches, {"thread_id": thread_id, "checkpoint_ns": ""})
     by_part = [row[0] for row in rows if len(name) >= _SHORTEST_PART and name in row[0]]
     for found in ([row[0] for row in rows if row[0] == name], [row[0] for row in rows if row[6] == name], by_part):
         if len(found) > 1:
             raise ConfigurationError(
-                f"{name!r} is {len(found)} checkpoints of thread {thread_id!r}: {', '.join(found[:5])}"
+                f"{name!r} matches {len(found)} checkpoints of thread {thread_id!r}: {', '.join(found[:5])}"
             )
         if found:
             return Address(thread_id, "", found[0])
@@ -194,12 +194,12 @@ async def find_checkpoint(db: Connection, queries: Queries, thread_id: str, name
 
 @dataclass(slots=True)
 class ForkRequest:
-    """A fork, checked.
+    """A validated fork.
 
     Attributes:
         source_id: The thread.
-        checkpoint_id: Where it starts from; `None` for the newest checkpoint, until it is known which that is.
-        target_id: The thread that it becomes.
+        checkpoint_id: The checkpoint to start from; `None` for the newest, until it is read.
+        target_id: The new thread.
     """
 
     source_id: str
@@ -208,10 +208,10 @@ class ForkRequest:
 
 
 def request_fork(thread_id: str, checkpoint_id: str | None, to: str | None) -> ForkRequest:
-    """Check a fork; without a name it gets a random one, the same however often it is tried.
+    """Validate a fork. Without a target id it gets a random one, which stays the same when it is retried.
 
     Raises:
-        ConfigurationError: If an id cannot be stored, or both threads are one.
+        ConfigurationError: If an id cannot be stored, or both threads are the same.
     """
     source_id = thread_id_of(thread_id)
     target_id = str(uuid4()) if to is None else thread_id_of(to)
@@ -225,28 +225,28 @@ def request_fork(thread_id: str, checkpoint_id: str | None, to: str | None) -> F
 
 
 async def count_older(db: Connection, queries: Queries, address: Address) -> int:
-    """Return how many checkpoints of a namespace are older than one."""
+    """Return the number of checkpoints of a namespace that are older than a given one."""
     count: int = (await db.fetch(queries.count_older, address._asdict()))[0][0]
     return count
 
 
 async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, request: ForkRequest) -> Address:
-    """Make a thread that starts from a checkpoint of another. One transaction; safe to repeat.
+    """Create a thread that starts from a checkpoint of another one. One transaction; safe to repeat.
 
     Returns:
         The checkpoint in the new thread.
 
     Raises:
         NotFoundError: If there is no such checkpoint.
-        ConfigurationError: If the new thread's id has a history already, other than this fork's.
-        ThreadDeletedError: If its id is that of a thread that was deleted, and left a tombstone.
+        ConfigurationError: If the new thread's id already has a history other than this fork's.
+        ThreadDeletedError: If the new thread's id belongs to a deleted thread with a tombstone.
     """
     source_id, target_id = request.source_id, request.target_id
     await refuse_deleted(db, queries, target_id)
-    # Most of what waits is moved before, while nobody has to wait for it.
+    # Most journal entries are moved before the transaction, so that its locks are held for a shorter time.
     await journal.write(db, queries, [source_id])
     async with db.transaction():
-        # Two that fork to one id take turns here.
+        # Serializes concurrent forks to the same id.
         origin = await db.fetch(queries.begin_fork, {"source_id": source_id, "target_id": target_id})
         if not origin:
             raise NotFoundError(_nothing(source_id))
@@ -254,7 +254,7 @@ async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, reque
             heads = await db.fetch(queries.find_head, {"thread_id": source_id})
             if not heads:
                 raise NotFoundError(_nothing(source_id))
-            # Should this have to be tried again, it is the same fork although the source has gone on.
+            # A retry must make the same fork although the source has advanced.
             request.checkpoint_id = heads[0][0]
         checkpoint_id = request.checkpoint_id
         forked = Address(target_id, "", checkpoint_id)
@@ -270,7 +270,7 @@ async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, reque
             )
         if not await db.execute(queries.fork_thread, key):
             raise NotFoundError(f"there is no {Address(source_id, '', checkpoint_id)}")
-        # Messages of the last checkpoints that were copied may still be in the journal.
+        # Messages of the last copied checkpoints may still be in the journal.
         await journal.write(db, queries, [source_id])
         await db.execute(queries.copy_late_messages, {"source_id": source_id, "target_id": target_id})
         await _project(db, queries, codec, key, forked)
@@ -292,7 +292,7 @@ async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, reque
 async def _project(
     db: Connection, queries: Queries, codec: ValueCodec, key: Mapping[str, Any], forked: Address
 ) -> None:
-    """Make the channels readable that the source's are; if one cannot be read here, the fork's next put does it."""
+    """Copy the source's projection to the fork. If a value cannot be read here, the fork's next put writes it."""
     rows = await db.fetch(queries.copy_projection, key)
     if not rows or rows[0][1]:
         return

@@ -1,8 +1,8 @@
-"""How long threads are kept: set, counted anew with what happens to them, and swept when it is over.
+"""Expiry of threads: setting it, extending it on access, and sweeping expired threads.
 
-A time to live (`ttl`) runs from the last time a thread was touched: the put that touches the thread's row, every few
-seconds while it lives, moves `expires_at` along. A fixed time does not move. A sweep deletes what has expired as
-`delete_thread` does, thread by thread, each in a transaction of its own.
+A time to live (`ttl`) counts from the last access of a thread. A put updates the thread's row every few seconds, and
+with it `expires_at`. A fixed time does not move. A sweep deletes expired threads like `delete_thread`, each in its own
+transaction.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from langgraph_pgstate.settings import check_ttl
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import PruneResult
 
-# What was touched so recently is in use, whatever was said: its row is touched every few seconds only, and a run's is
-# written a moment after it has begun.
+# A thread accessed this recently is in use. Its row is updated only every few seconds, and that of its run is written
+# shortly after the run's start.
 _QUIET_SECONDS: Final = 30.0
 _PAGE: Final = 200
 _LONG_AGO: Final = datetime(1, 1, 1, tzinfo=UTC)
-# As long as a sweep's transaction may take; the lease goes with it.
+# The maximum duration of a sweep's transaction; the lease ends with it.
 _LEASE_SECONDS: Final = 60.0
 
 
 class ExpiryHook:
-    """A hook that gives new threads their time to live, with their first checkpoint.
+    """A hook that sets the time to live of new threads with their first checkpoint.
 
     Args:
         queries: The queries of the schema.
-        ttl: How long a thread is kept after it was touched last.
+        ttl: Time for which a thread is kept after its last access.
 
     Raises:
-        ConfigurationError: If that is no positive time.
+        ConfigurationError: If `ttl` is not positive.
     """
 
     def __init__(self, queries: Queries, ttl: timedelta) -> None:
@@ -49,7 +49,7 @@ class ExpiryHook:
         self._ttl = check_ttl("thread_ttl", ttl)
 
     def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
-        """A statement for a thread's first checkpoint, none for any other."""
+        """Return a statement for a thread's first checkpoint, none for any other."""
         request = plan.request
         if request.parent is not None or request.address.checkpoint_ns:
             return ()
@@ -58,17 +58,17 @@ class ExpiryHook:
         return [(self._queries.begin_ttl, {**key, "ttl": self._ttl})]
 
     def after_put(self, plan: PutPlan) -> None:
-        """Nothing more."""
+        """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """When a thread is to expire, checked: at most one of the three.
+    """The validated expiry of a thread. At most one attribute is set.
 
     Attributes:
-        ttl: So long after it was touched last.
-        at: Then.
-        after: So long from now.
+        ttl: Time after the last access.
+        at: Fixed time.
+        after: Time from now.
     """
 
     ttl: timedelta | None = None
@@ -77,32 +77,32 @@ class Expiry:
 
 
 def request_ttl(ttl: timedelta | None) -> Expiry:
-    """Check a time to live.
+    """Validate a time to live.
 
     Raises:
-        ConfigurationError: If it is no positive timedelta.
+        ConfigurationError: If it is not a positive timedelta.
     """
     return Expiry(None if ttl is None else check_ttl("ttl", ttl))
 
 
 def request_expiry(at: datetime | None, after: timedelta | None) -> Expiry:
-    """Check a fixed time.
+    """Validate a fixed time.
 
     Raises:
-        ConfigurationError: If both or neither are given, or one is not usable.
+        ConfigurationError: If both or neither are given, or the value is invalid.
     """
     if (at is None) == (after is None):
-        raise ConfigurationError("say when the thread expires: at=, a time, or after=, a timedelta from now")
+        raise ConfigurationError("give the time of expiry: at=, a datetime, or after=, a timedelta from now")
     if after is not None and (not isinstance(after, timedelta) or after < timedelta(0)):
         raise ConfigurationError(f"after must be a timedelta that is not negative, not {after!r}")
     return Expiry(at=time_of("at", at), after=after and check_ttl("after", after))
 
 
 async def set_expiry(db: Connection, queries: Queries, thread_id: str, expiry: Expiry) -> datetime | None:
-    """Say when a thread expires; never, if nothing is said. One statement; safe to repeat.
+    """Set the expiry of a thread; no attribute set means never. One statement; safe to repeat.
 
     Returns:
-        When.
+        The time at which it expires.
 
     Raises:
         NotFoundError: If there is no such thread.
@@ -116,19 +116,18 @@ async def set_expiry(db: Connection, queries: Queries, thread_id: str, expiry: E
 
 
 async def sweep(db: Connection, queries: Queries, limit: int | None = None, *, dry_run: bool = False) -> PruneResult:
-    """Delete threads whose time has passed, longest ago first. Each is one transaction; safe to repeat, and at once.
+    """Delete expired threads, the earliest expired first. One transaction each; safe to repeat and to run concurrently.
 
-    What is in use stays until a later sweep: what was touched half a minute ago, what a living process runs, and what
-    somebody holds the lease of.
+    Threads in use stay until a later sweep: those accessed in the last half minute, run by a live process, or leased.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
-        limit: At most so many threads; all if left out.
+        limit: Maximum number of threads; by default all.
         dry_run: Only count.
 
     Returns:
-        What went, or would go; after a lost connection, what went since.
+        The removed rows, or those that would be removed. After a lost connection, those removed since.
 
     Raises:
         ConfigurationError: If `limit` is not positive.
@@ -152,15 +151,15 @@ async def sweep(db: Connection, queries: Queries, limit: int | None = None, *, d
 
 
 async def delete_expired(db: Connection, queries: Queries, thread_id: str) -> PruneResult:
-    """Delete a thread, if its time has passed and it is not in use. One transaction; safe to repeat, and at once.
+    """Delete a thread if it has expired and is not in use. One transaction; safe to repeat and to run concurrently.
 
-    Its row and its lease are held meanwhile: another sweeper passes, who comes for the lease waits and begins afresh.
-    No tombstone is left: whoever the thread was kept for may come back.
+    Its row and its lease are locked meanwhile. Other sweeps skip it; a caller that wants its lease waits and then
+    starts a new thread. No tombstone is left, so that the thread's user can come back.
 
     Returns:
-        What went; nothing, if it was left.
+        The removed rows; none if the thread was kept.
     """
-    # A run that has begun may be there only.
+    # The start of a run may be in the journal only.
     await journal.write(db, queries, [thread_id])
     key = {"thread_id": thread_id}
     taking = {**key, "holder_id": f"sweep-{new_entry_id()}", "ttl": _LEASE_SECONDS, "free_tokens": []}

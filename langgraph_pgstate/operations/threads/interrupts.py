@@ -1,7 +1,7 @@
-"""Interrupts: which threads wait for an answer, what was answered, and what a graph is resumed with.
+"""Interrupts, their answers, and the commands that resume a graph.
 
-What a task asked is among its pending writes, in the root namespace also when a subgraph asked. It waits for as long as
-no checkpoint came after the one it was asked at, and the task has written no result: so LangGraph itself decides.
+A task's interrupts are among its pending writes, in the root namespace even for those of a subgraph. An interrupt is
+pending as long as its checkpoint has no successor and its task has written no result. LangGraph decides likewise.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Answer, InterruptedThread, Page, PendingInterrupt
 
 _KIND: Final = "interrupted"
-# Answered interrupts are read over until enough open ones are found, or so many pages were read.
+# Pages of interrupts read for one result page, including answered interrupts, which are skipped.
 _SCAN_PAGE: Final = 200
 _SCAN_PAGES: Final = 25
 _NO_OWNER: Final[dict[str, Any]] = {"user_id": None, "tenant_id": None, "agent": None}
@@ -39,13 +39,13 @@ _Place = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class InterruptFilter:
-    """Which interrupted threads are asked for, checked.
+    """A validated request for interrupted threads.
 
     Attributes:
-        owner: Whose.
-        answered: Only those with answers that nobody picked up; else those with open interrupts.
+        owner: User, tenant and agent.
+        answered: Threads with answers not picked up yet; otherwise threads with unanswered interrupts.
         cursor: Time, thread and task of the last one read.
-        size: Of the page.
+        size: Page size.
     """
 
     owner: dict[str, Any]
@@ -63,10 +63,10 @@ def request_interrupted(
     limit: int = 20,
     cursor: str | None = None,
 ) -> InterruptFilter:
-    """Check what is asked for.
+    """Validate a request for interrupted threads.
 
     Raises:
-        ConfigurationError: If an argument cannot be searched for.
+        ConfigurationError: If an argument is invalid.
     """
     at, thread_id, task_id = decode_cursor(_KIND, cursor, (LAST, "", ""))
     owner = {
@@ -79,14 +79,14 @@ def request_interrupted(
 
 @dataclass(frozen=True, slots=True)
 class AnswerRequest:
-    """An answer to be recorded, checked and encoded.
+    """A validated and encoded answer.
 
     Attributes:
-        value: As `(type, bytes)`.
-        answered_by: Who answers.
-        interrupt_id: Which interrupt; the only one, if none is named.
-        answer_id: Drawn for this call, so that a repeated try knows its own.
-        plain: The value as it was given.
+        value: The answer as `(type, bytes)`.
+        answered_by: Name of the answerer.
+        interrupt_id: The interrupt; `None` for the only one.
+        answer_id: Random id of this call, with which a retry recognizes its own answer.
+        plain: The answer as it was given.
     """
 
     value: tuple[str, bytes]
@@ -97,15 +97,15 @@ class AnswerRequest:
 
 
 def request_answer(codec: ValueCodec, value: Any, by: str | None, interrupt_id: str | None) -> AnswerRequest:
-    """Check and encode an answer.
+    """Validate and encode an answer.
 
     Raises:
         ConfigurationError: If it is `None`, which LangGraph cannot tell from no answer, or an id cannot be stored.
         SerializationError: If the value cannot be stored.
-        UnsafeTypeError: If it could not be read again, wherever the graph is resumed.
+        UnsafeTypeError: If it could not be read again when the graph is resumed.
     """
     if value is None:
-        raise ConfigurationError("an answer of None cannot be told from none: answer with False, {} or a word")
+        raise ConfigurationError("an answer of None cannot be told from no answer: use False, {} or a string")
     encoded = codec.dumps("answer", value)
     codec.loads(*encoded, "an answer")
     return AnswerRequest(encoded, text_of("by", by), text_of("interrupt_id", interrupt_id), uuid4().hex, value)
@@ -114,10 +114,10 @@ def request_answer(codec: ValueCodec, value: Any, by: str | None, interrupt_id: 
 async def list_interrupted(
     db: Connection, queries: Queries, codec: ValueCodec, filter: InterruptFilter
 ) -> Page[InterruptedThread]:
-    """A page of threads that wait for answers, those asked last first; reads no state.
+    """Return a page of threads with unanswered interrupts, newest interrupt first. Reads no state.
 
-    Three round trips for each 200 interrupts, answered ones included, and at most 5,000 of them: what answered ones
-    are left after a prune decides how fast the end is reached. A page may hold less than asked for, and have a next.
+    Takes three round trips for each 200 interrupts, answered ones included, and reads at most 5,000. A page may hold
+    fewer threads than requested and have a next one. A prune removes answered interrupts.
     """
     found: list[InterruptedThread] = []
     before = cursor = filter.cursor
@@ -131,7 +131,7 @@ async def list_interrupted(
         for thread_id, checkpoint_id, at, task_id in rows:
             place = interrupted.get((thread_id, checkpoint_id))
             cursor = (at, thread_id, task_id)
-            # A thread whose tasks have several interrupts comes up once: with the newest.
+            # A thread whose tasks have several interrupts is listed once, at its newest.
             if place is None or place.leader != task_id:
                 continue
             if place.answers if filter.answered else place.open_interrupts:
@@ -147,7 +147,7 @@ async def list_interrupted(
 
 @dataclass(slots=True)
 class _Interrupted:
-    """What is known of one checkpoint at which a thread waits."""
+    """The interrupts and answers of one checkpoint."""
 
     place: _Place
     owner: tuple[str | None, str | None, str | None, str | None]
@@ -158,15 +158,15 @@ class _Interrupted:
 
     @property
     def open_interrupts(self) -> list[PendingInterrupt]:
-        """What nobody has answered."""
+        """The unanswered interrupts."""
         return [interrupt for interrupt in self.interrupts if interrupt.interrupt_id not in self.answer_ids]
 
     def answer(self, interrupt_id: str) -> Answer | None:
-        """The answer to an interrupt, if there is one."""
+        """Return the answer to an interrupt, or `None`."""
         return next((answer for answer in self.answers if answer.interrupt_id == interrupt_id), None)
 
     def shown(self) -> InterruptedThread:
-        """For the caller."""
+        """Return the public form."""
         interrupts = self.open_interrupts
         since = min(interrupt.asked_at for interrupt in interrupts or self.interrupts)
         return InterruptedThread(*self.place, since, tuple(interrupts), tuple(self.answers), *self.owner)
@@ -181,9 +181,9 @@ async def _read_places(
     *,
     strict: bool = False,
 ) -> dict[_Place, _Interrupted]:
-    """What waits at some checkpoints, with what was answered of it; those at which nothing waits are left out.
+    """Return the interrupts and answers of some checkpoints. Checkpoints without pending interrupts are left out.
 
-    With `strict`, an answer of a type that may not be built is an error; else it is shown as plain data.
+    With `strict`, an answer of a type that may not be built is an error; otherwise it is read as plain data.
     """
     if not places:
         return {}
@@ -209,7 +209,7 @@ async def _read_places(
     ):
         interrupted_here = found.get((thread_id, checkpoint_id))
         if interrupted_here is None or all(one.interrupt_id != interrupt_id for one in interrupted_here.interrupts):
-            # It was picked up, and its task went on.
+            # The answer was picked up, and its task has continued.
             continue
         where = f"the answer to {interrupt_id} of thread {thread_id!r}"
         value = (codec if strict else reader).loads(type_, data, where)
@@ -221,7 +221,7 @@ async def _read_places(
 def _interrupts_in(
     codec: ValueCodec, place: _Place, task_id: str, run_id: str | None, asked_at: datetime, data: bytes
 ) -> list[PendingInterrupt]:
-    """Return the interrupts in a task's row; one that cannot be read says why, and does not hide the others."""
+    """Return the interrupts in a task's row. One that cannot be read has an `error`, and does not hide the others."""
     where = f"an interrupt of task {task_id!r} at checkpoint {place[1]!r} of thread {place[0]!r}"
     interrupts = []
     try:
@@ -240,7 +240,7 @@ def _interrupts_in(
 async def get_interrupted(
     db: Connection, queries: Queries, codec: ValueCodec, thread_id: str
 ) -> InterruptedThread | None:
-    """What one thread waits for, and what of it is answered; `None` if it waits for nothing. Three round trips."""
+    """Return one thread's interrupts and answers, or `None` if it is not interrupted. Three round trips."""
     found = await _read_thread(db, queries, codec, thread_id)
     return found.shown() if found is not None else None
 
@@ -255,15 +255,15 @@ async def _read_thread(db: Connection, queries: Queries, codec: ValueCodec, thre
 
 
 async def answer(db: Connection, queries: Queries, codec: ValueCodec, thread_id: str, request: AnswerRequest) -> Answer:
-    """Record the answer to an interrupt, and the event, in one statement; at most one answer to each interrupt.
+    """Record the answer to an interrupt and the event, in one statement. Each interrupt takes one answer.
 
     Returns:
-        The answer as it is recorded.
+        The recorded answer.
 
     Raises:
-        NotFoundError: If the thread waits for no such answer.
-        AlreadyAnsweredError: If somebody was faster.
-        ConfigurationError: If it waits for several and none is named.
+        NotFoundError: If the thread has no such interrupt.
+        AlreadyAnsweredError: If the interrupt is answered already.
+        ConfigurationError: If there are several interrupts and none is named.
     """
     interrupted = await _read_thread(db, queries, codec, thread_id)
     interrupt = _chosen(interrupted, thread_id, request)
@@ -289,22 +289,22 @@ async def answer(db: Connection, queries: Queries, codec: ValueCodec, thread_id:
                 raise AlreadyAnsweredError(thread_id, interrupt_id, by, answered_at)
             return Answer(thread_id, checkpoint_id, interrupt_id, request.plain, by, answered_at)
     raise NotFoundError(
-        f"thread {thread_id!r} went on in this moment, and no longer waits for {interrupt.interrupt_id}"
+        f"thread {thread_id!r} has just advanced, and interrupt {interrupt.interrupt_id} is no longer pending"
     )
 
 
 def _chosen(interrupted: _Interrupted | None, thread_id: str, request: AnswerRequest) -> PendingInterrupt:
-    """The interrupt that an answer is for."""
+    """Return the interrupt that an answer is for."""
     if interrupted is None:
-        raise NotFoundError(f"thread {thread_id!r} waits for no answer")
+        raise NotFoundError(f"thread {thread_id!r} has no pending interrupt")
     if request.interrupt_id is not None:
         candidates = [one for one in interrupted.interrupts if one.interrupt_id == request.interrupt_id]
         if not candidates:
             raise NotFoundError(
-                f"thread {thread_id!r} does not wait for {request.interrupt_id}: {_listed(interrupted)}"
+                f"thread {thread_id!r} has no pending interrupt {request.interrupt_id}; pending: {_listed(interrupted)}"
             )
     else:
-        # A try that was repeated after its connection was lost finds its own answer there.
+        # A retry after a lost connection finds its own answer.
         own = [
             one for one in interrupted.interrupts if interrupted.answer_ids.get(one.interrupt_id) == request.answer_id
         ]
@@ -312,12 +312,11 @@ def _chosen(interrupted: _Interrupted | None, thread_id: str, request: AnswerReq
         candidates = own or readable or interrupted.open_interrupts or interrupted.interrupts
         if len(candidates) > 1 and interrupted.open_interrupts:
             raise ConfigurationError(
-                f"thread {thread_id!r} waits for several answers, say which this is by interrupt_id: "
-                f"{_listed(interrupted)}"
+                f"thread {thread_id!r} has several pending interrupts, name one by interrupt_id: {_listed(interrupted)}"
             )
     interrupt = candidates[0]
     if interrupt.error is not None:
-        raise NotFoundError(f"what thread {thread_id!r} waits for cannot be read: {interrupt.error}")
+        raise NotFoundError(f"the interrupt of thread {thread_id!r} cannot be read: {interrupt.error}")
     given = interrupted.answer(interrupt.interrupt_id)
     if given is not None and interrupted.answer_ids[interrupt.interrupt_id] != request.answer_id:
         raise AlreadyAnsweredError(thread_id, interrupt.interrupt_id, given.answered_by, given.answered_at)
@@ -330,15 +329,15 @@ def _listed(interrupted: _Interrupted) -> str:
 
 
 def command_for(answer: Answer) -> Command[Any]:
-    """What resumes a graph with one answer."""
+    """Return the command that resumes a graph with one answer."""
     if _is_digest(answer.interrupt_id):
         return Command(resume={answer.interrupt_id: answer.value})
-    # Of an interrupt that has no id of its own.
+    # An interrupt without an id of its own.
     return Command(resume=answer.value)
 
 
 def command_of(answers: Sequence[Answer]) -> Command[Any] | None:
-    """What resumes a graph with some answers; `None` without any."""
+    """Return the command that resumes a graph with some answers, or `None` if there are none."""
     if not answers:
         return None
     if len(answers) == 1:

@@ -1,4 +1,4 @@
-"""What every question about the record needs: its arguments checked, its answer cut into pages."""
+"""Validation of arguments and pagination, shared by all queries."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from langgraph_pgstate.types import Page, Row, Rows
 T = TypeVar("T")
 
 Moment = datetime | timedelta
-"""A time, or how long ago it was by the database's clock."""
+"""A time, or an age by the database's clock."""
 
 MAX_PAGE = 1000
 FIRST, LAST = "-infinity", "infinity"
 
 
 def page_size(limit: int) -> int:
-    """A page's size as asked for.
+    """Return a validated page size.
 
     Raises:
         ConfigurationError: If it is not from 1 to `MAX_PAGE`.
@@ -37,16 +37,16 @@ def page_size(limit: int) -> int:
 
 
 def encode_cursor(kind: str, values: Sequence[Any]) -> str:
-    """A position in the answer to one kind of question, as text that says nothing to others."""
+    """Return a position in one kind of list as opaque text."""
     plain = [value.isoformat() if isinstance(value, datetime) else value for value in values]
     return base64.urlsafe_b64encode(orjson.dumps([kind, *plain])).decode().rstrip("=")
 
 
 def decode_cursor(kind: str, cursor: str | None, first: Sequence[Any]) -> list[Any]:
-    """The position a cursor stands for, of the types of `first`, which is where an answer begins.
+    """Return the position of a cursor. Its values have the types of `first`, which is the position without a cursor.
 
     Raises:
-        ConfigurationError: If it is not a cursor of this kind of question.
+        ConfigurationError: If it is not a cursor of this kind of list.
     """
     if cursor is None:
         return list(first)
@@ -59,7 +59,7 @@ def decode_cursor(kind: str, cursor: str | None, first: Sequence[Any]) -> list[A
                 datetime.fromisoformat(value)
     except (ValueError, TypeError, AttributeError, binascii.Error):
         raise ConfigurationError(
-            f"{cursor!r} is no cursor of {kind}: pass the `next` of a page that the same call answered"
+            f"{cursor!r} is not a cursor of {kind}: pass the `next` of a page that the same call returned"
         ) from None
     return [text_of("cursor", value) if isinstance(value, str) else value for value in found[1:]]
 
@@ -67,25 +67,25 @@ def decode_cursor(kind: str, cursor: str | None, first: Sequence[Any]) -> list[A
 def page_of(
     rows: Rows, size: int, make: Callable[[Row], T], kind: str, position: Callable[[T], Sequence[Any]]
 ) -> Page[T]:
-    """A page from rows of which one more was fetched than it holds."""
+    """Return a page made from rows, of which one more than the page size was fetched."""
     items = tuple(make(row) for row in rows[:size])
     return Page(items, encode_cursor(kind, position(items[-1])) if len(rows) > size else None)
 
 
 def text_of(name: str, value: str | None) -> str | None:
-    """A text that PostgreSQL can hold, or nothing.
+    """Return a validated text, or `None`.
 
     Raises:
-        ConfigurationError: If it is of another type, or cannot be held.
+        ConfigurationError: If it is of another type, or PostgreSQL cannot store it.
     """
     return None if value is None else identifier(name, value)
 
 
 def json_of(name: str, value: Mapping[str, Any] | None) -> str | None:
-    """A mapping as JSON text, or nothing.
+    """Return a mapping as JSON text, or `None`.
 
     Raises:
-        ConfigurationError: If JSON cannot say it.
+        ConfigurationError: If it cannot be represented as JSON.
     """
     if value is None:
         return None
@@ -103,10 +103,10 @@ def json_of(name: str, value: Mapping[str, Any] | None) -> str | None:
 
 
 def time_of(name: str, value: datetime | None) -> datetime | None:
-    """A time that names its zone, or nothing.
+    """Return a validated time, or `None`.
 
     Raises:
-        ConfigurationError: If it does not.
+        ConfigurationError: If it has no time zone.
     """
     if value is None:
         return None
@@ -116,7 +116,7 @@ def time_of(name: str, value: datetime | None) -> datetime | None:
 
 
 def since_of(since: Moment | None) -> dict[str, Any]:
-    """Where a span of time begins, as parameters: at a time, or so long before the database's now.
+    """Return the start of a time range as query parameters: a time, or an age by the database's clock.
 
     Raises:
         ConfigurationError: If it is neither.
@@ -128,14 +128,14 @@ def since_of(since: Moment | None) -> dict[str, Any]:
 
 @contextmanager
 def understanding(name: str, value: str | None) -> Iterator[None]:
-    """Say that an expression was not understood, rather than that a statement failed.
+    """Raise `ConfigurationError` if PostgreSQL cannot parse the caller's expression.
 
     Raises:
-        ConfigurationError: If PostgreSQL could not read it.
+        ConfigurationError: If PostgreSQL cannot parse it.
     """
     try:
         yield
     except DatabaseError as error:
         if value is not None and (error.sqlstate or "").startswith(("42601", "22")):
-            raise ConfigurationError(f"{name} {value!r} is not understood: {error}") from error
+            raise ConfigurationError(f"{name} {value!r} is invalid: {error}") from error
         raise

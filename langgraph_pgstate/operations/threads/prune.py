@@ -1,4 +1,4 @@
-"""What is kept of a thread's past, and what goes."""
+"""Pruning of threads: the choice of checkpoints to keep, and the removal of the others."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from langgraph_pgstate.types import PruneResult
 _logger = logging.getLogger("langgraph_pgstate")
 
 KEEP_LATEST: Final = "keep_latest"
-# The Agent Server says "delete" or "delete_all", depending on its version; both mean the whole thread.
+# The Agent Server passes "delete" or "delete_all", depending on its version; both mean the whole thread.
 STRATEGIES: Final = (KEEP_LATEST, "delete", "delete_all")
 _THREAD_PAGE: Final = 200
 _STATE_PAGE: Final = 200
-# As LangGraph names it: how much each DeltaChannel has received since its last snapshot.
+# LangGraph's metadata key: updates of each DeltaChannel since its last snapshot.
 _COUNTERS: Final = "counters_since_delta_snapshot"
 
 
 @dataclass(frozen=True, slots=True)
 class PruneRequest:
-    """A prune, checked.
+    """A validated prune.
 
     Attributes:
         thread_ids: The threads; `None` for all.
         strategy: One of `STRATEGIES`.
-        keep_last: Checkpoints kept in each namespace with `"keep_latest"`.
-        older_than: Only what is older goes.
+        keep_last: Number of checkpoints kept in each namespace with `"keep_latest"`.
+        older_than: Minimum age of removed checkpoints.
         dry_run: Only count.
     """
 
@@ -60,14 +60,14 @@ class PruneRequest:
 def request_prune(
     thread_ids: Sequence[Any] | None, strategy: str, keep_last: int, older_than: timedelta | None, dry_run: bool
 ) -> PruneRequest:
-    """Check a prune's arguments.
+    """Validate the arguments of a prune.
 
     Raises:
-        ConfigurationError: If one is not usable.
+        ConfigurationError: If an argument is invalid.
     """
     ids = None if thread_ids is None else thread_ids_of(thread_ids)
     if strategy not in STRATEGIES:
-        raise ConfigurationError(f"unknown prune strategy {strategy!r}; there are {', '.join(STRATEGIES)}")
+        raise ConfigurationError(f"unknown prune strategy {strategy!r}; known are {', '.join(STRATEGIES)}")
     if isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 1:
         raise ConfigurationError(f"keep_last must be at least 1, not {keep_last!r}")
     if strategy != KEEP_LATEST and keep_last != 1:
@@ -78,7 +78,7 @@ def request_prune(
 
 
 async def next_threads(db: Connection, queries: Queries, after: str) -> list[str]:
-    """The thread ids that follow one, for a prune of all threads."""
+    """Return the next page of thread ids, for a prune of all threads."""
     rows = await db.fetch(queries.list_thread_ids, {"cursor_id": after, "page_size": _THREAD_PAGE})
     return [row[0] for row in rows]
 
@@ -86,16 +86,16 @@ async def next_threads(db: Connection, queries: Queries, after: str) -> list[str
 async def prune_thread(db: Connection, queries: Queries, request: PruneRequest, thread_id: str) -> PruneResult:
     """Prune one thread, in one transaction; safe to repeat, and while runs append to it.
 
-    What stays with `"keep_latest"`, in each namespace: the `keep_last` newest checkpoints; what is younger than
-    `older_than`; what has a label, and the state its subgraphs had then; every leaf with pending writes, because an
-    interrupt may be half-answered or a run may go on from there; and the ancestors a kept checkpoint needs to rebuild
-    its DeltaChannels. A subgraph call's namespace goes with the root checkpoint it was made from. Messages stay as
-    long as a branch that had them does. Pending writes whose checkpoint never came go after a day.
+    With `"keep_latest"`, the following stay in each namespace: the `keep_last` newest checkpoints; those younger than
+    `older_than`; labelled ones, with the state their subgraphs had then; every leaf with pending writes, because an
+    interrupt may be half-answered or a run may continue from it; and the ancestors that a kept checkpoint needs to
+    rebuild its DeltaChannels. The namespace of a subgraph call is removed with the root checkpoint it was made from.
+    Messages stay as long as a branch that has them. Pending writes without a checkpoint are removed after a day.
 
-    A thread of which something is damaged that decides what stays is left as it is: the result and the log name it.
+    A thread is left unchanged if a checkpoint is damaged that decides what stays. The result and the log name it.
     """
     if not request.dry_run:
-        # Most of what waits is moved before, while nobody has to wait for it.
+        # Most journal entries are moved before the transaction, so that its locks are held for a shorter time.
         await journal.write(db, queries, [thread_id])
     try:
         return await _prune_thread(db, queries, request, thread_id)
@@ -108,14 +108,14 @@ async def _prune_thread(db: Connection, queries: Queries, request: PruneRequest,
     key = {"thread_id": thread_id}
     async with db.transaction():
         if request.strategy == KEEP_LATEST:
-            # No label may be given to a checkpoint that is about to go.
+            # Prevents that a checkpoint is labelled while it is being removed.
             await db.fetch(queries.keep_labels, key)
         outline = await _read_outline(db, queries, thread_id, request.older_than)
         if request.strategy != KEEP_LATEST:
             if any(not row.is_old for row in outline):
                 return PruneResult(dry_run=request.dry_run)
             if not outline and request.older_than is not None:
-                # Of a thread that is just beginning, the first writes may be there before its first checkpoint.
+                # The first writes of a new thread may be stored before its first checkpoint.
                 young = await db.fetch(queries.has_young_writes, {**key, "older_than": request.older_than})
                 if young[0][0]:
                     return PruneResult(dry_run=request.dry_run)
@@ -128,7 +128,7 @@ async def _prune_thread(db: Connection, queries: Queries, request: PruneRequest,
         kept = await _kept(db, queries, request, outline, thread_id)
         going = [row for row in outline if (row.namespace, row.id) not in kept]
         if going and not request.dry_run and any(row.metadata.get(_COUNTERS) for row in outline):
-            # A put may just have been made on one of them, whose DeltaChannels it is rebuilt from.
+            # A concurrent put may build on one of them, and need it to rebuild its DeltaChannels.
             await db.fetch(queries.lock_checkpoints, {**key, **_listed(going)})
             locked = {(row.namespace, row.id) for row in going}
             outline = await _read_outline(db, queries, thread_id, request.older_than)
@@ -164,9 +164,9 @@ def _listed(rows: Sequence[_Row]) -> dict[str, list[str]]:
 async def _note_next(
     db: Connection, queries: Queries, thread_id: str, outline: Sequence[_Row], kept: set[tuple[str, str]]
 ) -> None:
-    """Note where a thread has moved on from, although nothing that was made from there is left.
+    """Note checkpoints from which the thread has advanced although no child of them is left.
 
-    Else what was written in its superstep would seem to be pending again.
+    Otherwise the writes of their supersteps would seem to be pending again.
     """
     for namespace, rows in _by_namespace(outline).items():
         following: dict[str, str] = {}
@@ -190,9 +190,9 @@ async def _prune_record(
     kept: set[tuple[str, str]],
     result: PruneResult,
 ) -> None:
-    """Remove the messages of pruned checkpoints, and note the prune among the thread's events.
+    """Remove the messages of pruned checkpoints, and record an event of the prune.
 
-    What was said in a subgraph alone stays as long as a branch that went through it.
+    Messages of a subgraph stay as long as a branch that went through it.
     """
     stays = kept | {key for key in _ancestors(outline, kept) if key[0]}
     lost = [row for row in outline if (row.namespace, row.id) not in stays]
@@ -212,7 +212,7 @@ async def _prune_record(
 
 
 def _ancestors(outline: Sequence[_Row], kept: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """What lies on the way to a checkpoint that is kept, itself included; of a subgraph's call its root decides."""
+    """Return kept checkpoints and their ancestors. For a subgraph call its root checkpoint decides."""
     parents = {(row.namespace, row.id): row.parent_id for row in outline}
     passed: set[tuple[str, str]] = set()
     for namespace, start in kept:
@@ -229,7 +229,7 @@ def _ancestors(outline: Sequence[_Row], kept: set[tuple[str, str]]) -> set[tuple
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A checkpoint as the decision sees it."""
+    """A checkpoint's data that decide whether it stays."""
 
     namespace: str
     id: str
@@ -245,7 +245,7 @@ class _Row:
 async def _read_outline(db: Connection, queries: Queries, thread_id: str, older_than: timedelta | None) -> list[_Row]:
     rows = await db.fetch(queries.get_outline, {"thread_id": thread_id, "older_than": older_than})
     return [
-        # With no age given, all are old enough to go.
+        # Without a minimum age, all checkpoints are old enough.
         _Row(ns, id, parent_id, json.loads(metadata), is_old is not False, has_writes, is_labelled, is_left, thread_id)
         for ns, id, parent_id, metadata, is_old, has_writes, is_labelled, is_left in rows
     ]
@@ -261,14 +261,14 @@ def _by_namespace(rows: Iterable[_Row]) -> dict[str, list[_Row]]:
 async def _kept(
     db: Connection, queries: Queries, request: PruneRequest, outline: Sequence[_Row], thread_id: str
 ) -> set[tuple[str, str]]:
-    """What of a thread survives `"keep_latest"`."""
+    """Return the checkpoints of a thread that `"keep_latest"` keeps."""
     namespaces = _by_namespace(outline)
     kept = set(_resume_points(namespaces.pop("", []), request.keep_last)) | _labelled(outline)
     roots = {row.id for row in outline if row.namespace == ""}
     for rows in namespaces.values():
         root = _root_of(rows[-1])
-        # The namespace of a subgraph call ends in its task's id, after a colon; that of a subgraph compiled with
-        # checkpointer=True does not, and its state outlives the call. A call may be saved before its root is.
+        # The namespace of a subgraph call ends in a colon and its task's id. A subgraph compiled with checkpointer=True
+        # has no task id, and its state outlives the call. A call may be saved before its root is.
         is_call = ":" in rows[-1].namespace
         if not is_call or root not in roots or ("", root) in kept:
             kept.update(_resume_points(rows, request.keep_last))
@@ -280,10 +280,10 @@ async def _kept(
 
 
 def _labelled(outline: Sequence[_Row]) -> set[tuple[str, str]]:
-    """What somebody gave a name to, so as to come back to it, with the root it was made from and its subgraphs' state.
+    """Return labelled checkpoints, their root checkpoints, and the state of their subgraphs.
 
-    A subgraph compiled with checkpointer=True goes on from the newest checkpoint that is older than the one replayed;
-    on a fork, from what the fork's ancestors left.
+    A subgraph compiled with checkpointer=True continues from its newest checkpoint older than the replayed one; on a
+    fork, from those of the fork's ancestors.
     """
     kept = {(row.namespace, row.id) for row in outline if row.is_labelled}
     kept |= {("", root) for row in outline if row.is_labelled and row.namespace and (root := _root_of(row))}
@@ -319,7 +319,7 @@ def _resume_points(rows: Sequence[_Row], keep_last: int) -> Iterable[tuple[str, 
 async def _sending_parents(
     db: Connection, queries: Queries, thread_id: str, namespace: str, rows: Sequence[_Row], kept: set[tuple[str, str]]
 ) -> set[tuple[str, str]]:
-    """Parents of kept checkpoints of a format before 4, whose pending sends are among the parents' writes."""
+    """Return parents of kept checkpoints of a format before 4, whose pending sends are among the parents' writes."""
     at_risk = {row.id: row.parent_id for row in rows if (namespace, row.id) in kept and row.parent_id}
     at_risk = {id: parent_id for id, parent_id in at_risk.items() if (namespace, parent_id) not in kept}
     key = {"thread_id": thread_id, "checkpoint_ns": namespace}
@@ -341,7 +341,7 @@ async def _sending_parents(
 async def _delta_ancestors(
     db: Connection, queries: Queries, thread_id: str, namespace: str, rows: Sequence[_Row], kept: set[tuple[str, str]]
 ) -> set[tuple[str, str]]:
-    """The ancestors from which kept checkpoints rebuild their DeltaChannels."""
+    """Return the ancestors from which kept checkpoints rebuild their DeltaChannels."""
     by_id = {row.id: row for row in rows}
     needed: set[tuple[str, str]] = set()
     walks: list[tuple[str | None, frozenset[str]]] = []
@@ -365,7 +365,7 @@ async def _delta_ancestors(
 
 
 async def _stored_channels(db: Connection, queries: Queries, thread_id: str, namespace: str) -> dict[str, set[str]]:
-    """By checkpoint id, the channels that have a value stored."""
+    """Return the channels with a stored value, by checkpoint id."""
     found: dict[str, set[str]] = {}
     cursor = "\U0010ffff"
     while True:

@@ -1,4 +1,4 @@
-"""What was recorded at checkpoints that are about to go, handed to those that stay."""
+"""Transfer of recorded messages from checkpoints that are about to be removed to those that stay."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from langgraph_pgstate.sql import Queries
 
 
 async def release_messages(db: Connection, queries: Queries, thread_id: str, checkpoint_ids: Sequence[str]) -> None:
-    """Store with each checkpoint that is made from some others, but stays, all messages it has from its ancestors.
+    """Store all messages of removed ancestors with their remaining children.
 
-    To be called in the transaction that then removes those others. A put that builds on one of them either has been
-    committed before, so that its messages are complete, or waits, finds its parent gone, and records all of its own.
+    Call it in the transaction that then removes the ancestors. A concurrent put that builds on one of them either has
+    been committed before, so its messages are complete, or waits, finds its parent gone, and records all its messages.
 
     Args:
         db: The connection, in a transaction.
         queries: The queries of the schema.
         thread_id: The thread.
-        checkpoint_ids: Checkpoints of the root namespace that are about to go.
+        checkpoint_ids: Checkpoints of the root namespace that are about to be removed.
     """
     if not checkpoint_ids:
         return

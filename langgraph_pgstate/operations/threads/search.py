@@ -1,4 +1,4 @@
-"""Threads, asked for: lists, searches, one of them; and its title and metadata, changed."""
+"""Lists and searches of threads, and changes of a thread's title and metadata."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ STATUSES = ("idle", "busy", "interrupted", "error")
 
 @dataclass(frozen=True, slots=True)
 class ThreadFilter:
-    """Which threads are asked for, checked.
+    """A validated request for threads.
 
     Attributes:
-        parameters: Of the query.
-        size: Of the page.
-        content: Which content finds candidates: `metadata`, `state`, `path`, or none.
+        parameters: The query parameters.
+        size: Page size.
+        content: The condition that finds candidates: `metadata`, `state`, `path`, or none.
     """
 
     parameters: dict[str, Any]
@@ -56,16 +56,16 @@ def request_threads(
     limit: int = 20,
     cursor: str | None = None,
 ) -> ThreadFilter:
-    """Check what is asked for.
+    """Validate a request for threads.
 
     Raises:
-        ConfigurationError: If an argument cannot be searched for.
+        ConfigurationError: If an argument is invalid.
     """
     if status is not None and status not in STATUSES:
         raise ConfigurationError(f"unknown thread status {status!r}: {', '.join(STATUSES)}")
     updated_at, thread_id = decode_cursor(_KIND, cursor, (LAST, ""))
     size = page_size(limit)
-    # Containing an empty mapping is no condition, and no index finds it.
+    # Every mapping contains an empty one, so that is no condition, and an index would not help.
     content = {
         "metadata": json_of("metadata", metadata or None),
         "state": json_of("state", state or None),
@@ -89,7 +89,7 @@ def request_threads(
 
 
 async def list_threads(db: Connection, queries: Queries, filter: ThreadFilter) -> Page[Thread]:
-    """A page of threads, most recently touched first; reads no checkpoint. One round trip."""
+    """Return a page of threads, most recently updated first. Reads no checkpoint. One round trip."""
     parameters = filter.parameters
     query: NamedQuery
     if filter.content is not None:
@@ -108,20 +108,20 @@ async def list_threads(db: Connection, queries: Queries, filter: ThreadFilter) -
 
 
 async def get_thread(db: Connection, queries: Queries, thread_id: str) -> Thread | None:
-    """One thread with its head and its projected state; `None` if there is none. One round trip."""
+    """Return one thread with its head and its projected state, or `None`. One round trip."""
     rows = await db.fetch(queries.get_thread, {"thread_id": thread_id})
     return Thread(*rows[0]) if rows else None
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadChange:
-    """What is to become of a thread, checked.
+    """A validated change of a thread.
 
     Attributes:
-        metadata: To merge, as JSON text.
+        metadata: Metadata to merge, as JSON text.
         has_title: Whether the title changes.
-        title: What it becomes.
-        expected_version: The version this rests on; `None` for any.
+        title: The new title.
+        expected_version: The version that the change is based on; `None` for any.
     """
 
     metadata: str
@@ -131,7 +131,7 @@ class ThreadChange:
 
 
 def request_change(metadata: Mapping[str, Any], expected_version: int | None, *titles: str | None) -> ThreadChange:
-    """Check a change: metadata to merge, and a title if one is given.
+    """Validate a change of metadata, and of the title if one is given.
 
     Raises:
         ConfigurationError: If it cannot be stored.
@@ -145,11 +145,11 @@ def request_change(metadata: Mapping[str, Any], expected_version: int | None, *t
 
 
 async def change_thread(db: Connection, queries: Queries, thread_id: str, change: ThreadChange) -> Thread:
-    """Change a thread's title or metadata. Atomic; one that changes nothing leaves the version, so it can be repeated.
+    """Change a thread's title or metadata. Atomic; without an actual change the version is kept, so it can be repeated.
 
     Raises:
         NotFoundError: If there is no such thread.
-        StaleVersionError: If its version is another than expected, and it is not what was asked for already.
+        StaleVersionError: If its version is not the expected one, and the change is not made already.
     """
     parameters = {
         "thread_id": thread_id,
@@ -164,7 +164,7 @@ async def change_thread(db: Connection, queries: Queries, thread_id: str, change
         raise NotFoundError(f"there is no thread {thread_id!r}")
     if changed or change.expected_version in (None, thread.version):
         return thread
-    # A change that was committed just before its connection was lost finds its own work when it is repeated.
+    # A retry after a lost connection may find that its own change is committed already.
     lacks = await db.fetch(queries.would_change_thread, parameters)
     if thread.version == (change.expected_version or 0) + 1 and not lacks[0][0]:
         return thread

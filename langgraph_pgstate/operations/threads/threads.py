@@ -1,4 +1,4 @@
-"""Threads: delete, copy."""
+"""Deletion and copying of threads."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from langgraph_pgstate.types import PruneResult
 async def delete_thread(
     db: Connection, queries: Queries, thread_id: str, tombstones_for: timedelta = timedelta(0)
 ) -> PruneResult:
-    """Remove every row of a thread from every table. One transaction; an unknown thread is no error.
+    """Remove every row of a thread from every table. One transaction; an unknown thread is not an error.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
         thread_id: The thread.
-        tombstones_for: How long guarded writes to it are refused from now on.
+        tombstones_for: Time for which guarded writes to the thread are refused.
 
     Returns:
-        What went.
+        The removed rows.
     """
     key = {"thread_id": thread_id}
     result = PruneResult()
@@ -40,20 +40,20 @@ async def delete_thread(
             result = replace(result, threads=result.threads or gone)
             if not checkpoints:
                 break
-            # A put that held its parent when the statement began may have been committed while it waited. Only the
-            # next statement sees that checkpoint, and only it may judge which segments nothing refers to.
+            # While the statement waited, a put that held its parent may have been committed. Only the next statement
+            # sees that checkpoint, and can tell which segments are unreferenced.
         segments, size = (await db.fetch(queries.delete_unreferenced_segments, key))[0]
-        # Before the record: somebody may just be moving an entry into it, and is waited for here.
+        # Before the record, because a writer may be moving a journal entry; this statement waits for it.
         await db.execute(queries.delete_entries, {**key, "run_ids": None})
         await db.execute(queries.delete_record, key)
     return result + PruneResult(segments=segments, bytes=size)
 
 
 async def delete_for_runs(db: Connection, queries: Queries, run_ids: Sequence[str]) -> list[str]:
-    """Remove what some runs wrote and what was recorded of them, in one transaction for each thread; safe to repeat.
+    """Remove checkpoints and records of some runs, in one transaction per thread; safe to repeat.
 
     Returns:
-        The threads that had any.
+        The threads that had such rows.
     """
     threads = [row[0] for row in await db.fetch(queries.find_runs, {"run_ids": list(run_ids)})]
     for thread_id in threads:
@@ -61,7 +61,7 @@ async def delete_for_runs(db: Connection, queries: Queries, run_ids: Sequence[st
             key = {"thread_id": thread_id, "run_ids": list(run_ids)}
             going = [row[0] for row in await db.fetch(queries.find_run_checkpoints, key)]
             await release_messages(db, queries, thread_id, going)
-            # First: somebody may just be moving an entry into the record, and is waited for here.
+            # Before the record, because a writer may be moving a journal entry; this statement waits for it.
             await db.execute(queries.delete_entries, key)
             await db.execute(queries.delete_runs, key)
             await db.fetch(queries.delete_unreferenced_segments, {"thread_id": thread_id})
@@ -71,17 +71,17 @@ async def delete_for_runs(db: Connection, queries: Queries, run_ids: Sequence[st
 async def copy_thread(db: Connection, queries: Queries, source_id: str, target_id: str) -> None:
     """Copy a thread with ids, parents, namespaces, forks and pending writes. One transaction; safe to repeat.
 
-    Its messages, projection and tool executions come along; runs, spans and events do not.
+    Also copies messages, projection and tool executions, but not runs, spans and events.
 
     Raises:
         ConfigurationError: If the target has checkpoints that the source does not have, or is the source.
-        ThreadDeletedError: If the target was deleted, and left a tombstone.
+        ThreadDeletedError: If the target was deleted and has a tombstone.
     """
     if source_id == target_id:
         raise ConfigurationError(f"thread {source_id!r} cannot be copied onto itself")
     await refuse_deleted(db, queries, target_id)
     key = {"source_id": source_id, "target_id": target_id}
-    # Most of what waits is moved before, while nobody has to wait for it.
+    # Most journal entries are moved before the transaction, so that its locks are held for a shorter time.
     await journal.write(db, queries, [source_id])
     async with db.transaction():
         strangers = await db.fetch(queries.find_strangers, key)
@@ -91,6 +91,6 @@ async def copy_thread(db: Connection, queries: Queries, source_id: str, target_i
                 "copy into a new thread, or delete that one first"
             )
         await db.execute(queries.copy_thread, key)
-        # Messages of the last checkpoints that were copied may still be in the journal.
+        # Messages of the last copied checkpoints may still be in the journal.
         await journal.write(db, queries, [source_id])
         await db.execute(queries.copy_late_messages, key)

@@ -1,4 +1,4 @@
-"""Tool executions: the intent before, the outcome after, and who may write which."""
+"""Tool executions: intents, outcomes, and compare-and-swap updates of both."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from langgraph_pgstate.operations.leases.guards import refuse_deleted
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Row, ToolExecution
 
-# A tool may end by sending its graph's parent somewhere; recorded as what it raised.
+# Marks a `Command` for the parent graph that the tool raised instead of returning it.
 PARENT_RESULT: Final = "parent/"
 UNSTORABLE_RESULT: Final = "none/"
-# The bytes are a frame: compressed, with a checksum. What was stored before there were frames has no such mark.
+# Marks bytes in a frame: compressed, with a checksum. Results of earlier versions have no mark.
 FRAMED_RESULT: Final = "frame/"
 _COLUMNS = len(fields(ToolExecution))
-# PostgreSQL's settings of time end here, at 24 days.
+# The maximum of PostgreSQL's timeouts in milliseconds, 24 days.
 _LONGEST_LIMIT = 2**31 - 1
 _ARGUMENTS = [field.name for field in fields(ToolExecution)].index("arguments")
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What is about to be run, and by whom.
+    """The intent to run a tool.
 
     Attributes:
         thread_id: The thread.
-        idempotency_key: What the action is.
-        fingerprint: Of what the model asked for; `None` where the key alone says what the action is.
-        intent_id: Drawn for this attempt; only who knows it may write the outcome.
+        idempotency_key: Identifies the action.
+        fingerprint: Fingerprint of the model's request; `None` if the key alone identifies the action.
+        intent_id: Random id of this attempt; needed to write its outcome.
         tool: The tool.
-        arguments: As JSON text.
+        arguments: The arguments as JSON text.
         tool_call_id: The model's tool call.
         agent: The agent.
         run_id: The run.
         task_id: The task.
-        checkpoint_ns: Namespace of the graph the task is in.
-        checkpoint_id: The checkpoint its superstep started from.
+        checkpoint_ns: Namespace of the task's graph.
+        checkpoint_id: The checkpoint from which its superstep started.
         root_checkpoint_id: The root namespace's checkpoint at that time.
         step: The superstep.
-        compensates: Key of the execution that this one takes back.
+        compensates: Key of the execution that this one compensates.
     """
 
     thread_id: str
@@ -65,22 +65,22 @@ class Intent:
     compensates: str | None = None
 
     def parameters(self) -> dict[str, Any]:
-        """As the queries take them."""
+        """Return the intent as query parameters."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How an attempt ended.
+    """The outcome of an attempt.
 
     Attributes:
-        status: `success`, `error`, `timeout`, `unknown`, or `pending` if it is to be begun again.
+        status: `success`, `error`, `timeout`, `unknown`, or `pending` if it is to be run again.
         result_type: Type of the encoded result.
         result: The encoded result.
-        preview: Its beginning, as text.
+        preview: The beginning of the result, as text.
         error_type: Qualified name of the exception.
-        error_message: Its message.
-        answers: How many of its task's resume values are used up with it; 0 leaves what is recorded.
+        error_message: Message of the exception.
+        answers: Number of its task's resume values used up with it; 0 keeps the recorded number.
     """
 
     status: str
@@ -97,14 +97,14 @@ class Recorded:
     """A row as the ledger reads it.
 
     Attributes:
-        execution: What everybody may know of it.
-        fingerprint: Of what the model asked for.
-        intent_id: Of its last attempt.
-        answers: Resume values of its task that were used up to settle it.
-        is_expired: Whether its holder let its time pass.
-        result_type: Type of its encoded result.
-        result: Its encoded result.
-        origin_thread_id: The thread it was begun on, if it came from there with a fork or a copy.
+        execution: The public part.
+        fingerprint: Fingerprint of the model's request.
+        intent_id: Id of the last attempt.
+        answers: Number of its task's resume values used up with it.
+        is_expired: Whether the holder's liveness has expired.
+        result_type: Type of the encoded result.
+        result: The encoded result.
+        origin_thread_id: The thread on which the action was first started, if a fork or a copy brought it here.
     """
 
     execution: ToolExecution
@@ -120,21 +120,21 @@ class Recorded:
 async def begin(
     db: Connection, queries: Queries, intent: Intent, holder_id: str, ttl_seconds: float
 ) -> tuple[int, Recorded | None]:
-    """Record an intent, unless the action is known already. One statement; a second one if it is.
+    """Record an intent, unless the action is known already. One statement; a second one if it is known.
 
-    Safe to repeat: an intent that was recorded before its answer was lost is recognised by its `intent_id`.
+    Safe to repeat: an intent that was recorded although no response arrived is recognized by its `intent_id`.
 
     Returns:
-        The number of the attempt that may begin now, or 0 and what is recorded of the action.
+        The number of the attempt that may begin now, or 0 and the recorded action.
 
     Raises:
-        ThreadDeletedError: If the thread was deleted, and left a tombstone.
-        ToolSetupError: If this is a caller's transaction: an intent counts once it is committed.
+        ThreadDeletedError: If the thread was deleted and has a tombstone.
+        ToolSetupError: If this is a caller's transaction: an intent must be committed before the tool runs.
     """
     if db.is_in_transaction:
         raise ToolSetupError(
-            f"{intent.tool} is called while the connection that the ledger was given is in a transaction: what it "
-            "intends has to be committed before it runs. Commit first, or give a pool"
+            f"{intent.tool} is called while the connection that the ledger was given is in a transaction, but its "
+            "intent must be committed before it runs. Commit first, or give a pool"
         )
     parameters = {**intent.parameters(), "holder_id": holder_id, "ttl_seconds": ttl_seconds}
     while True:
@@ -142,18 +142,18 @@ async def begin(
             return 1, None
         recorded = await get(db, queries, intent.thread_id, intent.idempotency_key)
         if recorded is None:
-            # Removed in the meantime, together with its thread.
+            # Deleted in the meantime, together with its thread.
             await refuse_deleted(db, queries, intent.thread_id)
             continue
         if recorded.intent_id != intent.intent_id:
             return 0, recorded
-        # Its confirmation was lost, and its time may have passed meanwhile.
+        # The response of an earlier try was lost, and its liveness may have expired since.
         if await renew(db, queries, intent.thread_id, {intent.intent_id: intent.idempotency_key}, ttl_seconds):
             return recorded.execution.attempt, None
 
 
 async def is_reached(db: Connection, queries: Queries, intent: Intent) -> bool:
-    """Whether the checkpoint that a call was made from is stored, its root's included."""
+    """Return whether the checkpoint from which a call was made is stored, including its root's."""
     if intent.checkpoint_id is None:
         return True
     places = {(intent.checkpoint_ns, intent.checkpoint_id), ("", intent.root_checkpoint_id or intent.checkpoint_id)}
@@ -170,7 +170,7 @@ async def is_reached(db: Connection, queries: Queries, intent: Intent) -> bool:
 
 
 async def get(db: Connection, queries: Queries, thread_id: str, idempotency_key: str) -> Recorded | None:
-    """One execution with its encoded result; `None` if there is no such action."""
+    """Return one execution with its encoded result, or `None` if there is no such action."""
     key = {"thread_id": thread_id, "idempotency_key": idempotency_key}
     rows = await db.fetch(queries.get_tool_execution, key)
     if not rows:
@@ -189,20 +189,20 @@ async def take_over(
     is_gone: bool,
     answers: int,
 ) -> int:
-    """Begin another attempt, if the row is still as it was seen. One compare-and-swap; safe to repeat.
+    """Begin another attempt if the row is unchanged since it was read. One compare-and-swap; safe to repeat.
 
     Args:
         db: The connection.
-        queries: The schema's queries.
+        queries: The queries of the schema.
         intent: The new attempt.
         seen: The row as it was read.
-        holder_id: Who runs it now.
-        ttl_seconds: How long that holder may be taken for alive.
-        is_gone: Whether the one who ran it is known to be dead, whatever its time says.
-        answers: Resume values used up so far.
+        holder_id: The process of the new attempt.
+        ttl_seconds: Seconds for which that process is considered alive.
+        is_gone: Whether the previous process is known to be dead, regardless of expiry.
+        answers: Number of resume values used up so far.
 
     Returns:
-        The attempt's number; 0 if somebody else was faster.
+        The attempt's number; 0 if the row has changed.
     """
     rows = await db.fetch(
         queries.take_over_tool_execution,
@@ -226,10 +226,10 @@ async def take_over(
 async def settle(
     db: Connection, queries: Queries, seen: Recorded, outcome: Outcome, intent_id: str, *, is_gone: bool, answers: int
 ) -> bool:
-    """Decide how an action ended that nobody alive runs. One compare-and-swap; safe to repeat.
+    """Set the outcome of an action that no live process runs. One compare-and-swap; safe to repeat.
 
     Returns:
-        Whether the row was still as it was seen.
+        Whether the row was unchanged since it was read.
     """
     key = {"thread_id": seen.execution.thread_id, "idempotency_key": seen.execution.idempotency_key}
     rows = await db.fetch(
@@ -243,7 +243,7 @@ async def settle(
 
 
 async def mark_unknown(db: Connection, queries: Queries, seen: Recorded, *, is_gone: bool) -> bool:
-    """Note that whoever ran an action is gone. One statement; its late outcome, if one comes, still counts.
+    """Set an action whose process is gone to `unknown`. One statement. A late outcome is still accepted.
 
     Returns:
         Whether it is unknown; false if it ended, was renewed or was taken over since it was read.
@@ -259,7 +259,7 @@ async def finish(db: Connection, queries: Queries, intent: Intent, outcome: Outc
     """Write the outcome of an attempt. One statement; safe to repeat.
 
     Returns:
-        False if the action was taken over, or removed with its thread.
+        False if the action was taken over or deleted with its thread.
     """
     key = {
         "thread_id": intent.thread_id,
@@ -270,9 +270,9 @@ async def finish(db: Connection, queries: Queries, intent: Intent, outcome: Outc
 
 
 async def is_committed(db: Connection, queries: Queries, intent: Intent, seconds: float) -> bool:
-    """Tell whether the transaction that holds an attempt's outcome was committed; if not, the action may run again.
+    """Return whether the transaction with an attempt's outcome was committed. If not, the action may run again.
 
-    Waits for that transaction's end: the server may still be committing it. Safe to repeat.
+    Waits for the end of that transaction, as the server may still be committing it. Safe to repeat.
 
     Raises:
         DatabaseError: If it has not ended after `seconds`.
@@ -286,9 +286,9 @@ async def is_committed(db: Connection, queries: Queries, intent: Intent, seconds
 
 
 async def limit_transaction(db: Connection, queries: Queries, seconds: float) -> None:
-    """Have the server end a transaction by itself that hangs in a statement, or between two, for so long.
+    """Make the server end this transaction if a statement, or a pause between two, takes longer than `seconds`.
 
-    It counts until the transaction's end, and never lengthens what was set before. One statement.
+    Valid until the transaction's end. A shorter limit set before is kept. One statement.
     """
     await db.fetch(queries.limit_transaction, {"milliseconds": min(seconds * 1000, _LONGEST_LIMIT)})
 
@@ -296,10 +296,10 @@ async def limit_transaction(db: Connection, queries: Queries, seconds: float) ->
 async def renew(
     db: Connection, queries: Queries, thread_id: str, intents: Mapping[str, str], ttl_seconds: float
 ) -> int:
-    """Keep attempts of one thread alive: `intents` maps their ids to their keys. One statement.
+    """Renew the liveness of attempts of one thread. `intents` maps intent ids to keys. One statement.
 
     Returns:
-        How many of them are still running.
+        Number of attempts that are still running.
     """
     return await db.execute(
         queries.renew_tool_executions,
@@ -313,7 +313,7 @@ async def renew(
 
 
 async def task_interrupts(db: Connection, queries: Queries, thread_id: str, task_id: str) -> tuple[int, Sequence[str]]:
-    """How many resume values a task has used up, and the ids (`key#attempt`) of its executions without outcome."""
+    """Return the number of a task's used resume values, and ids (`key#attempt`) of its executions without outcome."""
     rows = await db.fetch(queries.get_task_interrupts, {"thread_id": thread_id, "task_id": task_id})
     return rows[0][0], rows[0][1] or []
 
@@ -326,7 +326,7 @@ async def list_executions(
     limit: int,
     after: tuple[datetime, str] | None = None,
 ) -> list[ToolExecution]:
-    """A page of a thread's executions, newest first."""
+    """Return a page of a thread's executions, newest first."""
     started_at, key = after or (None, None)
     rows = await db.fetch(
         queries.list_tool_executions,
@@ -344,10 +344,10 @@ async def list_executions(
 async def list_effects(
     db: Connection, queries: Queries, thread_id: str, run_id: str | None, to_checkpoint: str | None
 ) -> list[tuple[ToolExecution, bool]]:
-    """Executions that were not taken back, last outcome first: of a run, of what came after a checkpoint, or all.
+    """Return executions that are not compensated, last outcome first: of a run, from a checkpoint on, or all.
 
     Returns:
-        Each with whether it only came along with a fork or a copy of the thread that it was made on.
+        Each execution, and whether a fork or a copy brought it from the thread on which it was made.
 
     Raises:
         NotFoundError: If the thread's root namespace has no such checkpoint.
@@ -363,7 +363,7 @@ async def list_effects(
 
 
 async def mark_compensated(db: Connection, queries: Queries, thread_id: str, idempotency_key: str) -> None:
-    """Note that an effect was taken back; the first time counts. One statement."""
+    """Note that an effect was compensated. Repeated calls keep the first time. One statement."""
     await db.execute(queries.mark_compensated, {"thread_id": thread_id, "idempotency_key": idempotency_key})
 
 
@@ -385,7 +385,7 @@ def open_result(type_: str, data: bytes, where: str) -> tuple[str, bytes]:
     """Return the type of a recorded result, with its mark if a tool raised it, and its encoded bytes.
 
     Raises:
-        CorruptStateError: If it was altered.
+        CorruptStateError: If the stored result was altered.
     """
     if type_.startswith(FRAMED_RESULT):
         return type_.removeprefix(FRAMED_RESULT), unpack(data, where)

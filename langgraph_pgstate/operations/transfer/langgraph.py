@@ -1,7 +1,7 @@
 """The tables of LangGraph's own PostgreSQL saver, as one side of a transfer.
 
-A checkpoint's row holds scalars in `checkpoint -> 'channel_values'`; every other value is a blob under its channel and
-version. A blob wins over what the row says, which for the snapshot of a DeltaChannel is only `true`.
+A checkpoint's row holds scalars in `checkpoint -> 'channel_values'`. Every other value is a blob under its channel and
+version. A blob takes precedence over the row, which holds only `true` for a DeltaChannel's snapshot.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from langgraph_pgstate.operations.transfer.transfer import THREAD_PAGE, Outline,
 from langgraph_pgstate.sql import Queries, langgraph_tables
 
 _EMPTY: Final = "empty"
-# What tells this saver's tables from those of the shallow one, which keeps no history.
+# Columns that the tables of the shallow saver, which keeps no history, do not have.
 _NEEDED: Final = (
     ("checkpoints", "checkpoint_id"),
     ("checkpoint_blobs", "version"),
@@ -32,21 +32,21 @@ _NEEDED: Final = (
 
 
 async def check_tables(db: Connection, queries: Queries) -> None:
-    """Make sure that there is something to read.
+    """Raise if the schema has no tables to read.
 
     Raises:
         SourceMissingError: If the schema has no such tables.
-        ConfigurationError: If they are another saver's.
+        ConfigurationError: If they belong to another saver.
     """
     if not {table for table, _ in await _columns(db, queries)} >= {table for table, _ in _NEEDED}:
         raise SourceMissingError(queries.schema)
 
 
 async def create_tables(db: Connection, queries: Queries) -> None:
-    """Make the tables unless they are there, as that saver's own `setup()` would. One transaction; safe to repeat.
+    """Create missing tables as that saver's own `setup()` does. One transaction; safe to repeat.
 
     Raises:
-        ConfigurationError: If another saver's tables are there.
+        ConfigurationError: If there are tables of another saver.
     """
     if ("checkpoint_writes", "task_path") in await _columns(db, queries):
         return
@@ -60,20 +60,20 @@ async def _columns(db: Connection, queries: Queries) -> set[tuple[str, str]]:
     for table, column in _NEEDED:
         if any(name == table for name, _ in columns) and (table, column) not in columns:
             raise ConfigurationError(
-                f"{queries.schema}.{table} has no column {column}: these are the tables of another saver, the shallow "
-                "one perhaps, which keeps no history"
+                f"{queries.schema}.{table} has no column {column}: these are the tables of another saver, perhaps the "
+                "shallow one, which keeps no history"
             )
     return columns
 
 
 async def count_threads(db: Connection, queries: Queries) -> int:
-    """How many threads there are."""
+    """Return the number of threads."""
     count: int = (await db.fetch(queries.count_threads, {}))[0][0]
     return count
 
 
 async def next_threads(db: Connection, queries: Queries, after: str | None) -> list[str]:
-    """The thread ids that follow one; the first ones after `None`."""
+    """Return the next page of thread ids; the first page for `None`."""
     rows = await db.fetch(queries.list_thread_ids, {"cursor_id": after, "page_size": THREAD_PAGE})
     return [row[0] for row in rows]
 
@@ -87,11 +87,11 @@ class LangGraphStore:
         self._thread_id = thread_id
 
     async def outline(self) -> Outline:
-        """The thread's keys. One round trip."""
+        """Return the thread's keys. One round trip."""
         return Outline.of(await self.db.fetch(self._queries.get_outline, {"thread_id": self._thread_id}))
 
     async def records(self, namespace: str, ids: Sequence[str]) -> dict[str, Record]:
-        """Some checkpoints. Three round trips."""
+        """Return some checkpoints. Three round trips."""
         key = {"thread_id": self._thread_id, "checkpoint_ns": namespace, "checkpoint_ids": list(ids)}
         found: dict[str, Record] = {}
         for checkpoint_id, parent_id, checkpoint, metadata in await self.db.fetch(self._queries.get_checkpoints, key):
@@ -119,21 +119,21 @@ class LangGraphStore:
                     record.inline.pop(pair[0], None)
 
     async def values(self, namespace: str, keys: Sequence[Hashable]) -> dict[Hashable, Encoded]:
-        """Some values. One round trip."""
+        """Return some values. One round trip."""
         rows = await self._fetch(self._queries.get_blobs, namespace, keys)
         return {(channel, version): Encoded(type_, data) for channel, version, type_, data in rows}
 
     async def digests(self, namespace: str, stored: Sequence[Stored]) -> dict[Hashable, tuple[str, bytes]]:
-        """Type and SHA-256 of some values, computed by the server. One round trip."""
+        """Return type and SHA-256 of some values, computed by the server. One round trip."""
         rows = await self._fetch(self._queries.digest_blobs, namespace, [value.key for value in stored])
         return {(channel, version): (type_, digest) for channel, version, type_, digest in rows}
 
     def plain(self, value: Encoded) -> Any:
-        """A value of JSON's types."""
+        """Return a value of JSON types."""
         return plain_value(value)
 
     async def missing(self, namespace: str, records: Sequence[Record]) -> dict[str, list[str]]:
-        """The channels whose version has no blob yet, each version once."""
+        """Return the channels whose version has no blob yet, each version once."""
         wanted = {pair for record in records for pair in _versions(record.head)}
         rows = await self._fetch(self._queries.find_blobs, namespace, wanted)
         there = {(channel, version) for channel, version, _, _ in rows}
@@ -158,7 +158,7 @@ class LangGraphStore:
                 try:
                     checkpoints.append(_row(record, values, blobs))
                 except (TypeError, ValueError) as error:
-                    refused.append((record.checkpoint_id, f"it cannot be said in JSON ({error})"))
+                    refused.append((record.checkpoint_id, f"it cannot be represented as JSON ({error})"))
                     continue
             for (task_id, idx), (task_path, channel, value) in record.writes.items():
                 key = {"checkpoint_id": record.checkpoint_id, "task_id": task_id, "task_path": task_path, "idx": idx}
@@ -195,17 +195,17 @@ class LangGraphStore:
 
 
 def _versions(head: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """Channels with their versions as text, as the key of a blob has them."""
+    """Return channels with their versions as text, as in the key of a blob."""
     for channel, version in head.get("channel_versions", {}).items():
         yield channel, version if isinstance(version, str) else json.dumps(version)
 
 
 def _row(record: Record, values: Mapping[Hashable, Encoded], blobs: dict[tuple[str, str], Encoded]) -> dict[str, Any]:
-    """A checkpoint's row; what it cannot hold is added to `blobs`.
+    """Return a checkpoint's row, and add values that it cannot hold to `blobs`.
 
     Raises:
         TypeError: If the checkpoint is not JSON.
-        ValueError: If it is not JSON that PostgreSQL takes.
+        ValueError: If it is JSON that PostgreSQL refuses.
     """
     versions = dict(_versions(record.head))
     inline: dict[str, Any] = {}
@@ -241,15 +241,15 @@ def _metadata(metadata: Mapping[str, Any]) -> Any:
 
 
 def _is_exact_in_jsonb(value: Any) -> bool:
-    """Whether jsonb gives back what it is given.
+    """Return whether jsonb returns a value unchanged.
 
     Raises:
-        TypeError: If it is not of JSON's types.
+        TypeError: If it is not of JSON types.
     """
     if value is None or isinstance(value, bool | int):
         return True
     if isinstance(value, float):
-        # A large one would come back as an integer, and jsonb knows no negative zero.
+        # A large one would come back as an integer, and jsonb has no negative zero.
         return math.isfinite(value) and "e+" not in repr(value) and repr(value) != "-0.0"
     if isinstance(value, str):
         return "\0" not in value and value.encode("utf-8", "replace").decode() == value
@@ -261,7 +261,7 @@ def _is_exact_in_jsonb(value: Any) -> bool:
 
 
 def _foreign(value: Encoded) -> Encoded:
-    """A value as LangGraph's own serializer would have written it: it knows no lone surrogates."""
+    """Return a value as LangGraph's own serializer writes it, which cannot encode lone surrogates."""
     if value.type != TYPE_STR:
         return value
     text = value.data.decode("utf-8", "surrogatepass")

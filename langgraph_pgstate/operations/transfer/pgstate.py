@@ -1,4 +1,4 @@
-"""Our own tables, as one side of a transfer."""
+"""This package's tables, as one side of a transfer."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from langgraph_pgstate.operations.checkpoints.requests import concatenate, reque
 from langgraph_pgstate.operations.transfer.transfer import Outline, Record, Stored, laid_out
 from langgraph_pgstate.sql import Queries
 
-# Manifests kept to write the next checkpoints as differences; a thread's branches rarely reach further back.
+# Cached manifests, from which later checkpoints are written as differences; branches rarely reach further back.
 _MANIFESTS: Final = 256
 _HOMES: Final = 20_000
 _DIGEST_BYTES: Final = 8 * 1024 * 1024
-# A guess at an element's size, where only their number is known.
+# Assumed size of an element if only the number of elements is known.
 _ELEMENT_BYTES: Final = 1024
 
 
 @dataclass(slots=True)
 class _Portion:
-    """What one transaction writes."""
+    """The rows of one transaction."""
 
     plans: list[PutPlan] = field(default_factory=list)
     rows: list[tuple[dict[str, Any], bytes]] = field(default_factory=list)
@@ -45,12 +45,13 @@ class _Portion:
 
 
 class PGStateStore:
-    """One thread in our tables. What it remembers of the thread holds while nobody else writes to it; a write checks.
+    """One thread in this package's tables. Its caches assume that nobody else writes to the thread; each write checks
+    that.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
-        codec: For values that are encoded already.
+        codec: Handles values that are encoded already.
         thread_id: The thread.
     """
 
@@ -58,16 +59,16 @@ class PGStateStore:
         self.db = db
         self._queries, self._codec, self._thread_id = queries, codec, thread_id
         self._manifests: OrderedDict[tuple[str, str], Manifest] = OrderedDict()
-        # In which checkpoint a channel's version was stored last.
+        # The checkpoint that last stored a channel's version.
         self._homes: OrderedDict[tuple[str, str, Any], str] = OrderedDict()
         self._digests: dict[Hashable, tuple[str, bytes]] = {}
 
     async def outline(self) -> Outline:
-        """The thread's keys. One round trip."""
+        """Return the thread's keys. One round trip."""
         return Outline.of(await self.db.fetch(self._queries.get_transfer_outline, {"thread_id": self._thread_id}))
 
     async def records(self, namespace: str, ids: Sequence[str]) -> dict[str, Record]:
-        """Some checkpoints. Two round trips."""
+        """Return some checkpoints. Two round trips."""
         found = {}
         for checkpoint_id, parent_id, metadata, data, segment_ids, _ in await self._rows(namespace, ids):
             state = decode_state(data, segment_ids, str(self._address(namespace, checkpoint_id)))
@@ -106,13 +107,13 @@ class PGStateStore:
             return Encoded(type_, data)
 
     def plain(self, value: Encoded) -> Any:
-        """A value of JSON's types; one that the application's serializer wrote its own way is read by it."""
+        """Return a value of JSON types. Values in a format of the application's serializer are decoded by it."""
         if self._codec.is_native:
             return plain_value(value) if value.type != TYPE_INT else int(value.data)
         return self._codec.plain.loads(value.type, value.data, "a plain value")
 
     async def values(self, namespace: str, keys: Sequence[Hashable]) -> dict[Hashable, Encoded]:
-        """Some values. One round trip."""
+        """Return some values. One round trip."""
         entries = [key for key in keys if isinstance(key, Inline | Slice | Elements)]
         segments = await self._segments(entries)
         return {entry: self._encoded(entry, segments, namespace) for entry in entries}
@@ -122,18 +123,18 @@ class PGStateStore:
         return value if isinstance(value, Encoded) else Encoded("msgpack", join_elements(value))
 
     async def digests(self, namespace: str, stored: Sequence[Stored]) -> dict[Hashable, tuple[str, bytes]]:
-        """Type and SHA-256 of some values. One round trip for each 8 MB of them."""
+        """Return type and SHA-256 of some values. One round trip per 8 MB."""
         found = {value.key: self._digests[value.key] for value in stored if value.key in self._digests}
         for portion in _portions([value for value in stored if value.key not in found]):
             for key, value in (await self.values(namespace, portion)).items():
                 found[key] = digest(value.type, value.data)
-        # The next page begins where this one ends, with most of its values.
+        # The next page has most of these values again.
         self._digests = found
         return found
 
     async def missing(self, namespace: str, records: Sequence[Record]) -> dict[str, list[str]]:
-        """The channels whose version no checkpoint that is known has."""
-        # A checkpoint that is there already, and only differs, keeps the values it has.
+        """Return the channels whose version no known checkpoint has."""
+        # A checkpoint that exists and only differs keeps its values.
         known = {id for record in records if record.exists for id in (record.checkpoint_id, record.parent_id) if id}
         await self._load(namespace, [id for id in known if (namespace, id) not in self._manifests])
         missing: dict[str, list[str]] = {}
@@ -150,10 +151,10 @@ class PGStateStore:
     async def write(
         self, namespace: str, records: Sequence[Record], values: Mapping[Hashable, Encoded]
     ) -> list[tuple[str, str]]:
-        """Store checkpoints and pending writes. One transaction; of pending writes a task's rows are replaced.
+        """Store checkpoints and pending writes. One transaction; the rows of a task's pending writes are replaced.
 
         Raises:
-            ConflictError: If what the checkpoints build on was deleted meanwhile; this store knows that then.
+            ConflictError: If a checkpoint on which they are based was deleted meanwhile. The caches are then cleared.
         """
         refused = []
         portion = _Portion()
@@ -196,7 +197,7 @@ class PGStateStore:
                 home, manifest = record.checkpoint_id, mine
             entry = manifest.entry(channel, version) if manifest else None
             if isinstance(entry, Inline) and manifest is mine:
-                # It stands in the row that is written again; only another checkpoint's would move to a segment.
+                # The same row is written again; a value of another checkpoint's row would move to a segment.
                 given[channel], new[channel] = Encoded(entry.type, entry.data), version
             elif home and manifest and isinstance(entry, Inline | Slice | Elements):
                 others[home] = manifest
@@ -207,12 +208,12 @@ class PGStateStore:
         config = self._address(namespace, record.parent_id).config
         metadata: Any = dict(record.metadata)
         request = request_put(self._codec, config, {**record.head, "channel_values": given}, metadata, new)
-        # A put drops what early versions kept in metadata; a copy does not.
+        # Unlike a put, a copy keeps metadata keys of early versions.
         text, exact = split_metadata(record.metadata)
         encoded = {key: self._codec.dumps(key, value) for key, value in exact.items()}
         request = replace(request, metadata=text, exact_metadata=encoded)
         plan = plan_put(self._codec, request, parent, others)
-        # Nobody is going to read it from this process's memory.
+        # The contents are not read again.
         plan.contents.clear()
         created_at = _time(record.head.get("ts"))
         plan.manifest.revision = new_revision()
@@ -232,7 +233,7 @@ class PGStateStore:
                 self._homes[namespace, channel, version] = record.checkpoint_id
 
     async def _plan_writes(self, namespace: str, records: Sequence[Record], portion: _Portion) -> None:
-        """Pack what is pending, task by task, and take away the rows that hold it so far."""
+        """Pack pending writes by task, and remove the rows that held them."""
         known = await self._writes(namespace, [record.checkpoint_id for record in records if record.writes])
         for record in records:
             rows = known.get(record.checkpoint_id, [])
@@ -298,7 +299,7 @@ class PGStateStore:
         return known
 
     async def _load(self, namespace: str, ids: Sequence[str]) -> None:
-        """Remember checkpoints that are stored already, with the fingerprints of their lists."""
+        """Cache stored checkpoints, with the fingerprints of their lists."""
         for checkpoint_id, _, _, data, segment_ids, revision in await self._rows(namespace, ids):
             where = str(self._address(namespace, checkpoint_id))
             manifest = decode_state(data, segment_ids, where).manifest
@@ -369,7 +370,7 @@ def _size_of(entry: Inline | Slice | Elements) -> int:
 
 
 def _rows_of(task: Mapping[tuple[str, int], tuple[str, Write]]) -> Iterator[tuple[int, str, list[Write]]]:
-    """One task's writes as rows `(idx, task_path, writes)`: special channels alone, the ordinary ones together."""
+    """Return one task's writes as rows `(idx, task_path, writes)`: each special channel alone, all others together."""
     ordinary: defaultdict[str, list[Write]] = defaultdict(list)
     for (_, idx), (path, write) in sorted(task.items(), key=lambda item: item[0]):
         if idx < 0:
@@ -381,7 +382,7 @@ def _rows_of(task: Mapping[tuple[str, int], tuple[str, Write]]) -> Iterator[tupl
 
 
 def _time(text: Any) -> datetime | None:
-    """A checkpoint's `ts`, if it says which time it is."""
+    """Return a checkpoint's `ts` as a time, or `None`."""
     try:
         found = datetime.fromisoformat(text)
     except (TypeError, ValueError):

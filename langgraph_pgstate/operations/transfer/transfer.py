@@ -1,7 +1,7 @@
-"""Moving threads between two sets of tables: what is to be copied, in which portions, and whether it arrived.
+"""Copying of threads between two sets of tables, in portions, with verification.
 
-Both sets, ours and those of LangGraph's own PostgreSQL saver, are a `Store` here; an import and an export are the same
-operation with the two exchanged. Values travel as the bytes they are stored as: nothing of them is built on the way.
+This package's tables and those of LangGraph's own PostgreSQL saver both implement `Store`. An import and an export are
+the same operation with source and target exchanged. Values are copied as stored bytes and are not decoded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from langgraph_pgstate.operations.checkpoints.requests import concatenate
 from langgraph_pgstate.sql import snapshot
 from langgraph_pgstate.types import Problem, TransferReport
 
-# A portion is one transaction: so many checkpoints, or fewer when their values are large.
+# A portion is one transaction, limited by the number of checkpoints and by the size of their values.
 _PORTION_CHECKPOINTS: Final = 50
 _PORTION_BYTES: Final = 8 * 1024 * 1024
 THREAD_PAGE: Final = 500
@@ -31,7 +31,7 @@ class Stored:
     """A value that is not in the checkpoint's row.
 
     Attributes:
-        key: What its store finds it by; equal keys in one namespace are equal values.
+        key: Key within its store; equal keys in one namespace mean equal values.
         size: Its bytes, as far as they are known.
     """
 
@@ -41,16 +41,16 @@ class Stored:
 
 @dataclass(slots=True)
 class Record:
-    """One checkpoint and the writes pending on it, as either store knows them.
+    """One checkpoint and its pending writes, as either store represents them.
 
     Attributes:
-        checkpoint_id: Its id.
-        exists: False when there are only writes: their checkpoint came never, or not yet.
-        parent_id: Its parent's id.
+        checkpoint_id: The checkpoint's id.
+        exists: False if there are only writes, whose checkpoint was never or not yet stored.
+        parent_id: The parent's id.
         head: LangGraph's checkpoint without `channel_values`; JSON types only.
-        metadata: Its metadata.
-        inline: Values that stand in the row, JSON types only.
-        stored: Values that stand elsewhere.
+        metadata: The metadata.
+        inline: Values in the row; JSON types only.
+        stored: Values outside the row.
         writes: `(task_path, channel, value)` of each pending write, by task and number.
     """
 
@@ -64,7 +64,7 @@ class Record:
     writes: dict[tuple[str, int], tuple[str, str, Encoded]] = field(default_factory=dict)
 
     def channels(self) -> set[str]:
-        """The channels that have a value."""
+        """The channels with a value."""
         return {*self.inline, *self.stored}
 
 
@@ -74,7 +74,7 @@ class Outline:
 
     Attributes:
         checkpoints: `(checkpoint_ns, checkpoint_id)` of each checkpoint.
-        tasks: The same, with the task and the special channel's number (0 for ordinary ones), of what is pending.
+        tasks: The same for pending writes, with the task and the special channel's number (0 for other channels).
         sizes: Bytes of the pending writes, by checkpoint.
     """
 
@@ -84,7 +84,7 @@ class Outline:
 
     @classmethod
     def of(cls, rows: Iterable[Sequence[Any]]) -> Outline:
-        """From `(checkpoint_ns, checkpoint_id, task_id or None, idx, bytes)`."""
+        """Return an outline from `(checkpoint_ns, checkpoint_id, task_id or None, idx, bytes)`."""
         outline = cls()
         for namespace, checkpoint_id, task_id, idx, size in rows:
             key = (namespace, checkpoint_id)
@@ -105,40 +105,40 @@ class Store(Protocol):
         ...
 
     async def outline(self) -> Outline:
-        """The thread's keys."""
+        """Return the thread's keys."""
         ...
 
     async def records(self, namespace: str, ids: Sequence[str]) -> dict[str, Record]:
-        """Some checkpoints; those that neither exist nor have pending writes are left out."""
+        """Return some checkpoints. Those that neither exist nor have pending writes are left out."""
         ...
 
     async def values(self, namespace: str, keys: Sequence[Hashable]) -> dict[Hashable, Encoded]:
-        """Some values; the caller minds their size."""
+        """Return some values. The caller limits their size."""
         ...
 
     async def digests(self, namespace: str, stored: Sequence[Stored]) -> dict[Hashable, tuple[str, bytes]]:
-        """Type and SHA-256 of some values, in bounded memory."""
+        """Return type and SHA-256 of some values, in bounded memory."""
         ...
 
     def plain(self, value: Encoded) -> Any:
-        """A value of JSON's types.
+        """Return a value of JSON types.
 
         Raises:
-            TypeError: If it is of another.
+            TypeError: If it has another type.
         """
         ...
 
     async def missing(self, namespace: str, records: Sequence[Record]) -> dict[str, list[str]]:
-        """By checkpoint, the channels whose values `write` needs to be given, in the order of writing."""
+        """Return, by checkpoint, the channels whose values `write` needs, in the order of writing."""
         ...
 
     async def write(
         self, namespace: str, records: Sequence[Record], values: Mapping[Hashable, Encoded]
     ) -> list[tuple[str, str]]:
-        """Store checkpoints and pending writes, replacing what is there. One transaction, safe to repeat.
+        """Store checkpoints and pending writes, replacing existing ones. One transaction; safe to repeat.
 
         Returns:
-            `(checkpoint_id, why)` of each that cannot be stored here; it was left out.
+            `(checkpoint_id, why)` of each checkpoint that cannot be stored here and was left out.
         """
         ...
 
@@ -146,23 +146,23 @@ class Store(Protocol):
 async def transfer_thread(
     source: Store, target: Store, thread_id: str, *, overwrite: bool, verify: bool
 ) -> TransferReport:
-    """Copy what the target lacks of a thread. The source is read from one snapshot and never written.
+    """Copy the checkpoints and writes of a thread that the target lacks. Reads one snapshot of the source.
 
-    Each portion is one transaction of the target, so a copy that is stopped leaves whole checkpoints; repeated, it
-    goes on where it was. In memory are the thread's keys and one portion.
+    Each portion is one transaction of the target, so an interrupted copy leaves whole checkpoints; a repeated call
+    continues. Memory holds the thread's keys and one portion.
 
     Args:
-        source: Where the thread is.
-        target: Where it goes.
-        thread_id: The thread both stores are opened for.
-        overwrite: Copy although the thread went on in the target.
+        source: The source, which is never written.
+        target: The target.
+        thread_id: The thread for which both stores are opened.
+        overwrite: Copy even if the thread was continued in the target.
         verify: Read every checkpoint from both sides afterwards and compare.
 
     Returns:
-        What was done, and what differs.
+        The counts and differences.
 
     Raises:
-        ConflictError: If the target's rows keep changing underneath; the call may be repeated.
+        ConflictError: If the target's rows keep changing meanwhile; the call may be repeated.
     """
     report = TransferReport(threads=1)
     async with source.db.transaction():
@@ -183,7 +183,7 @@ async def transfer_thread(
 
 
 def _went_on(there: Outline, here: Outline) -> bool:
-    """Whether the target has something that the source never had: later checkpoints, or other pending writes.
+    """Return whether the target has later checkpoints or other pending writes than the source ever had.
 
     Earlier checkpoints that only the target has were pruned from the source after an earlier copy.
     """
@@ -202,13 +202,13 @@ def _conflict(thread_id: str, here: Outline, there: Outline) -> Problem:
     return Problem(
         thread_id,
         where,
-        "the thread went on in both places: this exists only in the target, and "
+        "the thread was continued on both sides: this exists only in the target, and "
         f"{len(here.checkpoints - there.checkpoints)} checkpoints only in the source; nothing was copied",
     )
 
 
 def _pages(outline: Outline) -> Iterator[tuple[str, list[str]]]:
-    """All checkpoints in the order of their keys, so that parents come first, in pages of one namespace."""
+    """Return all checkpoints in the order of their keys, which puts parents first, in pages of one namespace."""
     namespace = ""
     page: list[str] = []
     size = 0
@@ -233,7 +233,7 @@ class _Copy:
         self._refused: set[Key] = set()
 
     async def page(self, namespace: str, ids: Sequence[str]) -> dict[str, Record]:
-        """Copy what is missing or different of some checkpoints; answers all of them as the source has them."""
+        """Copy the missing or different ones of some checkpoints. Return all of them as the source has them."""
         found = await self._source.records(namespace, ids)
         there = await self._target.records(namespace, ids)
         news = []
@@ -258,7 +258,7 @@ class _Copy:
     def _portions(
         self, records: Sequence[Record], missing: Mapping[str, Sequence[str]]
     ) -> Iterator[tuple[list[Record], list[Hashable]]]:
-        """The records, in order, with the keys of the values that storing them takes, as much as fits a transaction."""
+        """Return the records in order, with the keys of the values they need, split by the size of a transaction."""
         portion: list[Record] = []
         keys: dict[Hashable, None] = {}
         size = 0
@@ -275,7 +275,7 @@ class _Copy:
             yield portion, list(keys)
 
     async def verify(self, namespace: str, found: Mapping[str, Record]) -> None:
-        """Read some checkpoints from the target, and compare what both sides answer."""
+        """Read some checkpoints from the target, and compare them with the source's."""
         there = await self._target.records(namespace, list(found))
         digests = await self._source.digests(namespace, _distinct(found.values()))
         others = await self._target.digests(namespace, _distinct(there.values()))
@@ -296,7 +296,7 @@ class _Copy:
                     self._differ(namespace, id, f"the value of channel {channel!r} differs")
 
     async def _reads_the_same(self, namespace: str, channel: str, record: Record, known: Record) -> bool:
-        """Whether a value whose bytes differ, or which stands in the row on one side only, is the same after all."""
+        """Return whether a value is equal whose bytes differ, or which is in the row on one side only."""
         values = []
         for store, side in ((self._source, record), (self._target, known)):
             stored = side.stored.get(channel)
@@ -315,7 +315,7 @@ class _Copy:
         return is_same_json(*plain)
 
     def _differences(self, record: Record, known: Record) -> Iterator[str]:
-        """What of the source's record the target's does not say, but for the values that are stored elsewhere."""
+        """Return the differences between both sides' records, except those of values stored outside the row."""
         yield from self._differences_of_checkpoint(record, known)
         for write in record.writes.keys() | known.writes.keys():
             if self._overwrite and write not in record.writes:
@@ -351,12 +351,12 @@ _ABSENT: Final = "\0absent"
 
 
 def is_same_json(first: Any, second: Any) -> bool:
-    """Whether two values of JSON's types are equal, with 1, 1.0 and true told apart, and NaN equal to itself."""
+    """Return whether two values of JSON types are equal. 1, 1.0 and true differ, and NaN equals itself."""
     return json.dumps(first, sort_keys=True, default=repr) == json.dumps(second, sort_keys=True, default=repr)
 
 
 def laid_out(rows: Sequence[tuple[dict[str, Any], bytes]]) -> dict[str, Any]:
-    """Rows as JSON for one statement, and the bytes of each end to end in one parameter."""
+    """Return rows as JSON for one statement, and their bytes concatenated in one parameter."""
     laid = concatenate([data for _, data in rows], "data", "starts", "lengths")
     places = zip(rows, laid["starts"], laid["lengths"], strict=True)
     listed = [{**row, "start": start, "length": length} for (row, _), start, length in places]

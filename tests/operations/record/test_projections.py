@@ -304,7 +304,7 @@ def test_channels_that_fit_json_are_accepted() -> None:
         ("handles", "Handle"),
         ("raw", "bytes"),
         ("deltas", "DeltaChannel"),
-        ("wrong", "no channel"),
+        ("wrong", "not a channel"),
     ],
 )
 def test_channels_that_cannot_are_refused_by_name(name: str, why: str) -> None:
