@@ -313,6 +313,22 @@ def test_a_prune_waits_for_a_label(dsn: str, saver: PGStateSaver, rows: Rows) ->
     assert rows("SELECT checkpoint_id FROM checkpoints ORDER BY 1") == [(id_of(configs[0]),), (id_of(configs[2]),)]
 
 
+def test_a_deletion_of_runs_waits_for_a_label(dsn: str, saver: PGStateSaver, rows: Rows) -> None:
+    """And takes it along."""
+    put = put_arguments(config_of("t"), 0)
+    config = saver.put(put[0], put[1], {**put[2], "run_id": "r"}, put[3])
+    with ThreadPoolExecutor(1) as other:
+        with psycopg.connect(dsn) as label:
+            label.execute(f"SELECT 1 FROM {saver.schema}.threads WHERE thread_id = 't' FOR UPDATE")
+            deletion = other.submit(saver.delete_for_runs, ["r"])
+            wait_until(lambda: deletion.done() or has_waiter(rows), "the deletion's wait")
+            label.execute(f"INSERT INTO {saver.schema}.labels VALUES ('t', '', %s, 'in time', now())", [id_of(config)])
+            label.commit()
+        deletion.result(30)
+    assert rows("SELECT count(*) FROM labels") == [(0,)]
+    assert rows("SELECT count(*) FROM checkpoints") == [(0,)]
+
+
 def has_waiter(rows: Rows) -> bool:
     return bool(rows("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
 

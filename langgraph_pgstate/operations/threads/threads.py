@@ -59,6 +59,8 @@ async def delete_for_runs(db: Connection, queries: Queries, run_ids: Sequence[st
     for thread_id in threads:
         async with db.transaction():
             key = {"thread_id": thread_id, "run_ids": list(run_ids)}
+            # No label may be given to a checkpoint that is about to be deleted.
+            await db.fetch(queries.keep_labels, {"thread_id": thread_id})
             going = [row[0] for row in await db.fetch(queries.find_run_checkpoints, key)]
             await release_messages(db, queries, thread_id, going)
             # Before the record, because a writer may be moving a journal entry; this statement waits for it.
