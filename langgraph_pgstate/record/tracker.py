@@ -315,7 +315,10 @@ class Tracker:
         request, journal_entry = plan.request, plan.journal_entry
         assert journal_entry is not None
         address, columns = request.address, request.columns_without_owner
-        run = self.run_on(address.thread_id, columns.get("source"))
+        key = (address.checkpoint_ns, address.checkpoint_id or "")
+        # A put that is sent again belongs to the same run: what it took along the first time was not committed.
+        of_put = (run for run in list(self._by_thread.get(address.thread_id, ())) if key in run.taken)
+        run = next(of_put, None) or self.run_on(address.thread_id, columns.get("source"))
         if run is not None:
             run.note_checkpoint(address.checkpoint_ns, columns["step"], address.checkpoint_id or "")
             if run.unplaced and columns["step"] is not None:
@@ -332,7 +335,7 @@ class Tracker:
                         with self._lock:
                             run.change()
             pending = self.take(run, put=(address.checkpoint_ns, columns["step"]), journal_entry=journal_entry)
-            run.taken[address.checkpoint_ns, address.checkpoint_id or ""] = pending
+            run.taken[key] = pending
         source = columns.get("source")
         parent = request.parent
         if parent is not None and parent.checkpoint_id and source in _MAY_FORK:

@@ -16,13 +16,17 @@ import psycopg
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
-from support import FORK, GUARD_SECONDS, loop_graph, move_journal, wait_until
+from support import FORK, GUARD_SECONDS, config_of, loop_graph, move_journal, put_arguments, wait_until
 from support_recorder import config, model, recording, recording_async, rows
 
+from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.errors import ConfigurationError, SchemaMissingError
 from langgraph_pgstate.operations.admin import maintenance
+from langgraph_pgstate.operations.checkpoints.planning import plan_put
+from langgraph_pgstate.operations.checkpoints.requests import request_put
 from langgraph_pgstate.operations.record import journal
+from langgraph_pgstate.operations.record.journal_entry import JournalEntry
 from langgraph_pgstate.record import Recorder
 from langgraph_pgstate.record.capture import capture
 from langgraph_pgstate.record.prices import AsyncPrices, Prices
@@ -244,6 +248,28 @@ def test_what_runs_ahead_of_a_put_is_left_for_the_next() -> None:
     assert taken(tracker, "", 5) == ["ahead", "child"]
     tracker.end(parent, {})
     assert taken(tracker, "", 6) == ["parent"]
+
+
+def test_a_put_that_is_sent_again_belongs_to_its_run_though_another_has_begun_meanwhile() -> None:
+    """Only what was committed with it is taken to be written. Two runs that nothing guards share a thread here."""
+    tracker = Tracker(RecorderSettings(interval=NEVER))
+    first = begin(tracker, None, "first")
+    begin(tracker, first, "node", 1)
+    put = request_put(ValueCodec(), *put_arguments(config_of("t"), 1))
+    plan = plan_put(ValueCodec(), put, None)
+    plan.journal_entry = JournalEntry()
+    tracker.before_put(plan)
+    # It was refused, as where a prune took its parent.
+    begin(tracker, begin(tracker, None, "second"), "node", 1)
+    plan.journal_entry = JournalEntry()
+    tracker.before_put(plan)
+    committed = [orjson.loads(row)["run_id"] for row in plan.journal_entry.runs]
+    tracker.after_put(plan)
+    pending = tracker.collect()
+    assert pending is not None
+    left = [orjson.loads(row)["run_id"] for row in pending.journal_entry.runs]
+    assert len({*committed, *left}) == 2
+    assert committed == [str(first)]
 
 
 @pytest.mark.parametrize("has_writer", [True, False])
