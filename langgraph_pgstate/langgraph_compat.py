@@ -17,8 +17,9 @@ import threading
 import time
 from collections.abc import Callable, Set
 from contextlib import AsyncExitStack
+from functools import cache
 from types import FunctionType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import ormsgpack
 from langgraph.checkpoint.base import _with_msgpack_allowlist as with_msgpack_allowlist
@@ -26,12 +27,18 @@ from langgraph.checkpoint.base import id as _ids
 from langgraph.checkpoint.serde import _msgpack, jsonplus
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
+if TYPE_CHECKING:
+    from langgraph.types import Send
+
 __all__ = [
+    "REMOVE_ALL_MESSAGES",
     "SAFE_TYPES",
     "DeltaSnapshot",
     "advance_ids_past",
+    "ignores_remove_all",
     "is_strict",
     "msgpack_encoder",
+    "send_class",
     "strict_hook",
     "unwind_when_cancelled",
     "with_msgpack_allowlist",
@@ -58,6 +65,8 @@ _unwinding: Final[set[asyncio.Task[Any]]] = set()
 
 _logger = logging.getLogger("langgraph_pgstate")
 
+REMOVE_ALL_MESSAGES: Final = "__remove_all__"
+"""`langgraph.graph.message.REMOVE_ALL_MESSAGES`, whose module takes too long to import with a saver."""
 SAFE_TYPES: Final[frozenset[tuple[str, ...]]] = _msgpack.SAFE_MSGPACK_TYPES
 """`(module, name)` of the types that LangGraph builds in strict mode."""
 DeltaSnapshot: Final = _DeltaSnapshot
@@ -143,6 +152,27 @@ def _forget(task: asyncio.Task[Any]) -> None:
     # Retrieved, so that asyncio does not log it.
     if not task.cancelled():
         task.exception()
+
+
+@cache
+def send_class() -> type[Send]:
+    """Return LangGraph's `Send`, whose module takes too long to import with a saver."""
+    from langgraph.types import Send
+
+    return Send
+
+
+def ignores_remove_all(channel: Any) -> bool:
+    """Return whether a graph's channel is a DeltaChannel whose reducer ignores `REMOVE_ALL_MESSAGES`.
+
+    LangGraph's own reducer does; any other is taken to empty its channel.
+    """
+    from langgraph.channels.delta import DeltaChannel
+    from langgraph.graph import message
+
+    # It is experimental, so it may have gone.
+    own = getattr(message, "_messages_delta_reducer", object())
+    return isinstance(channel, DeltaChannel) and channel.reducer is own
 
 
 def is_strict() -> bool:

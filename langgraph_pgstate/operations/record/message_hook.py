@@ -16,12 +16,11 @@ from typing import Any, Final
 import orjson
 import xxhash
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
-from langgraph.channels.delta import DeltaChannel
-from langgraph.graph import message as reducers
 
 from langgraph_pgstate.codec.messages import is_message
 from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.codec.states import Elements
+from langgraph_pgstate.langgraph_compat import ignores_remove_all
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
 from langgraph_pgstate.operations.checkpoints.requests import PutRequest
 from langgraph_pgstate.operations.record.journal_entry import ADDED, ADDED_IN_SUBGRAPH, COMPARED, WRITTEN
@@ -33,8 +32,6 @@ _OWN_CHANNELS: Final = "__"
 _STATE_CHANNELS: Final = frozenset({"__root__", "__previous__"})
 # What a checkpoint's metadata say of its DeltaChannels: all of those that took no snapshot.
 _COUNTERS: Final = "counters_since_delta_snapshot"
-# Experimental there, so it may have gone.
-_DEAF_REDUCER: Final = getattr(reducers, "_messages_delta_reducer", object())
 _ID_BYTES: Final = 256
 _FAMILIAR_LIMIT: Final = 50_000
 
@@ -63,7 +60,7 @@ class MessageHook:
         """
         for one in (graph, *(subgraph for _, subgraph in graph.get_subgraphs(recurse=True))):
             for name, channel in one.channels.items():
-                if isinstance(channel, DeltaChannel) and channel.reducer is _DEAF_REDUCER:
+                if ignores_remove_all(channel):
                     self._deaf.add(name)
 
     def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
