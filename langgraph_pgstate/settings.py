@@ -7,12 +7,21 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Required, Self, TypedDict, cast
 
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 
+if TYPE_CHECKING:
+    from langgraph.checkpoint.serde.base import SerializerProtocol
+
 AllowedTypes = Iterable[type | str | tuple[str, str]]
 """Types that may be built from stored state: classes, or names like `shop.state:Order`."""
+
+Guard = str | Sequence[str] | None
+"""Writes that a saver refuses: `"head"`, `"lease"`, both, or none."""
+
+Upcaster = Callable[..., Mapping[str, Any]]
+"""Function from the channel values of one version to those of the next; a second parameter gets the namespace."""
 
 DEFAULT_SCHEMA = "pgstate"
 DEFAULT_EMBEDDED_PATH = ".pgstate"
@@ -270,19 +279,17 @@ class GuardSettings:
     tombstones_for: timedelta = timedelta(0)
 
     @classmethod
-    def of(
-        cls,
-        guard: str | Sequence[str] | None,
-        lease_ttl: float,
-        on_busy: str,
-        wait_timeout: float,
-        tombstones_for: timedelta | None,
-    ) -> GuardSettings:
-        """Check a saver's arguments. With a guard tombstones are kept for a day unless something else is said.
+    def of(cls, options: SaverOptions) -> GuardSettings:
+        """Check a saver's options. With a guard, tombstones are kept for a day unless another time is given.
 
         Raises:
             ConfigurationError: If one is not usable.
         """
+        guard = options.get("guard")
+        lease_ttl = options.get("lease_ttl", DEFAULT_LEASE_TTL)
+        on_busy = options.get("on_busy", "raise")
+        wait_timeout = options.get("wait_timeout", DEFAULT_WAIT_TIMEOUT)
+        tombstones_for = options.get("tombstones_for")
         if guard is not None and not isinstance(guard, str | list | tuple | set | frozenset):
             raise ArgumentTypeError(f'guard is "head", "lease" or both in a tuple, not {guard!r}')
         names = () if guard is None else (guard,) if isinstance(guard, str) else tuple(guard)
@@ -308,6 +315,120 @@ class GuardSettings:
     def keeps_tombstones(self) -> bool:
         """Whether a deleted thread leaves a tombstone, and writes look for one."""
         return self.tombstones_for > timedelta(0)
+
+
+class SaverOptions(TypedDict, total=False):
+    """Options of a saver and of a state.
+
+    Attributes:
+        schema: PostgreSQL schema of the tables; `pgstate` by default.
+        serde: Serializer of values; LangGraph's own by default. A serializer that is passed here decides for itself
+            which types it builds. With any but LangGraph's own, a state stores no chat messages in a table of their
+            own: what a serializer encrypts must not stand beside it in clear text.
+        allowed_types: Types that are built beyond LangGraph's own and data types (dataclasses, pydantic models, enums,
+            named tuples, attrs classes, subclasses of the standard library's values) of modules that this process has
+            imported: classes, or names like `"shop.state:Order"`, whose modules are imported now. A class that is
+            allowed is called, whatever it does. `["*"]` allows all types and trusts whoever can write to the database.
+        strict: Whether only LangGraph's own types and `allowed_types` are built, as with
+            `LANGGRAPH_STRICT_MSGPACK=true`.
+        retry: How operations are repeated when a connection is lost.
+        thread_keys: Keys of `configurable` and `metadata` that name a thread's tenant, user and agent.
+        state_version: Version of the state that this program's graph has; checkpoints carry it. A checkpoint without
+            one counts as version 1.
+        upcasters: By version, the function that makes channel values of that version from those of the version before,
+            like `{2: rename_user, 3: split_name}`. They are applied when older checkpoints are read; nothing is
+            rewritten until the thread goes on. A function with a second parameter gets the subgraph's namespace,
+            without task ids, and is called for checkpoints of subgraphs, too.
+        on_corrupt: `"raise"` for a damaged checkpoint, or `"previous"` to go on from its nearest good ancestor, with
+            an entry in the log and an event of the thread.
+        guard: Writes that are refused: `"head"`, a checkpoint whose branch another process has advanced since it was
+            read; `"lease"`, whatever a run writes without its thread's lease, which it takes when it starts; or both
+            in a tuple. By default none, as in LangGraph.
+        lease_ttl: Seconds after which a lease expires that is not renewed; a live process renews it.
+        on_busy: What a run does when another holds the lease: `"raise"` or `"wait"`.
+        wait_timeout: Seconds that it waits.
+        tombstones_for: How long late writes to a deleted thread are refused, and its id not used again unless it is
+            revived: a day with a guard, not at all without one, by default.
+        cache_bytes: Memory for what was written and read last, so that it need not be fetched again: 128 MB by
+            default; 0 for none, which costs each put a round trip more.
+    """
+
+    schema: str
+    serde: SerializerProtocol | None
+    allowed_types: AllowedTypes
+    strict: bool
+    retry: RetryPolicy | None
+    thread_keys: ThreadKeys | None
+    state_version: int | None
+    upcasters: Mapping[int, Upcaster] | None
+    on_corrupt: str
+    guard: Guard
+    lease_ttl: float
+    on_busy: str
+    wait_timeout: float
+    tombstones_for: timedelta | None
+    cache_bytes: int
+
+
+class ConnectionOptions(TypedDict, total=False):
+    """Options of connections that are opened from a connection string.
+
+    Attributes:
+        pool: Pool settings, a maximal size, `True` for 1 to 10 connections (the default), `False` for one connection.
+        prepare_threshold: Executions of a statement after which it is prepared on its connection; `None` never
+            prepares, for poolers that don't track prepared statements.
+    """
+
+    pool: PoolSettings | bool | int
+    prepare_threshold: int | None
+
+
+class OpenSaverOptions(SaverOptions, ConnectionOptions, total=False):
+    """Options of a saver and of its connections."""
+
+
+class DatabaseOptions(ConnectionOptions, total=False):
+    """Options that `Database.open` takes.
+
+    Attributes:
+        schema: PostgreSQL schema of the tables.
+        retry: How operations are repeated when a connection is lost.
+    """
+
+    schema: Required[str]
+    retry: RetryPolicy | None
+
+
+def check_options(owner: type, options: Mapping[str, Any], known: type) -> None:
+    """Refuse options that a typed dictionary does not have.
+
+    Raises:
+        ArgumentTypeError: If there is one, with its name.
+    """
+    for name in options:
+        if name not in known.__annotations__:
+            raise ArgumentTypeError(
+                f"{owner.__name__} has no option {name!r}; it has {', '.join(sorted(known.__annotations__))}"
+            )
+
+
+def schema_of(options: SaverOptions) -> str:
+    """Return the schema that some options name.
+
+    Raises:
+        ConfigurationError: If it is not usable.
+    """
+    return check_schema_name(options.get("schema", DEFAULT_SCHEMA))
+
+
+def database_options(options: SaverOptions) -> DatabaseOptions:
+    """Return those of some options that `Database.open` takes.
+
+    Raises:
+        ConfigurationError: If the schema is not usable.
+    """
+    taken = {name: value for name, value in options.items() if name in DatabaseOptions.__annotations__}
+    return cast("DatabaseOptions", {**taken, "schema": schema_of(options)})
 
 
 def age(text: str) -> timedelta:

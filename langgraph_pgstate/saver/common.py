@@ -21,9 +21,9 @@ from langgraph.checkpoint.base import (
     CheckpointMetadata,
     CheckpointTuple,
 )
-from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_pgstate.call_site import CallSite
+from langgraph_pgstate.codec.serializer import state_serializer
 from langgraph_pgstate.codec.states import Manifest
 from langgraph_pgstate.codec.values import ValueCodec, encodes_as_utf8
 from langgraph_pgstate.errors import CheckpointOrderError, ConfigurationError
@@ -38,11 +38,14 @@ from langgraph_pgstate.operations.checkpoints.versions import StateVersions
 from langgraph_pgstate.operations.leases import guards
 from langgraph_pgstate.operations.record.put_hook import PutHook, forget_thread
 from langgraph_pgstate.saver.cache import Cache, Touches
-from langgraph_pgstate.settings import GuardSettings, ThreadKeys, check_schema_name
+from langgraph_pgstate.settings import (
+    DEFAULT_CACHE_BYTES,
+    GuardSettings,
+    SaverOptions,
+    ThreadKeys,
+    schema_of,
+)
 from langgraph_pgstate.sql import Queries, queries
-
-Guard = str | Sequence[str] | None
-"""What a saver refuses: `"head"`, `"lease"`, both, or nothing."""
 
 # `threads.updated_at` follows the newest checkpoint within this many seconds.
 _TOUCH_SECONDS = 5.0
@@ -75,27 +78,22 @@ class CommonSaver(BaseCheckpointSaver[str]):
     _guards: GuardSettings
     _guard_policy: GuardPolicy | None
 
-    def _prepare(
-        self,
-        schema: str,
-        serde: SerializerProtocol | None,
-        hook: PutHook | None,
-        thread_keys: ThreadKeys | None,
-        states: StateVersions,
-        on_corrupt: str,
-        guards: GuardSettings,
-        cache_bytes: int,
-    ) -> None:
+    def _prepare(self, options: SaverOptions, hook: PutHook | None) -> None:
+        states = StateVersions(options.get("state_version"), options.get("upcasters"))
+        guards = GuardSettings.of(options)
+        serde = state_serializer(options.get("serde"), options.get("allowed_types", ()), options.get("strict", False))
+        on_corrupt = options.get("on_corrupt", "raise")
+        cache_bytes = options.get("cache_bytes", DEFAULT_CACHE_BYTES)
         if on_corrupt not in ("raise", "previous"):
             raise ConfigurationError(f'on_corrupt is "raise" or "previous", not {on_corrupt!r}')
         if type(cache_bytes) is not int or cache_bytes < 0:
             raise ConfigurationError(f"cache_bytes is a number of bytes, 0 or more, not {cache_bytes!r}")
         self._codec = ValueCodec(serde)
         super().__init__(serde=self._codec.serde)
-        self._queries = queries(check_schema_name(schema))
+        self._queries = queries(schema_of(options))
         self._saver_cache = SaverCache(Cache(cache_bytes))
         self._hook = hook
-        self._thread_keys = thread_keys or ThreadKeys()
+        self._thread_keys = options.get("thread_keys") or ThreadKeys()
         self._states = states
         self._passes_damage = on_corrupt == "previous"
         self._guards = guards

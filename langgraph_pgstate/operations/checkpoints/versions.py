@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from langgraph_pgstate.errors import ConfigurationError, StateVersionError, UpcastError
-
-Upcaster = Callable[..., Mapping[str, Any]]
-"""Channel values of one version in, those of the next out. With a second parameter it also gets the namespace."""
+from langgraph_pgstate.settings import Upcaster
 
 FIRST_VERSION: Final = 1
 """What a checkpoint has that was written without a version."""
