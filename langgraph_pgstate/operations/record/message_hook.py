@@ -20,7 +20,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langgraph_pgstate.codec.messages import is_message
 from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.codec.states import Elements
-from langgraph_pgstate.langgraph_compat import ignores_remove_all
+from langgraph_pgstate.langgraph_compat import DELTA_COUNTERS, ignores_remove_all
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
 from langgraph_pgstate.operations.checkpoints.requests import PutRequest
 from langgraph_pgstate.operations.record.journal_entry import ADDED, ADDED_IN_SUBGRAPH, COMPARED, WRITTEN
@@ -30,8 +30,6 @@ from langgraph_pgstate.settings import MAX_KEY_BYTES
 # LangGraph's own channels; but a graph whose whole state is one list keeps it in the first, a function's in the second.
 _OWN_CHANNELS: Final = "__"
 _STATE_CHANNELS: Final = frozenset({"__root__", "__previous__"})
-# What a checkpoint's metadata say of its DeltaChannels: all of those that took no snapshot.
-_COUNTERS: Final = "counters_since_delta_snapshot"
 _ID_BYTES: Final = 256
 _FAMILIAR_LIMIT: Final = 50_000
 
@@ -93,7 +91,7 @@ class MessageHook:
                 present = [{"message_id": id} for _, _, id in named]
                 found["present_ids"] = fitting_ids(request.address.thread_id, present)
             changes.append((kind, orjson.dumps(found)))
-        if counters := request.labels.get(_COUNTERS):
+        if counters := request.labels.get(DELTA_COUNTERS):
             changes += self._written(request, counters)
         assert plan.journal_entry is not None
         plan.journal_entry.messages += changes
