@@ -1,4 +1,4 @@
-"""What a user may set, with its defaults and the checks of what she set."""
+"""Settings and options, with their defaults and checks."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class PoolSettings:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how patiently an idempotent operation is tried again.
+    """Number of tries of an idempotent operation, and the delays between them.
 
     The delays are part of the time that `PoolSettings.timeout` allows (30 seconds without a pool). A write that is
     refused because the server only reads is tried once more, on a new connection.
@@ -94,14 +94,14 @@ class RetryPolicy:
     max_delay: float = 2.0
 
     def delay(self, attempt: int, jitter: float) -> float:
-        """Seconds to wait after the failed try number `attempt` (from 1); `jitter` is random in [0, 1)."""
+        """Return the seconds to wait after the failed try number `attempt` (from 1); `jitter` is random in [0, 1)."""
         ceiling = min(self.max_delay, self.base_delay * 2.0 ** (attempt - 1))
         return ceiling * (0.5 + jitter / 2)
 
 
 @dataclass(frozen=True, slots=True)
 class RecorderSettings:
-    """What a recorder writes, and when.
+    """Contents and timing of what a recorder writes.
 
     Attributes:
         content: Whether inputs, outputs and payloads are written at all.
@@ -131,7 +131,7 @@ class RecorderSettings:
 
 @dataclass(frozen=True, slots=True)
 class ThreadKeys:
-    """Keys of `configurable` and `metadata` that say whose a thread is; of several the first that has a value.
+    """Keys of `configurable` and `metadata` that name a thread's owner; of several, the first that has a value.
 
     Attributes:
         tenant: Keys of the tenant.
@@ -152,7 +152,7 @@ class ThreadKeys:
 
 @dataclass(frozen=True, slots=True)
 class AgentServerSettings:
-    """What LangGraph's Agent Server is told by environment variables; `langgraph.json` has an `env` for them.
+    """Settings of the Agent Server, read from environment variables; `langgraph.json` has an `env` for them.
 
     Attributes:
         dsn: `PGSTATE_DSN`, a libpq connection string or URI; without it the embedded PostgreSQL is used.
@@ -216,7 +216,7 @@ class AgentServerSettings:
 
 
 class _Variables:
-    """Environment variables, read as what they should be."""
+    """Environment variables, parsed and checked."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
@@ -260,13 +260,13 @@ class _Variables:
 
 @dataclass(frozen=True, slots=True)
 class GuardSettings:
-    """Which writes are refused, and how patient a run is.
+    """Writes that are refused, and how long a run waits for a lease.
 
     Attributes:
         head: Whether a checkpoint is refused whose parent is no longer the head of its branch.
         lease: Whether a run takes a lease on its thread, without which it writes nothing.
         lease_ttl: Seconds after which a lease expires that is not renewed; renewed every third of it.
-        on_busy: What a run does when somebody else holds the lease: `raise` or `wait`.
+        on_busy: What a run does when another run holds the lease: `raise` or `wait`.
         wait_timeout: Seconds that it waits.
         tombstones_for: How long late writes to a deleted thread are refused; zero for not at all.
     """
@@ -308,7 +308,7 @@ class GuardSettings:
 
     @property
     def is_on(self) -> bool:
-        """Whether a write rests on anything at all."""
+        """Whether any write is guarded."""
         return self.head or self.lease or self.keeps_tombstones
 
     @property
@@ -447,7 +447,7 @@ def age(text: str) -> timedelta:
 
 
 def check_ttl(name: str, ttl: Any) -> timedelta:
-    """A time to live.
+    """Return a time to live that is usable.
 
     Raises:
         ConfigurationError: If it is no timedelta, not positive, or longer than PostgreSQL's clock goes.
@@ -497,5 +497,5 @@ def check_schema_name(schema: str) -> str:
 
 
 def dsn_from_environment(dsn: str | None = None) -> str | None:
-    """The DSN to use: the argument, else `PGSTATE_DSN`, else `None` (embedded)."""
+    """Return the DSN to use: the argument, else `PGSTATE_DSN`, else `None` (embedded)."""
     return dsn or os.environ.get(DSN_VARIABLE) or None

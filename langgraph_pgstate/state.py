@@ -1,4 +1,4 @@
-"""One object that owns the connections and hands out the parts, so that no part has to know another."""
+"""The state: the object that owns the connections and all parts of the package."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ P = ParamSpec("P")
 
 
 class _Fresh(Database):
-    """The database as readers of the record see it: with all that was recorded until they asked."""
+    """A database that writes waiting records before it runs an operation."""
 
     def __init__(self, database: Database, recorder: Recorder) -> None:
         self.schema = database.schema
@@ -68,7 +68,7 @@ class _Fresh(Database):
     def run(
         self, operation: Callable[Concatenate[Connection, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run an operation after what waits has been written."""
+        """Write waiting records, then run an operation."""
         self._recorder.catch_up()
         return self._inner.run(operation, *args, **kwargs)
 
@@ -157,7 +157,7 @@ class _State:
         return PutHooks(*members)
 
     def _recording(self) -> RecorderSettings:
-        # What a serializer encrypts must not stand in clear text beside it.
+        # Data that a serializer encrypts must not be stored in clear text beside it.
         return RecorderSettings(content=self._codec.is_native)
 
     @property
@@ -166,7 +166,7 @@ class _State:
         return self._queries.schema
 
     def record(self, graph: G) -> G:
-        """The same graph, recorded: its runs, spans and events.
+        """Return a copy of a graph whose runs, spans and events are recorded.
 
         Raises:
             ConfigurationError: If the graph runs elsewhere, or if a channel named in `project=` is none of the graph's
@@ -184,7 +184,7 @@ class _State:
 
 
 class PGState(_State):
-    """A LangGraph application's whole working life in PostgreSQL. Safe to share between threads.
+    """Checkpoints, record, tool executions and leases of a LangGraph application. Safe to share between threads.
 
     Args:
         connection: A psycopg `ConnectionPool`, or a `Connection`, that the caller owns and closes. A recorder with
@@ -193,15 +193,15 @@ class PGState(_State):
 
     Attributes:
         saver: The checkpointer, to be compiled into graphs.
-        threads: Who talks to which agent, in which status; search by metadata and projected state; interrupts;
+        threads: Threads, their users, agents and status; search by metadata and projected state; interrupts;
             branches, forks, labels, differences.
-        runs: Invocations: failed, crashed, what they used and cost, what led to a checkpoint.
+        runs: Invocations of graphs: status, usage, cost, the checkpoints they made.
         spans: Traces, and statistics of tools.
-        tools: The ledger: each tool call once.
+        tools: The ledger of tool executions.
         messages: Conversations, and full-text search.
         events: The audit trail.
-        prices: What tokens cost.
-        leases: Who may advance which thread.
+        prices: Prices of tokens.
+        leases: Leases of threads.
 
     Raises:
         ConfigurationError: If an argument is not usable.
@@ -238,7 +238,7 @@ class PGState(_State):
     @classmethod
     @contextmanager
     def open(cls, dsn: str, **options: Unpack[OpenStateOptions]) -> Iterator[Self]:
-        """Connect; write what still waits and disconnect at the end of the `with` block.
+        """Connect; write waiting records and disconnect at the end of the `with` block.
 
         Args:
             dsn: A libpq connection string or URI.
@@ -276,12 +276,12 @@ class PGState(_State):
         self.saver.setup(metadata_index=metadata_index)
 
     def recorder(self) -> Recorder:
-        """The callback handler that `record` binds; for `config["callbacks"]`."""
+        """Return the callback handler that `record` binds; for `config["callbacks"]`."""
         return self._recorder
 
     @cached_property
     def threads(self) -> Threads:
-        """Who talks to which agent, in which status; who waits for people; branches, forks and differences."""
+        """Threads: search, interrupts, branches, forks and differences."""
         return Threads(self._fresh, self._queries, self._codec, self._versions)
 
     @cached_property
@@ -301,17 +301,17 @@ class PGState(_State):
 
     @cached_property
     def events(self) -> Events:
-        """What happened to threads."""
+        """The audit trail of threads."""
         return Events(self._fresh, self._queries)
 
     @cached_property
     def prices(self) -> Prices:
-        """What tokens cost."""
+        """Prices of tokens."""
         return Prices(self._database)
 
     @cached_property
     def leases(self) -> Leases:
-        """Who may advance which thread."""
+        """Leases of threads."""
         return Leases(self._database, self._queries, self.saver.lease_manager)
 
     @cached_property
@@ -341,10 +341,10 @@ class PGState(_State):
     def backfill(
         self, thread_ids: Sequence[str] | None = None, *, progress: Callable[[Progress], None] | None = None
     ) -> BackfillReport:
-        """Record what threads hold that were written without a recorder: their messages, and who waits for people.
+        """Record messages and interrupts of threads that were written without a recorder.
 
-        Thread by thread and page by page, in small transactions; safe to repeat, to stop, and while runs go on. What
-        is recorded and equal to the state stays as it is. Runs, spans and events cannot be made up for.
+        Thread by thread and page by page, in small transactions; safe to repeat, to stop, and while runs go on.
+        Records that equal the state stay as they are. Runs, spans and events cannot be recorded later.
 
         Args:
             thread_ids: Only these threads.
@@ -365,11 +365,11 @@ class PGState(_State):
         return report
 
     def flush(self) -> None:
-        """Write what still waits of the record."""
+        """Write waiting records."""
         self._recorder.flush()
 
     def close(self) -> None:
-        """Write what still waits; to be called before a caller's own pool is closed. Safe to repeat."""
+        """Write waiting records. Call it before you close a pool of your own. Safe to repeat."""
         if "tools" in self.__dict__:
             self.tools.close()
         self.saver.lease_manager.close()
@@ -438,12 +438,12 @@ class AsyncPGState(_State):
         await self.saver.setup(metadata_index=metadata_index)
 
     def recorder(self) -> AsyncRecorder:
-        """The callback handler that `record` binds; for `config["callbacks"]`."""
+        """Return the callback handler that `record` binds; for `config["callbacks"]`."""
         return self._recorder
 
     @cached_property
     def threads(self) -> AsyncThreads:
-        """Who talks to which agent, in which status; who waits for people; branches, forks and differences."""
+        """Threads: search, interrupts, branches, forks and differences."""
         return AsyncThreads(self._fresh, self._queries, self._codec, self._versions)
 
     @cached_property
@@ -463,17 +463,17 @@ class AsyncPGState(_State):
 
     @cached_property
     def events(self) -> AsyncEvents:
-        """What happened to threads."""
+        """The audit trail of threads."""
         return AsyncEvents(self._fresh, self._queries)
 
     @cached_property
     def prices(self) -> AsyncPrices:
-        """What tokens cost."""
+        """Prices of tokens."""
         return AsyncPrices(self._database)
 
     @cached_property
     def leases(self) -> AsyncLeases:
-        """Who may advance which thread."""
+        """Leases of threads."""
         return AsyncLeases(self._database, self._queries, self.saver.lease_manager)
 
     @cached_property

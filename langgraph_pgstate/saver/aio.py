@@ -1,4 +1,4 @@
-"""The asynchronous saver."""
+"""The async saver."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class AsyncPGStateSaver(CommonSaver):
     """
 
     lease_manager: AsyncLeaseManager
-    """Who takes and renews the leases of its runs."""
+    """Takes and renews the leases of this saver's runs."""
 
     _database: AsyncDatabase
 
@@ -451,6 +451,3 @@ class AsyncPGStateSaver(CommonSaver):
     ) -> Mapping[str, DeltaChannelHistory]:
         """`aget_delta_channel_history`, for callers on another thread."""
         return self._wait(self.aget_delta_channel_history(config=config, channels=channels))
-
-
-# Inside the classes the name `writes` is a parameter of LangGraph's.

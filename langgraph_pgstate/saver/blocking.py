@@ -62,10 +62,9 @@ P = ParamSpec("P")
 
 
 class PGStateSaver(CommonSaver):
-    """Stores LangGraph checkpoints in PostgreSQL. Safe to share between threads; with a pool, calls run at once.
+    """A checkpointer on PostgreSQL. Safe to share between threads; with a pool, calls run concurrently.
 
-    Its asynchronous methods run the blocking ones in a worker thread; an application that is asynchronous throughout
-    is better served by `AsyncPGStateSaver`.
+    Its async methods run the blocking ones in a worker thread. Use `AsyncPGStateSaver` in an async application.
 
     Args:
         connection: A psycopg `Connection` or `ConnectionPool` that the caller owns and closes. On a single connection
@@ -84,7 +83,7 @@ class PGStateSaver(CommonSaver):
     """
 
     lease_manager: LeaseManager
-    """Who takes and renews the leases of its runs."""
+    """Takes and renews the leases of this saver's runs."""
 
     _database: Database
 
@@ -171,7 +170,7 @@ class PGStateSaver(CommonSaver):
         self._saver_cache.schema_checked = True
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """The checkpoint a config names, or the latest of its thread and namespace. One round trip.
+        """Return the checkpoint a config names, or the latest of its thread and namespace. One round trip.
 
         Its row is always read; segments that this process stored or read last are taken from memory if the row is as it
         was then. Values are built anew for each caller.
@@ -182,7 +181,7 @@ class PGStateSaver(CommonSaver):
             CorruptStateError: If it is damaged; with `on_corrupt="previous"`, if all its ancestors are, too.
             StateVersionError: If it is of a version of the state that this saver does not know.
             UpcastError: If an upcaster fails on it.
-            LeaseHeldError: If a run reads it and, with `guard="lease"`, somebody else holds the thread's lease.
+            LeaseHeldError: If a run reads it and, with `guard="lease"`, another process holds the thread's lease.
         """
         if self._guard_policy is not None:
             return self._get_guarded(config, self._call_site())
@@ -227,7 +226,7 @@ class PGStateSaver(CommonSaver):
         limit: int | None = None,
         metadata_only: bool = False,
     ) -> Iterator[CheckpointTuple]:
-        """Checkpoints, newest first. Read page by page; no connection is held while the caller works on one.
+        """Yield checkpoints, newest first, read page by page. No connection is held while the caller works on one.
 
         Args:
             config: A thread, with or without a namespace and a checkpoint; `None` for all threads.
@@ -391,7 +390,7 @@ class PGStateSaver(CommonSaver):
             dry_run: Change nothing, only count.
 
         Returns:
-            What went, or would go, and which threads are `damaged` and were left.
+            The rows that were removed, or would be, and the `damaged` threads that were left.
 
         Raises:
             ConfigurationError: If an argument is not usable.
@@ -413,7 +412,7 @@ class PGStateSaver(CommonSaver):
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """What channels received along a checkpoint's ancestors, back to the nearest stored value of each."""
+        """Return the writes to channels along the ancestors, back to the nearest stored value of each channel."""
         if not channels:
             return {}
         names = [*dict.fromkeys(several("channels", channels))]

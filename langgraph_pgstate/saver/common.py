@@ -58,7 +58,7 @@ _logger = logging.getLogger("langgraph_pgstate")
 
 @dataclass(slots=True)
 class SaverCache:
-    """What the clones of one saver share: what it remembers, and whether the schema was looked at."""
+    """State that the clones of one saver share: caches, and whether the schema was checked."""
 
     cache: Cache
     touches: Touches = field(default_factory=lambda: Touches(_TOUCH_SECONDS))
@@ -105,7 +105,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
         return self._queries.schema
 
     def get_next_version(self, current: str | None, channel: None) -> str:
-        """The version after `current`: a counter of 32 digits and a random fraction.
+        """Return the version after `current`: a counter of 32 digits and a random fraction.
 
         The scheme of LangGraph's own PostgreSQL saver, so that threads can move between the two.
         """
@@ -113,7 +113,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
         return f"{number + 1:032}.{random.random():016}"
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
-        """A saver over the same connections that may also build the given types, as `(module, name)`.
+        """Return a saver over the same connections that may also build the given types, as `(module, name)`.
 
         Returns:
             A shallow clone, or this saver if its serializer allows all of them already.
@@ -133,7 +133,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> tuple[PutRequest, Manifest | None]:
-        """A checked put, and its parent's manifest if it is known.
+        """Check a put, and return it with its parent's manifest if that is known.
 
         Raises:
             CheckpointOrderError: Under a guard, if its id does not sort after its parent's.
@@ -148,7 +148,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
         return request, self._saver_cache.cache.manifest(request.parent) if request.parent else None
 
     def _check_order(self, address: Address, parent_id: str) -> None:
-        """Refuse a checkpoint that a thread would go on without, or log it where nothing is refused."""
+        """Refuse a checkpoint that sorts before its parent; without a guard, log it."""
         advance_ids_past(parent_id)
         checkpoint_id = str(address.checkpoint_id)
         if checkpoint_id == parent_id:
@@ -179,14 +179,14 @@ class CommonSaver(BaseCheckpointSaver[str]):
         return config
 
     def _load(self, found: tuple[CheckpointRow, Segments, Sequence[WritesRow], Sequence[Any]]) -> CheckpointTuple:
-        """A checkpoint that was read, in the current version of the state."""
+        """Return a checkpoint that was read, in the current version of the state."""
         loaded, manifest = load_tuple(self._codec, *found)
         row = found[0]
         if self._states.is_current(row.state_version):
             manifest.learn_from(self._saver_cache.cache.manifest(row.address))
             self._saver_cache.cache.note_read(row.address, manifest, found[1].contents)
             return loaded
-        # What of it is not as it is stored must not be inherited: the put that follows asks the database.
+        # Upcast values differ from the stored ones, so the next put must not inherit from the cache.
         return self._states.upcast(loaded, row.state_version)
 
     def _load_page(self, page: Page) -> list[CheckpointTuple]:
@@ -206,17 +206,17 @@ class CommonSaver(BaseCheckpointSaver[str]):
 
 
 def run_ids_of(run_ids: Sequence[str]) -> list[str]:
-    """Those of some run ids that may have been stored.
+    """Return those of some run ids that may have been stored.
 
     Raises:
         ArgumentTypeError: If it is one string instead of several.
     """
-    # What PostgreSQL's text cannot hold was never stored.
+    # Ids that PostgreSQL's text cannot hold were never stored.
     return [id for id in map(str, several("run_ids", run_ids)) if id and "\0" not in id and encodes_as_utf8(id)]
 
 
 def is_heavy(request: PutRequest, parent: Manifest | None) -> bool:
-    """Whether the values to store are known to be large, from their own size or that of their last version."""
+    """Return whether the values to store are known to be large, from their own size or that of their last version."""
     size = 0
     for channel in request.new_versions:
         value = request.checkpoint["channel_values"].get(channel)
@@ -230,5 +230,5 @@ def is_heavy(request: PutRequest, parent: Manifest | None) -> bool:
 
 
 def is_large(value: Any) -> bool:
-    """Whether a value is known to take milliseconds to encode."""
+    """Return whether a value is known to take milliseconds to encode."""
     return isinstance(value, str | bytes | bytearray) and len(value) > HEAVY_BYTES

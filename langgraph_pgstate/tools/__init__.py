@@ -1,4 +1,4 @@
-"""Tool executions: each action is done once, however often the process is killed."""
+"""Tool executions: each action takes place once, also if the process is killed and resumed."""
 
 from typing import TYPE_CHECKING
 
