@@ -84,7 +84,7 @@ def open_session(
                 ours = PGStateSaver(own, schema=schema)
                 ours.setup()
                 # Over the same database object, which has prepared its statements, as upstream's connection has.
-                yield Session(name, schema, ours, lambda: PGStateSaver(ours._database, schema=schema))  # type: ignore[arg-type]
+                yield Session(name, schema, ours, lambda: PGStateSaver._over(ours._database, {"schema": schema}))
             return
         if name == OURS:
             with ConnectionPool(

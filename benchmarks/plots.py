@@ -76,7 +76,9 @@ def _draw_curve(axis: Axes, name: str, points: list[tuple[float, float]], expone
 
 def plot_speed(path: Path, outcomes: Iterable[Outcome]) -> None:
     """How many times better than upstream, with the targets."""
-    shown = [one for one in outcomes if one.target.base == UPSTREAM and one.value is not None]
+    shown = [
+        one for one in outcomes if one.target.base == UPSTREAM and not one.target.at_most and one.value is not None
+    ]
     shown.reverse()
     with plt.rc_context(_STYLE):
         figure, axis = plt.subplots(figsize=(10, 1.4 + 0.38 * len(shown)))

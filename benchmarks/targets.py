@@ -62,6 +62,7 @@ TARGETS = (
         for mode in ("autocommit", "no autocommit")
         for call in ("put", "put_writes", "get_tuple")
     ),
+    Target("import of the saver, in imports of the official one", "imports/saver", 1.1, None, at_most=True),
 )
 
 

@@ -1,11 +1,35 @@
 """LangGraph persistence on PostgreSQL."""
 
-from langgraph_pgstate import agent_server
-from langgraph_pgstate.saver import AsyncPGStateSaver, PGStateSaver
-from langgraph_pgstate.settings import PoolSettings, RecorderSettings, RetryPolicy, ThreadKeys
-from langgraph_pgstate.state import AsyncPGState, PGState
-from langgraph_pgstate.tools import ToolPolicy, ToolSettings
-from langgraph_pgstate.types import PruneResult
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from langgraph_pgstate._lazy import lazy_attributes
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.saver.aio import AsyncPGStateSaver
+    from langgraph_pgstate.saver.blocking import PGStateSaver
+    from langgraph_pgstate.settings import PoolSettings, RecorderSettings, RetryPolicy, ThreadKeys
+    from langgraph_pgstate.state import AsyncPGState, PGState
+    from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
+    from langgraph_pgstate.types.prune import PruneResult
+else:
+    __getattr__, __dir__ = lazy_attributes(
+        __name__,
+        {
+            "AsyncPGState": "langgraph_pgstate.state",
+            "AsyncPGStateSaver": "langgraph_pgstate.saver.aio",
+            "PGState": "langgraph_pgstate.state",
+            "PGStateSaver": "langgraph_pgstate.saver.blocking",
+            "PoolSettings": "langgraph_pgstate.settings",
+            "PruneResult": "langgraph_pgstate.types.prune",
+            "RecorderSettings": "langgraph_pgstate.settings",
+            "RetryPolicy": "langgraph_pgstate.settings",
+            "ThreadKeys": "langgraph_pgstate.settings",
+            "ToolPolicy": "langgraph_pgstate.tools.policy",
+            "ToolSettings": "langgraph_pgstate.tools.policy",
+        },
+    )
 
 __version__ = "0.1.0"
 __all__ = [
@@ -23,6 +47,18 @@ __all__ = [
     "__version__",
 ]
 
-# What langgraph.json calls `langgraph_pgstate.agent_server:checkpointer`, langgraph-api (0.16.7) cuts at the last dot
-# and looks for under this name. It also takes `langgraph_pgstate.agent_server.checkpointer`.
-globals()["agent_server:checkpointer"] = agent_server.checkpointer
+
+@asynccontextmanager
+async def _checkpointer() -> AsyncIterator["AsyncPGStateSaver"]:
+    """Open `agent_server.checkpointer`, imported in another thread because imports block the event loop."""
+    import asyncio
+    from importlib import import_module
+
+    agent_server = await asyncio.to_thread(import_module, "langgraph_pgstate.agent_server")
+    async with agent_server.checkpointer() as saver:
+        yield saver
+
+
+# langgraph-api (0.16.7) cuts `langgraph_pgstate.agent_server:checkpointer` at the last dot and looks into the module's
+# `__dict__`, past `__getattr__`. It also takes `langgraph_pgstate.agent_server.checkpointer`.
+globals()["agent_server:checkpointer"] = _checkpointer

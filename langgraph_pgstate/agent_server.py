@@ -88,18 +88,20 @@ async def checkpointer() -> AsyncIterator[AsyncPGStateSaver]:
     ):
         # In a thread, because it imports the named modules.
         serde = await asyncio.to_thread(WideningSerializer, settings.allowed)
-        state = AsyncPGState(
-            database,  # type: ignore[arg-type]
-            schema=settings.schema,
-            serde=serde,
-            project=settings.project,
-            recording=RecorderSettings(content=settings.content),
-            thread_ttl=settings.thread_ttl,
+        state = AsyncPGState._over(
+            database,
+            {
+                "schema": settings.schema,
+                "serde": serde,
+                "project": settings.project,
+                "recording": RecorderSettings(content=settings.content),
+                "thread_ttl": settings.thread_ttl,
+            },
         )
         if not settings.record:
             # The same saver without hooks, except that of the threads' time to live.
-            expiry = settings.thread_ttl and ExpiryHook(queries(settings.schema), settings.thread_ttl)
-            state.saver = AsyncPGStateSaver(database, schema=settings.schema, serde=serde, hook=expiry)  # type: ignore[arg-type]
+            expiry = ExpiryHook(queries(settings.schema), settings.thread_ttl) if settings.thread_ttl else None
+            state.saver = AsyncPGStateSaver._over(database, {"schema": settings.schema, "serde": serde}, expiry)
         if settings.setup:
             await state.setup()
         else:

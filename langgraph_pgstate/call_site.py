@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass
-from types import FrameType
-from typing import Any, Final
+from typing import Any
 
+from langgraph_pgstate.langgraph_compat import RUNTIME, calling_loop
 from langgraph_pgstate.operations.checkpoints.addresses import configurable_of
-
-# LangGraph's key of the runtime, which all nodes and subgraphs of a run share.
-RUNTIME: Final = "__pregel_runtime"
-# Number of stack frames searched for LangGraph's loop; wrappers of other libraries may lie between.
-_FRAMES: Final = 20
 
 
 def run_of(config: Mapping[str, Any]) -> Any:
@@ -58,14 +52,4 @@ class CallSite:
         starter: asyncio.Task[Any] | threading.Thread | None = None
         with suppress(RuntimeError):
             starter = asyncio.current_task()
-        frame: FrameType | None = sys._getframe(1)
-        for _ in range(_FRAMES):
-            if frame is None:
-                break
-            if frame.f_code.co_name in ("__enter__", "__aenter__"):
-                loop = frame.f_locals.get("self")
-                exits = getattr(loop, "stack", None)
-                if isinstance(exits, ExitStack | AsyncExitStack):
-                    return cls(starter or threading.current_thread(), exits, loop)
-            frame = frame.f_back
-        return cls(starter or threading.current_thread())
+        return cls(starter or threading.current_thread(), *calling_loop())

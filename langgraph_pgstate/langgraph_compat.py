@@ -13,12 +13,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Set
-from contextlib import AsyncExitStack
-from types import FunctionType
-from typing import Any, Final
+from contextlib import AsyncExitStack, ExitStack
+from functools import cache
+from operator import attrgetter
+from types import FrameType, FunctionType
+from typing import TYPE_CHECKING, Any, Final
 
 import ormsgpack
 from langgraph.checkpoint.base import _with_msgpack_allowlist as with_msgpack_allowlist
@@ -26,12 +29,30 @@ from langgraph.checkpoint.base import id as _ids
 from langgraph.checkpoint.serde import _msgpack, jsonplus
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
+if TYPE_CHECKING:
+    from langgraph.types import Send
+
 __all__ = [
+    "CHECKPOINTER",
+    "DELTA_COUNTERS",
+    "DURABILITY",
+    "REMOVE_ALL_MESSAGES",
+    "REPLAY_STATE",
+    "RESUME",
+    "RUNTIME",
     "SAFE_TYPES",
+    "SCRATCHPAD",
+    "SEND",
+    "TASK_ID",
     "DeltaSnapshot",
     "advance_ids_past",
+    "calling_loop",
+    "extension_hook_of",
+    "has_own_hook",
+    "ignores_remove_all",
     "is_strict",
     "msgpack_encoder",
+    "send_class",
     "strict_hook",
     "unwind_when_cancelled",
     "with_msgpack_allowlist",
@@ -58,6 +79,24 @@ _unwinding: Final[set[asyncio.Task[Any]]] = set()
 
 _logger = logging.getLogger("langgraph_pgstate")
 
+# Keys of a run's `configurable`, as `langgraph._internal._constants` names them.
+RUNTIME: Final = "__pregel_runtime"
+"""The runtime that every node and every subgraph of a run is given."""
+REPLAY_STATE: Final = "__pregel_replay_state"
+"""Set while a graph replays, so that its subgraphs start from where they were then."""
+SCRATCHPAD: Final = "__pregel_scratchpad"
+"""A task's resume values and counters."""
+CHECKPOINTER: Final = "__pregel_checkpointer"
+DURABILITY: Final = "__pregel_durability"
+TASK_ID: Final = "__pregel_task_id"
+SEND: Final = "__pregel_send"
+"""The function by which a task writes to channels."""
+RESUME: Final = "__resume__"
+"""The channel of resume values."""
+DELTA_COUNTERS: Final = "counters_since_delta_snapshot"
+"""The key of a checkpoint's metadata that names the DeltaChannels that took no snapshot."""
+REMOVE_ALL_MESSAGES: Final = "__remove_all__"
+"""`langgraph.graph.message.REMOVE_ALL_MESSAGES`, whose module takes too long to import with a saver."""
 SAFE_TYPES: Final[frozenset[tuple[str, ...]]] = _msgpack.SAFE_MSGPACK_TYPES
 """`(module, name)` of the types that LangGraph builds in strict mode."""
 DeltaSnapshot: Final = _DeltaSnapshot
@@ -65,6 +104,14 @@ DeltaSnapshot: Final = _DeltaSnapshot
 
 strict_hook: Final[Callable[[int, bytes], Any]] = jsonplus._create_msgpack_ext_hook(None)
 """LangGraph's own extension hook, building nothing but `SAFE_TYPES`."""
+
+
+extension_hook_of: Final[Callable[[Any], Callable[[int, bytes], Any]]] = attrgetter("_unpack_ext_hook")
+"""Return the extension hook of a `JsonPlusSerializer`."""
+has_own_hook: Final[Callable[[Any], bool]] = attrgetter("_custom_unpack_ext_hook")
+"""Return whether a `JsonPlusSerializer` was given an extension hook."""
+# The frames that are searched for LangGraph's loop; wrappers of the saver may stand between.
+_FRAMES: Final = 21
 
 
 def advance_ids_past(checkpoint_id: str) -> None:
@@ -138,11 +185,51 @@ def unwind_when_cancelled(stack: AsyncExitStack) -> None:
     stack.__aexit__ = leave_surely  # type: ignore[method-assign]
 
 
+def calling_loop() -> tuple[ExitStack | AsyncExitStack | None, Any]:
+    """Return the exit stack of the LangGraph loop that this is called from, and the loop; `None` for both outside.
+
+    `SyncPregelLoop.__enter__` and `AsyncPregelLoop.__aenter__` read the first checkpoint. LangGraph unwinds the loop's
+    `stack` when the run ends.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_FRAMES):
+        if frame is None:
+            break
+        if frame.f_code.co_name in ("__enter__", "__aenter__"):
+            loop = frame.f_locals.get("self")
+            exits = getattr(loop, "stack", None)
+            if isinstance(exits, ExitStack | AsyncExitStack):
+                return exits, loop
+        frame = frame.f_back
+    return None, None
+
+
 def _forget(task: asyncio.Task[Any]) -> None:
     _unwinding.discard(task)
     # Retrieved, so that asyncio does not log it.
     if not task.cancelled():
         task.exception()
+
+
+@cache
+def send_class() -> type[Send]:
+    """Return LangGraph's `Send`, whose module takes too long to import with a saver."""
+    from langgraph.types import Send
+
+    return Send
+
+
+def ignores_remove_all(channel: Any) -> bool:
+    """Return whether a graph's channel is a DeltaChannel whose reducer ignores `REMOVE_ALL_MESSAGES`.
+
+    LangGraph's own reducer does; any other is taken to empty its channel.
+    """
+    from langgraph.channels.delta import DeltaChannel
+    from langgraph.graph import message
+
+    # It is experimental, so it may have gone.
+    own = getattr(message, "_messages_delta_reducer", object())
+    return isinstance(channel, DeltaChannel) and channel.reducer is own
 
 
 def is_strict() -> bool:

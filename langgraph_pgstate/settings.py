@@ -1,4 +1,4 @@
-"""What a user may set, with its defaults and the checks of what she set."""
+"""Settings and options, with their defaults and checks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,21 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Required, Self, TypedDict, cast
 
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 
+if TYPE_CHECKING:
+    from langgraph.checkpoint.serde.base import SerializerProtocol
+
 AllowedTypes = Iterable[type | str | tuple[str, str]]
 """Types that may be built from stored state: classes, or names like `shop.state:Order`."""
+
+Guard = str | Sequence[str] | None
+"""Writes that a saver refuses: `"head"`, `"lease"`, both, or none."""
+
+Upcaster = Callable[..., Mapping[str, Any]]
+"""Function from the channel values of one version to those of the next; a second parameter gets the namespace."""
 
 DEFAULT_SCHEMA = "pgstate"
 DEFAULT_EMBEDDED_PATH = ".pgstate"
@@ -69,7 +78,7 @@ class PoolSettings:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how patiently an idempotent operation is tried again.
+    """Number of tries of an idempotent operation, and the delays between them.
 
     The delays are part of the time that `PoolSettings.timeout` allows (30 seconds without a pool). A write that is
     refused because the server only reads is tried once more, on a new connection.
@@ -85,14 +94,14 @@ class RetryPolicy:
     max_delay: float = 2.0
 
     def delay(self, attempt: int, jitter: float) -> float:
-        """Seconds to wait after the failed try number `attempt` (from 1); `jitter` is random in [0, 1)."""
+        """Return the seconds to wait after the failed try number `attempt` (from 1); `jitter` is random in [0, 1)."""
         ceiling = min(self.max_delay, self.base_delay * 2.0 ** (attempt - 1))
         return ceiling * (0.5 + jitter / 2)
 
 
 @dataclass(frozen=True, slots=True)
 class RecorderSettings:
-    """What a recorder writes, and when.
+    """Contents and timing of what a recorder writes.
 
     Attributes:
         content: Whether inputs, outputs and payloads are written at all.
@@ -122,7 +131,7 @@ class RecorderSettings:
 
 @dataclass(frozen=True, slots=True)
 class ThreadKeys:
-    """Keys of `configurable` and `metadata` that say whose a thread is; of several the first that has a value.
+    """Keys of `configurable` and `metadata` that name a thread's owner; of several, the first that has a value.
 
     Attributes:
         tenant: Keys of the tenant.
@@ -143,7 +152,7 @@ class ThreadKeys:
 
 @dataclass(frozen=True, slots=True)
 class AgentServerSettings:
-    """What LangGraph's Agent Server is told by environment variables; `langgraph.json` has an `env` for them.
+    """Settings of the Agent Server, read from environment variables; `langgraph.json` has an `env` for them.
 
     Attributes:
         dsn: `PGSTATE_DSN`, a libpq connection string or URI; without it the embedded PostgreSQL is used.
@@ -207,7 +216,7 @@ class AgentServerSettings:
 
 
 class _Variables:
-    """Environment variables, read as what they should be."""
+    """Environment variables, parsed and checked."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
@@ -251,13 +260,13 @@ class _Variables:
 
 @dataclass(frozen=True, slots=True)
 class GuardSettings:
-    """Which writes are refused, and how patient a run is.
+    """Writes that are refused, and how long a run waits for a lease.
 
     Attributes:
         head: Whether a checkpoint is refused whose parent is no longer the head of its branch.
         lease: Whether a run takes a lease on its thread, without which it writes nothing.
         lease_ttl: Seconds after which a lease expires that is not renewed; renewed every third of it.
-        on_busy: What a run does when somebody else holds the lease: `raise` or `wait`.
+        on_busy: What a run does when another run holds the lease: `raise` or `wait`.
         wait_timeout: Seconds that it waits.
         tombstones_for: How long late writes to a deleted thread are refused; zero for not at all.
     """
@@ -270,19 +279,17 @@ class GuardSettings:
     tombstones_for: timedelta = timedelta(0)
 
     @classmethod
-    def of(
-        cls,
-        guard: str | Sequence[str] | None,
-        lease_ttl: float,
-        on_busy: str,
-        wait_timeout: float,
-        tombstones_for: timedelta | None,
-    ) -> GuardSettings:
-        """Check a saver's arguments. With a guard tombstones are kept for a day unless something else is said.
+    def of(cls, options: SaverOptions) -> GuardSettings:
+        """Check a saver's options. With a guard, tombstones are kept for a day unless another time is given.
 
         Raises:
             ConfigurationError: If one is not usable.
         """
+        guard = options.get("guard")
+        lease_ttl = options.get("lease_ttl", DEFAULT_LEASE_TTL)
+        on_busy = options.get("on_busy", "raise")
+        wait_timeout = options.get("wait_timeout", DEFAULT_WAIT_TIMEOUT)
+        tombstones_for = options.get("tombstones_for")
         if guard is not None and not isinstance(guard, str | list | tuple | set | frozenset):
             raise ArgumentTypeError(f'guard is "head", "lease" or both in a tuple, not {guard!r}')
         names = () if guard is None else (guard,) if isinstance(guard, str) else tuple(guard)
@@ -301,13 +308,127 @@ class GuardSettings:
 
     @property
     def is_on(self) -> bool:
-        """Whether a write rests on anything at all."""
+        """Whether any write is guarded."""
         return self.head or self.lease or self.keeps_tombstones
 
     @property
     def keeps_tombstones(self) -> bool:
         """Whether a deleted thread leaves a tombstone, and writes look for one."""
         return self.tombstones_for > timedelta(0)
+
+
+class SaverOptions(TypedDict, total=False):
+    """Options of a saver and of a state.
+
+    Attributes:
+        schema: PostgreSQL schema of the tables; `pgstate` by default.
+        serde: Serializer of values; LangGraph's own by default. A serializer that is passed here decides for itself
+            which types it builds. With any but LangGraph's own, a state stores no chat messages in a table of their
+            own: what a serializer encrypts must not stand beside it in clear text.
+        allowed_types: Types that are built beyond LangGraph's own and data types (dataclasses, pydantic models, enums,
+            named tuples, attrs classes, subclasses of the standard library's values) of modules that this process has
+            imported: classes, or names like `"shop.state:Order"`, whose modules are imported now. A class that is
+            allowed is called, whatever it does. `["*"]` allows all types and trusts whoever can write to the database.
+        strict: Whether only LangGraph's own types and `allowed_types` are built, as with
+            `LANGGRAPH_STRICT_MSGPACK=true`.
+        retry: How operations are repeated when a connection is lost.
+        thread_keys: Keys of `configurable` and `metadata` that name a thread's tenant, user and agent.
+        state_version: Version of the state that this program's graph has; checkpoints carry it. A checkpoint without
+            one counts as version 1.
+        upcasters: By version, the function that makes channel values of that version from those of the version before,
+            like `{2: rename_user, 3: split_name}`. They are applied when older checkpoints are read; nothing is
+            rewritten until the thread goes on. A function with a second parameter gets the subgraph's namespace,
+            without task ids, and is called for checkpoints of subgraphs, too.
+        on_corrupt: `"raise"` for a damaged checkpoint, or `"previous"` to go on from its nearest good ancestor, with
+            an entry in the log and an event of the thread.
+        guard: Writes that are refused: `"head"`, a checkpoint whose branch another process has advanced since it was
+            read; `"lease"`, whatever a run writes without its thread's lease, which it takes when it starts; or both
+            in a tuple. By default none, as in LangGraph.
+        lease_ttl: Seconds after which a lease expires that is not renewed; a live process renews it.
+        on_busy: What a run does when another holds the lease: `"raise"` or `"wait"`.
+        wait_timeout: Seconds that it waits.
+        tombstones_for: How long late writes to a deleted thread are refused, and its id not used again unless it is
+            revived: a day with a guard, not at all without one, by default.
+        cache_bytes: Memory for what was written and read last, so that it need not be fetched again: 128 MB by
+            default; 0 for none, which costs each put a round trip more.
+    """
+
+    schema: str
+    serde: SerializerProtocol | None
+    allowed_types: AllowedTypes
+    strict: bool
+    retry: RetryPolicy | None
+    thread_keys: ThreadKeys | None
+    state_version: int | None
+    upcasters: Mapping[int, Upcaster] | None
+    on_corrupt: str
+    guard: Guard
+    lease_ttl: float
+    on_busy: str
+    wait_timeout: float
+    tombstones_for: timedelta | None
+    cache_bytes: int
+
+
+class ConnectionOptions(TypedDict, total=False):
+    """Options of connections that are opened from a connection string.
+
+    Attributes:
+        pool: Pool settings, a maximal size, `True` for 1 to 10 connections (the default), `False` for one connection.
+        prepare_threshold: Executions of a statement after which it is prepared on its connection; `None` never
+            prepares, for poolers that don't track prepared statements.
+    """
+
+    pool: PoolSettings | bool | int
+    prepare_threshold: int | None
+
+
+class OpenSaverOptions(SaverOptions, ConnectionOptions, total=False):
+    """Options of a saver and of its connections."""
+
+
+class DatabaseOptions(ConnectionOptions, total=False):
+    """Options that `Database.open` takes.
+
+    Attributes:
+        schema: PostgreSQL schema of the tables.
+        retry: How operations are repeated when a connection is lost.
+    """
+
+    schema: Required[str]
+    retry: RetryPolicy | None
+
+
+def check_options(owner: type, options: Mapping[str, Any], known: type) -> None:
+    """Refuse options that a typed dictionary does not have.
+
+    Raises:
+        ArgumentTypeError: If there is one, with its name.
+    """
+    for name in options:
+        if name not in known.__annotations__:
+            raise ArgumentTypeError(
+                f"{owner.__name__} has no option {name!r}; it has {', '.join(sorted(known.__annotations__))}"
+            )
+
+
+def schema_of(options: SaverOptions) -> str:
+    """Return the schema that some options name.
+
+    Raises:
+        ConfigurationError: If it is not usable.
+    """
+    return check_schema_name(options.get("schema", DEFAULT_SCHEMA))
+
+
+def database_options(options: SaverOptions) -> DatabaseOptions:
+    """Return those of some options that `Database.open` takes.
+
+    Raises:
+        ConfigurationError: If the schema is not usable.
+    """
+    taken = {name: value for name, value in options.items() if name in DatabaseOptions.__annotations__}
+    return cast("DatabaseOptions", {**taken, "schema": schema_of(options)})
 
 
 def age(text: str) -> timedelta:
@@ -326,7 +447,7 @@ def age(text: str) -> timedelta:
 
 
 def check_ttl(name: str, ttl: Any) -> timedelta:
-    """A time to live.
+    """Return a time to live that is usable.
 
     Raises:
         ConfigurationError: If it is no timedelta, not positive, or longer than PostgreSQL's clock goes.
@@ -376,5 +497,5 @@ def check_schema_name(schema: str) -> str:
 
 
 def dsn_from_environment(dsn: str | None = None) -> str | None:
-    """The DSN to use: the argument, else `PGSTATE_DSN`, else `None` (embedded)."""
+    """Return the DSN to use: the argument, else `PGSTATE_DSN`, else `None` (embedded)."""
     return dsn or os.environ.get(DSN_VARIABLE) or None

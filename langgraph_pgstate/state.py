@@ -1,4 +1,4 @@
-"""One object that owns the connections and hands out the parts, so that no part has to know another."""
+"""The state: the object that owns the connections and all parts of the package."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
-
-from langgraph.checkpoint.serde.base import SerializerProtocol
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from langgraph_pgstate.codec.serializer import state_serializer
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import (
-    DEFAULT_PREPARE_THRESHOLD,
     AsyncConnectionPool,
     AsyncDatabase,
     AsyncPsycopgConnection,
@@ -29,7 +26,7 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.leases.leases import AsyncLeases, Leases
 from langgraph_pgstate.operations.admin import integrity
 from langgraph_pgstate.operations.checkpoints.addresses import configurable_of, thread_id_of
-from langgraph_pgstate.operations.checkpoints.versions import StateVersions, Upcaster
+from langgraph_pgstate.operations.checkpoints.versions import StateVersions
 from langgraph_pgstate.operations.record import conversations
 from langgraph_pgstate.operations.record.message_hook import MessageHook
 from langgraph_pgstate.operations.record.projections import ProjectionHook, check_projectable
@@ -41,19 +38,15 @@ from langgraph_pgstate.record.messages import AsyncMessages, Messages
 from langgraph_pgstate.record.prices import AsyncPrices, Prices
 from langgraph_pgstate.record.runs import AsyncRuns, Runs
 from langgraph_pgstate.record.spans import AsyncSpans, Spans
-from langgraph_pgstate.saver import AsyncPGStateSaver, Guard, PGStateSaver
+from langgraph_pgstate.saver import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.settings import (
-    DEFAULT_CACHE_BYTES,
     DEFAULT_EMBEDDED_PATH,
-    DEFAULT_LEASE_TTL,
-    DEFAULT_SCHEMA,
-    DEFAULT_WAIT_TIMEOUT,
-    AllowedTypes,
-    PoolSettings,
+    ConnectionOptions,
     RecorderSettings,
-    RetryPolicy,
-    ThreadKeys,
-    check_schema_name,
+    SaverOptions,
+    check_options,
+    database_options,
+    schema_of,
 )
 from langgraph_pgstate.sql import Queries, queries
 from langgraph_pgstate.threads import AsyncThreads, Threads
@@ -66,7 +59,7 @@ P = ParamSpec("P")
 
 
 class _Fresh(Database):
-    """The database as readers of the record see it: with all that was recorded until they asked."""
+    """A database that writes waiting records before it runs an operation."""
 
     def __init__(self, database: Database, recorder: Recorder) -> None:
         self.schema = database.schema
@@ -75,7 +68,7 @@ class _Fresh(Database):
     def run(
         self, operation: Callable[Concatenate[Connection, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run an operation after what waits has been written."""
+        """Write waiting records, then run an operation."""
         self._recorder.catch_up()
         return self._inner.run(operation, *args, **kwargs)
 
@@ -95,6 +88,30 @@ class _AsyncFresh(AsyncDatabase):
         return await self._inner.run(operation, *args, **kwargs)
 
 
+class StateOptions(SaverOptions, total=False):
+    """Options of a state, besides those of its saver.
+
+    Attributes:
+        project: Channels of the root graph that are kept readable as JSON, in clear text, whatever the serializer.
+        recording: What is recorded of inputs and outputs, and how often; by default no contents if the serializer is
+            not LangGraph's own.
+        tools: Time limits and sizes of the ledger of tool executions.
+        tool_policy: Policy of tools that have none of their own.
+        thread_ttl: How long new threads are kept after they were touched last, unless `threads.set_ttl` or
+            `threads.expire` says otherwise; for ever by default. `maintain` deletes them then.
+    """
+
+    project: Sequence[str]
+    recording: RecorderSettings | None
+    tools: ToolSettings | None
+    tool_policy: ToolPolicy | None
+    thread_ttl: timedelta | None
+
+
+class OpenStateOptions(StateOptions, ConnectionOptions, total=False):
+    """Options of a state and of its connections."""
+
+
 class _State:
     """The part of `PGState` and `AsyncPGState` that needs no connection."""
 
@@ -107,12 +124,26 @@ class _State:
     _tool_default: ToolPolicy | None
     _manager: MessageHook | None
 
-    def _hooks(self, project: Sequence[str], thread_ttl: timedelta | None) -> PutHooks:
-        """Who sends statements along with the saver's puts: the recorder first, for it knows the run.
+    def _prepare(self, options: StateOptions) -> None:
+        self._queries = queries(schema_of(options))
+        serde = state_serializer(options.get("serde"), options.get("allowed_types", ()), options.get("strict", False))
+        self._codec = ValueCodec(serde)
+        version = options.get("state_version")
+        self._versions = None if version is None else StateVersions(version, options.get("upcasters"))
+        self._tool_settings, self._tool_default = options.get("tools"), options.get("tool_policy")
 
-        With a serializer of the user's own, which may encrypt, messages are not copied into a table in clear text.
-        Projected channels are named one by one, so they are meant.
+    def _saver_options(self, options: StateOptions) -> SaverOptions:
+        # The serializer has its types already.
+        shared: StateOptions = {**options, "serde": self._codec.serde, "allowed_types": (), "strict": False}
+        return shared
+
+    def _hooks(self, options: StateOptions) -> PutHooks:
+        """Return the sources of statements that go with the saver's puts; the recorder is first, for it knows the run.
+
+        With a serializer of the caller's own, which may encrypt, messages are not copied into a table in clear text.
+        Projected channels are: the caller has named each.
         """
+        project, thread_ttl = options.get("project", ()), options.get("thread_ttl")
         members: list[PutHook] = [self._recorder]
         self._manager = MessageHook() if self._codec.is_native else None
         if self._manager is not None:
@@ -126,7 +157,7 @@ class _State:
         return PutHooks(*members)
 
     def _recording(self) -> RecorderSettings:
-        # What a serializer encrypts must not stand in clear text beside it.
+        # Data that a serializer encrypts must not be stored in clear text beside it.
         return RecorderSettings(content=self._codec.is_native)
 
     @property
@@ -135,7 +166,7 @@ class _State:
         return self._queries.schema
 
     def record(self, graph: G) -> G:
-        """The same graph, recorded: its runs, spans and events.
+        """Return a copy of a graph whose runs, spans and events are recorded.
 
         Raises:
             ConfigurationError: If the graph runs elsewhere, or if a channel named in `project=` is none of the graph's
@@ -153,50 +184,24 @@ class _State:
 
 
 class PGState(_State):
-    """A LangGraph application's whole working life in PostgreSQL. Safe to share between threads.
+    """Checkpoints, record, tool executions and leases of a LangGraph application. Safe to share between threads.
 
     Args:
         connection: A psycopg `ConnectionPool`, or a `Connection`, that the caller owns and closes. A recorder with
             a pool writes in the background; with a connection only within the calls made here, when a run ends.
-        schema: The PostgreSQL schema of the tables.
-        serde: Serializer of values. With any but LangGraph's own, chat messages are not stored in a table of their
-            own: what a serializer encrypts must not stand beside it in clear text.
-        allowed_types: Types that are built beyond LangGraph's own and data types of imported modules, as for
-            `PGStateSaver`.
-        strict: Whether nothing but LangGraph's own types and `allowed_types` is built.
-        retry: How operations are repeated when a connection is lost.
-        project: Channels of the root graph kept readable as JSON, in clear text, whatever the serializer.
-        thread_keys: Which keys of `configurable` and `metadata` say whose a thread is.
-        recording: What is written of inputs and outputs, and how often; no contents unless told so, with a serializer
-            that is not LangGraph's own.
-        tools: Time limits and sizes of the ledger of tool executions.
-        tool_policy: What the ledger does with a tool that has no policy of its own.
-        state_version: Version of the state that the application's graph has; see `PGStateSaver`.
-        upcasters: What makes channel values of each version from those of the one before.
-        on_corrupt: `"raise"` for a damaged checkpoint, or `"previous"` to go on from its nearest good ancestor.
-        guard: What is refused: `"head"`, a checkpoint whose branch somebody else has advanced since it was read;
-            `"lease"`, whatever a run writes without its thread's lease; or both. None: exactly what LangGraph does.
-        lease_ttl: Seconds after which a lease expires that is not renewed; a process that lives renews it.
-        on_busy: What a run does when another holds the lease: `raise` or `wait`.
-        wait_timeout: Seconds that it waits.
-        tombstones_for: How long late writes to a deleted thread are refused: a day with a guard, not at all without
-            one, if left out.
-        cache_bytes: How much of what was written and read last is kept in memory, so that it need not be fetched again:
-            128 MB if left out, 0 for nothing, which costs each put a round trip more.
-        thread_ttl: How long new threads are kept after they were touched last, if not told otherwise by
-            `threads.set_ttl` or `threads.expire`; for ever if left out. `maintain` deletes them then.
+        options: See `StateOptions` and `SaverOptions`.
 
     Attributes:
         saver: The checkpointer, to be compiled into graphs.
-        threads: Who talks to which agent, in which status; search by metadata and projected state; interrupts;
+        threads: Threads, their users, agents and status; search by metadata and projected state; interrupts;
             branches, forks, labels, differences.
-        runs: Invocations: failed, crashed, what they used and cost, what led to a checkpoint.
+        runs: Invocations of graphs: status, usage, cost, the checkpoints they made.
         spans: Traces, and statistics of tools.
-        tools: The ledger: each tool call once.
+        tools: The ledger of tool executions.
         messages: Conversations, and full-text search.
         events: The audit trail.
-        prices: What tokens cost.
-        leases: Who may advance which thread.
+        prices: Prices of tokens.
+        leases: Leases of threads.
 
     Raises:
         ConfigurationError: If an argument is not usable.
@@ -209,142 +214,43 @@ class PGState(_State):
 
     _recorder: Recorder
 
-    def __init__(
-        self,
-        connection: PsycopgConnection | ConnectionPool[Any],
-        *,
-        schema: str = DEFAULT_SCHEMA,
-        serde: SerializerProtocol | None = None,
-        allowed_types: AllowedTypes = (),
-        strict: bool = False,
-        retry: RetryPolicy | None = None,
-        project: Sequence[str] = (),
-        thread_keys: ThreadKeys | None = None,
-        recording: RecorderSettings | None = None,
-        tools: ToolSettings | None = None,
-        tool_policy: ToolPolicy | None = None,
-        state_version: int | None = None,
-        upcasters: Mapping[int, Upcaster] | None = None,
-        on_corrupt: str = "raise",
-        guard: Guard = None,
-        lease_ttl: float = DEFAULT_LEASE_TTL,
-        on_busy: str = "raise",
-        wait_timeout: float = DEFAULT_WAIT_TIMEOUT,
-        tombstones_for: timedelta | None = None,
-        cache_bytes: int = DEFAULT_CACHE_BYTES,
-        thread_ttl: timedelta | None = None,
-    ) -> None:
-        self._queries = queries(check_schema_name(schema))
-        serde = state_serializer(serde, allowed_types, strict)
-        self._codec = ValueCodec(serde)
-        self._versions = None if state_version is None else StateVersions(state_version, upcasters)
-        self._tool_settings, self._tool_default = tools, tool_policy
-        self._database = (
-            connection if isinstance(connection, Database) else Database(connection, schema=schema, retry=retry)
+    def __init__(self, connection: PsycopgConnection | ConnectionPool[Any], **options: Unpack[StateOptions]) -> None:
+        check_options(type(self), options, StateOptions)
+        database = Database(connection, schema=schema_of(options), retry=options.get("retry"))
+        self._use(database, options)
+
+    @classmethod
+    def _over(cls, database: Database, options: StateOptions) -> Self:
+        """Return a state on an open database, which has its own `retry`."""
+        state = cls.__new__(cls)
+        state._use(database, options)
+        return state
+
+    def _use(self, database: Database, options: StateOptions) -> None:
+        self._prepare(options)
+        self._database = database
+        self._recorder = Recorder(
+            database, options.get("recording") or self._recording(), keys=options.get("thread_keys")
         )
-        self._recorder = Recorder(self._database, recording or self._recording(), keys=thread_keys)
-        self._fresh: Database = _Fresh(self._database, self._recorder)
-        self.saver = PGStateSaver(
-            self._database,  # type: ignore[arg-type]
-            schema=schema,
-            serde=serde,
-            hook=self._hooks(project, thread_ttl),
-            thread_keys=thread_keys,
-            state_version=state_version,
-            upcasters=upcasters,
-            on_corrupt=on_corrupt,
-            guard=guard,
-            lease_ttl=lease_ttl,
-            on_busy=on_busy,
-            wait_timeout=wait_timeout,
-            tombstones_for=tombstones_for,
-            cache_bytes=cache_bytes,
-        )
+        self._fresh: Database = _Fresh(database, self._recorder)
+        self.saver = PGStateSaver._over(database, self._saver_options(options), self._hooks(options))
 
     @classmethod
     @contextmanager
-    def open(
-        cls,
-        dsn: str,
-        *,
-        schema: str = DEFAULT_SCHEMA,
-        serde: SerializerProtocol | None = None,
-        allowed_types: AllowedTypes = (),
-        strict: bool = False,
-        pool: PoolSettings | bool | int = True,
-        prepare_threshold: int | None = DEFAULT_PREPARE_THRESHOLD,
-        retry: RetryPolicy | None = None,
-        project: Sequence[str] = (),
-        thread_keys: ThreadKeys | None = None,
-        recording: RecorderSettings | None = None,
-        tools: ToolSettings | None = None,
-        tool_policy: ToolPolicy | None = None,
-        state_version: int | None = None,
-        upcasters: Mapping[int, Upcaster] | None = None,
-        on_corrupt: str = "raise",
-        guard: Guard = None,
-        lease_ttl: float = DEFAULT_LEASE_TTL,
-        on_busy: str = "raise",
-        wait_timeout: float = DEFAULT_WAIT_TIMEOUT,
-        tombstones_for: timedelta | None = None,
-        cache_bytes: int = DEFAULT_CACHE_BYTES,
-        thread_ttl: timedelta | None = None,
-    ) -> Iterator[Self]:
-        """Connect; write what still waits and disconnect at the end of the `with` block.
+    def open(cls, dsn: str, **options: Unpack[OpenStateOptions]) -> Iterator[Self]:
+        """Connect; write waiting records and disconnect at the end of the `with` block.
 
         Args:
             dsn: A libpq connection string or URI.
-            schema: The PostgreSQL schema of the tables.
-            serde: Serializer of values.
-            allowed_types: Types that are built beyond LangGraph's own and data types of imported modules.
-            strict: Whether nothing but LangGraph's own types and `allowed_types` is built.
-            pool: Pool settings, a maximal size, `True` for 1 to 10 connections, `False` for a single connection.
-            prepare_threshold: Executions of a statement after which it is prepared; `None` never prepares.
-            retry: How operations are repeated when a connection is lost.
-            project: Channels kept readable as JSON.
-            thread_keys: Which keys say whose a thread is.
-            recording: What is written of inputs and outputs, and how often.
-            tools: Time limits and sizes of the ledger of tool executions.
-            tool_policy: What the ledger does with a tool that has no policy of its own.
-            state_version: Version of the state that the application's graph has.
-            upcasters: What makes channel values of each version from those of the one before.
-            on_corrupt: Whether a damaged checkpoint raises, or its nearest good ancestor is used.
-            guard: What is refused: `"head"`, `"lease"`, or both.
-            lease_ttl: Seconds after which a lease expires that is not renewed.
-            on_busy: What a run does when another holds the lease: `raise` or `wait`.
-            wait_timeout: Seconds that it waits.
-            tombstones_for: How long late writes to a deleted thread are refused.
-            cache_bytes: How much is kept in memory of what was written and read last.
-            thread_ttl: How long new threads are kept after they were touched last.
+            options: See `StateOptions`, `SaverOptions` and `ConnectionOptions`.
 
         Raises:
             UnavailableError: If the server does not answer.
             ConfigurationError: If an argument is not usable.
         """
-        check_schema_name(schema)
-        with Database.open(dsn, schema=schema, pool=pool, prepare_threshold=prepare_threshold, retry=retry) as database:
-            state = cls(
-                database,  # type: ignore[arg-type]
-                schema=schema,
-                serde=serde,
-                allowed_types=allowed_types,
-                strict=strict,
-                project=project,
-                thread_keys=thread_keys,
-                recording=recording,
-                tools=tools,
-                tool_policy=tool_policy,
-                state_version=state_version,
-                upcasters=upcasters,
-                on_corrupt=on_corrupt,
-                guard=guard,
-                lease_ttl=lease_ttl,
-                on_busy=on_busy,
-                wait_timeout=wait_timeout,
-                tombstones_for=tombstones_for,
-                cache_bytes=cache_bytes,
-                thread_ttl=thread_ttl,
-            )
+        check_options(cls, options, OpenStateOptions)
+        with Database.open(dsn, **database_options(options)) as database:
+            state = cls._over(database, options)
             try:
                 state._recorder.learn_clock()
                 yield state
@@ -353,13 +259,14 @@ class PGState(_State):
 
     @classmethod
     @contextmanager
-    def embedded(cls, path: str | Path = DEFAULT_EMBEDDED_PATH, **options: Any) -> Iterator[Self]:
-        """The same on the PostgreSQL that the `embedded` extra brings along, with its tables set up.
+    def embedded(cls, path: str | Path = DEFAULT_EMBEDDED_PATH, **options: Unpack[OpenStateOptions]) -> Iterator[Self]:
+        """Start the PostgreSQL that the `embedded` extra brings along, and set up the tables.
 
         Args:
             path: Data directory; made if it is missing, kept afterwards.
             options: As for `open`.
         """
+        check_options(cls, options, OpenStateOptions)
         with embedded_server(path) as dsn, cls.open(dsn, **options) as state:
             state.setup()
             yield state
@@ -369,12 +276,12 @@ class PGState(_State):
         self.saver.setup(metadata_index=metadata_index)
 
     def recorder(self) -> Recorder:
-        """The callback handler that `record` binds; for `config["callbacks"]`."""
+        """Return the callback handler that `record` binds; for `config["callbacks"]`."""
         return self._recorder
 
     @cached_property
     def threads(self) -> Threads:
-        """Who talks to which agent, in which status; who waits for people; branches, forks and differences."""
+        """Threads: search, interrupts, branches, forks and differences."""
         return Threads(self._fresh, self._queries, self._codec, self._versions)
 
     @cached_property
@@ -394,17 +301,17 @@ class PGState(_State):
 
     @cached_property
     def events(self) -> Events:
-        """What happened to threads."""
+        """The audit trail of threads."""
         return Events(self._fresh, self._queries)
 
     @cached_property
     def prices(self) -> Prices:
-        """What tokens cost."""
+        """Prices of tokens."""
         return Prices(self._database)
 
     @cached_property
     def leases(self) -> Leases:
-        """Who may advance which thread."""
+        """Leases of threads."""
         return Leases(self._database, self._queries, self.saver.lease_manager)
 
     @cached_property
@@ -434,10 +341,10 @@ class PGState(_State):
     def backfill(
         self, thread_ids: Sequence[str] | None = None, *, progress: Callable[[Progress], None] | None = None
     ) -> BackfillReport:
-        """Record what threads hold that were written without a recorder: their messages, and who waits for people.
+        """Record messages and interrupts of threads that were written without a recorder.
 
-        Thread by thread and page by page, in small transactions; safe to repeat, to stop, and while runs go on. What
-        is recorded and equal to the state stays as it is. Runs, spans and events cannot be made up for.
+        Thread by thread and page by page, in small transactions; safe to repeat, to stop, and while runs go on.
+        Records that equal the state stay as they are. Runs, spans and events cannot be recorded later.
 
         Args:
             thread_ids: Only these threads.
@@ -458,11 +365,11 @@ class PGState(_State):
         return report
 
     def flush(self) -> None:
-        """Write what still waits of the record."""
+        """Write waiting records."""
         self._recorder.flush()
 
     def close(self) -> None:
-        """Write what still waits; to be called before a caller's own pool is closed. Safe to repeat."""
+        """Write waiting records. Call it before you close a pool of your own. Safe to repeat."""
         if "tools" in self.__dict__:
             self.tools.close()
         self.saver.lease_manager.close()
@@ -475,115 +382,35 @@ class AsyncPGState(_State):
     _recorder: AsyncRecorder
 
     def __init__(
-        self,
-        connection: AsyncPsycopgConnection | AsyncConnectionPool[Any],
-        *,
-        schema: str = DEFAULT_SCHEMA,
-        serde: SerializerProtocol | None = None,
-        allowed_types: AllowedTypes = (),
-        strict: bool = False,
-        retry: RetryPolicy | None = None,
-        project: Sequence[str] = (),
-        thread_keys: ThreadKeys | None = None,
-        recording: RecorderSettings | None = None,
-        tools: ToolSettings | None = None,
-        tool_policy: ToolPolicy | None = None,
-        state_version: int | None = None,
-        upcasters: Mapping[int, Upcaster] | None = None,
-        on_corrupt: str = "raise",
-        guard: Guard = None,
-        lease_ttl: float = DEFAULT_LEASE_TTL,
-        on_busy: str = "raise",
-        wait_timeout: float = DEFAULT_WAIT_TIMEOUT,
-        tombstones_for: timedelta | None = None,
-        cache_bytes: int = DEFAULT_CACHE_BYTES,
-        thread_ttl: timedelta | None = None,
+        self, connection: AsyncPsycopgConnection | AsyncConnectionPool[Any], **options: Unpack[StateOptions]
     ) -> None:
-        self._queries = queries(check_schema_name(schema))
-        serde = state_serializer(serde, allowed_types, strict)
-        self._codec = ValueCodec(serde)
-        self._versions = None if state_version is None else StateVersions(state_version, upcasters)
-        self._tool_settings, self._tool_default = tools, tool_policy
-        self._database = (
-            connection
-            if isinstance(connection, AsyncDatabase)
-            else AsyncDatabase(connection, schema=schema, retry=retry)
+        check_options(type(self), options, StateOptions)
+        database = AsyncDatabase(connection, schema=schema_of(options), retry=options.get("retry"))
+        self._use(database, options)
+
+    @classmethod
+    def _over(cls, database: AsyncDatabase, options: StateOptions) -> Self:
+        """Return a state on an open database, which has its own `retry`."""
+        state = cls.__new__(cls)
+        state._use(database, options)
+        return state
+
+    def _use(self, database: AsyncDatabase, options: StateOptions) -> None:
+        self._prepare(options)
+        self._database = database
+        self._recorder = AsyncRecorder(
+            database, options.get("recording") or self._recording(), keys=options.get("thread_keys")
         )
-        self._recorder = AsyncRecorder(self._database, recording or self._recording(), keys=thread_keys)
-        self._fresh: AsyncDatabase = _AsyncFresh(self._database, self._recorder)
-        self.saver = AsyncPGStateSaver(
-            self._database,  # type: ignore[arg-type]
-            schema=schema,
-            serde=serde,
-            hook=self._hooks(project, thread_ttl),
-            thread_keys=thread_keys,
-            state_version=state_version,
-            upcasters=upcasters,
-            on_corrupt=on_corrupt,
-            guard=guard,
-            lease_ttl=lease_ttl,
-            on_busy=on_busy,
-            wait_timeout=wait_timeout,
-            tombstones_for=tombstones_for,
-            cache_bytes=cache_bytes,
-        )
+        self._fresh: AsyncDatabase = _AsyncFresh(database, self._recorder)
+        self.saver = AsyncPGStateSaver._over(database, self._saver_options(options), self._hooks(options))
 
     @classmethod
     @asynccontextmanager
-    async def open(
-        cls,
-        dsn: str,
-        *,
-        schema: str = DEFAULT_SCHEMA,
-        serde: SerializerProtocol | None = None,
-        allowed_types: AllowedTypes = (),
-        strict: bool = False,
-        pool: PoolSettings | bool | int = True,
-        prepare_threshold: int | None = DEFAULT_PREPARE_THRESHOLD,
-        retry: RetryPolicy | None = None,
-        project: Sequence[str] = (),
-        thread_keys: ThreadKeys | None = None,
-        recording: RecorderSettings | None = None,
-        tools: ToolSettings | None = None,
-        tool_policy: ToolPolicy | None = None,
-        state_version: int | None = None,
-        upcasters: Mapping[int, Upcaster] | None = None,
-        on_corrupt: str = "raise",
-        guard: Guard = None,
-        lease_ttl: float = DEFAULT_LEASE_TTL,
-        on_busy: str = "raise",
-        wait_timeout: float = DEFAULT_WAIT_TIMEOUT,
-        tombstones_for: timedelta | None = None,
-        cache_bytes: int = DEFAULT_CACHE_BYTES,
-        thread_ttl: timedelta | None = None,
-    ) -> AsyncIterator[Self]:
+    async def open(cls, dsn: str, **options: Unpack[OpenStateOptions]) -> AsyncIterator[Self]:
         """Async twin of `PGState.open`."""
-        check_schema_name(schema)
-        async with AsyncDatabase.open(
-            dsn, schema=schema, pool=pool, prepare_threshold=prepare_threshold, retry=retry
-        ) as database:
-            state = cls(
-                database,  # type: ignore[arg-type]
-                schema=schema,
-                serde=serde,
-                allowed_types=allowed_types,
-                strict=strict,
-                project=project,
-                thread_keys=thread_keys,
-                recording=recording,
-                tools=tools,
-                tool_policy=tool_policy,
-                state_version=state_version,
-                upcasters=upcasters,
-                on_corrupt=on_corrupt,
-                guard=guard,
-                lease_ttl=lease_ttl,
-                on_busy=on_busy,
-                wait_timeout=wait_timeout,
-                tombstones_for=tombstones_for,
-                cache_bytes=cache_bytes,
-                thread_ttl=thread_ttl,
-            )
+        check_options(cls, options, OpenStateOptions)
+        async with AsyncDatabase.open(dsn, **database_options(options)) as database:
+            state = cls._over(database, options)
             try:
                 await state._recorder.learn_clock()
                 yield state
@@ -592,8 +419,11 @@ class AsyncPGState(_State):
 
     @classmethod
     @asynccontextmanager
-    async def embedded(cls, path: str | Path = DEFAULT_EMBEDDED_PATH, **options: Any) -> AsyncIterator[Self]:
+    async def embedded(
+        cls, path: str | Path = DEFAULT_EMBEDDED_PATH, **options: Unpack[OpenStateOptions]
+    ) -> AsyncIterator[Self]:
         """Async twin of `PGState.embedded`."""
+        check_options(cls, options, OpenStateOptions)
         server = embedded_server(path)
         dsn = await asyncio.to_thread(server.__enter__)
         try:
@@ -608,12 +438,12 @@ class AsyncPGState(_State):
         await self.saver.setup(metadata_index=metadata_index)
 
     def recorder(self) -> AsyncRecorder:
-        """The callback handler that `record` binds; for `config["callbacks"]`."""
+        """Return the callback handler that `record` binds; for `config["callbacks"]`."""
         return self._recorder
 
     @cached_property
     def threads(self) -> AsyncThreads:
-        """Who talks to which agent, in which status; who waits for people; branches, forks and differences."""
+        """Threads: search, interrupts, branches, forks and differences."""
         return AsyncThreads(self._fresh, self._queries, self._codec, self._versions)
 
     @cached_property
@@ -633,17 +463,17 @@ class AsyncPGState(_State):
 
     @cached_property
     def events(self) -> AsyncEvents:
-        """What happened to threads."""
+        """The audit trail of threads."""
         return AsyncEvents(self._fresh, self._queries)
 
     @cached_property
     def prices(self) -> AsyncPrices:
-        """What tokens cost."""
+        """Prices of tokens."""
         return AsyncPrices(self._database)
 
     @cached_property
     def leases(self) -> AsyncLeases:
-        """Who may advance which thread."""
+        """Leases of threads."""
         return AsyncLeases(self._database, self._queries, self.saver.lease_manager)
 
     @cached_property

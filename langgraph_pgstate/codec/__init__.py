@@ -1,1 +1,1 @@
-"""How values become bytes and bytes become values; knows nothing of databases."""
+"""Encoding of values as bytes, and decoding; uses no database."""

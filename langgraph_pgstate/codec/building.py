@@ -23,6 +23,7 @@ from contextlib import suppress
 from datetime import date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
 from enum import Enum, EnumMeta
+from functools import cache
 from importlib.machinery import ModuleSpec
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from pathlib import PurePath
@@ -31,10 +32,9 @@ from typing import Any, Final
 from uuid import UUID
 
 from langgraph.store.base import Item
-from langgraph.types import Send
 from pydantic import BaseModel, SecretBytes, SecretStr
 
-from langgraph_pgstate.langgraph_compat import SAFE_TYPES, DeltaSnapshot, is_strict
+from langgraph_pgstate.langgraph_compat import SAFE_TYPES, DeltaSnapshot, is_strict, send_class
 
 Key = tuple[str, str]
 """Module and name of a type, as stored."""
@@ -58,25 +58,8 @@ _bases: Final[Callable[[Any], tuple[type, ...]]] = vars(type)["__bases__"].__get
 _qualified_name: Final[Callable[[Any], str]] = vars(type)["__qualname__"].__get__
 _from_isoformat: Final[Callable[[None, Any], Any]] = vars(datetime)["fromisoformat"].__get__
 
-# The classes that LangGraph's serializer takes apart. Compared by id: a metaclass may define `__eq__` and `__hash__`.
-_VALUES: Final = frozenset(
-    map(
-        id,
-        (
-            *(BaseModel, SecretStr, SecretBytes, Enum, Send, Item),
-            *(set, frozenset, deque, date, time, timedelta, tzinfo, Decimal, UUID, PurePath),
-            *(IPv4Address, IPv4Network, IPv6Address, IPv6Network),
-        ),
-    )
-)
-
 _logger = logging.getLogger("langgraph_pgstate")
 _warned: set[tuple[str, ...]] = set()
-
-# LangGraph's own types are allowed anyway, so their modules are imported before anything is read.
-for _name in {module for module, _ in SAFE_TYPES}:
-    with suppress(ImportError):
-        importlib.import_module(_name)
 
 
 class Types:
@@ -90,6 +73,7 @@ class Types:
     __slots__ = ("_is_data", "_nested", "allowed", "noted", "strict")
 
     def __init__(self, allowed: Iterable[type | tuple[str, ...]] = (), *, strict: bool = False) -> None:
+        _import_value_classes()
         self.strict = strict or is_strict()
         self.allowed = dict(map(_entry, allowed))
         # Ids of the classes that `note_stored` has checked. A class that gets the id of a deleted one is not checked.
@@ -226,6 +210,28 @@ def warn_plain(module: str, name: str, why: str) -> None:
         _logger.warning("%s.%s cannot be built (%s): its values are read as plain data", module, name, why)
 
 
+@cache
+def _import_value_classes() -> frozenset[int]:
+    """Import the types that LangGraph allows, and return the ids of the classes that its serializer takes apart.
+
+    Called before anything is read, not with this module: `langgraph.types` takes as long to import as all of a saver.
+    """
+    for module in {module for module, _ in SAFE_TYPES}:
+        with suppress(ImportError):
+            importlib.import_module(module)
+    # By identity: a metaclass may define `__eq__` and `__hash__`.
+    return frozenset(
+        map(
+            id,
+            (
+                *(BaseModel, SecretStr, SecretBytes, Enum, send_class(), Item),
+                *(set, frozenset, deque, date, time, timedelta, tzinfo, Decimal, UUID, PurePath),
+                *(IPv4Address, IPv4Network, IPv6Address, IPv6Network),
+            ),
+        )
+    )
+
+
 def _entry(allowed: type | tuple[str, ...]) -> tuple[Key, type | None]:
     if isinstance(allowed, type):
         return (allowed.__module__, allowed.__name__), allowed
@@ -254,7 +260,7 @@ def _descends(found: Any, base: Any) -> bool:
 
 
 def _is_data_base(base: type) -> bool:
-    if id(base) in _VALUES:
+    if id(base) in _import_value_classes():
         return True
     namespace = _namespace(base)
     if "__dataclass_fields__" in namespace or "__attrs_attrs__" in namespace:

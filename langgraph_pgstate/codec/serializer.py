@@ -23,12 +23,11 @@ from langgraph.checkpoint.serde.jsonplus import (
     LC_REVIVER,
     JsonPlusSerializer,
 )
-from langgraph.types import Send
 
 from langgraph_pgstate.codec.building import NUMPY, PLAIN, REFUSED, Types, is_enum, is_imported, is_model, warn_plain
 from langgraph_pgstate.codec.messages import UNPACK_OPTIONS
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.langgraph_compat import DeltaSnapshot, msgpack_encoder, strict_hook
+from langgraph_pgstate.langgraph_compat import DeltaSnapshot, msgpack_encoder, send_class, strict_hook
 from langgraph_pgstate.settings import AllowedTypes, check_allowed_types
 
 _allowlist_lock = threading.Lock()
@@ -190,7 +189,7 @@ def _find_builder(types: Types, module: str, name: str, code: int | None = None,
         found = types.find_method(module, name, method)
     else:
         found = types.find(module, name)
-        if found is Send and code == EXT_CONSTRUCTOR_POS_ARGS:
+        if found is send_class() and code == EXT_CONSTRUCTOR_POS_ARGS:
             return _send
         if code and is_enum(found):
             found = REFUSED
@@ -222,4 +221,5 @@ def _call(build: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any
 
 
 def _send(*arguments: Any) -> Any:
-    return Send(*arguments) if len(arguments) == 2 else Send(arguments[0], arguments[1], timeout=arguments[2])
+    send = send_class()
+    return send(*arguments) if len(arguments) == 2 else send(arguments[0], arguments[1], timeout=arguments[2])

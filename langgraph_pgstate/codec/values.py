@@ -29,7 +29,7 @@ from langgraph_pgstate.errors import (
     UnreadableFormatError,
     UnsafeTypeError,
 )
-from langgraph_pgstate.langgraph_compat import with_msgpack_allowlist
+from langgraph_pgstate.langgraph_compat import extension_hook_of, has_own_hook, with_msgpack_allowlist
 
 # Types for values that msgpack cannot represent. The serializer's types never contain a slash.
 TYPE_STR: Final = "pgstate/str"
@@ -95,9 +95,7 @@ class ValueCodec:
         # The caller's own serializer decides itself which types it builds.
         own = self.serde if isinstance(self.serde, StateSerializer) else None
         self._refusing_serde = None if own is None or own.is_lenient or not refuse_unsafe else own
-        self.is_native = own is not None or (
-            type(self.serde) is JsonPlusSerializer and not self.serde._custom_unpack_ext_hook
-        )
+        self.is_native = own is not None or (type(self.serde) is JsonPlusSerializer and not has_own_hook(self.serde))
 
     def with_allowlist(self, extra: Collection[tuple[str, ...]]) -> ValueCodec:
         """Return a codec that may also build the given types, or this one if it already may."""
@@ -276,7 +274,7 @@ class ValueCodec:
     def _unpack(self, data: bytes, digests: list[bytes] | None, *, were_plain: bool = False) -> Any:
         # `Any`, because `isinstance` of a protocol's subclass takes longer than decoding a small value.
         serde: Any = self.serde
-        hook = decoding_hook(serde._unpack_ext_hook, digests, _GENERIC_SEED, were_plain=were_plain)
+        hook = decoding_hook(extension_hook_of(serde), digests, _GENERIC_SEED, were_plain=were_plain)
         return ormsgpack.unpackb(data, ext_hook=hook, option=UNPACK_OPTIONS)
 
     def _refusing(self, where: str) -> _Reading:

@@ -18,8 +18,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from langgraph_pgstate.call_site import RUNTIME, CallSite, run_of
+from langgraph_pgstate.call_site import CallSite, run_of
 from langgraph_pgstate.errors import ConfigurationError, LeaseHeldError, LeaseLostError, ThreadDeletedError
+from langgraph_pgstate.langgraph_compat import RUNTIME
 from langgraph_pgstate.operations.checkpoints.addresses import configurable_of
 from langgraph_pgstate.process_identity import holder_id
 from langgraph_pgstate.settings import GuardSettings

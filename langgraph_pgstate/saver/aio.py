@@ -1,4 +1,4 @@
-"""The asynchronous saver."""
+"""The async saver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from contextlib import (
 )
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -28,12 +28,9 @@ from langgraph.checkpoint.base import (
     CheckpointTuple,
     DeltaChannelHistory,
 )
-from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_pgstate.call_site import CallSite
-from langgraph_pgstate.codec.serializer import state_serializer
 from langgraph_pgstate.db.database import (
-    DEFAULT_PREPARE_THRESHOLD,
     AsyncConnectionPool,
     AsyncDatabase,
     AsyncPsycopgConnection,
@@ -49,25 +46,19 @@ from langgraph_pgstate.operations.checkpoints import checkpoints, corrupt_fallba
 from langgraph_pgstate.operations.checkpoints.addresses import Address, address_of, several, thread_id_of
 from langgraph_pgstate.operations.checkpoints.history import get_delta_channel_history
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan, plan_put
-from langgraph_pgstate.operations.checkpoints.versions import StateVersions, Upcaster
 from langgraph_pgstate.operations.checkpoints.writes import put_writes, request_writes
 from langgraph_pgstate.operations.leases import guards
 from langgraph_pgstate.operations.record.put_hook import PutHook
 from langgraph_pgstate.operations.threads import prune, threads
-from langgraph_pgstate.saver.common import HEAVY_BYTES, CommonSaver, Guard, is_heavy, is_large, run_ids_of
+from langgraph_pgstate.saver.common import HEAVY_BYTES, CommonSaver, is_heavy, is_large, run_ids_of
 from langgraph_pgstate.saver.sharing import Shared
 from langgraph_pgstate.settings import (
-    DEFAULT_CACHE_BYTES,
     DEFAULT_EMBEDDED_PATH,
-    DEFAULT_LEASE_TTL,
-    DEFAULT_SCHEMA,
-    DEFAULT_WAIT_TIMEOUT,
-    AllowedTypes,
-    GuardSettings,
-    PoolSettings,
-    RetryPolicy,
-    ThreadKeys,
-    check_schema_name,
+    OpenSaverOptions,
+    SaverOptions,
+    check_options,
+    database_options,
+    schema_of,
 )
 from langgraph_pgstate.types import PruneResult
 
@@ -83,38 +74,15 @@ class AsyncPGStateSaver(CommonSaver):
 
     Args:
         connection: A psycopg `AsyncConnection` or `AsyncConnectionPool` that the caller owns and closes.
-        schema: The PostgreSQL schema of the tables.
-        serde: Serializer of values.
-        allowed_types: Types that are built beyond LangGraph's own and data types of imported modules.
-        strict: Whether nothing but LangGraph's own types and `allowed_types` is built.
-        retry: How operations are repeated when a connection is lost.
-        hook: What has statements to send along with every `put`, in its transaction.
-        thread_keys: Which keys of `configurable` and `metadata` say whose a thread is.
-        state_version: Version of the state that this program's graph has; checkpoints carry it. One without counts as
-            the first, 1.
-        upcasters: By version, the function that makes channel values of that version from those of the one before,
-            like `{2: rename_user, 3: split_name}`. Applied when older checkpoints are read; nothing is rewritten until
-            the thread goes on. One with a second parameter gets the subgraph's namespace, without task ids, and is
-            called for subgraphs' checkpoints, too.
-        on_corrupt: `"raise"` for a damaged checkpoint, or `"previous"` to go on from its nearest good ancestor, which
-            the log and an event of the thread tell of.
-        guard: What is refused: `"head"`, a checkpoint whose branch somebody else has advanced since it was read;
-            `"lease"`, whatever a run writes without its thread's lease, which it takes when it starts; or both. None:
-            exactly what LangGraph does.
-        lease_ttl: Seconds after which a lease expires that is not renewed; a process that lives renews it.
-        on_busy: What a run does when another holds the lease: `raise` or `wait`.
-        wait_timeout: Seconds that it waits.
-        tombstones_for: How long late writes to a deleted thread are refused, and its id not used again unless it is
-            revived: a day with a guard, not at all without one, if left out.
-        cache_bytes: How much of what was written and read last is kept in memory, so that it need not be fetched again:
-            128 MB if left out, 0 for nothing, which costs each put a round trip more.
+        hook: Source of statements that are sent along with every `put`, in its transaction.
+        options: See `SaverOptions`.
 
     Raises:
         ConfigurationError: If `connection` is of another kind, or `schema` is no plain identifier.
     """
 
     lease_manager: AsyncLeaseManager
-    """Who takes and renews the leases of its runs."""
+    """Takes and renews the leases of this saver's runs."""
 
     _database: AsyncDatabase
 
@@ -122,33 +90,24 @@ class AsyncPGStateSaver(CommonSaver):
         self,
         connection: AsyncPsycopgConnection | AsyncConnectionPool[Any],
         *,
-        schema: str = DEFAULT_SCHEMA,
-        serde: SerializerProtocol | None = None,
-        allowed_types: AllowedTypes = (),
-        strict: bool = False,
-        retry: RetryPolicy | None = None,
         hook: PutHook | None = None,
-        thread_keys: ThreadKeys | None = None,
-        state_version: int | None = None,
-        upcasters: Mapping[int, Upcaster] | None = None,
-        on_corrupt: str = "raise",
-        guard: Guard = None,
-        lease_ttl: float = DEFAULT_LEASE_TTL,
-        on_busy: str = "raise",
-        wait_timeout: float = DEFAULT_WAIT_TIMEOUT,
-        tombstones_for: timedelta | None = None,
-        cache_bytes: int = DEFAULT_CACHE_BYTES,
+        **options: Unpack[SaverOptions],
     ) -> None:
-        states = StateVersions(state_version, upcasters)
-        settings = GuardSettings.of(guard, lease_ttl, on_busy, wait_timeout, tombstones_for)
-        serde = state_serializer(serde, allowed_types, strict)
-        self._prepare(schema, serde, hook, thread_keys, states, on_corrupt, settings, cache_bytes)
-        self._database = (
-            connection
-            if isinstance(connection, AsyncDatabase)
-            else AsyncDatabase(connection, schema=schema, retry=retry)
-        )
-        self.lease_manager = AsyncLeaseManager(self._database, self._queries, settings)
+        check_options(type(self), options, SaverOptions)
+        database = AsyncDatabase(connection, schema=schema_of(options), retry=options.get("retry"))
+        self._use(database, options, hook)
+
+    @classmethod
+    def _over(cls, database: AsyncDatabase, options: SaverOptions, hook: PutHook | None = None) -> Self:
+        """Return a saver on an open database, which has its own `retry`."""
+        saver = cls.__new__(cls)
+        saver._use(database, options, hook)
+        return saver
+
+    def _use(self, database: AsyncDatabase, options: SaverOptions, hook: PutHook | None) -> None:
+        self._prepare(options, hook)
+        self._database = database
+        self.lease_manager = AsyncLeaseManager(database, self._queries, self._guards)
         self._deletions = Shared()
         try:
             self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
@@ -158,51 +117,12 @@ class AsyncPGStateSaver(CommonSaver):
     @classmethod
     @asynccontextmanager
     async def from_conn_string(
-        cls,
-        dsn: str,
-        *,
-        schema: str = DEFAULT_SCHEMA,
-        serde: SerializerProtocol | None = None,
-        allowed_types: AllowedTypes = (),
-        strict: bool = False,
-        pool: PoolSettings | bool | int = True,
-        prepare_threshold: int | None = DEFAULT_PREPARE_THRESHOLD,
-        retry: RetryPolicy | None = None,
-        hook: PutHook | None = None,
-        thread_keys: ThreadKeys | None = None,
-        state_version: int | None = None,
-        upcasters: Mapping[int, Upcaster] | None = None,
-        on_corrupt: str = "raise",
-        guard: Guard = None,
-        lease_ttl: float = DEFAULT_LEASE_TTL,
-        on_busy: str = "raise",
-        wait_timeout: float = DEFAULT_WAIT_TIMEOUT,
-        tombstones_for: timedelta | None = None,
-        cache_bytes: int = DEFAULT_CACHE_BYTES,
+        cls, dsn: str, *, hook: PutHook | None = None, **options: Unpack[OpenSaverOptions]
     ) -> AsyncIterator[Self]:
         """Async twin of `PGStateSaver.from_conn_string`."""
-        check_schema_name(schema)
-        async with AsyncDatabase.open(
-            dsn, schema=schema, pool=pool, prepare_threshold=prepare_threshold, retry=retry
-        ) as database:
-            saver = cls(
-                database,  # type: ignore[arg-type]
-                schema=schema,
-                serde=serde,
-                allowed_types=allowed_types,
-                strict=strict,
-                hook=hook,
-                thread_keys=thread_keys,
-                state_version=state_version,
-                upcasters=upcasters,
-                on_corrupt=on_corrupt,
-                guard=guard,
-                lease_ttl=lease_ttl,
-                on_busy=on_busy,
-                wait_timeout=wait_timeout,
-                tombstones_for=tombstones_for,
-                cache_bytes=cache_bytes,
-            )
+        check_options(cls, options, OpenSaverOptions)
+        async with AsyncDatabase.open(dsn, **database_options(options)) as database:
+            saver = cls._over(database, options, hook)
             try:
                 yield saver
             finally:
@@ -210,12 +130,19 @@ class AsyncPGStateSaver(CommonSaver):
 
     @classmethod
     @asynccontextmanager
-    async def embedded(cls, path: str | Path = DEFAULT_EMBEDDED_PATH, **options: Any) -> AsyncIterator[Self]:
+    async def embedded(
+        cls,
+        path: str | Path = DEFAULT_EMBEDDED_PATH,
+        *,
+        hook: PutHook | None = None,
+        **options: Unpack[OpenSaverOptions],
+    ) -> AsyncIterator[Self]:
         """Async twin of `PGStateSaver.embedded`."""
+        check_options(cls, options, OpenSaverOptions)
         server = embedded_server(path)
         dsn = await asyncio.to_thread(server.__enter__)
         try:
-            async with cls.from_conn_string(dsn, **options) as saver:
+            async with cls.from_conn_string(dsn, hook=hook, **options) as saver:
                 await saver.setup()
                 yield saver
         finally:
@@ -524,6 +451,3 @@ class AsyncPGStateSaver(CommonSaver):
     ) -> Mapping[str, DeltaChannelHistory]:
         """`aget_delta_channel_history`, for callers on another thread."""
         return self._wait(self.aget_delta_channel_history(config=config, channels=channels))
-
-
-# Inside the classes the name `writes` is a parameter of LangGraph's.

@@ -18,7 +18,7 @@ from contextlib import (
 )
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -28,11 +28,9 @@ from langgraph.checkpoint.base import (
     CheckpointTuple,
     DeltaChannelHistory,
 )
-from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_pgstate.call_site import CallSite
-from langgraph_pgstate.codec.serializer import state_serializer
-from langgraph_pgstate.db.database import DEFAULT_PREPARE_THRESHOLD, ConnectionPool, Database, PsycopgConnection
+from langgraph_pgstate.db.database import ConnectionPool, Database, PsycopgConnection
 from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import CorruptStateError, StaleHeadError
@@ -44,24 +42,18 @@ from langgraph_pgstate.operations.checkpoints import checkpoints, corrupt_fallba
 from langgraph_pgstate.operations.checkpoints.addresses import Address, address_of, several, thread_id_of
 from langgraph_pgstate.operations.checkpoints.history import get_delta_channel_history
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan, plan_put
-from langgraph_pgstate.operations.checkpoints.versions import StateVersions, Upcaster
 from langgraph_pgstate.operations.checkpoints.writes import put_writes, request_writes
 from langgraph_pgstate.operations.leases import guards
 from langgraph_pgstate.operations.record.put_hook import PutHook
 from langgraph_pgstate.operations.threads import prune, threads
-from langgraph_pgstate.saver.common import CommonSaver, Guard, run_ids_of
+from langgraph_pgstate.saver.common import CommonSaver, run_ids_of
 from langgraph_pgstate.settings import (
-    DEFAULT_CACHE_BYTES,
     DEFAULT_EMBEDDED_PATH,
-    DEFAULT_LEASE_TTL,
-    DEFAULT_SCHEMA,
-    DEFAULT_WAIT_TIMEOUT,
-    AllowedTypes,
-    GuardSettings,
-    PoolSettings,
-    RetryPolicy,
-    ThreadKeys,
-    check_schema_name,
+    OpenSaverOptions,
+    SaverOptions,
+    check_options,
+    database_options,
+    schema_of,
 )
 from langgraph_pgstate.types import PruneResult
 
@@ -70,45 +62,16 @@ P = ParamSpec("P")
 
 
 class PGStateSaver(CommonSaver):
-    """Stores LangGraph checkpoints in PostgreSQL. Safe to share between threads; with a pool, calls run at once.
+    """A checkpointer on PostgreSQL. Safe to share between threads; with a pool, calls run concurrently.
 
-    Its asynchronous methods run the blocking ones in a worker thread; an application that is asynchronous throughout
-    is better served by `AsyncPGStateSaver`.
+    Its async methods run the blocking ones in a worker thread. Use `AsyncPGStateSaver` in an async application.
 
     Args:
         connection: A psycopg `Connection` or `ConnectionPool` that the caller owns and closes. On a single connection
             calls take turns. Inside a transaction of the caller nothing is committed or retried; outside of one each
             call commits by itself, whether or not the connection is in autocommit.
-        schema: The PostgreSQL schema of the tables.
-        serde: Serializer of values; LangGraph's own when left out. One that is passed here decides for itself which
-            types it builds.
-        allowed_types: Types that are built beyond LangGraph's own and data types (dataclasses, pydantic models, enums,
-            named tuples, attrs classes, subclasses of the standard library's values) of modules that this process has
-            imported: classes, or names like `"shop.state:Order"`, whose modules are imported now. A class that is
-            allowed is called, whatever it does. `["*"]` allows all types and trusts whoever can write to the database.
-        strict: Whether nothing but LangGraph's own types and `allowed_types` is built; so it is with
-            `LANGGRAPH_STRICT_MSGPACK=true`.
-        retry: How operations are repeated when a connection is lost.
-        hook: What has statements to send along with every `put`, in its transaction.
-        thread_keys: Which keys of `configurable` and `metadata` say whose a thread is.
-        state_version: Version of the state that this program's graph has; checkpoints carry it. One without counts as
-            the first, 1.
-        upcasters: By version, the function that makes channel values of that version from those of the one before,
-            like `{2: rename_user, 3: split_name}`. Applied when older checkpoints are read; nothing is rewritten until
-            the thread goes on. One with a second parameter gets the subgraph's namespace, without task ids, and is
-            called for subgraphs' checkpoints, too.
-        on_corrupt: `"raise"` for a damaged checkpoint, or `"previous"` to go on from its nearest good ancestor, which
-            the log and an event of the thread tell of.
-        guard: What is refused: `"head"`, a checkpoint whose branch somebody else has advanced since it was read;
-            `"lease"`, whatever a run writes without its thread's lease, which it takes when it starts; or both. None:
-            exactly what LangGraph does.
-        lease_ttl: Seconds after which a lease expires that is not renewed; a process that lives renews it.
-        on_busy: What a run does when another holds the lease: `raise` or `wait`.
-        wait_timeout: Seconds that it waits.
-        tombstones_for: How long late writes to a deleted thread are refused, and its id not used again unless it is
-            revived: a day with a guard, not at all without one, if left out.
-        cache_bytes: How much of what was written and read last is kept in memory, so that it need not be fetched again:
-            128 MB if left out, 0 for nothing, which costs each put a round trip more.
+        hook: Source of statements that are sent along with every `put`, in its transaction.
+        options: See `SaverOptions`.
 
     Raises:
         ConfigurationError: If `connection` is of another kind, or `schema` is no plain identifier.
@@ -120,7 +83,7 @@ class PGStateSaver(CommonSaver):
     """
 
     lease_manager: LeaseManager
-    """Who takes and renews the leases of its runs."""
+    """Takes and renews the leases of this saver's runs."""
 
     _database: Database
 
@@ -128,105 +91,44 @@ class PGStateSaver(CommonSaver):
         self,
         connection: PsycopgConnection | ConnectionPool[Any],
         *,
-        schema: str = DEFAULT_SCHEMA,
-        serde: SerializerProtocol | None = None,
-        allowed_types: AllowedTypes = (),
-        strict: bool = False,
-        retry: RetryPolicy | None = None,
         hook: PutHook | None = None,
-        thread_keys: ThreadKeys | None = None,
-        state_version: int | None = None,
-        upcasters: Mapping[int, Upcaster] | None = None,
-        on_corrupt: str = "raise",
-        guard: Guard = None,
-        lease_ttl: float = DEFAULT_LEASE_TTL,
-        on_busy: str = "raise",
-        wait_timeout: float = DEFAULT_WAIT_TIMEOUT,
-        tombstones_for: timedelta | None = None,
-        cache_bytes: int = DEFAULT_CACHE_BYTES,
+        **options: Unpack[SaverOptions],
     ) -> None:
-        states = StateVersions(state_version, upcasters)
-        settings = GuardSettings.of(guard, lease_ttl, on_busy, wait_timeout, tombstones_for)
-        serde = state_serializer(serde, allowed_types, strict)
-        self._prepare(schema, serde, hook, thread_keys, states, on_corrupt, settings, cache_bytes)
-        self._database = (
-            connection if isinstance(connection, Database) else Database(connection, schema=schema, retry=retry)
-        )
-        self.lease_manager = LeaseManager(self._database, self._queries, settings)
+        check_options(type(self), options, SaverOptions)
+        database = Database(connection, schema=schema_of(options), retry=options.get("retry"))
+        self._use(database, options, hook)
+
+    @classmethod
+    def _over(cls, database: Database, options: SaverOptions, hook: PutHook | None = None) -> Self:
+        """Return a saver on an open database, which has its own `retry`."""
+        saver = cls.__new__(cls)
+        saver._use(database, options, hook)
+        return saver
+
+    def _use(self, database: Database, options: SaverOptions, hook: PutHook | None) -> None:
+        self._prepare(options, hook)
+        self._database = database
+        self.lease_manager = LeaseManager(database, self._queries, self._guards)
 
     @classmethod
     @contextmanager
     def from_conn_string(
-        cls,
-        dsn: str,
-        *,
-        schema: str = DEFAULT_SCHEMA,
-        serde: SerializerProtocol | None = None,
-        allowed_types: AllowedTypes = (),
-        strict: bool = False,
-        pool: PoolSettings | bool | int = True,
-        prepare_threshold: int | None = DEFAULT_PREPARE_THRESHOLD,
-        retry: RetryPolicy | None = None,
-        hook: PutHook | None = None,
-        thread_keys: ThreadKeys | None = None,
-        state_version: int | None = None,
-        upcasters: Mapping[int, Upcaster] | None = None,
-        on_corrupt: str = "raise",
-        guard: Guard = None,
-        lease_ttl: float = DEFAULT_LEASE_TTL,
-        on_busy: str = "raise",
-        wait_timeout: float = DEFAULT_WAIT_TIMEOUT,
-        tombstones_for: timedelta | None = None,
-        cache_bytes: int = DEFAULT_CACHE_BYTES,
+        cls, dsn: str, *, hook: PutHook | None = None, **options: Unpack[OpenSaverOptions]
     ) -> Iterator[Self]:
         """Connect, and disconnect at the end of the `with` block.
 
         Args:
             dsn: A libpq connection string or URI.
-            schema: The PostgreSQL schema of the tables.
-            serde: Serializer of values.
-            allowed_types: Types that are built beyond LangGraph's own and data types of imported modules.
-            strict: Whether nothing but LangGraph's own types and `allowed_types` is built.
-            pool: Pool settings, a maximal size, `True` for 1 to 10 connections, `False` for a single connection.
-            prepare_threshold: Executions of a statement after which it is prepared on its connection; `None` never
-                prepares, for poolers that don't track prepared statements.
-            retry: How operations are repeated when a connection is lost.
-            hook: What has statements to send along with every `put`, in its transaction.
-            thread_keys: Which keys of `configurable` and `metadata` say whose a thread is.
-            state_version: Version of the state that this program's graph has.
-            upcasters: What makes channel values of each version from those of the one before.
-            on_corrupt: Whether a damaged checkpoint raises, or its nearest good ancestor is used.
-            guard: What is refused: `"head"`, `"lease"`, or both.
-            lease_ttl: Seconds after which a lease expires that is not renewed.
-            on_busy: What a run does when another holds the lease: `raise` or `wait`.
-            wait_timeout: Seconds that it waits.
-            tombstones_for: How long late writes to a deleted thread are refused.
-            cache_bytes: How much is kept in memory of what was written and read last.
+            hook: Source of statements that are sent along with every `put`, in its transaction.
+            options: See `SaverOptions` and `ConnectionOptions`.
 
         Raises:
             UnavailableError: If the server does not answer.
             ConfigurationError: If an argument is not usable.
         """
-        check_schema_name(schema)
-        with Database.open(dsn, schema=schema, pool=pool, prepare_threshold=prepare_threshold, retry=retry) as database:
-            saver = cls(
-                database,  # type: ignore[arg-type]
-                schema=schema,
-                serde=serde,
-                allowed_types=allowed_types,
-                strict=strict,
-                hook=hook,
-                thread_keys=thread_keys,
-                state_version=state_version,
-                upcasters=upcasters,
-                on_corrupt=on_corrupt,
-                guard=guard,
-                lease_ttl=lease_ttl,
-                on_busy=on_busy,
-                wait_timeout=wait_timeout,
-                tombstones_for=tombstones_for,
-                cache_bytes=cache_bytes,
-            )
+        check_options(cls, options, OpenSaverOptions)
+        with Database.open(dsn, **database_options(options)) as database:
+            saver = cls._over(database, options, hook)
             try:
                 yield saver
             finally:
@@ -234,14 +136,22 @@ class PGStateSaver(CommonSaver):
 
     @classmethod
     @contextmanager
-    def embedded(cls, path: str | Path = DEFAULT_EMBEDDED_PATH, **options: Any) -> Iterator[Self]:
-        """A saver on the PostgreSQL that the `embedded` extra brings along, with its tables set up.
+    def embedded(
+        cls,
+        path: str | Path = DEFAULT_EMBEDDED_PATH,
+        *,
+        hook: PutHook | None = None,
+        **options: Unpack[OpenSaverOptions],
+    ) -> Iterator[Self]:
+        """Start the PostgreSQL that the `embedded` extra brings along, and set up the tables.
 
         Args:
             path: Data directory; made if it is missing, kept afterwards.
+            hook: As for `from_conn_string`.
             options: As for `from_conn_string`.
         """
-        with embedded_server(path) as dsn, cls.from_conn_string(dsn, **options) as saver:
+        check_options(cls, options, OpenSaverOptions)
+        with embedded_server(path) as dsn, cls.from_conn_string(dsn, hook=hook, **options) as saver:
             saver.setup()
             yield saver
 
@@ -260,7 +170,7 @@ class PGStateSaver(CommonSaver):
         self._saver_cache.schema_checked = True
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """The checkpoint a config names, or the latest of its thread and namespace. One round trip.
+        """Return the checkpoint a config names, or the latest of its thread and namespace. One round trip.
 
         Its row is always read; segments that this process stored or read last are taken from memory if the row is as it
         was then. Values are built anew for each caller.
@@ -271,7 +181,7 @@ class PGStateSaver(CommonSaver):
             CorruptStateError: If it is damaged; with `on_corrupt="previous"`, if all its ancestors are, too.
             StateVersionError: If it is of a version of the state that this saver does not know.
             UpcastError: If an upcaster fails on it.
-            LeaseHeldError: If a run reads it and, with `guard="lease"`, somebody else holds the thread's lease.
+            LeaseHeldError: If a run reads it and, with `guard="lease"`, another process holds the thread's lease.
         """
         if self._guard_policy is not None:
             return self._get_guarded(config, self._call_site())
@@ -316,7 +226,7 @@ class PGStateSaver(CommonSaver):
         limit: int | None = None,
         metadata_only: bool = False,
     ) -> Iterator[CheckpointTuple]:
-        """Checkpoints, newest first. Read page by page; no connection is held while the caller works on one.
+        """Yield checkpoints, newest first, read page by page. No connection is held while the caller works on one.
 
         Args:
             config: A thread, with or without a namespace and a checkpoint; `None` for all threads.
@@ -480,7 +390,7 @@ class PGStateSaver(CommonSaver):
             dry_run: Change nothing, only count.
 
         Returns:
-            What went, or would go, and which threads are `damaged` and were left.
+            The rows that were removed, or would be, and the `damaged` threads that were left.
 
         Raises:
             ConfigurationError: If an argument is not usable.
@@ -502,7 +412,7 @@ class PGStateSaver(CommonSaver):
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """What channels received along a checkpoint's ancestors, back to the nearest stored value of each."""
+        """Return the writes to channels along the ancestors, back to the nearest stored value of each channel."""
         if not channels:
             return {}
         names = [*dict.fromkeys(several("channels", channels))]

@@ -21,9 +21,9 @@ from langgraph.checkpoint.base import (
     CheckpointMetadata,
     CheckpointTuple,
 )
-from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_pgstate.call_site import CallSite
+from langgraph_pgstate.codec.serializer import state_serializer
 from langgraph_pgstate.codec.states import Manifest
 from langgraph_pgstate.codec.values import ValueCodec, encodes_as_utf8
 from langgraph_pgstate.errors import CheckpointOrderError, ConfigurationError
@@ -38,11 +38,14 @@ from langgraph_pgstate.operations.checkpoints.versions import StateVersions
 from langgraph_pgstate.operations.leases import guards
 from langgraph_pgstate.operations.record.put_hook import PutHook, forget_thread
 from langgraph_pgstate.saver.cache import Cache, Touches
-from langgraph_pgstate.settings import GuardSettings, ThreadKeys, check_schema_name
+from langgraph_pgstate.settings import (
+    DEFAULT_CACHE_BYTES,
+    GuardSettings,
+    SaverOptions,
+    ThreadKeys,
+    schema_of,
+)
 from langgraph_pgstate.sql import Queries, queries
-
-Guard = str | Sequence[str] | None
-"""What a saver refuses: `"head"`, `"lease"`, both, or nothing."""
 
 # `threads.updated_at` follows the newest checkpoint within this many seconds.
 _TOUCH_SECONDS = 5.0
@@ -55,7 +58,7 @@ _logger = logging.getLogger("langgraph_pgstate")
 
 @dataclass(slots=True)
 class SaverCache:
-    """What the clones of one saver share: what it remembers, and whether the schema was looked at."""
+    """State that the clones of one saver share: caches, and whether the schema was checked."""
 
     cache: Cache
     touches: Touches = field(default_factory=lambda: Touches(_TOUCH_SECONDS))
@@ -75,27 +78,22 @@ class CommonSaver(BaseCheckpointSaver[str]):
     _guards: GuardSettings
     _guard_policy: GuardPolicy | None
 
-    def _prepare(
-        self,
-        schema: str,
-        serde: SerializerProtocol | None,
-        hook: PutHook | None,
-        thread_keys: ThreadKeys | None,
-        states: StateVersions,
-        on_corrupt: str,
-        guards: GuardSettings,
-        cache_bytes: int,
-    ) -> None:
+    def _prepare(self, options: SaverOptions, hook: PutHook | None) -> None:
+        states = StateVersions(options.get("state_version"), options.get("upcasters"))
+        guards = GuardSettings.of(options)
+        serde = state_serializer(options.get("serde"), options.get("allowed_types", ()), options.get("strict", False))
+        on_corrupt = options.get("on_corrupt", "raise")
+        cache_bytes = options.get("cache_bytes", DEFAULT_CACHE_BYTES)
         if on_corrupt not in ("raise", "previous"):
             raise ConfigurationError(f'on_corrupt is "raise" or "previous", not {on_corrupt!r}')
         if type(cache_bytes) is not int or cache_bytes < 0:
             raise ConfigurationError(f"cache_bytes is a number of bytes, 0 or more, not {cache_bytes!r}")
         self._codec = ValueCodec(serde)
         super().__init__(serde=self._codec.serde)
-        self._queries = queries(check_schema_name(schema))
+        self._queries = queries(schema_of(options))
         self._saver_cache = SaverCache(Cache(cache_bytes))
         self._hook = hook
-        self._thread_keys = thread_keys or ThreadKeys()
+        self._thread_keys = options.get("thread_keys") or ThreadKeys()
         self._states = states
         self._passes_damage = on_corrupt == "previous"
         self._guards = guards
@@ -107,7 +105,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
         return self._queries.schema
 
     def get_next_version(self, current: str | None, channel: None) -> str:
-        """The version after `current`: a counter of 32 digits and a random fraction.
+        """Return the version after `current`: a counter of 32 digits and a random fraction.
 
         The scheme of LangGraph's own PostgreSQL saver, so that threads can move between the two.
         """
@@ -115,7 +113,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
         return f"{number + 1:032}.{random.random():016}"
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
-        """A saver over the same connections that may also build the given types, as `(module, name)`.
+        """Return a saver over the same connections that may also build the given types, as `(module, name)`.
 
         Returns:
             A shallow clone, or this saver if its serializer allows all of them already.
@@ -135,7 +133,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> tuple[PutRequest, Manifest | None]:
-        """A checked put, and its parent's manifest if it is known.
+        """Check a put, and return it with its parent's manifest if that is known.
 
         Raises:
             CheckpointOrderError: Under a guard, if its id does not sort after its parent's.
@@ -150,7 +148,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
         return request, self._saver_cache.cache.manifest(request.parent) if request.parent else None
 
     def _check_order(self, address: Address, parent_id: str) -> None:
-        """Refuse a checkpoint that a thread would go on without, or log it where nothing is refused."""
+        """Refuse a checkpoint that sorts before its parent; without a guard, log it."""
         advance_ids_past(parent_id)
         checkpoint_id = str(address.checkpoint_id)
         if checkpoint_id == parent_id:
@@ -181,14 +179,14 @@ class CommonSaver(BaseCheckpointSaver[str]):
         return config
 
     def _load(self, found: tuple[CheckpointRow, Segments, Sequence[WritesRow], Sequence[Any]]) -> CheckpointTuple:
-        """A checkpoint that was read, in the current version of the state."""
+        """Return a checkpoint that was read, in the current version of the state."""
         loaded, manifest = load_tuple(self._codec, *found)
         row = found[0]
         if self._states.is_current(row.state_version):
             manifest.reuse_cached(self._saver_cache.cache.manifest(row.address))
             self._saver_cache.cache.note_read(row.address, manifest, found[1].contents)
             return loaded
-        # What of it is not as it is stored must not be inherited: the put that follows asks the database.
+        # Upcast values differ from the stored ones, so the next put must not inherit from the cache.
         return self._states.upcast(loaded, row.state_version)
 
     def _load_page(self, page: Page) -> list[CheckpointTuple]:
@@ -208,17 +206,17 @@ class CommonSaver(BaseCheckpointSaver[str]):
 
 
 def run_ids_of(run_ids: Sequence[str]) -> list[str]:
-    """Those of some run ids that may have been stored.
+    """Return those of some run ids that may have been stored.
 
     Raises:
         ArgumentTypeError: If it is one string instead of several.
     """
-    # What PostgreSQL's text cannot hold was never stored.
+    # Ids that PostgreSQL's text cannot hold were never stored.
     return [id for id in map(str, several("run_ids", run_ids)) if id and "\0" not in id and encodes_as_utf8(id)]
 
 
 def is_heavy(request: PutRequest, parent: Manifest | None) -> bool:
-    """Whether the values to store are known to be large, from their own size or that of their last version."""
+    """Return whether the values to store are known to be large, from their own size or that of their last version."""
     size = 0
     for channel in request.new_versions:
         value = request.checkpoint["channel_values"].get(channel)
@@ -232,5 +230,5 @@ def is_heavy(request: PutRequest, parent: Manifest | None) -> bool:
 
 
 def is_large(value: Any) -> bool:
-    """Whether a value is known to take milliseconds to encode."""
+    """Return whether a value is known to take milliseconds to encode."""
     return isinstance(value, str | bytes | bytearray) and len(value) > HEAVY_BYTES

@@ -20,6 +20,7 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.errors import ConfigurationError, ToolSetupError
+from langgraph_pgstate.langgraph_compat import CHECKPOINTER, DURABILITY, RUNTIME, SCRATCHPAD, TASK_ID
 from langgraph_pgstate.operations.checkpoints.addresses import check_key_size, configurable_of, identifier, thread_id_of
 from langgraph_pgstate.operations.tools.tool_executions import Intent
 from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
@@ -31,7 +32,6 @@ _TOKENS = UUID("6f1d5f0a-7c2e-4c55-9f43-6a2f1f0e7d10")
 # The end of the default `repr` of an object.
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 _MAX_DEPTH = 100
-_SCRATCHPAD = "__pregel_scratchpad"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def intent_of_function(
 def may_be_ahead(config: Mapping[str, Any]) -> bool:
     """Return whether LangGraph may still be storing the checkpoint from which a running task started."""
     configurable = configurable_of(config)
-    return bool(configurable.get("__pregel_checkpointer")) and configurable.get("__pregel_durability") in (
+    return bool(configurable.get(CHECKPOINTER)) and configurable.get(DURABILITY) in (
         None,
         "async",
     )
@@ -143,12 +143,12 @@ def may_be_ahead(config: Mapping[str, Any]) -> bool:
 
 def task_of(config: Mapping[str, Any]) -> str:
     """Return the task id of a config."""
-    return str(configurable_of(config).get("__pregel_task_id") or "")
+    return str(configurable_of(config).get(TASK_ID) or "")
 
 
 def scratchpad_of(config: Mapping[str, Any]) -> Any:
     """Return LangGraph's scratchpad of the running task (resume values and counters), or `None` outside of a task."""
-    return configurable_of(config).get(_SCRATCHPAD)
+    return configurable_of(config).get(SCRATCHPAD)
 
 
 def arguments_json(arguments: Mapping[str, Any], settings: ToolSettings) -> str:
@@ -235,7 +235,7 @@ def _ordinal(config: Mapping[str, Any], fingerprint: str) -> int:
     pad = scratchpad_of(config)
     if pad is None:
         return 0
-    runtime = configurable_of(config).get("__pregel_runtime")
+    runtime = configurable_of(config).get(RUNTIME)
     attempt = getattr(getattr(runtime, "execution_info", None), "node_attempt", 1)
     with _ordinals_lock:
         counts = _ordinals.setdefault(pad.get_null_resume, {})

@@ -16,6 +16,7 @@ from typing import Any
 from langgraph.config import get_config
 from langgraph.types import interrupt
 
+from langgraph_pgstate.langgraph_compat import RESUME, SEND
 from langgraph_pgstate.operations.checkpoints.addresses import configurable_of
 from langgraph_pgstate.tools.intents import scratchpad_of
 from langgraph_pgstate.types import ToolExecution
@@ -29,7 +30,6 @@ _EXPLAINED = {
 # Tools of one task may run in several threads, and must not read its answers at the same time.
 _turns = threading.Lock()
 _skipping = threading.Lock()
-_SEND, _RESUME = "__pregel_send", "__resume__"
 
 
 def ask(execution: ToolExecution, used: int, open_ids: Sequence[str]) -> tuple[str, Any, int]:
@@ -95,7 +95,7 @@ def skip_answers(count: int) -> None:
             pad.resume.append(pad.get_null_resume(True))
         reached = counter.advance_to(count)
         # As in `interrupt()`: answers that are not sent are lost at the end of this run.
-        configurable_of(config)[_SEND]([(_RESUME, pad.resume[:reached])])
+        configurable_of(config)[SEND]([(RESUME, pad.resume[:reached])])
 
 
 def answers_given() -> int:

@@ -1,37 +1,91 @@
 """Types that calls return besides those of LangGraph."""
 
-from langgraph_pgstate.types.branches import (
-    Branch,
-    ChannelDifference,
-    Difference,
-    Label,
-    LineageStep,
-    MessageChange,
-    ValueChange,
-)
-from langgraph_pgstate.types.events import Event, HandoffStatistics
-from langgraph_pgstate.types.interrupts import Answer, InterruptedThread, PendingInterrupt
-from langgraph_pgstate.types.leases import Lease
-from langgraph_pgstate.types.messages import Message, MessageHit
-from langgraph_pgstate.types.pages import Page
-from langgraph_pgstate.types.prices import Price
-from langgraph_pgstate.types.queries import Parameters, Query, Row, Rows
-from langgraph_pgstate.types.reports import (
-    BackfillReport,
-    CheckReport,
-    MaintenanceReport,
-    Problem,
-    Progress,
-    SchemaStatus,
-    TableSize,
-    ThreadSize,
-    TransferReport,
-    UpcastReport,
-)
-from langgraph_pgstate.types.runs import Provenance, Run, Usage
-from langgraph_pgstate.types.spans import Span, SpanNode, ToolStatistics
-from langgraph_pgstate.types.threads import PruneResult, RunawayThread, Thread
-from langgraph_pgstate.types.tools import CompensationReport, ToolExecution
+from typing import TYPE_CHECKING
+
+from langgraph_pgstate._lazy import lazy_attributes
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.types.branches import (
+        Branch,
+        ChannelDifference,
+        Difference,
+        Label,
+        LineageStep,
+        MessageChange,
+        ValueChange,
+    )
+    from langgraph_pgstate.types.events import Event, HandoffStatistics
+    from langgraph_pgstate.types.interrupts import Answer, InterruptedThread, PendingInterrupt
+    from langgraph_pgstate.types.leases import Lease
+    from langgraph_pgstate.types.messages import Message, MessageHit
+    from langgraph_pgstate.types.pages import Page
+    from langgraph_pgstate.types.prices import Price
+    from langgraph_pgstate.types.prune import PruneResult
+    from langgraph_pgstate.types.queries import Parameters, Query, Row, Rows
+    from langgraph_pgstate.types.reports import (
+        BackfillReport,
+        CheckReport,
+        MaintenanceReport,
+        Problem,
+        Progress,
+        TableSize,
+        ThreadSize,
+        TransferReport,
+        UpcastReport,
+    )
+    from langgraph_pgstate.types.runs import Provenance, Run, Usage
+    from langgraph_pgstate.types.schema import SchemaStatus
+    from langgraph_pgstate.types.spans import Span, SpanNode, ToolStatistics
+    from langgraph_pgstate.types.threads import RunawayThread, Thread
+    from langgraph_pgstate.types.tools import CompensationReport, ToolExecution
+else:
+    __getattr__, __dir__ = lazy_attributes(
+        __name__,
+        {
+            "Answer": "langgraph_pgstate.types.interrupts",
+            "BackfillReport": "langgraph_pgstate.types.reports",
+            "Branch": "langgraph_pgstate.types.branches",
+            "ChannelDifference": "langgraph_pgstate.types.branches",
+            "CheckReport": "langgraph_pgstate.types.reports",
+            "CompensationReport": "langgraph_pgstate.types.tools",
+            "Difference": "langgraph_pgstate.types.branches",
+            "Event": "langgraph_pgstate.types.events",
+            "HandoffStatistics": "langgraph_pgstate.types.events",
+            "InterruptedThread": "langgraph_pgstate.types.interrupts",
+            "Label": "langgraph_pgstate.types.branches",
+            "Lease": "langgraph_pgstate.types.leases",
+            "LineageStep": "langgraph_pgstate.types.branches",
+            "MaintenanceReport": "langgraph_pgstate.types.reports",
+            "Message": "langgraph_pgstate.types.messages",
+            "MessageChange": "langgraph_pgstate.types.branches",
+            "MessageHit": "langgraph_pgstate.types.messages",
+            "Page": "langgraph_pgstate.types.pages",
+            "Parameters": "langgraph_pgstate.types.queries",
+            "PendingInterrupt": "langgraph_pgstate.types.interrupts",
+            "Price": "langgraph_pgstate.types.prices",
+            "Problem": "langgraph_pgstate.types.reports",
+            "Progress": "langgraph_pgstate.types.reports",
+            "Provenance": "langgraph_pgstate.types.runs",
+            "PruneResult": "langgraph_pgstate.types.prune",
+            "Query": "langgraph_pgstate.types.queries",
+            "Row": "langgraph_pgstate.types.queries",
+            "Rows": "langgraph_pgstate.types.queries",
+            "Run": "langgraph_pgstate.types.runs",
+            "RunawayThread": "langgraph_pgstate.types.threads",
+            "SchemaStatus": "langgraph_pgstate.types.schema",
+            "Span": "langgraph_pgstate.types.spans",
+            "SpanNode": "langgraph_pgstate.types.spans",
+            "TableSize": "langgraph_pgstate.types.reports",
+            "Thread": "langgraph_pgstate.types.threads",
+            "ThreadSize": "langgraph_pgstate.types.reports",
+            "ToolExecution": "langgraph_pgstate.types.tools",
+            "ToolStatistics": "langgraph_pgstate.types.spans",
+            "TransferReport": "langgraph_pgstate.types.reports",
+            "UpcastReport": "langgraph_pgstate.types.reports",
+            "Usage": "langgraph_pgstate.types.runs",
+            "ValueChange": "langgraph_pgstate.types.branches",
+        },
+    )
 
 __all__ = [
     "Answer",

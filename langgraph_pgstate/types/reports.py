@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from langgraph_pgstate.types.threads import PruneResult
+from langgraph_pgstate.types.prune import PruneResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,23 +202,6 @@ class UpcastReport:
             self.problems + other.problems,
             self.dry_run or other.dry_run,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class SchemaStatus:
-    """The version of a schema and its pending migrations.
-
-    Attributes:
-        schema: The PostgreSQL schema.
-        version: Number of the newest applied migration, 0 if there is none.
-        expected: Number of the newest migration of this package.
-        pending: Names of the migrations still to apply.
-    """
-
-    schema: str
-    version: int
-    expected: int
-    pending: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

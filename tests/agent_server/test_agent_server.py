@@ -25,8 +25,6 @@ from pydantic import BaseModel
 from support import config_of, ended, move_journal
 from support_server import ROOT, AgentServer
 
-import langgraph_pgstate
-from langgraph_pgstate import agent_server
 from langgraph_pgstate.agent_server import LoopToolLedger, checkpointer, record, state
 from langgraph_pgstate.codec.serializer import WideningSerializer
 from langgraph_pgstate.codec.values import ValueCodec
@@ -126,12 +124,14 @@ async def test_a_wrong_variable_is_named(environment: pytest.MonkeyPatch, name: 
 # The saver of a loop
 
 
-def test_the_path_in_langgraph_json_leads_to_the_checkpointer() -> None:
+@pytest.mark.parametrize("separator", [":", "."])
+async def test_the_path_in_langgraph_json_leads_to_the_checkpointer(
+    environment: pytest.MonkeyPatch, separator: str
+) -> None:
     """langgraph-api cuts it at the last dot, and looks into the module's dict."""
-    for path in ("langgraph_pgstate.agent_server:checkpointer", "langgraph_pgstate.agent_server.checkpointer"):
-        module, _, name = path.rpartition(".")
-        assert sys.modules[module].__dict__[name] is checkpointer
-    assert langgraph_pgstate.agent_server is agent_server
+    module, _, name = f"langgraph_pgstate.agent_server{separator}checkpointer".rpartition(".")
+    async with sys.modules[module].__dict__[name]() as saver:
+        assert saver is state().saver
 
 
 @pytest.mark.bare

@@ -263,7 +263,7 @@ def test_a_value_that_cannot_be_stored_is_refused_by_name(
 @pytest.fixture
 def strict(saver: PGStateSaver) -> PGStateSaver:
     """A saver over the same connections that builds nothing but LangGraph's own types and what is allowed."""
-    return PGStateSaver(saver._database, schema=saver.schema, strict=True)  # type: ignore[arg-type]
+    return PGStateSaver._over(saver._database, {"schema": saver.schema, "strict": True})
 
 
 @pytest.mark.parametrize("value", USERS_OWN.values(), ids=USERS_OWN)
@@ -311,7 +311,7 @@ def test_an_allowed_type_comes_back(how: str, value: Any, strict: PGStateSaver) 
     allowing = (
         strict.with_allowlist(names)
         if how == "allowlist"
-        else PGStateSaver(strict._database, schema=strict.schema, strict=True, allowed_types=allowed)  # type: ignore[arg-type]
+        else PGStateSaver._over(strict._database, {"schema": strict.schema, "strict": True, "allowed_types": allowed})
     )
     found = allowing.get_tuple(config)
     assert found is not None
@@ -335,14 +335,14 @@ def test_an_allowlist_may_be_widened(strict: PGStateSaver) -> None:
 @pytest.mark.parametrize("bad", ["shop.state:Order", ["shop.state.Order"], [7], ["*", "shop.state:Order"], [":Order"]])
 def test_what_names_no_type_is_refused(bad: Any, saver: PGStateSaver) -> None:
     with pytest.raises(ConfigurationError, match="allowed_types"):
-        PGStateSaver(saver._database, schema=saver.schema, allowed_types=bad)  # type: ignore[arg-type]
+        PGStateSaver._over(saver._database, {"schema": saver.schema, "allowed_types": bad})
 
 
 @pytest.mark.parametrize("options", [{"strict": True}, {"allowed_types": [Order]}], ids=["strict", "allowed_types"])
 def test_options_for_a_serializer_of_the_user_are_refused(options: Any, saver: PGStateSaver) -> None:
     """They would change nothing: it is left alone."""
     with pytest.raises(ConfigurationError, match="serde="):
-        PGStateSaver(saver._database, schema=saver.schema, serde=JsonPlusSerializer(), **options)  # type: ignore[arg-type]
+        PGStateSaver._over(saver._database, {"schema": saver.schema, "serde": JsonPlusSerializer(), **options})
 
 
 @pytest.mark.parametrize("value", USERS_OWN.values(), ids=USERS_OWN)

@@ -231,12 +231,14 @@ def test_nothing_is_imported_while_reading(elsewhere: str, saver: PGStateSaver) 
     ):
         assert part in str(refused.value)
     database: Any = saver._database
-    allowing = PGStateSaver(database, schema=saver.schema, allowed_types=["elsewhere:Parcel"], strict=True)
+    allowing = PGStateSaver._over(
+        database, {"schema": saver.schema, "allowed_types": ["elsewhere:Parcel"], "strict": True}
+    )
     assert values_of(allowing, config_of())["channel"].number == 7
     # Now it is imported.
     assert values_of(saver, config_of())["channel"].number == 7
     with pytest.raises(UnsafeTypeError):
-        values_of(PGStateSaver(database, schema=saver.schema, strict=True), config_of())
+        values_of(PGStateSaver._over(database, {"schema": saver.schema, "strict": True}), config_of())
 
 
 def plant(saver: PGStateSaver, data: bytes, kind: str = "msgpack") -> Any:
@@ -246,7 +248,7 @@ def plant(saver: PGStateSaver, data: bytes, kind: str = "msgpack") -> Any:
         def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
             return kind, data
 
-    planting = PGStateSaver(saver._database, schema=saver.schema, serde=Planting())  # type: ignore[arg-type]
+    planting = PGStateSaver._over(saver._database, {"schema": saver.schema, "serde": Planting()})
     config = put_values(planting, config_of(), {"channel": "planted"})
     forget(saver)
     return config

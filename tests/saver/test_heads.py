@@ -26,7 +26,7 @@ from langgraph_pgstate.saver.cache import Cache
 
 def another(saver: PGStateSaver) -> PGStateSaver:
     """Another process."""
-    return PGStateSaver(saver._database, schema=saver.schema)  # type: ignore[arg-type]
+    return PGStateSaver._over(saver._database, {"schema": saver.schema})
 
 
 def forget_contents(saver: PGStateSaver) -> None:

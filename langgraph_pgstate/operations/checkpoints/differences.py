@@ -10,12 +10,12 @@ from typing import Any, Final, NamedTuple
 
 from langchain_core.messages import BaseMessage, RemoveMessage
 from langgraph.checkpoint.base import CheckpointTuple
-from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from pydantic import BaseModel
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import NotFoundError
+from langgraph_pgstate.langgraph_compat import DELTA_COUNTERS, REMOVE_ALL_MESSAGES, DeltaSnapshot
 from langgraph_pgstate.operations.checkpoints.addresses import Address
 from langgraph_pgstate.operations.checkpoints.checkpoints import get_tuple
 from langgraph_pgstate.operations.checkpoints.history import get_delta_channel_history
@@ -94,13 +94,13 @@ async def _read_state(
 
 
 def _delta_channels(loaded: CheckpointTuple) -> list[str]:
-    counters = loaded.metadata.get("counters_since_delta_snapshot") or {}
+    counters = loaded.metadata.get(DELTA_COUNTERS) or {}
     return [name for name in counters if name not in loaded.checkpoint["channel_values"]]
 
 
 def _unwrapped(value: Any) -> Any:
     """Return the value inside a DeltaChannel's snapshot; any other value unchanged."""
-    return value.value if type(value).__name__ == "_DeltaSnapshot" else value
+    return value.value if type(value) is DeltaSnapshot else value
 
 
 def _rebuilt(seed: Any, writes: Sequence[Any]) -> Any:

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from langgraph.checkpoint.base import DeltaChannelHistory
-from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from langgraph_pgstate.codec.states import Manifest, decode_state
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConflictError, CorruptStateError, NotFoundError
-from langgraph_pgstate.langgraph_compat import advance_ids_past
+from langgraph_pgstate.langgraph_compat import DeltaSnapshot, advance_ids_past
 from langgraph_pgstate.operations.checkpoints.addresses import Address
 from langgraph_pgstate.operations.checkpoints.checkpoints import get_tuple, read_values
 from langgraph_pgstate.operations.checkpoints.reading import flatten_writes, load_tuple, load_value
@@ -126,7 +125,7 @@ async def _read_history(
             source_id, entry, state_version = seeds[channel]
             source = address._replace(checkpoint_id=source_id)
             seed, _ = load_value(codec, entry, segments, f"channel {channel!r} of {source}")
-            if type(seed) is not _DeltaSnapshot and not states.is_current(state_version):
+            if type(seed) is not DeltaSnapshot and not states.is_current(state_version):
                 found = await get_tuple(db, queries, codec, source)
                 if found is None:
                     return None

@@ -13,6 +13,7 @@ from langgraph_pgstate.codec.metadata import split_metadata
 from langgraph_pgstate.codec.states import Manifest
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import MissingKeyError
+from langgraph_pgstate.langgraph_compat import DELTA_COUNTERS
 from langgraph_pgstate.operations.checkpoints.addresses import Address, address_of, check_key_size, identifier
 from langgraph_pgstate.operations.checkpoints.versions import UNVERSIONED, StateVersions
 from langgraph_pgstate.settings import ThreadKeys
@@ -61,7 +62,7 @@ class PutRequest:
     @property
     def needs_parent(self) -> bool:
         """Whether it holds a DeltaChannel without its value, which is rebuilt from the ancestors' writes."""
-        counters = self.labels.get("counters_since_delta_snapshot")
+        counters = self.labels.get(DELTA_COUNTERS)
         if self.parent is None or not counters or not isinstance(counters, Mapping):
             return False
         checkpoint = self.checkpoint

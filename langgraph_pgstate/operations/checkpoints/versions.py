@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from langgraph.checkpoint.base import CheckpointTuple
-from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from langgraph_pgstate.errors import ConfigurationError, StateVersionError, UpcastError
-
-Upcaster = Callable[..., Mapping[str, Any]]
-"""A function from channel values of one version to those of the next; a second parameter receives the namespace."""
+from langgraph_pgstate.langgraph_compat import DeltaSnapshot
+from langgraph_pgstate.settings import Upcaster
 
 FIRST_VERSION: Final = 1
 """The version of a checkpoint that was written without one."""
@@ -85,7 +83,7 @@ class StateVersions:
         if not self.oldest <= version < self.current:
             raise StateVersionError(where, version, self.version, self.oldest)
         before: dict[str, Any] = loaded.checkpoint["channel_values"]
-        snapshots = {name: value for name, value in before.items() if type(value) is _DeltaSnapshot}
+        snapshots = {name: value for name, value in before.items() if type(value) is DeltaSnapshot}
         values = {name: value for name, value in before.items() if name not in snapshots}
         names = set(values)
         own = {name: value for name, value in values.items() if name.startswith(_OWN)}

@@ -17,13 +17,12 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import LeaseLostError, PGStateError, StaleHeadError, ThreadDeletedError
+from langgraph_pgstate.langgraph_compat import REPLAY_STATE
 from langgraph_pgstate.operations.checkpoints.addresses import Address, configurable_of
 from langgraph_pgstate.operations.record.put_hook import Statement
 from langgraph_pgstate.sql import Queries
 
 _MARK: Final = re.compile(r'"pgstate-guard:(\w+):(.*)"', re.DOTALL)
-# LangGraph's key, set while a graph replays, so that its subgraphs start from their state of that time.
-_REPLAY_STATE: Final = "__pregel_replay_state"
 _SWEEP_PAGE: Final = 1000
 
 
@@ -168,7 +167,7 @@ def is_explicit_fork(config: Mapping[str, Any], source: Any) -> bool:
         return True
     configurable = configurable_of(config)
     # A copy of a first checkpoint, or a subgraph that had not begun at the checkpoint from which its graph is replayed.
-    return not configurable.get("checkpoint_id") and (source == "fork" or configurable.get(_REPLAY_STATE) is not None)
+    return not configurable.get("checkpoint_id") and (source == "fork" or configurable.get(REPLAY_STATE) is not None)
 
 
 def with_past_parent(loaded: CheckpointTuple) -> CheckpointTuple:

@@ -14,13 +14,13 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 import xxhash
-from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from langgraph_pgstate.codec.messages import is_message
 from langgraph_pgstate.codec.states import Elements, Entry, Inline, Slice, State, decode_state
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import CorruptStateError
+from langgraph_pgstate.langgraph_compat import DeltaSnapshot
 from langgraph_pgstate.operations.checkpoints.addresses import Address
 from langgraph_pgstate.operations.checkpoints.reading import Segments, load_value
 from langgraph_pgstate.operations.record import journal
@@ -282,7 +282,7 @@ class _Comparison:
                 # A decoder may raise anything on damaged bytes.
                 self._problem(checkpoint_id, error.why if isinstance(error, CorruptStateError) else str(error))
                 continue
-            if type(value) is _DeltaSnapshot:
+            if type(value) is DeltaSnapshot:
                 value = value.value
             self._elements[place] = [*map(_element, value)] if type(value) is list else []
 

@@ -12,24 +12,23 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from functools import cache
+from typing import Any
 
 import orjson
 from langchain_core.messages import BaseMessage, RemoveMessage, convert_to_messages
-from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
 from langgraph_pgstate.codec.serializer import plain_serializer
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.langgraph_compat import REMOVE_ALL_MESSAGES
 from langgraph_pgstate.operations.checkpoints.reading import WritesRow, flatten_writes
 from langgraph_pgstate.operations.record.journal_entry import COMPARED, WRITTEN
 from langgraph_pgstate.operations.record.message_hook import content_id, fitting_ids, message_row
 from langgraph_pgstate.sql import Queries
 
 _log = logging.getLogger("langgraph_pgstate.record")
-# Messages are recorded for LangGraph's own serializer only. Other classes are read as plain data.
-_CODEC: Final = ValueCodec(plain_serializer())
 
 Place = tuple[str, str]
 """A thread and a namespace."""
@@ -62,6 +61,12 @@ async def resolve_written(
     return resolved
 
 
+@cache
+def _plain_codec() -> ValueCodec:
+    # Messages are kept for LangGraph's own serializer only. Every other class is read as the data it has.
+    return ValueCodec(plain_serializer())
+
+
 def _place(noted: Mapping[str, Any]) -> Place:
     return noted["thread_id"], noted["checkpoint_ns"]
 
@@ -70,7 +75,7 @@ def _read(noted: Mapping[str, Any], rows: Sequence[WritesRow]) -> dict[str, Any]
     where = f"checkpoint {noted['parent_checkpoint_id']!r} of thread {noted['thread_id']!r}"
     try:
         values = [
-            _CODEC.loads(type_, data, f"a write to {noted['channel']!r} at {where}")
+            _plain_codec().loads(type_, data, f"a write to {noted['channel']!r} at {where}")
             for _, _, (_, channel, type_, data) in flatten_writes(rows, where)
             if channel == noted["channel"]
         ]

@@ -15,12 +15,11 @@ from typing import Any, Final
 import orjson
 import xxhash
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
-from langgraph.channels.delta import DeltaChannel
-from langgraph.graph import message as reducers
 
 from langgraph_pgstate.codec.messages import is_message
 from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.codec.states import Elements
+from langgraph_pgstate.langgraph_compat import DELTA_COUNTERS, ignores_remove_all
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
 from langgraph_pgstate.operations.checkpoints.requests import PutRequest
 from langgraph_pgstate.operations.record.journal_entry import ADDED, ADDED_IN_SUBGRAPH, COMPARED, WRITTEN
@@ -30,10 +29,6 @@ from langgraph_pgstate.settings import MAX_KEY_BYTES
 # LangGraph's own channels; except these two, which hold the whole state of a list graph and of a function.
 _OWN_CHANNELS: Final = "__"
 _STATE_CHANNELS: Final = frozenset({"__root__", "__previous__"})
-# Metadata key of a checkpoint's DeltaChannels without a snapshot.
-_COUNTERS: Final = "counters_since_delta_snapshot"
-# Experimental in LangGraph, so it may be missing.
-_DEAF_REDUCER: Final = getattr(reducers, "_messages_delta_reducer", object())
 _ID_BYTES: Final = 256
 _FAMILIAR_LIMIT: Final = 50_000
 
@@ -61,7 +56,7 @@ class MessageHook:
         """
         for one in (graph, *(subgraph for _, subgraph in graph.get_subgraphs(recurse=True))):
             for name, channel in one.channels.items():
-                if isinstance(channel, DeltaChannel) and channel.reducer is _DEAF_REDUCER:
+                if ignores_remove_all(channel):
                     self._deaf.add(name)
 
     def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
@@ -94,7 +89,7 @@ class MessageHook:
                 present = [{"message_id": id} for _, _, id in named]
                 found["present_ids"] = fitting_ids(request.address.thread_id, present)
             changes.append((kind, orjson.dumps(found)))
-        if counters := request.labels.get(_COUNTERS):
+        if counters := request.labels.get(DELTA_COUNTERS):
             changes += self._written(request, counters)
         assert plan.journal_entry is not None
         plan.journal_entry.messages += changes

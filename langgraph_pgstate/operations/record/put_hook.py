@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from langgraph.checkpoint.serde.types import _DeltaSnapshot
-
 from langgraph_pgstate.codec.messages import DIGEST_SIZE
 from langgraph_pgstate.codec.states import Elements, Entry, Inline
+from langgraph_pgstate.langgraph_compat import DeltaSnapshot
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
 from langgraph_pgstate.sql import NamedQuery
 
@@ -123,7 +122,7 @@ def list_changes(plan: PutPlan, *, all_channels: bool = False) -> Iterator[ListC
         value = values.get(channel)
         is_old = not all_channels and parent is not None and parent.versions.get(channel) == version
         if type(value) is not list:
-            if type(value) is _DeltaSnapshot and type(value.value) is list:
+            if type(value) is DeltaSnapshot and type(value.value) is list:
                 yield ListChange(channel, value.value, range(len(value.value)), False, False)
             elif parent is not None and type(parent.entries.get(channel)) is Elements and not is_old:
                 # The list was emptied, or is not a list any more.

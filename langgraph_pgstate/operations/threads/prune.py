@@ -18,6 +18,7 @@ from langgraph_pgstate.codec.states import decode_state
 from langgraph_pgstate.codec.writes import unpack_writes
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError
+from langgraph_pgstate.langgraph_compat import DELTA_COUNTERS
 from langgraph_pgstate.operations.admin import orphans
 from langgraph_pgstate.operations.checkpoints.addresses import thread_ids_of
 from langgraph_pgstate.operations.checkpoints.reading import is_old_format, states_to_manifests
@@ -34,8 +35,6 @@ KEEP_LATEST: Final = "keep_latest"
 STRATEGIES: Final = (KEEP_LATEST, "delete", "delete_all")
 _THREAD_PAGE: Final = 200
 _STATE_PAGE: Final = 200
-# LangGraph's metadata key: updates of each DeltaChannel since its last snapshot.
-_COUNTERS: Final = "counters_since_delta_snapshot"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +126,7 @@ async def _prune_thread(db: Connection, queries: Queries, request: PruneRequest,
             return PruneResult(gone, checkpoints, writes, segments, size, dry_run=True)
         kept = await _kept(db, queries, request, outline, thread_id)
         going = [row for row in outline if (row.namespace, row.id) not in kept]
-        if going and not request.dry_run and any(row.metadata.get(_COUNTERS) for row in outline):
+        if going and not request.dry_run and any(row.metadata.get(DELTA_COUNTERS) for row in outline):
             # A concurrent put may build on one of them, and need it to rebuild its DeltaChannels.
             await db.fetch(queries.lock_checkpoints, {**key, **_listed(going)})
             locked = {(row.namespace, row.id) for row in going}
@@ -346,7 +345,7 @@ async def _delta_ancestors(
     needed: set[tuple[str, str]] = set()
     walks: list[tuple[str | None, frozenset[str]]] = []
     for row in rows:
-        counters = row.metadata.get(_COUNTERS)
+        counters = row.metadata.get(DELTA_COUNTERS)
         if counters and (namespace, row.id) in kept:
             walks.append((row.id, frozenset(counters)))
     if not walks:

@@ -62,7 +62,7 @@ def break_writes(connection: psycopg.Connection, schema: str, config: Any) -> No
 
 def passing(saver: PGStateSaver) -> PGStateSaver:
     """Another program over the same connections that passes damage by."""
-    return PGStateSaver(saver._database, schema=saver.schema, on_corrupt="previous")  # type: ignore[arg-type]
+    return PGStateSaver._over(saver._database, {"schema": saver.schema, "on_corrupt": "previous"})
 
 
 def test_only_the_two_ways_there_are(connection: psycopg.Connection) -> None:
@@ -136,7 +136,7 @@ def test_only_damage_is_passed_by(saver: PGStateSaver, chain: list[Any]) -> None
     put_values(saver, chain[3], {"account": Account(7)})
     database: Any = saver._database
     with pytest.raises(UnsafeTypeError):
-        PGStateSaver(database, schema=saver.schema, on_corrupt="previous", strict=True).get_tuple(T)
+        PGStateSaver._over(database, {"schema": saver.schema, "on_corrupt": "previous", "strict": True}).get_tuple(T)
     assert passing(saver).get_tuple(config_of("unknown")) is None
 
 

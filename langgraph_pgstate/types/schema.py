@@ -1,0 +1,22 @@
+"""State of a schema's migrations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaStatus:
+    """The version of a schema and its pending migrations.
+
+    Attributes:
+        schema: The PostgreSQL schema.
+        version: Number of the newest applied migration, 0 if there is none.
+        expected: Number of the newest migration of this package.
+        pending: Names of the migrations still to apply.
+    """
+
+    schema: str
+    version: int
+    expected: int
+    pending: tuple[str, ...]

@@ -1,0 +1,107 @@
+"""Private names of LangGraph: each is where it is looked for, and stands nowhere else in the package."""
+
+from __future__ import annotations
+
+import re
+from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph._internal import _constants
+from langgraph.channels.delta import DeltaChannel
+from langgraph.checkpoint.base import _with_msgpack_allowlist
+from langgraph.checkpoint.base import id as ids
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde import _msgpack
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph.graph import START, StateGraph, message
+from langgraph.pregel._loop import AsyncPregelLoop, SyncPregelLoop
+from langgraph.types import Send
+from support import config_of
+
+from langgraph_pgstate import langgraph_compat as compat
+
+PACKAGE = Path(compat.__file__).parent
+PRIVATE = re.compile(
+    r"\b_DeltaSnapshot\b|\b_getframe\b|__pregel_\w+\"|_custom_unpack_ext_hook|import _with_msgpack|langgraph\._internal"
+)
+
+
+def test_keys_of_configurable_are_those_of_langgraph() -> None:
+    keys = {
+        "RUNTIME": "CONFIG_KEY_RUNTIME",
+        "REPLAY_STATE": "CONFIG_KEY_REPLAY_STATE",
+        "SCRATCHPAD": "CONFIG_KEY_SCRATCHPAD",
+        "CHECKPOINTER": "CONFIG_KEY_CHECKPOINTER",
+        "DURABILITY": "CONFIG_KEY_DURABILITY",
+        "TASK_ID": "CONFIG_KEY_TASK_ID",
+        "SEND": "CONFIG_KEY_SEND",
+        "RESUME": "RESUME",
+    }
+    assert {name: getattr(compat, name) for name in keys} == {
+        name: getattr(_constants, theirs) for name, theirs in keys.items()
+    }
+
+
+def test_classes_and_functions_are_those_of_langgraph() -> None:
+    assert compat.DeltaSnapshot is _DeltaSnapshot
+    assert compat.with_msgpack_allowlist is _with_msgpack_allowlist
+    assert compat.send_class() is Send
+    assert compat.SAFE_TYPES is _msgpack.SAFE_MSGPACK_TYPES
+    assert compat.REMOVE_ALL_MESSAGES == message.REMOVE_ALL_MESSAGES
+    assert hasattr(ids, "_last_v6_timestamp")
+
+
+def test_the_reducer_that_ignores_remove_all_is_known() -> None:
+    assert compat.ignores_remove_all(DeltaChannel(message._messages_delta_reducer, list))
+    assert not compat.ignores_remove_all(DeltaChannel(message.add_messages, list))
+    assert not compat.ignores_remove_all(None)
+
+
+def test_hooks_of_a_serializer_are_found() -> None:
+    def hook(code: int, data: bytes) -> Any:
+        return None
+
+    assert not compat.has_own_hook(JsonPlusSerializer())
+    assert compat.has_own_hook(JsonPlusSerializer(__unpack_ext_hook__=hook))
+    assert compat.extension_hook_of(JsonPlusSerializer(__unpack_ext_hook__=hook)) is hook
+
+
+class Watching(InMemorySaver):
+    """Notes which loop reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[Any, Any]] = []
+
+    def get_tuple(self, config: Any) -> Any:
+        self.found.append(compat.calling_loop())
+        return super().get_tuple(config)
+
+    async def aget_tuple(self, config: Any) -> Any:
+        self.found.append(compat.calling_loop())
+        return super().get_tuple(config)
+
+
+@pytest.mark.parametrize(("loop", "stack"), [(SyncPregelLoop, ExitStack), (AsyncPregelLoop, AsyncExitStack)])
+async def test_the_loop_that_reads_is_found(loop: type, stack: type) -> None:
+    saver = Watching()
+    assert compat.calling_loop() == (None, None)
+    graph: Any = StateGraph(dict).add_node("a", lambda state: {}).add_edge(START, "a").compile(checkpointer=saver)
+    if loop is SyncPregelLoop:
+        graph.invoke({}, config_of("t"))
+    else:
+        await graph.ainvoke({}, config_of("t"))
+    exits, found = saver.found[0]
+    assert type(exits) is stack
+    assert type(found) is loop
+    assert found.stack is exits
+
+
+def test_private_names_stand_in_one_module() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        if path.name != "langgraph_compat.py":
+            lines = [line for line in path.read_text("utf-8").splitlines() if PRIVATE.search(line)]
+            assert lines == [], path
