@@ -465,7 +465,8 @@ def test_every_table_view_and_column_has_a_comment(dsn: str, schema: str, connec
     set_up_in_a_process(dsn, schema)
     found = connection.execute(
         """
-        SELECT concat_ws('.', c.relname, a.attname), col_description(c.oid, a.attnum), obj_description(c.oid, 'pg_class')
+        SELECT concat_ws('.', c.relname, a.attname), col_description(c.oid, a.attnum),
+            obj_description(c.oid, 'pg_class')
         FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
         WHERE c.relnamespace = %s::regnamespace AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition
         """,
