@@ -1,8 +1,8 @@
--- The whole schema, as a story. It is what the migrations add up to (a test proves it); this file is for reading.
--- Every name carries its schema: nothing depends on search_path. Every key starts with thread_id, so a distributed
--- PostgreSQL can keep a thread on one node. Ids compare byte by byte (collation "C"), as Python compares them.
+-- The whole schema, for reading. A test compares it with the result of the migrations. The comments at the end describe
+-- every column. Every name has its schema: nothing depends on search_path. Every key starts with thread_id, so a
+-- distributed PostgreSQL can keep a thread on one node. Ids compare byte by byte (collation "C"), as in Python.
 
--- Which migrations were applied, and with which text.
+-- The migrations that were applied, with the checksum of their text.
 CREATE TABLE /*schema*/migrations (
     version integer PRIMARY KEY,
     name text NOT NULL,
@@ -10,10 +10,9 @@ CREATE TABLE /*schema*/migrations (
     applied_at timestamptz NOT NULL DEFAULT now()
 );
 
--- A thread is one conversation or task. Its row is made by its first put and touched every few seconds while it
--- lives, so that listing threads never reads checkpoints. `version` counts updates of title and metadata, so that a
--- stale one can be refused. A thread that was forked off another says from where. `pgstate maintain` deletes it after
--- `expires_at`, which moves along with `updated_at` where a `ttl` is set.
+-- A thread is one conversation or task. The first put makes its row; later puts update it every few seconds, so that
+-- listing threads reads no checkpoints. `version` counts updates of title and metadata, so that a stale update can be
+-- refused. `pgstate maintain` deletes a thread after `expires_at`, which moves with `updated_at` if there is a `ttl`.
 CREATE TABLE /*schema*/threads (
     thread_id text COLLATE "C" NOT NULL,
     agent text,
@@ -40,11 +39,10 @@ CREATE INDEX threads_expires_at_idx ON /*schema*/threads (expires_at) WHERE expi
 CREATE INDEX threads_metadata_idx ON /*schema*/threads USING gin (metadata jsonb_path_ops);
 
 -- A checkpoint is the state after one superstep, linked to its parent. `state` holds what is small (versions, scalars)
--- and, for every other channel, references into `segment_ids`. `revision` is drawn anew whenever the row is written: a
--- process that builds on what it remembers of a checkpoint must find it unchanged. What a question may filter by has a
--- typed column; `metadata` keeps everything. `next_checkpoint_id` is one that was made from here, where a prune took all
--- of those away: the branch has moved on. `state_version` is the version of the user's state its values are of; none
--- stands for the first.
+-- and, for every other channel, references into `segment_ids`. `revision` is a new random number whenever the row is
+-- written: a process that builds on a cached checkpoint checks that it is unchanged. Columns that queries filter by are
+-- typed; `metadata` has everything. `next_checkpoint_id` is a child, set if a prune removed all children: the branch
+-- went on from here. `state_version` is the version of the application's state; null is the first.
 CREATE TABLE /*schema*/checkpoints (
     thread_id text COLLATE "C" NOT NULL,
     checkpoint_ns text COLLATE "C" NOT NULL,
@@ -63,18 +61,17 @@ CREATE TABLE /*schema*/checkpoints (
     PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id)
 ) WITH (toast_tuple_target = 4080);
 ALTER TABLE /*schema*/checkpoints ALTER COLUMN state SET STORAGE EXTERNAL;
--- For listings over all threads only. "POSIX" orders as "C" does, but is another name: the planner must not walk this
--- index through other threads' rows when it looks for the newest checkpoint of one.
+-- Only for listings over all threads. "POSIX" orders as "C" does, but under another name: so the planner cannot use this
+-- index to look for the newest checkpoint of one thread.
 CREATE INDEX checkpoints_checkpoint_id_idx ON /*schema*/checkpoints (checkpoint_id COLLATE "POSIX");
--- Each index makes every put dearer, and so does a predicate. What else checkpoints are looked for by stands behind the
--- parent, where it costs least: new entries go to the end of that index. A question that names no parent walks it instead
--- of the rows.
+-- Each index, and each predicate, makes a put slower. The other columns that queries filter by follow the parent in this
+-- index, where they cost least: new entries go to its end. A query without a parent scans this index instead of the rows.
 CREATE INDEX checkpoints_parent_idx ON /*schema*/checkpoints (parent_checkpoint_id, source, step, created_at);
--- A plain graph's checkpoints name no run: an entry for each would cost more than the predicate.
+-- Checkpoints of a plain graph have no run: an entry for each would cost more than the predicate.
 CREATE INDEX checkpoints_run_id_idx ON /*schema*/checkpoints (run_id) WHERE run_id IS NOT NULL;
 
--- A segment is an immutable run of encoded channel data, shared by every checkpoint whose `segment_ids` name it:
--- some elements of a list-valued channel, or values that change whole. Already compressed, so TOAST must not try again.
+-- A segment is an immutable piece of encoded channel data, shared by every checkpoint whose `segment_ids` name it:
+-- some elements of a list, or a value that changes as a whole. It is compressed already, so TOAST does not compress it.
 CREATE TABLE /*schema*/segments (
     thread_id text COLLATE "C" NOT NULL,
     segment_id integer NOT NULL,
@@ -83,9 +80,9 @@ CREATE TABLE /*schema*/segments (
 ) WITH (toast_tuple_target = 4080);
 ALTER TABLE /*schema*/segments ALTER COLUMN data SET STORAGE EXTERNAL;
 
--- Pending writes are what a task wrote in the superstep that has not been checkpointed yet. One row holds the numbered
--- ordinary writes of one call; a special channel (error -1, scheduled -2, interrupt -3, resume -4) has a row
--- of its own. No foreign key to checkpoints: writes may arrive before their checkpoint, and after a rollback.
+-- Pending writes are results of tasks in a superstep that has no checkpoint yet. One row holds the numbered ordinary
+-- writes of one call; a special channel (error -1, scheduled -2, interrupt -3, resume -4) has a separate row. There is no
+-- foreign key to checkpoints: writes may arrive before their checkpoint, and after a rollback.
 CREATE TABLE /*schema*/writes (
     thread_id text COLLATE "C" NOT NULL,
     checkpoint_ns text COLLATE "C" NOT NULL,
@@ -100,11 +97,11 @@ CREATE TABLE /*schema*/writes (
 ) WITH (toast_tuple_target = 4080);
 ALTER TABLE /*schema*/writes ALTER COLUMN data SET STORAGE EXTERNAL;
 CREATE INDEX writes_run_id_idx ON /*schema*/writes (run_id) WHERE run_id IS NOT NULL;
--- The questions that graphs have asked, in the root namespace, where those of subgraphs stand, too: newest first.
+-- Interrupts, newest first. Those of subgraphs are in the root namespace, too.
 CREATE INDEX writes_interrupts_idx ON /*schema*/writes (created_at DESC, thread_id, task_id)
     WHERE idx = -3 AND checkpoint_ns = '';
 
--- What a user calls a checkpoint: "before refund". Prunes keep what has a label.
+-- Names of checkpoints, like "before refund". A prune keeps a checkpoint with a label.
 CREATE TABLE /*schema*/labels (
     thread_id text COLLATE "C" NOT NULL,
     checkpoint_ns text COLLATE "C" NOT NULL,
@@ -114,9 +111,9 @@ CREATE TABLE /*schema*/labels (
     PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id)
 );
 
--- A lease is the right to advance a thread until `expires_at`, by the database's clock. Whoever takes it over raises
--- `fencing_token`, so that what its last holder still writes is refused. No holder: given back. A thread's first token
--- is the time in microseconds: it stays greater than all before it when the row went meanwhile.
+-- A lease is the right to advance a thread until `expires_at`, by the clock of the database. Every new holder gets a
+-- greater `fencing_token`, so that late writes of the last holder are refused. Without a holder it was given back. The
+-- first token of a thread is the time in microseconds: it is greater than all before it, also if the row was deleted.
 CREATE TABLE /*schema*/leases (
     thread_id text COLLATE "C" NOT NULL,
     holder_id text COLLATE "C",
@@ -128,7 +125,7 @@ CREATE TABLE /*schema*/leases (
 );
 CREATE INDEX leases_expires_at_idx ON /*schema*/leases (expires_at, thread_id);
 
--- Threads that were deleted, for as long as a run that was still going may try to write to them.
+-- Deleted threads, for as long as a run may still try to write to them.
 CREATE TABLE /*schema*/tombstones (
     thread_id text COLLATE "C" NOT NULL,
     deleted_at timestamptz NOT NULL DEFAULT now(),
@@ -137,8 +134,8 @@ CREATE TABLE /*schema*/tombstones (
 );
 CREATE INDEX tombstones_expires_at_idx ON /*schema*/tombstones (expires_at, thread_id);
 
--- Answers of humans to interrupts, each once; the graph is resumed with them by whoever comes next. `answer_id` is drawn
--- anew for each call that answers: whoever asks again after a lost connection finds its own.
+-- Answers to interrupts, at most one for each. The application resumes the graph with them. `answer_id` is random for
+-- each call: a call that is repeated after a lost connection finds its own answer.
 CREATE TABLE /*schema*/answers (
     thread_id text COLLATE "C" NOT NULL,
     checkpoint_ns text COLLATE "C" NOT NULL,
@@ -153,8 +150,7 @@ CREATE TABLE /*schema*/answers (
     PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id, interrupt_id)
 );
 
--- The channels a user wants to ask for in SQL: the latest values of each thread's root namespace, written with its
--- checkpoint.
+-- Channels as JSON, for queries in SQL: the values of the newest checkpoint, written with it.
 CREATE TABLE /*schema*/projections (
     thread_id text COLLATE "C" NOT NULL,
     checkpoint_id text COLLATE "C" NOT NULL,
@@ -164,9 +160,9 @@ CREATE TABLE /*schema*/projections (
 );
 CREATE INDEX projections_state_idx ON /*schema*/projections USING gin (state jsonb_path_ops);
 
--- A run is one invocation of a graph on a thread. A running one whose `alive_until` has passed was left by a process that
--- died: its holder renews it while it lives. Steps, tokens and cost are those of all its attempts, `steps_before` those of
--- the ones before the last; the other columns tell of the last, `first_started_at` of the first.
+-- A run is one invocation of a graph on a thread. Its process renews `alive_until`; a running run whose time has passed
+-- was left by a process that died. Steps, tokens and cost are those of all attempts, `steps_before` those of the attempts
+-- before the last; other columns describe the last attempt, `first_started_at` the first.
 CREATE TABLE /*schema*/runs (
     thread_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,
@@ -201,8 +197,8 @@ CREATE INDEX runs_status_idx ON /*schema*/runs (status, started_at DESC, thread_
 CREATE INDEX runs_run_id_idx ON /*schema*/runs (run_id);
 CREATE INDEX runs_steps_idx ON /*schema*/runs (steps DESC, thread_id, run_id) WHERE steps > 25;
 
--- A span is one timed operation in a run: graph, node, LLM call, tool call, retriever. Its row is there within a second of
--- its start. Partitions by month are made ahead by `setup()` and `pgstate maintain`; the default one catches the rest.
+-- A span is one timed operation in a run: graph, node, model call, tool call, retriever. Its row is stored within a second
+-- of its start. `setup()` and `pgstate maintain` make partitions by month; the default partition takes other months.
 CREATE TABLE /*schema*/spans (
     thread_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,
@@ -238,13 +234,12 @@ CREATE TABLE /*schema*/spans (
 CREATE INDEX spans_started_at_idx ON /*schema*/spans (kind, started_at);
 CREATE TABLE /*schema*/spans_default PARTITION OF /*schema*/spans DEFAULT;
 
--- A tool execution is one intended effect: committed before the tool runs, completed after it. The key says what the
--- action is, so that it is done once. `result` holds the exact answer through the serializer, compressed where
--- `result_type` begins with `frame/`, `preview` its beginning.
--- `fingerprint` tells apart what a model asked for under one tool-call id; `intent_id` is drawn anew for each attempt, and
--- only its owner may write the outcome. `answers`: how many resume values of its task were used up to settle it.
--- What a fork or a copy brought along names the thread it was begun on (`origin_thread_id`, which its token is made of); as
--- long as it was not begun again here (`is_copy`), what it did is that thread's to take back.
+-- A tool execution is one action: committed before the tool runs, completed after it. The key identifies the action, so
+-- that it is done once. `result` is the exact result, encoded by the serializer, and compressed if `result_type` begins
+-- with `frame/`. `fingerprint` tells apart actions under one tool-call id. `intent_id` is random for each attempt; only its
+-- owner may write the outcome. `answers` is the number of resume values of its task that were used to settle it.
+-- `origin_thread_id` is the thread it was begun on, if a fork or a copy brought it; its token is made of that id. As long
+-- as it was not begun again here (`is_copy`), it is compensated on that thread.
 CREATE TABLE /*schema*/tool_executions (
     thread_id text COLLATE "C" NOT NULL,
     idempotency_key text COLLATE "C" NOT NULL,
@@ -283,11 +278,11 @@ CREATE INDEX tool_executions_started_at_idx ON /*schema*/tool_executions (starte
 CREATE INDEX tool_executions_tool_idx ON /*schema*/tool_executions (tool, started_at);
 CREATE INDEX tool_executions_status_idx ON /*schema*/tool_executions (status, started_at) WHERE status <> 'success';
 
--- Every chat message, where it first appeared; an edit or a removal is a row of its own (`change`: added, edited,
--- removed). `position` is its place in the channel at that checkpoint; one that stands in two channels has a row in each.
--- A branch's messages are the rows of its checkpoints, in the order in which they were added last: a message that comes
--- between others is added with all that follow it. When a prune takes a checkpoint's parent away, the checkpoint gets a
--- row of each message that its branch has by then, and of each removed one, with what it said.
+-- Every chat message where it first appeared; an edit or a removal is a separate row (`change`: added, edited, removed).
+-- `position` is its place in the channel at that checkpoint; a message in two channels has a row for each. The messages
+-- of a branch are the rows of its checkpoints, in the order in which they were added last: a message that is put between
+-- others is added with all that follow it. When a prune removes the parent of a checkpoint, the checkpoint gets a row for
+-- each message of its branch, and for each removed one, with its content.
 CREATE TABLE /*schema*/messages (
     thread_id text COLLATE "C" NOT NULL,
     message_id text COLLATE "C" NOT NULL,
@@ -310,7 +305,7 @@ CREATE TABLE /*schema*/messages (
 CREATE INDEX messages_search_idx ON /*schema*/messages USING gin (to_tsvector('simple', left(content, 100000)))
     WHERE content IS NOT NULL;
 
--- What happened to a thread: status changes, handoffs, interrupts, resumes, forks, prunes, refused runs. Append-only.
+-- Events of threads: status changes, handoffs, interrupts, resumes, forks, prunes, refused runs. Rows are only added.
 CREATE TABLE /*schema*/events (
     thread_id text COLLATE "C" NOT NULL,
     event_id text COLLATE "C" NOT NULL,
@@ -325,10 +320,9 @@ CREATE TABLE /*schema*/events (
 );
 CREATE INDEX events_kind_idx ON /*schema*/events (kind, created_at);
 
--- What was recorded and is not in the tables yet: one row beside each checkpoint, in its transaction, with the runs,
--- spans, events and messages that came with it, packed. A writer moves it within moments, whoever comes next after a
--- crash; taking a row out and writing what it says is one transaction, so it is done once. `is_alone`: noted without a
--- checkpoint that would lead to it, as the end of a run is.
+-- Recorded entries that are not in the tables yet: one row with each checkpoint, in its transaction, with the runs, spans,
+-- events and messages that belong to it. A writer moves it within a second, also after a crash. Deleting a row and writing
+-- its entries is one transaction, so it is done once. `is_alone`: written without a checkpoint, like the end of a run.
 CREATE TABLE /*schema*/journal (
     thread_id text COLLATE "C" NOT NULL,
     entry_id text COLLATE "C" NOT NULL,
@@ -341,7 +335,7 @@ CREATE TABLE /*schema*/journal (
 ALTER TABLE /*schema*/journal ALTER COLUMN data SET STORAGE EXTERNAL;
 CREATE INDEX journal_run_id_idx ON /*schema*/journal (run_id) WHERE is_alone;
 
--- What tokens cost, per million, from a time on. The user's to edit; a span's cost is computed when it is stored.
+-- Prices of a million tokens, from a time on, edited by the user. The cost of a span is computed when it is stored.
 CREATE TABLE /*schema*/prices (
     model text NOT NULL,
     provider text NOT NULL DEFAULT '',
@@ -353,9 +347,9 @@ CREATE TABLE /*schema*/prices (
     PRIMARY KEY (model, provider, valid_from)
 );
 
--- Questions with ready answers, one line each: filter and sum them up as you like.
+-- Views for common queries; filter and aggregate them.
 
--- Runs that failed, or whose process died.
+-- Runs that ended with an error, and runs whose process died.
 CREATE VIEW /*schema*/failed_runs AS
 SELECT r.thread_id, r.run_id, r.agent, r.tenant_id, r.user_id, r.started_at, r.ended_at,
     r.ended_at - r.started_at AS duration,
@@ -363,7 +357,7 @@ SELECT r.thread_id, r.run_id, r.agent, r.tenant_id, r.user_id, r.started_at, r.e
     r.error_message, r.steps, r.cost
 FROM /*schema*/runs r
 WHERE r.status = 'error' OR r.status = 'running' AND r.alive_until < now() AND NOT EXISTS (
-    -- How it ended is known, but not in the tables yet.
+    -- Its end is in the journal, and not in this table yet.
     SELECT 1 FROM /*schema*/journal j WHERE j.thread_id = r.thread_id AND j.run_id = r.run_id AND j.is_alone
 );
 
@@ -414,7 +408,7 @@ SELECT e.thread_id, e.idempotency_key, e.tool, e.status, e.attempt, e.agent, e.t
 FROM /*schema*/tool_executions e
 WHERE e.status IN ('running', 'timeout', 'unknown') AND (e.status <> 'running' OR e.alive_until < now());
 
--- Every call of a tool, and how long it took.
+-- Every call of a tool.
 CREATE VIEW /*schema*/tool_calls AS
 SELECT s.thread_id, s.run_id, s.span_id, s.name AS tool, s.agent, s.status, s.started_at, s.ended_at,
     extract(epoch FROM s.ended_at - s.started_at)::double precision AS seconds, s.error_type, s.error_message,
@@ -422,8 +416,7 @@ SELECT s.thread_id, s.run_id, s.span_id, s.name AS tool, s.agent, s.status, s.st
 FROM /*schema*/spans s
 WHERE s.kind = 'tool';
 
--- Tools by calls, seconds, errors and calls of which the ledger says that nobody knows whether they took effect, over all
--- time; over less, sum up `tool_calls`.
+-- Calls, errors, unknown outcomes (by the ledger) and seconds of tools, over all time.
 CREATE VIEW /*schema*/tool_statistics AS
 SELECT c.tool, count(*) AS calls, count(*) FILTER (WHERE c.status = 'error' AND NOT c.is_unknown) AS errors,
     count(*) FILTER (WHERE c.is_unknown) AS unknown,
@@ -439,7 +432,7 @@ FROM (
 ) AS c
 GROUP BY c.tool;
 
--- Every call of a model: whose it was, its tokens and what it cost.
+-- Every call of a model, with its owner, tokens and cost.
 CREATE VIEW /*schema*/model_calls AS
 SELECT s.thread_id, s.run_id, s.span_id, coalesce(s.agent, r.agent) AS agent, s.provider, s.model, r.tenant_id,
     r.user_id, (s.started_at AT TIME ZONE 'UTC')::date AS day, s.started_at, s.ended_at, s.status, s.input_tokens,
@@ -456,7 +449,7 @@ SELECT m.day, m.agent, m.provider, m.model, m.tenant_id, m.user_id, count(*) AS 
 FROM /*schema*/model_calls m
 GROUP BY m.day, m.agent, m.provider, m.model, m.tenant_id, m.user_id;
 
--- Who handed over to whom, and when the thread's next handoff came.
+-- Handoffs from one agent to another, with the time until the next one of the thread.
 CREATE VIEW /*schema*/handoffs AS
 SELECT v.thread_id, v.event_id, v.created_at, v.run_id, v.payload ->> 'from' AS source, v.payload ->> 'to' AS target,
     v.payload ->> 'reason' AS reason,
@@ -468,9 +461,9 @@ SELECT v.thread_id, v.event_id, v.created_at, v.run_id, v.payload ->> 'from' AS 
 FROM /*schema*/events v
 WHERE v.kind = 'handoff';
 
--- What led to a checkpoint of the root namespace: its run, and what the superstep called and cost. A superstep's spans
--- name the checkpoint it started from, or only its number, if they were stored before it; those of its subgraphs name
--- their own, and are found by `provenance()` in Python.
+-- The run, tools and cost behind each checkpoint of the root namespace. The spans of a superstep have the checkpoint it
+-- started from, or only its number, if they were stored before it. Spans of subgraphs have their own checkpoints;
+-- `runs.provenance()` in Python includes them.
 CREATE VIEW /*schema*/provenance AS
 SELECT c.thread_id, c.checkpoint_id, c.parent_checkpoint_id, c.source, c.step, c.created_at, c.run_id,
     r.status AS run_status, r.agent, r.tenant_id, r.user_id, a.tools, a.model_calls, a.input_tokens, a.output_tokens,
@@ -492,8 +485,7 @@ FROM /*schema*/checkpoints c
     ) AS a ON true
 WHERE c.checkpoint_ns = '';
 
--- What is said on the branch that ends at each thread's newest checkpoint: edits replace, removals remove. `number` is
--- the order of the channel.
+-- The conversation on the branch that ends at the newest checkpoint of each thread, with edits and removals applied.
 CREATE VIEW /*schema*/conversations AS
 SELECT t.thread_id, t.tenant_id, t.user_id, m.number, m.channel, m.message_id, m.role, m.agent, m.content, m.tool_calls,
     m.tool_call_id, m.created_at, m.run_id
