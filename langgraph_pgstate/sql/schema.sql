@@ -61,11 +61,12 @@ CREATE TABLE /*schema*/checkpoints (
     PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id)
 ) WITH (toast_tuple_target = 4080);
 ALTER TABLE /*schema*/checkpoints ALTER COLUMN state SET STORAGE EXTERNAL;
--- Only for listings over all threads. "POSIX" orders as "C" does, but under another name: so the planner cannot use this
--- index to look for the newest checkpoint of one thread.
+-- Only for listings over all threads. "POSIX" orders as "C" does, but under another name: so the planner cannot use
+-- this index to look for the newest checkpoint of one thread.
 CREATE INDEX checkpoints_checkpoint_id_idx ON /*schema*/checkpoints (checkpoint_id COLLATE "POSIX");
--- Each index, and each predicate, makes a put slower. The other columns that queries filter by follow the parent in this
--- index, where they cost least: new entries go to its end. A query without a parent scans this index instead of the rows.
+-- Each index, and each predicate, makes a put slower. The other columns that queries filter by follow the parent in
+-- this index, where they cost least: new entries go to its end. A query without a parent scans this index instead of
+-- the rows.
 CREATE INDEX checkpoints_parent_idx ON /*schema*/checkpoints (parent_checkpoint_id, source, step, created_at);
 -- Checkpoints of a plain graph have no run: an entry for each would cost more than the predicate.
 CREATE INDEX checkpoints_run_id_idx ON /*schema*/checkpoints (run_id) WHERE run_id IS NOT NULL;
@@ -81,8 +82,8 @@ CREATE TABLE /*schema*/segments (
 ALTER TABLE /*schema*/segments ALTER COLUMN data SET STORAGE EXTERNAL;
 
 -- Pending writes are results of tasks in a superstep that has no checkpoint yet. One row holds the numbered ordinary
--- writes of one call; a special channel (error -1, scheduled -2, interrupt -3, resume -4) has a separate row. There is no
--- foreign key to checkpoints: writes may arrive before their checkpoint, and after a rollback.
+-- writes of one call; a special channel (error -1, scheduled -2, interrupt -3, resume -4) has a separate row. There is
+-- no foreign key to checkpoints: writes may arrive before their checkpoint, and after a rollback.
 CREATE TABLE /*schema*/writes (
     thread_id text COLLATE "C" NOT NULL,
     checkpoint_ns text COLLATE "C" NOT NULL,
@@ -161,8 +162,8 @@ CREATE TABLE /*schema*/projections (
 CREATE INDEX projections_state_idx ON /*schema*/projections USING gin (state jsonb_path_ops);
 
 -- A run is one invocation of a graph on a thread. Its process renews `alive_until`; a running run whose time has passed
--- was left by a process that died. Steps, tokens and cost are those of all attempts, `steps_before` those of the attempts
--- before the last; other columns describe the last attempt, `first_started_at` the first.
+-- was left by a process that died. Steps, tokens and cost are those of all attempts, `steps_before` those of the
+-- attempts before the last; other columns describe the last attempt, `first_started_at` the first.
 CREATE TABLE /*schema*/runs (
     thread_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,
@@ -197,8 +198,9 @@ CREATE INDEX runs_status_idx ON /*schema*/runs (status, started_at DESC, thread_
 CREATE INDEX runs_run_id_idx ON /*schema*/runs (run_id);
 CREATE INDEX runs_steps_idx ON /*schema*/runs (steps DESC, thread_id, run_id) WHERE steps > 25;
 
--- A span is one timed operation in a run: graph, node, model call, tool call, retriever. Its row is stored within a second
--- of its start. `setup()` and `pgstate maintain` make partitions by month; the default partition takes other months.
+-- A span is one timed operation in a run: graph, node, model call, tool call, retriever. Its row is stored within a
+-- second of its start. `setup()` and `pgstate maintain` make partitions by month; the default partition takes other
+-- months.
 CREATE TABLE /*schema*/spans (
     thread_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,
@@ -236,10 +238,10 @@ CREATE TABLE /*schema*/spans_default PARTITION OF /*schema*/spans DEFAULT;
 
 -- A tool execution is one action: committed before the tool runs, completed after it. The key identifies the action, so
 -- that it is done once. `result` is the exact result, encoded by the serializer, and compressed if `result_type` begins
--- with `frame/`. `fingerprint` tells apart actions under one tool-call id. `intent_id` is random for each attempt; only its
--- owner may write the outcome. `answers` is the number of resume values of its task that were used to settle it.
--- `origin_thread_id` is the thread it was begun on, if a fork or a copy brought it; its token is made of that id. As long
--- as it was not begun again here (`is_copy`), it is compensated on that thread.
+-- with `frame/`. `fingerprint` tells apart actions under one tool-call id. `intent_id` is random for each attempt; only
+-- its owner may write the outcome. `answers` is the number of resume values of its task that were used to settle it.
+-- `origin_thread_id` is the thread it was begun on, if a fork or a copy brought it; its token is made of that id. As
+-- long as it was not begun again here (`is_copy`), it is compensated on that thread.
 CREATE TABLE /*schema*/tool_executions (
     thread_id text COLLATE "C" NOT NULL,
     idempotency_key text COLLATE "C" NOT NULL,
@@ -278,11 +280,11 @@ CREATE INDEX tool_executions_started_at_idx ON /*schema*/tool_executions (starte
 CREATE INDEX tool_executions_tool_idx ON /*schema*/tool_executions (tool, started_at);
 CREATE INDEX tool_executions_status_idx ON /*schema*/tool_executions (status, started_at) WHERE status <> 'success';
 
--- Every chat message where it first appeared; an edit or a removal is a separate row (`change`: added, edited, removed).
--- `position` is its place in the channel at that checkpoint; a message in two channels has a row for each. The messages
--- of a branch are the rows of its checkpoints, in the order in which they were added last: a message that is put between
--- others is added with all that follow it. When a prune removes the parent of a checkpoint, the checkpoint gets a row for
--- each message of its branch, and for each removed one, with its content.
+-- Every chat message where it first appeared; an edit or a removal is a separate row (`change`: added, edited,
+-- removed). `position` is its place in the channel at that checkpoint; a message in two channels has a row for each.
+-- The messages of a branch are the rows of its checkpoints, in the order in which they were added last: a message that
+-- is put between others is added with all that follow it. When a prune removes the parent of a checkpoint, the
+-- checkpoint gets a row for each message of its branch, and for each removed one, with its content.
 CREATE TABLE /*schema*/messages (
     thread_id text COLLATE "C" NOT NULL,
     message_id text COLLATE "C" NOT NULL,
@@ -320,9 +322,10 @@ CREATE TABLE /*schema*/events (
 );
 CREATE INDEX events_kind_idx ON /*schema*/events (kind, created_at);
 
--- Recorded entries that are not in the tables yet: one row with each checkpoint, in its transaction, with the runs, spans,
--- events and messages that belong to it. A writer moves it within a second, also after a crash. Deleting a row and writing
--- its entries is one transaction, so it is done once. `is_alone`: written without a checkpoint, like the end of a run.
+-- Recorded entries that are not in the tables yet: one row with each checkpoint, in its transaction, with the runs,
+-- spans, events and messages that belong to it. A writer moves it within a second, also after a crash. Deleting a row
+-- and writing its entries is one transaction, so it is done once. `is_alone`: written without a checkpoint, like the
+-- end of a run.
 CREATE TABLE /*schema*/journal (
     thread_id text COLLATE "C" NOT NULL,
     entry_id text COLLATE "C" NOT NULL,
