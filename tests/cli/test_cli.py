@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -421,6 +422,11 @@ def test_dsn_and_schema_are_taken_after_the_command_too(dsn: str, schema_option:
     result = _pgstate("check", "--dsn", dsn, "--thread", "t", *schema_option)
     assert result.returncode == 1
     assert "no_such" in result.stdout + result.stderr
+
+
+def test_json_is_taken_after_the_command_too(dsn: str, schema: str) -> None:
+    result = _pgstate("status", "--dsn", dsn, f"--schema={schema}", "--json")
+    assert json.loads(result.stdout)["schema"] == schema
 
 
 def _pgstate(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
