@@ -6,7 +6,8 @@ import signal
 import sys
 from types import FrameType
 
-_GLOBAL_OPTIONS = ("--dsn", "--schema")
+_VALUE_OPTIONS = ("--dsn", "--schema")
+_FLAGS = ("--json",)
 
 
 def main() -> None:
@@ -20,30 +21,30 @@ def main() -> None:
     del rich, typer
     from langgraph_pgstate.cli.app import app
 
-    # Ended from outside, the way out still leads through every `finally`: no embedded server stays behind.
+    # A signal raises, so that every `finally` runs and the embedded server stops.
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _leave)
+        signal.signal(number, _exit)
     app(_with_options_first(sys.argv[1:]), prog_name="pgstate")
 
 
 def _with_options_first(arguments: list[str]) -> list[str]:
-    """The arguments with `--dsn` and `--schema` in front: they are every command's, and people write them anywhere."""
+    """Return the arguments with the global options first: they may also follow a command."""
     first: list[str] = []
     rest: list[str] = []
     remaining = iter(arguments)
     for argument in remaining:
         if argument == "--":
             return [*first, *rest, argument, *remaining]
-        if argument in _GLOBAL_OPTIONS:
+        if argument in _VALUE_OPTIONS:
             first.append(argument)
             if (value := next(remaining, None)) is not None:
                 first.append(value)
-        elif argument.partition("=")[0] in _GLOBAL_OPTIONS:
+        elif argument in _FLAGS or argument.partition("=")[0] in _VALUE_OPTIONS:
             first.append(argument)
         else:
             rest.append(argument)
     return first + rest
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
+def _exit(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)

@@ -26,7 +26,7 @@ from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.tools import ToolLedger
 
 Listener = Callable[[str, str, str], None]
-"""Told of every tool: its name, `begin` or `end`, and its arguments or its answer."""
+"""A function that is called for every tool with its name, `begin` or `end`, and its arguments or result."""
 
 INSTRUCTIONS: Final = (
     "You book trips. First search for flights with search_flights. Then, in one go, call book_flight for the cheapest "
@@ -42,7 +42,7 @@ _CITIES: Final = ("Lisbon", "Porto", "Madrid", "Athens", "Rome", "Berlin")
 
 
 def follow_up(turn: int) -> str:
-    """What the traveller says in the given turn of the conversation, from 2."""
+    """Return the message of the traveller in a turn of the conversation, from 2."""
     day, euros = turn % 5 + 1, 15 + turn * 7 % 90
     questions = (
         f"What is the weather like on day {day}?",
@@ -62,15 +62,15 @@ def build_agent(
     printer: Callable[[str], str] | None = None,
     ledger: ToolLedger | None = None,
 ) -> CompiledStateGraph[Any, Any, Any, Any]:
-    """The graph: `agent` asks the model, `tools` runs each tool call as a task of its own.
+    """Return the graph: `agent` calls the model, `tools` runs each tool call as a separate task.
 
     Args:
         model: The chat model.
-        checkpointer: Where the state goes; with the ledger the only thing here that knows of a database.
-        listener: Told when a tool begins and ends.
-        hotel_seconds: How long the hotel's booking system takes.
-        printer: Another tool, with an effect outside of the database.
-        ledger: Runs the tools, if there is one.
+        checkpointer: Saves the state.
+        listener: Called when a tool begins and ends.
+        hotel_seconds: Seconds that `book_hotel` takes.
+        printer: Another tool, with an effect outside the database.
+        ledger: Runs the tools, if given.
     """
     tools = trip_tools(listener, hotel_seconds)
     if printer is not None:
@@ -95,7 +95,7 @@ def build_agent(
 
 
 def trip_tools(listener: Listener, hotel_seconds: float) -> list[BaseTool]:
-    """The tools; the same question has the same answer on every day and machine."""
+    """Return the tools. Their results depend only on their arguments."""
 
     def search_flights(origin: str, destination: str) -> str:
         """Find flights between two cities."""
@@ -137,14 +137,14 @@ def _announced(function: Callable[..., str], listener: Listener) -> Callable[...
 
 
 class OfflineModel(BaseChatModel):
-    """A chat model whose answers follow from the conversation alone: no network, no key, no chance."""
+    """A chat model whose answers depend only on the conversation; it needs no network and no key."""
 
     @property
     def _llm_type(self) -> str:
         return "offline"
 
     def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[Any, AIMessage]:
-        """The script knows the tools already."""
+        """Return the model itself: its answers name the tools."""
         return self
 
     def _generate(
@@ -159,12 +159,12 @@ class OfflineModel(BaseChatModel):
 
 
 def offline_model() -> OfflineModel:
-    """The model that every run of the demo can count on."""
+    """Return the model of the demo without `--model`."""
     return OfflineModel()
 
 
 def provider_model(name: str) -> BaseChatModel:
-    """A real model.
+    """Return a real model.
 
     Args:
         name: `provider:model`, as langchain's `init_chat_model` takes it.
@@ -189,7 +189,7 @@ def provider_model(name: str) -> BaseChatModel:
 
 
 def _answer(messages: Sequence[BaseMessage]) -> AIMessage:
-    """The next message of the script: which tool is still needed, or what there is to say."""
+    """Return the next message: calls of the tools that are still needed, or the answer."""
     id = f"ai-{len(messages)}-{_number(*(message.content for message in messages)):08x}"
     wish_at = max(at for at, message in enumerate(messages) if isinstance(message, HumanMessage))
     wish = str(messages[wish_at].content)
@@ -261,7 +261,7 @@ _ADVICE: Final = (
 
 
 def _city(messages: Sequence[BaseMessage]) -> str:
-    """Where the trip goes: the last wish that names a place decides."""
+    """Return the destination: the city in the last message that names one."""
     for message in reversed(messages):
         if isinstance(message, HumanMessage):
             wish = str(message.content)
@@ -277,5 +277,5 @@ def _euros(text: str) -> int:
 
 
 def _number(*parts: object) -> int:
-    """A number that depends on nothing but the parts, on every machine."""
+    """Return a number that depends only on the parts."""
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:4], "big")

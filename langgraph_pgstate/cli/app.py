@@ -2,42 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 from typer.core import TyperGroup
 
 from langgraph_pgstate import __version__
-from langgraph_pgstate.admin import Admin
-from langgraph_pgstate.cli import branches, interrupts, record, upcast
+from langgraph_pgstate.cli import branches, interrupts, ledger, record, threads, upcast
+from langgraph_pgstate.cli.options import STRATEGIES, ThreadsOption
 from langgraph_pgstate.cli.output import (
+    INTERRUPTED,
+    as_json,
     bytes_in_words,
     console,
     count,
+    errors,
     fail,
+    job,
     new_table,
     one_of,
+    print_json,
     print_table,
-    progress_bar,
 )
-from langgraph_pgstate.cli.target import Target
-from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.cli.target import Parts, Target
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, PGStateError
-from langgraph_pgstate.operations.admin.schema import setup_script
-from langgraph_pgstate.operations.admin.sizes import count_orphan_writes, get_server_version, list_table_sizes
-from langgraph_pgstate.operations.threads.prune import KEEP_LATEST, STRATEGIES, request_prune
-from langgraph_pgstate.saver import PGStateSaver
 from langgraph_pgstate.settings import DEFAULT_SCHEMA, DSN_VARIABLE, age, check_schema_name
-from langgraph_pgstate.sql import queries
-from langgraph_pgstate.types import CheckReport, Problem, Progress, TransferReport
+from langgraph_pgstate.types import CheckReport, Problem, Progress, PruneResult, TransferReport
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.admin import Admin
+    from langgraph_pgstate.operations.threads.prune import PruneRequest
 
 
 class _Commands(TyperGroup):
-    """Shows the package's errors as one line; anything else is a bug and keeps its stack trace."""
+    """Shows errors of the package as one line; other errors are bugs and keep their stack trace."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -45,6 +47,9 @@ class _Commands(TyperGroup):
         except PGStateError as error:
             fail(str(error))
             raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            errors.print("[yellow]stopped[/]")
+            raise typer.Exit(INTERRUPTED) from None
 
 
 app = typer.Typer(
@@ -56,11 +61,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_ORPHANS = "of a checkpoint that is not there, and gone a day later with the next prune or `maintain`"
-
-ThreadsOption = Annotated[
-    list[str] | None, typer.Option("--thread", metavar="ID", help="Only this thread; may be repeated.")
-]
+_ORPHANS = "without a checkpoint; the next prune or `maintain` removes them after a day"
+_KEEP_LATEST = STRATEGIES[0]
 
 
 def _print_version(value: bool) -> None:
@@ -78,16 +80,19 @@ def options(
             envvar=DSN_VARIABLE,
             show_default=False,
             metavar="DSN",
-            help="PostgreSQL to work on; without it the embedded one, with its data in .pgstate/",
+            help="The database; else the embedded one, with its data in .pgstate/.",
         ),
     ] = None,
     schema: Annotated[str, typer.Option(metavar="NAME", help="Schema of the tables.")] = DEFAULT_SCHEMA,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
     ] = False,
+    is_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: lists as one document per line, all else as one document.")
+    ] = False,
 ) -> None:
-    """LangGraph checkpoints and their record on PostgreSQL: set up, look at, verify, prune, move in and out."""
-    ctx.obj = Target(dsn or None, schema)
+    """LangGraph checkpoints and their record on PostgreSQL. The options below may also follow a command."""
+    ctx.obj = Target(dsn or None, schema, is_json)
 
 
 @app.command()
@@ -95,19 +100,21 @@ def demo(
     ctx: typer.Context,
     model: Annotated[
         str | None,
-        typer.Option(metavar="PROVIDER:NAME", help="A real chat model instead of the offline one; needs its key."),
+        typer.Option(metavar="PROVIDER:NAME", help="A real chat model; needs its key. Else an offline one."),
     ] = None,
     turns: Annotated[
-        int | None, typer.Option(min=0, show_default=False, help="Turns the conversation goes on for.")
+        int | None, typer.Option(min=0, show_default=False, help="Turns of the conversation after the resume.")
     ] = None,
 ) -> None:
     """Kill an agent in the middle of a superstep, resume it, fork it."""
     from langgraph_pgstate.cli.agent import provider_model
     from langgraph_pgstate.cli.demo import Demo
 
-    if model:
-        provider_model(model)  # what is missing is said before anything begins
     target: Target = ctx.obj
+    if target.is_json:
+        raise ConfigurationError("the demo prints no JSON")
+    if model:
+        provider_model(model)  # raises before anything begins if a package or a key is missing
     with target.open(create=True) as dsn:
         Demo(dsn, target.schema, target.place, model=model, turns=turns, program=target.program()).run()
 
@@ -115,50 +122,73 @@ def demo(
 @app.command()
 def setup(
     ctx: typer.Context,
-    sql: Annotated[bool, typer.Option("--sql", help="Print the SQL instead, for migrations of your own.")] = False,
+    sql: Annotated[bool, typer.Option("--sql", help="Print the SQL instead, for your own migrations.")] = False,
     metadata_index: Annotated[bool, typer.Option("--metadata-index", help="Also index all metadata (GIN).")] = False,
 ) -> None:
-    """Make the tables, or bring them up to date; safe to repeat."""
+    """Make the tables, or bring them up to date. It can be repeated."""
+    from langgraph_pgstate.operations.admin.schema import setup_script
+
     target: Target = ctx.obj
     if sql:
-        typer.echo(setup_script(check_schema_name(target.schema)), nl=False)
+        script = setup_script(check_schema_name(target.schema))
+        if target.is_json:
+            print_json({"sql": script})
+        else:
+            typer.echo(script, nl=False)
         return
     with _admin(target, create=True) as admin:
-        for name in admin.setup(metadata_index=metadata_index):
-            console.print(f"applied {name}")
-        console.print(f"schema {target.schema} is up to date, at version {admin.status().version}")
+        applied = admin.setup(metadata_index=metadata_index)
+        state = admin.status()
+    if target.is_json:
+        print_json(as_json(state) | {"applied": applied})
+        return
+    for name in applied:
+        console.print(f"applied {name}")
+    console.print(f"schema {target.schema} is up to date, at version {state.version}")
 
 
 @app.command()
 def migrate(
     ctx: typer.Context,
     to: Annotated[
-        int | None, typer.Option(min=0, metavar="N", show_default=False, help="Version; else the newest.")
+        int | None, typer.Option(min=0, metavar="N", show_default=False, help="The version; else the newest.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask before going down.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before going down.")] = False,
 ) -> None:
-    """Move the schema up, or down to an older version."""
+    """Move the schema to a newer or older version."""
     target: Target = ctx.obj
     with _admin(target) as admin:
         version = admin.status().version
         if to is not None and to < version and not yes:
-            console.print(f"[yellow]Going down from version {version} to {to} loses what the tables hold.[/]")
-            typer.confirm(f"Take schema {target.schema} down to version {to}?", abort=True)
+            errors.print(f"[yellow]Going down from version {version} to {to} loses data of the tables.[/]")
+            typer.confirm(f"Take schema {target.schema} down to version {to}?", abort=True, err=True)
         moved = admin.migrate(to)
-        for name in moved:
-            console.print(name)
-        console.print(f"schema {target.schema} is at version {admin.status().version}")
+        state = admin.status()
+    if target.is_json:
+        print_json(as_json(state) | {"moved": moved})
+        return
+    for name in moved:
+        console.print(name)
+    console.print(f"schema {target.schema} is at version {state.version}")
 
 
 @app.command()
 def status(ctx: typer.Context) -> None:
-    """Show the schema's version, and rows and bytes of its tables."""
+    """Show the version of the schema, and rows and bytes of its tables."""
+    from langgraph_pgstate.admin import Admin
+    from langgraph_pgstate.db.database import Database
+    from langgraph_pgstate.operations.admin.sizes import count_orphan_writes, get_server_version, list_table_sizes
+    from langgraph_pgstate.sql import queries
+
     target: Target = ctx.obj
     with target.open() as dsn, Database.open(dsn, schema=target.schema, pool=False) as database:
         state = Admin(database).status()
         server = database.run(get_server_version, queries(target.schema))
         tables = database.run(list_table_sizes, queries(target.schema))
         orphaned = database.run(count_orphan_writes, queries(target.schema), tables)
+    if target.is_json:
+        print_json(as_json(state) | {"server_version": server, "orphan_writes": orphaned, "tables": as_json(tables)})
+        return
     standing = f"version {state.version} of {state.expected}" if state.version else "not set up"
     console.print(f"PostgreSQL {server} ({escape(target.place)}), schema [bold]{state.schema}[/]: {standing}")
     if state.pending:
@@ -168,7 +198,7 @@ def status(ctx: typer.Context) -> None:
     threads = next((f"{'' if item.exact else 'about '}{item.rows:,}" for item in tables if item.name == "threads"), "0")
     console.print(f"threads: [bold]{threads}[/]")
     if orphaned:
-        console.print(f"{_ORPHANS}: {count(orphaned, 'pending write')}")
+        console.print(f"{count(orphaned, 'pending write')} {_ORPHANS}")
     shown = new_table("table", right=("rows", "bytes", "of these indexes"))
     for item in tables:
         rows = f"{'' if item.exact else '~'}{item.rows:,}"
@@ -184,15 +214,17 @@ def check(
     ctx: typer.Context,
     thread: Annotated[str | None, typer.Option(metavar="ID", help="Only this thread.")] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Decode every value, too.")] = False,
-    types: Annotated[
-        bool, typer.Option("--types", help="List the stored types that are not LangGraph's own; builds none of them.")
-    ] = False,
+    types: Annotated[bool, typer.Option("--types", help="List stored types that are not LangGraph's own.")] = False,
 ) -> None:
-    """Re-read every checkpoint and name what is broken; exit code 1 if anything is."""
-    with _admin(ctx.obj) as admin, _progress("checking") as advance:
+    """Read every checkpoint and list what is broken; exit code 1 if anything is."""
+    target: Target = ctx.obj
+    with _admin(target) as admin, job("checking") as advance:
         report = admin.check(thread, deep=deep, types=types, progress=advance)
     if thread is not None and not report.checkpoints and not report.writes and not report.problems:
         raise NotFoundError(f"there is no thread {thread!r}")
+    if target.is_json:
+        print_json(report)
+        raise typer.Exit(int(bool(report.problems)))
     console.print(
         f"read {count(report.threads, 'thread')}, {count(report.checkpoints, 'checkpoint')}, "
         f"{count(report.segments, 'segment')}, {count(report.writes, 'pending write')}"
@@ -200,13 +232,13 @@ def check(
     if types:
         _print_types(report)
     if report.unreferenced:
-        console.print(f"not referred to, and gone with the next prune: {count(report.unreferenced, 'segment')}")
+        console.print(f"{count(report.unreferenced, 'segment')} without a reference; the next prune removes them")
     if report.orphan_writes:
-        console.print(f"{_ORPHANS}: {count(report.orphan_writes, 'pending write')}")
+        console.print(f"{count(report.orphan_writes, 'pending write')} {_ORPHANS}")
     if report.problems:
         _print_problems(report.problems, "broken")
         raise typer.Exit(1)
-    console.print("[green]all is well[/]")
+    console.print("[green]nothing is broken[/]")
 
 
 @app.command()
@@ -214,38 +246,40 @@ def prune(
     ctx: typer.Context,
     keep_last: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", show_default=False, help="Keep each thread's newest N checkpoints."),
+        typer.Option(min=1, metavar="N", show_default=False, help="Keep the newest N checkpoints of each thread."),
     ] = None,
     older_than: Annotated[
-        str | None, typer.Option(metavar="AGE", show_default=False, help="Only what is older, like 30d or 12h.")
+        str | None, typer.Option(metavar="AGE", show_default=False, help="Remove only what is older, like 30d or 12h.")
     ] = None,
     strategy: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
             show_default=False,
-            help=f"{', '.join(STRATEGIES)}; {KEEP_LATEST} if not given.",
+            help=f"{', '.join(STRATEGIES)}; else {_KEEP_LATEST}.",
             callback=one_of(*STRATEGIES),
         ),
     ] = None,
     thread: ThreadsOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask before deleting all threads.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before all threads are deleted.")] = False,
 ) -> None:
     """Remove old checkpoints, or whole threads; exit code 1 if damaged threads were left."""
+    from langgraph_pgstate.operations.threads.prune import request_prune
+
     if keep_last is None and older_than is None and strategy is None:
-        raise ConfigurationError("say what may go: --keep-last N, --older-than AGE or --strategy NAME")
+        raise ConfigurationError("say what to remove: --keep-last N, --older-than AGE or --strategy NAME")
     limit: timedelta | None = age(older_than) if older_than else None
-    rule = strategy or KEEP_LATEST
-    # Whatever is wrong is said before anything is asked.
-    request_prune(thread, rule, keep_last or 1, limit, dry_run)
+    rule = strategy or _KEEP_LATEST
+    request = request_prune(thread or None, rule, keep_last or 1, limit, dry_run)
     target: Target = ctx.obj
-    with target.open() as dsn, PGStateSaver.from_conn_string(dsn, schema=target.schema, pool=False) as saver:
-        if rule != KEEP_LATEST and not (thread or limit or dry_run or yes):
-            # A server that does not answer, or has no tables, is told of before, too.
-            next(saver.list(None, limit=1, metadata_only=True), None)
-            typer.confirm(f"Delete every thread in schema {target.schema}?", abort=True)
-        result = saver.prune(thread or None, strategy=rule, keep_last=keep_last or 1, older_than=limit, dry_run=dry_run)
+    with target.connect() as parts:
+        if rule != _KEEP_LATEST and not (thread or limit or dry_run or yes):
+            typer.confirm(f"Delete every thread in schema {target.schema}?", abort=True, err=True)
+        result = _prune(parts, request)
+    if target.is_json:
+        print_json(result)
+        raise typer.Exit(int(bool(result.damaged)))
     console.print(
         f"{'would remove' if result.dry_run else 'removed'} {bytes_in_words(result.bytes)} "
         f"of {count(result.threads, 'thread')}: {count(result.checkpoints, 'checkpoint')}, "
@@ -258,18 +292,45 @@ def prune(
         raise typer.Exit(1)
 
 
+def _prune(parts: Parts, request: PruneRequest) -> PruneResult:
+    from langgraph_pgstate.operations.admin.integrity import count_threads
+    from langgraph_pgstate.operations.threads.prune import next_threads, prune_thread
+
+    run, known = parts.database.run, parts.queries
+    ids = request.thread_ids
+    total = run(count_threads, known) if ids is None else len(ids)
+    result, done = PruneResult(dry_run=request.dry_run), 0
+    with job("reading" if request.dry_run else "pruning") as advance:
+        page: Sequence[str] = run(next_threads, known, "") if ids is None else ids
+        while page:
+            for id in page:
+                result += run(prune_thread, known, request, id)
+                done += 1
+                advance(Progress(done, max(total, done), result.checkpoints, id))
+            page = run(next_threads, known, page[-1]) if ids is None else ()
+    return result
+
+
 for _command in (
     branches.tree,
+    branches.show,
+    threads.conversation,
     branches.diff,
     branches.label,
     branches.fork,
+    threads.delete,
     record.threads,
     record.runs,
     record.trace,
+    threads.events,
+    threads.search,
     record.tools,
     record.cost,
     record.prices,
     record.price,
+    ledger.executions,
+    ledger.settle,
+    threads.leases,
     record.maintain,
     record.expire,
     record.sweep,
@@ -284,18 +345,19 @@ for _command in (
 @app.command("import-langgraph")
 def import_langgraph(
     ctx: typer.Context,
-    source: Annotated[str, typer.Option("--from", metavar="DSN", help="Database of the old application.")],
+    source: Annotated[str, typer.Option("--from", metavar="DSN", help="Database with LangGraph's tables.")],
     source_schema: Annotated[str, typer.Option("--from-schema", metavar="NAME", help="Schema there.")] = "public",
     thread: ThreadsOption = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Bring over threads that went on in both places, too.")
+        bool, typer.Option("--overwrite", help="Also copy threads that went on in both places.")
     ] = False,
-    verify: Annotated[bool, typer.Option(help="Compare each thread afterwards.")] = True,
+    verify: Annotated[bool, typer.Option(help="Compare each thread after the copy.")] = True,
 ) -> None:
-    """Copy threads from LangGraph's own tables; can be stopped and run again."""
-    with _admin(ctx.obj, create=True) as admin:
+    """Copy threads from the tables of LangGraph's saver. It can be stopped and run again."""
+    target: Target = ctx.obj
+    with _admin(target, create=True) as admin:
         admin.setup()
-        with _progress("importing") as advance:
+        with job("importing") as advance:
             report = admin.import_langgraph(
                 source,
                 source_schema=source_schema,
@@ -304,7 +366,7 @@ def import_langgraph(
                 verify=verify,
                 progress=advance,
             )
-    _print_transfer("imported", report)
+    _print_transfer(target, "imported", report)
 
 
 @app.command("export-langgraph")
@@ -314,12 +376,13 @@ def export_langgraph(
     goal_schema: Annotated[str, typer.Option("--to-schema", metavar="NAME", help="Schema there.")] = "public",
     thread: ThreadsOption = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Write threads that went on in both places, too.")
+        bool, typer.Option("--overwrite", help="Also write threads that went on in both places.")
     ] = False,
-    verify: Annotated[bool, typer.Option(help="Compare each thread afterwards.")] = True,
+    verify: Annotated[bool, typer.Option(help="Compare each thread after the copy.")] = True,
 ) -> None:
-    """Copy threads to LangGraph's own tables, which are made if needed."""
-    with _admin(ctx.obj) as admin, _progress("exporting") as advance:
+    """Copy threads to the tables of LangGraph's saver; makes them if needed. It can be stopped and run again."""
+    target: Target = ctx.obj
+    with _admin(target) as admin, job("exporting") as advance:
         report = admin.export_langgraph(
             goal,
             target_schema=goal_schema,
@@ -328,35 +391,25 @@ def export_langgraph(
             verify=verify,
             progress=advance,
         )
-    _print_transfer("exported", report)
+    _print_transfer(target, "exported", report)
 
 
 @contextmanager
 def _admin(target: Target, *, create: bool = False) -> Iterator[Admin]:
+    from langgraph_pgstate.admin import Admin
+
     with target.open(create=create) as dsn, Admin.open(dsn, schema=target.schema) as admin:
         yield admin
 
 
-@contextmanager
-def _progress(doing: str) -> Iterator[Callable[[Progress], None]]:
-    """A bar over threads, while a job runs."""
-    with progress_bar() as bar:
-        task = bar.add_task(f"{doing} threads", total=None)
-
-        def advance(progress: Progress) -> None:
-            bar.update(task, completed=progress.threads, total=progress.total)
-
-        yield advance
-
-
 def _print_types(report: CheckReport) -> None:
     if report.others:
-        console.print(f"of another serializer, which alone knows their types: {count(report.others, 'value')}")
+        console.print(f"{count(report.others, 'value')} of another serializer, whose types only it knows")
     if not report.types:
-        console.print("no types but LangGraph's own")
+        console.print("no types besides LangGraph's own")
         return
-    console.print(f"{count(len(report.types), 'type')} beside LangGraph's own:")
-    # Whole lines, to be pasted.
+    console.print(f"{count(len(report.types), 'type')} besides LangGraph's own:")
+    # Lines to paste, so they are not folded.
     typer.echo(f"PGSTATE_ALLOWED_TYPES={','.join(report.types)}")
     typer.echo(f"allowed_types={[*report.types]}")
 
@@ -367,15 +420,18 @@ def _print_problems(problems: Sequence[Problem], title: str) -> None:
         console.print(f"  thread {escape(problem.thread_id)}, {escape(problem.where)}: {escape(problem.why)}")
 
 
-def _print_transfer(done: str, report: TransferReport) -> None:
-    console.print(
-        f"{done} {count(report.threads, 'thread')}: {count(report.checkpoints, 'checkpoint')} and "
-        f"{count(report.writes, 'pending write')} written, {report.unchanged:,} were there already; "
-        f"{report.verified:,} compared with the other side"
-    )
-    if report.conflicts:
-        _print_problems(report.conflicts, "went on in both places and were left as they are (--overwrite)")
-    if report.differences:
-        _print_problems(report.differences, "differ")
+def _print_transfer(target: Target, done: str, report: TransferReport) -> None:
+    if target.is_json:
+        print_json(report)
+    else:
+        console.print(
+            f"{done} {count(report.threads, 'thread')}: {count(report.checkpoints, 'checkpoint')} and "
+            f"{count(report.writes, 'pending write')} written, {report.unchanged:,} were there already; "
+            f"{report.verified:,} compared with the other side"
+        )
+        if report.conflicts:
+            _print_problems(report.conflicts, "went on in both places and were left as they are (--overwrite)")
+        if report.differences:
+            _print_problems(report.differences, "differ")
     if report.conflicts or report.differences:
         raise typer.Exit(1)

@@ -1,29 +1,30 @@
-"""The commands about a thread's branches: draw them, name their checkpoints, fork off them, compare their states."""
+"""The commands about the checkpoints of a thread: `tree`, `show`, `diff`, `label` and `fork`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Annotated, Any, Final
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from langchain_core.messages import BaseMessage
 from rich.text import Text
 
-from langgraph_pgstate.cli.output import console
+from langgraph_pgstate.cli.options import CheckpointOption, ThreadArgument
+from langgraph_pgstate.cli.output import as_json, console, count, format_time, print_json
 from langgraph_pgstate.cli.target import Target
-from langgraph_pgstate.cli.tree import draw, message_text, outline, short_id
-from langgraph_pgstate.codec.serializer import plain_serializer
-from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import NotFoundError, StateVersionError
-from langgraph_pgstate.operations.admin import schema as schemas
-from langgraph_pgstate.operations.checkpoints.addresses import Address
-from langgraph_pgstate.operations.threads import branches
-from langgraph_pgstate.saver import PGStateSaver
-from langgraph_pgstate.sql import queries
-from langgraph_pgstate.threads import Threads
-from langgraph_pgstate.types.branches import ChannelDifference, Difference, MessageChange, ValueChange
+
+if TYPE_CHECKING:
+    from langchain_core.messages import BaseMessage
+
+    from langgraph_pgstate.threads import Threads
+    from langgraph_pgstate.types.branches import (
+        ChannelDifference,
+        Difference,
+        LineageStep,
+        MessageChange,
+        ValueChange,
+    )
 
 _SIGNS: Final = {
     "added": ("+", "green"),
@@ -32,17 +33,25 @@ _SIGNS: Final = {
     "changed": ("~", "yellow"),
 }
 _MOST_LINES: Final = 40
-_PLACE_HELP: Final = "THREAD for its newest checkpoint, or THREAD@CHECKPOINT: an id, a part of one, or a label."
+_PLACE_HELP: Final = "THREAD: its newest checkpoint; or THREAD@CHECKPOINT: an id, a part of one, or a label."
+# Channels in which LangGraph keeps what to run next.
+_SCHEDULE: Final = ("branch:", "join:", "start:", "__")
 
 PlaceArgument = Annotated[str, typer.Argument(metavar="THREAD@CHECKPOINT", help=_PLACE_HELP)]
 
 
 def tree(
     ctx: typer.Context,
-    thread: Annotated[str, typer.Argument(metavar="THREAD", help="The thread.")],
-    limit: Annotated[int, typer.Option(min=1, help="At most so many checkpoints, the newest.")] = 500,
+    thread: ThreadArgument,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="The newest N checkpoints.")] = 500,
 ) -> None:
-    """Draw a thread's checkpoints with all their forks and labels."""
+    """Draw the checkpoints of a thread with forks and labels."""
+    from langgraph_pgstate.cli.tree import draw, outline, short_id
+    from langgraph_pgstate.codec.serializer import plain_serializer
+    from langgraph_pgstate.operations.checkpoints.addresses import Address
+    from langgraph_pgstate.operations.threads import branches
+    from langgraph_pgstate.saver import PGStateSaver
+
     target: Target = ctx.obj
     config: Any = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
     options: Any = {"schema": target.schema, "pool": False, "serde": plain_serializer()}
@@ -50,42 +59,78 @@ def tree(
         try:
             nodes = outline(saver.list(config, limit=limit))
         except StateVersionError:
-            # Only the application knows what they hold; the tree's shape can be drawn without it.
+            # Only the application can read these values. The tree is drawn without them.
             nodes = outline(saver.list(config, limit=limit, metadata_only=True))
     if not nodes:
         raise NotFoundError(f"there is no thread {thread!r} in schema {target.schema}")
     older = 0
-    with _threads(target) as part:
+    with target.connect() as parts:
         if len(nodes) == limit:
             first = Address(thread, "", nodes[0].id)
-            older = part._database.run(branches.count_older, part._queries, first)
-        labels = {item.checkpoint_id: item.label for item in part.labels(thread) if not item.checkpoint_ns}
-        found = part.get(thread)
+            older = parts.database.run(branches.count_older, parts.queries, first)
+        labels = {item.checkpoint_id: item.label for item in parts.threads.labels(thread) if not item.checkpoint_ns}
+        found = parts.threads.get(thread)
+    if target.is_json:
+        print_json(*(as_json(node) | {"label": labels.get(node.id)} for node in nodes))
+        return
     title = thread
     if found is not None and found.forked_from_thread_id is not None:
-        title += f", forked off {found.forked_from_thread_id} at {short_id(found.forked_from_checkpoint_id or '')}"
+        title += f", forked from {found.forked_from_thread_id} at {short_id(found.forked_from_checkpoint_id or '')}"
     console.print(draw(nodes, title, console.width, labels))
     if older:
         console.print(f"… {older:,} older, not shown (--limit)", style="dim")
 
 
+def show(
+    ctx: typer.Context,
+    thread: ThreadArgument,
+    checkpoint: CheckpointOption = None,
+    full: Annotated[bool, typer.Option("--full", help="Show whole values, and LangGraph's channels.")] = False,
+) -> None:
+    """Show the state of a thread at its newest checkpoint, or at another. Custom types are shown as plain data."""
+    from langgraph_pgstate.operations.checkpoints.addresses import address_of
+    from langgraph_pgstate.operations.checkpoints.differences import read_states
+
+    target: Target = ctx.obj
+    with target.connect() as parts:
+        step = _find_step(parts.threads, thread, checkpoint)
+        address = address_of(step.config)
+        values = parts.database.run(read_states, parts.queries, parts.plain_codec, address, address).after
+        newest = parts.threads.get(thread)
+        is_newest = newest is not None and newest.head_checkpoint_id == step.checkpoint_id
+        interrupts = parts.threads.interrupts(thread) if is_newest else ()
+    if target.is_json:
+        print_json(as_json(step) | {"values": as_json(values), "interrupts": as_json(interrupts)})
+        return
+    _print_state(step, values, full=full)
+    for interrupt in interrupts:
+        console.print(
+            _line(f"interrupt {interrupt.interrupt_id}: ", interrupt.error or interrupt.value, "yellow", full)
+        )
+
+
 def label(
     ctx: typer.Context,
     place: PlaceArgument,
-    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="What to call it.", show_default=False)] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Take its label away.")] = False,
+    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="The label.", show_default=False)] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove its label.")] = False,
 ) -> None:
-    """Give a checkpoint a label, like "before refund"; a prune keeps it."""
+    """Give a checkpoint a label, like "before refund". A prune keeps it."""
     if remove == (text is not None):
-        raise typer.BadParameter("say what to call it, or --remove")
-    with _threads(ctx.obj) as part:
-        config = _config_of(part, place)
+        raise typer.BadParameter("give a label, or --remove")
+    target: Target = ctx.obj
+    with target.connect() as parts:
+        config = _step_of(parts.threads, place).config
         if text is not None:
-            part.label(config, text)
-            console.print(_sentence(f"{_place_of(config)} is [{text.strip()}] now"))
+            parts.threads.label(config, text)
+            line = f"{_place_of(config)} is [{text.strip()}] now"
         else:
-            had = part.unlabel(config)
-            console.print(_sentence(f"{_place_of(config)} has no label {'any more' if had else 'as it is'}"))
+            had = parts.threads.unlabel(config)
+            line = f"{_place_of(config)} has no label {'any more' if had else 'as it is'}"
+    if target.is_json:
+        print_json(config["configurable"] | {"label": text and text.strip()})
+    else:
+        console.print(_sentence(line))
 
 
 def fork(
@@ -96,31 +141,70 @@ def fork(
     ] = None,
 ) -> None:
     """Make a new thread that starts from a checkpoint of another."""
-    with _threads(ctx.obj) as part:
-        config = _config_of(part, place)["configurable"]
-        forked = part.fork(config["thread_id"], config["checkpoint_id"], to)
-        steps = len(part.lineage(forked))
+    target: Target = ctx.obj
+    with target.connect() as parts:
+        config = _step_of(parts.threads, place).config["configurable"]
+        forked = parts.threads.fork(config["thread_id"], config["checkpoint_id"], to)
+        steps = len(parts.threads.lineage(forked))
+    if target.is_json:
+        print_json(forked["configurable"] | {"checkpoints": steps})
+        return
     line = _sentence(f"forked {_place_of({'configurable': config})} to thread ")
     line.append(forked["configurable"]["thread_id"], style="bold")
-    console.print(line.append(f", with {steps:,} checkpoint{'' if steps == 1 else 's'} that led to it"))
+    console.print(line.append(f", with {count(steps, 'checkpoint')}"))
 
 
 def diff(
     ctx: typer.Context,
     first: Annotated[str, typer.Argument(metavar="A", help=_PLACE_HELP)],
     second: Annotated[str, typer.Argument(metavar="B", help="Likewise.")],
-    full: Annotated[bool, typer.Option("--full", help="Every difference, and whole values.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Show every difference, and whole values.")] = False,
 ) -> None:
-    """Show how the states of two checkpoints differ."""
-    # Of the application's own types it takes what they hold: they need not be built to be compared.
-    with _threads(ctx.obj, ValueCodec(plain_serializer())) as part:
-        configs = [_config_of(part, place) for place in (first, second)]
-        difference = part.diff(*configs)
-    print_difference(difference, full=full)
+    """Compare the states of two checkpoints. Custom types are compared as plain data."""
+    from langgraph_pgstate.threads import Threads
+
+    target: Target = ctx.obj
+    with target.connect() as parts:
+        part = Threads(parts.database, parts.queries, parts.plain_codec)
+        difference = part.diff(*(_step_of(part, place).config for place in (first, second)))
+    if target.is_json:
+        print_json(difference)
+    else:
+        print_difference(difference, full=full)
+
+
+def _print_state(step: LineageStep, values: Mapping[str, Any], *, full: bool) -> None:
+    from langchain_core.messages import BaseMessage
+
+    head = Text(_place_of(step.config), style="bold", overflow="fold")
+    details = [f"step {step.step}", step.source or "", format_time(step.created_at)]
+    details += [f"run {step.run_id}" if step.run_id else "", f"[{step.label}]" if step.label else ""]
+    console.print(head.append(" · " + " · ".join(filter(None, details)), style="dim"))
+    for name, value in values.items():
+        if name.startswith(_SCHEDULE) and not full:
+            continue
+        if isinstance(value, list) and value and all(isinstance(item, BaseMessage) for item in value):
+            console.print(Text(name, style="bold").append(f"  {count(len(value), 'message')}", style="dim"))
+            shown = value if full else value[-_MOST_LINES:]
+            if len(shown) < len(value):
+                console.print(f"    … {len(value) - len(shown):,} older (--full)", style="dim")
+            for message in shown:
+                console.print(_line("    ", _said(message), "", full))
+        else:
+            console.print(_line(f"{name} = ", value, "", full))
+
+
+def _line(start: str, value: Any, style: str, full: bool) -> Text:
+    """Return a line with a value; cut at the width of the terminal unless the whole value is wanted."""
+    text = value if isinstance(value, str) else json.dumps(as_json(value), ensure_ascii=False)
+    line = Text(start, style=style or "bold" if start.strip() else "").append(text if full else " ".join(text.split()))
+    if not full and console.is_terminal:
+        line.truncate(console.width, overflow="ellipsis")
+    return line
 
 
 def print_difference(difference: Difference, *, full: bool = False) -> None:
-    """A difference, channel by channel."""
+    """Print a difference, channel by channel."""
     console.print(Text(f"--- {_place_of(difference.first)}", style="red"))
     console.print(Text(f"+++ {_place_of(difference.second)}", style="green"))
     if not difference:
@@ -154,12 +238,14 @@ def _message_lines(item: MessageChange) -> list[Text]:
         return [Text(start + _said(item.after or item.before), style=style)]
     was, now = _said(item.before), _said(item.after)
     if was == now:
-        # What differs cannot be seen in what is said: metadata, ids of tool calls and the like.
+        # The texts are equal: metadata, ids of tool calls or the like differ.
         return [Text(f"{start}{now} (other fields)", style=style)]
     return [Text(f"{start}{was}", style=style), Text(f"{'':>{len(start) - 2}}→ {now}", style=style)]
 
 
 def _said(message: BaseMessage) -> str:
+    from langgraph_pgstate.cli.tree import message_text
+
     return " ".join(f"{message.type}: {message_text(message)}".split())
 
 
@@ -182,6 +268,8 @@ def _shown(value: Any) -> str:
 
 
 def _place_of(config: Mapping[str, Any]) -> str:
+    from langgraph_pgstate.cli.tree import short_id
+
     known = config["configurable"]
     return f"{known['thread_id']}@{short_id(known['checkpoint_id'])}"
 
@@ -190,26 +278,20 @@ def _sentence(text: str) -> Text:
     return Text(text, overflow="fold")
 
 
-def _config_of(part: Threads, place: str) -> dict[str, Any]:
-    """The checkpoint a person means with `THREAD` or `THREAD@CHECKPOINT`.
+def _step_of(part: Threads, place: str) -> LineageStep:
+    """Return the checkpoint that `THREAD` or `THREAD@CHECKPOINT` names.
 
     Raises:
         NotFoundError: If there is none.
     """
     thread_id, at, name = place.rpartition("@")
     if not at or part.get(place) is not None:
-        thread_id, name = place, ""
+        return _find_step(part, place, None)
+    return _find_step(part, thread_id, name)
+
+
+def _find_step(part: Threads, thread_id: str, name: str | None) -> LineageStep:
     steps = part.lineage({"configurable": {"thread_id": thread_id}})
     if not steps:
         raise NotFoundError(f"there is no thread {thread_id!r}")
-    if not name:
-        return steps[-1].config
-    return part.find(thread_id, name)
-
-
-@contextmanager
-def _threads(target: Target, codec: ValueCodec | None = None) -> Iterator[Threads]:
-    with target.open() as dsn, Database.open(dsn, schema=target.schema, pool=False) as database:
-        known = queries(target.schema)
-        database.run(schemas.check_version, known)
-        yield Threads(database, known, codec)
+    return part.lineage(part.find(thread_id, name))[-1] if name else steps[-1]

@@ -1,4 +1,4 @@
-"""The demo's processes, as the parent sees them: started, listened to, killed."""
+"""The child processes of the demo: start them, read their events, kill them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _PATIENCE_SECONDS: Final = 180.0
 
 
 class DemoError(PGStateError):
-    """The demo did not go as it must."""
+    """The demo failed."""
 
 
 @dataclass(slots=True)
 class ToolRuns:
-    """How often the tools of a process began and finished, as they themselves told."""
+    """Numbers of tool calls that began and finished in a process, from its events."""
 
     begun: Counter[str] = field(default_factory=Counter)
     finished: Counter[str] = field(default_factory=Counter)
@@ -45,14 +45,14 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id."""
         return self._process.pid
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """What it tells, until it ends.
+        """Return its events until it ends.
 
         Raises:
-            DemoError: If it tells of an error, or ends with one.
+            DemoError: If it reports an error, or ends with one.
         """
         assert self._process.stdout is not None
         for line in self._process.stdout:
@@ -66,7 +66,7 @@ class Child:
             raise DemoError(f"process {self.name} ended with code {code}: {self._last_words()}")
 
     def kill(self) -> str:
-        """Send SIGKILL, which no process can catch.
+        """Kill it with SIGKILL, which no process can catch.
 
         Returns:
             How the process ended, from the operating system.
@@ -83,21 +83,21 @@ class Child:
 
 @contextmanager
 def started(job: Job) -> Iterator[Child]:
-    """A process with a job; it never outlives the block."""
+    """Start a process with a job, and end it with the `with` block."""
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-m", "langgraph_pgstate.cli.worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         encoding="utf-8",
-        start_new_session=True,  # Ctrl-C is for the parent, which ends its children
+        start_new_session=True,  # Ctrl-C reaches only the parent, which ends its children
     )
     guard = threading.Timer(_PATIENCE_SECONDS, process.kill)
     guard.daemon = True
     guard.start()
     try:
         assert process.stdin is not None
-        # The DSN may hold a password: a pipe is private, a command line is not.
+        # The DSN may have a password, and other users can read a command line.
         process.stdin.write(job.to_json() + "\n")
         process.stdin.flush()
         yield Child(process, job.process)

@@ -1,4 +1,4 @@
-"""The demo: an agent is killed in the middle of a superstep and of an effect, resumed, forked, drawn and weighed."""
+"""The demo: kill an agent in a superstep and in a tool, resume it, fork it, and measure its storage."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from langgraph_pgstate.sql import queries
 _WIDTH: Final = 80
 _PREFIX: Final = "demo-"
 _EXAMPLE: Final = "examples/kill_and_resume.py"
-# The hotel's booking system hangs for longer than the demo waits: its process is killed inside.
+# `book_hotel` takes longer than the demo waits, so its process is killed in it.
 _HANGING_SECONDS: Final = 60.0
 _OFFLINE_TURNS: Final = 120
 _PROVIDER_TURNS: Final = 2
 
 
 class Demo:
-    """One run of the story, on a thread of its own.
+    """One run of the demo, on a new thread.
 
     Args:
         dsn: The database.
@@ -65,7 +65,7 @@ class Demo:
         self._queries = queries(schema)
 
     def run(self) -> None:
-        """Tell the story.
+        """Run the demo.
 
         Raises:
             PGStateError: If a step fails, or if a tool that had finished was run again.
@@ -94,7 +94,7 @@ class Demo:
         self._close(time.monotonic() - began_at)
 
     def _next_thread_id(self) -> str:
-        """The next unused `demo-n`, so that the demo can be run again and again."""
+        """Return the next unused `demo-n`, so that the demo can be repeated."""
         numbers, cursor = [0], _PREFIX
         while True:
             page = self._database.run(next_threads, self._queries, cursor)
@@ -108,7 +108,7 @@ class Demo:
         return Job(part, self._dsn, self._schema, self._thread_id, process, self._model, **more)
 
     def _kill_in_superstep(self) -> ToolRuns:
-        """Start the agent in a process of its own, and kill it while it is inside a tool."""
+        """Start the agent in a child process, and kill it in a tool."""
         with started(self._job("begin", "p1", hotel_seconds=_HANGING_SECONDS)) as child:
             _title("1  An agent books a trip", f"process p1, pid {child.pid}")
             _line("you", f"“{FIRST_WISH}”")
@@ -128,13 +128,13 @@ class Demo:
         return child.runs
 
     def _is_amid(self, runs: ToolRuns) -> bool:
-        """Whether one tool is running and the other of its superstep is done; with a real model, whether any runs."""
+        """Return whether one tool runs and the other has finished; with a real model, whether any tool runs."""
         if self._model:
             return runs.inside["book_hotel"] > 0 or (runs.begun.total() > 1 and runs.inside.total() > 0)
         return runs.inside["book_hotel"] > 0 and runs.finished["book_flight"] > 0
 
     def _stored(self) -> str:
-        """What the database holds of the running superstep, as soon as it does."""
+        """Wait for the pending writes of the running superstep, and return them."""
         deadline = time.monotonic() + (0.5 if self._model else 5.0)
         answered: list[str] = []
         while not answered and time.monotonic() < deadline:
@@ -152,7 +152,7 @@ class Demo:
         return f"{count(checkpoints, 'checkpoint')}{pending}"
 
     def _resume(self, before: ToolRuns) -> None:
-        """Go on from the last checkpoint in a new process, and check that nothing finished is done again."""
+        """Resume in a new process, and check that no finished tool runs again."""
         begun: dict[str, str] = {}
         messages = 0
         with started(self._job("resume", "p2", turns=self._turns)) as child:
@@ -174,7 +174,7 @@ class Demo:
             console.print(f"   The conversation goes on for {count(self._turns, 'turn')}, to {messages} messages.")
 
     def _compare(self, before: ToolRuns, after: ToolRuns) -> None:
-        """Show which tool began and finished in which process, for the first wish."""
+        """Print the tools of each process, for the first request."""
         again = [name for name in before.finished if after.begun[name]]
         if again and not self._model:
             raise DemoError(f"{', '.join(again)} had finished before the kill and was run again")
@@ -190,7 +190,7 @@ class Demo:
         console.print(table)
 
     def _fork(self) -> None:
-        """Wish something else at a checkpoint of the past, and run on from there."""
+        """Change the request at a past checkpoint, and go on from there."""
         past = self._fork_point()
         with started(self._job("fork", "p3", checkpoint_id=past)) as child:
             _title("3  A fork: the past is still there", f"process p3, pid {child.pid}")
@@ -201,7 +201,7 @@ class Demo:
                 _show(event, begun)
 
     def _print_once(self) -> None:
-        """Kill a tool after its effect on a file and before its receipt; the next process asks the file."""
+        """Kill a tool after its effect and before its result is stored; the next process checks the effect."""
         with tempfile.TemporaryDirectory(prefix="pgstate-demo-") as directory:
             file = Path(directory) / "vouchers.txt"
             with started(self._job("print", "p4", voucher=str(file))) as child:
@@ -229,18 +229,18 @@ class Demo:
             self._show_ledger(f"Not printed again: {_lines(file)}.")
 
     def _show_ledger(self, what: str) -> None:
-        """What the ledger has on the voucher, beside what the file has."""
+        """Print the voucher in the ledger and in the file."""
         newest = self._database.run(list_executions, self._queries, self._thread_id, None, 1)[0]
         outcome = "no outcome" if newest.ended_at is None else f"“{newest.preview}”"
         _note(f"{what} In tool_executions: {newest.tool}, {newest.status}, attempt {newest.attempt}, {outcome}.")
 
     def _fork_point(self) -> str:
-        """The checkpoint after the first tool's answer; nothing has been booked there."""
+        """Return the checkpoint after the result of the first tool, before any booking."""
         history = self._saver.list(self._config, metadata_only=True)
         return str(next(item for item in history if item.metadata.get("step", 0) <= 2).checkpoint["id"])
 
     def _weigh(self, whole: WholeValues) -> None:
-        """Show the bytes stored beside the bytes of whole values."""
+        """Print the bytes that are stored, and the bytes of whole values."""
         size = self._database.run(get_thread_size, self._queries, self._thread_id)
         tables = self._database.run(list_table_sizes, self._queries)
         threads = next((table.rows for table in tables if table.name == "threads"), 1)
@@ -309,7 +309,7 @@ def _line(who: str, what: str, *, lines: int = 1) -> None:
 
 
 def _show(event: dict[str, Any], begun: dict[str, str]) -> None:
-    """Print an event; a tool only once, when it is known how it ended."""
+    """Print an event; a tool only when it has ended."""
     if event["what"] == "answer":
         _line("agent", f"“{event['text']}”", lines=3)
     elif event["what"] == "tool" and event["phase"] == "begin":

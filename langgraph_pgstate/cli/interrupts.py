@@ -1,18 +1,28 @@
-"""The commands about interrupts: list them, and answer them."""
+"""The commands `interrupts` and `answer`."""
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Annotated, Any
 
-import orjson
 import typer
 from rich.markup import escape
 
-from langgraph_pgstate.cli.output import console, count, new_table, shorten
-from langgraph_pgstate.cli.record import AgentOption, LimitOption, TenantOption, UserOption, parts_of, show
+from langgraph_pgstate.cli.options import AgentOption, LimitOption, TenantOption, ThreadArgument, UserOption
+from langgraph_pgstate.cli.output import (
+    as_json,
+    console,
+    count,
+    format_time,
+    new_table,
+    print_json,
+    print_json_page,
+    shorten,
+    show,
+)
+from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.threads import Threads
 
 
 def interrupts(
@@ -21,13 +31,17 @@ def interrupts(
     tenant: TenantOption = None,
     agent: AgentOption = None,
     answered: Annotated[
-        bool, typer.Option("--answered", help="Those that were answered and did not go on yet, instead.")
+        bool, typer.Option("--answered", help="List those that were answered and have not gone on yet.")
     ] = False,
     limit: LimitOption = 20,
 ) -> None:
-    """List interrupted threads, those asked last first, with what they ask."""
-    with parts_of(ctx.obj) as parts:
-        page = Threads(*parts).interrupted(user_id=user, tenant_id=tenant, agent=agent, answered=answered, limit=limit)
+    """List interrupted threads with their interrupts, newest first."""
+    target: Target = ctx.obj
+    with target.connect() as parts:
+        page = parts.threads.interrupted(user_id=user, tenant_id=tenant, agent=agent, answered=answered, limit=limit)
+    if target.is_json:
+        print_json_page(page.items, page.next)
+        return
     table = new_table("thread", "user", "agent", "since", "id", "answer" if answered else "interrupt")
     for thread in page.items:
         first = [escape(thread.thread_id), escape(thread.user_id or ""), escape(thread.agent or "")]
@@ -37,10 +51,9 @@ def interrupts(
             else [(one.asked_at, one.interrupt_id, one.error or one.value) for one in thread.interrupts]
         )
         for at, interrupt_id, value in lines:
-            moment = at.astimezone().strftime("%Y-%m-%d %H:%M")
-            # `answer` takes how an id begins; a program that reads the list takes the whole.
+            # `answer` takes the beginning of an id.
             shown = interrupt_id[:8] if console.is_terminal else interrupt_id
-            table.add_row(*first, moment, escape(shown), escape(shorten(_said(value), 80)))
+            table.add_row(*first, format_time(at), escape(shown), escape(shorten(value_text(value), 80)))
             first = [""] * 3
     spare = ("user", "agent", "since")
     show(table, len(page.items), "interrupted thread", page.next, spare=spare, prose=("interrupt", "answer"))
@@ -48,43 +61,45 @@ def interrupts(
 
 def answer(
     ctx: typer.Context,
-    thread: Annotated[str, typer.Argument(metavar="THREAD", help="The thread.")],
+    thread: ThreadArgument,
     value: Annotated[str, typer.Argument(metavar="VALUE", help="The answer: JSON, or else plain text.")],
     interrupt: Annotated[
-        str | None, typer.Option(metavar="ID", help="Which interrupt, or how its id begins, if several wait.")
+        str | None, typer.Option(metavar="ID", help="The interrupt, or the beginning of its id, if there are several.")
     ] = None,
-    by: Annotated[str | None, typer.Option(metavar="NAME", help="Who answers; you, if not given.")] = None,
-    text: Annotated[bool, typer.Option("--text", help="Take the answer for plain text in any case.")] = False,
+    by: Annotated[str | None, typer.Option(metavar="NAME", help="Who answers; else the user of this shell.")] = None,
+    text: Annotated[bool, typer.Option("--text", help="Take VALUE as text, not as JSON.")] = False,
 ) -> None:
-    """Answer what a thread waits for, once; the graph goes on when the application resumes it."""
-    given: Any = value
-    if not text:
-        try:
-            given = orjson.loads(value)
-        except orjson.JSONDecodeError:
-            given = value
-    with parts_of(ctx.obj) as parts:
-        part = Threads(*parts)
+    """Answer an interrupt, once. The graph goes on when the application resumes it."""
+    target: Target = ctx.obj
+    with target.connect() as parts:
+        part = parts.threads
         if interrupt:
             matching = [one for one in part.interrupts(thread) if one.interrupt_id.startswith(interrupt)]
             if len(matching) > 1:
                 raise ConfigurationError(f"{len(matching)} interrupts of thread {thread!r} begin with {interrupt!r}")
             interrupt = matching[0].interrupt_id if matching else interrupt
-        part.answer(thread, given, by=by or _me(), interrupt_id=interrupt)
+        given = part.answer(thread, value if text else value_of(value), by=by or _shell_user(), interrupt_id=interrupt)
         left = part.interrupts(thread)
+    if target.is_json:
+        print_json(as_json(given) | {"open_interrupts": len(left)})
+        return
     console.print(f"answered; thread {escape(thread)} goes on when the application passes it `threads.resume(…)`")
     if left:
         console.print(f"[yellow]it still waits for {count(len(left), 'answer')}[/]")
 
 
-def _said(value: Any) -> str:
-    if isinstance(value, str):
-        return value
+def value_of(text: str) -> Any:
+    """Return what JSON text holds; other text as it is."""
     try:
-        return orjson.dumps(value).decode()
-    except TypeError:
-        return str(value)
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
-def _me() -> str | None:
+def value_text(value: Any) -> str:
+    """Return a value as text: a string as it is, others as JSON."""
+    return value if isinstance(value, str) else json.dumps(as_json(value), ensure_ascii=False, separators=(",", ":"))
+
+
+def _shell_user() -> str | None:
     return os.environ.get("USER") or os.environ.get("LOGNAME")

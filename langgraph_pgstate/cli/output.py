@@ -1,32 +1,52 @@
-"""What every command prints with: one console, one way to say bytes, times and failures, and tables."""
+"""The console that commands print to: tables, JSON, progress, and text for bytes, times and errors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final
+import base64
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.measure import Measurement
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as ProgressBar
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.types import Progress
 
 console: Final = Console(highlight=False)
 errors: Final = Console(stderr=True, highlight=False, soft_wrap=True)
 _WIDEST: Final = 1000
-# Prose is cut down to this before a narrow table loses a column.
+INTERRUPTED: Final = 130
+"""Exit code after Ctrl-C, as shells have it."""
+# Prose is cut to this width before a narrow table loses a column.
 _PROSE_WIDTH: Final = 24
 
 
 def fail(message: str) -> None:
-    """Say in one red line what went wrong."""
+    """Print an error as one red line on standard error."""
     errors.print(f"[bold red]error:[/] [red]{escape(' '.join(message.split()))}[/]")
 
 
 def bytes_in_words(size: float) -> str:
-    """A number of bytes as people read it: `812 B`, `3.4 kB`, `18.2 MB`; a kB is 1,000 bytes."""
+    """Return a size as text: `812 B`, `3.4 kB`, `18.2 MB`. A kB is 1,000 bytes."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 999.5:
             return f"{size:.0f} {unit}" if unit == "B" or size >= 99.95 else f"{size:.1f} {unit}"
@@ -35,32 +55,99 @@ def bytes_in_words(size: float) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """`1 thread`, `2,000 threads`."""
+    """Return a number with its noun: `1 thread`, `2,000 threads`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def shorten(text: str, width: int) -> str:
-    """One line of at most `width` characters."""
+    """Return text as one line of at most `width` characters."""
     line = " ".join(text.split())
     return line if len(line) <= width else line[: max(width - 1, 0)].rstrip() + "…"
 
 
-def progress_bar() -> Progress:
-    """A bar that says what is being done, how much of it, and for how long."""
-    return Progress(
+def format_time(moment: datetime | None) -> str:
+    """Return a time in the local time zone, to the minute; nothing for `None`."""
+    return "" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def progress_bar() -> ProgressBar:
+    """Return a bar with the work done, the time it took, and an estimate of the time that is left."""
+    return ProgressBar(
         SpinnerColumn(),
         TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        console=console,
+        TextColumn("left:"),
+        TimeRemainingColumn(),
+        console=errors,
         transient=True,
-        disable=not console.is_terminal,
+        disable=not errors.is_terminal,
     )
 
 
+@contextmanager
+def job(doing: str) -> Iterator[Callable[[Progress], None]]:
+    """Show the progress of a job over threads; yield the function to call after each thread.
+
+    Ctrl-C ends the command with a line that says how far it came. Each thread is one transaction, so the job can be
+    run again.
+    """
+    done, total = 0, 0
+
+    def advance(progress: Progress) -> None:
+        nonlocal done, total
+        done, total = progress.threads, progress.total
+        bar.update(task, completed=done, total=total)
+
+    try:
+        with progress_bar() as bar:
+            task = bar.add_task(f"{doing} threads", total=None)
+            yield advance
+    except KeyboardInterrupt:
+        reached = f" at {done:,} of {count(total, 'thread')}" if total else ""
+        errors.print(f"[yellow]stopped{reached}; run it again to go on[/]")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def print_json(*documents: Any) -> None:
+    """Print documents as JSON, one per line."""
+    for document in documents:
+        typer.echo(json.dumps(as_json(document), ensure_ascii=False, allow_nan=False))
+
+
+def print_json_page(items: Iterable[Any], following: str | None = None) -> None:
+    """Print the items of a page as JSON, one per line; say on standard error if there are more."""
+    print_json(*items)
+    if following:
+        errors.print("there are more (--limit)", style="dim")
+
+
+def as_json(value: Any) -> Any:
+    """Return a value as JSON can hold it: times in ISO 8601, durations in seconds, bytes in base64, others as text."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float | Decimal):
+        return float(value) if math.isfinite(value) else str(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, bytes | bytearray):
+        return base64.b64encode(value).decode()
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: as_json(getattr(value, field.name)) for field in fields(value)}
+    if hasattr(value, "model_dump"):
+        return as_json(value.model_dump())
+    if isinstance(value, Mapping):
+        return {str(key): as_json(item) for key, item in value.items()}
+    if isinstance(value, Sequence | Set):
+        return [as_json(item) for item in value]
+    return str(value)
+
+
 def one_of(*choices: str) -> Callable[[str | None], str | None]:
-    """Return a callback that refuses an option's value unless it is one of some."""
+    """Return a callback that refuses an option whose value is not among the choices."""
 
     def check(value: str | None) -> str | None:
         if value is not None and value not in choices:
@@ -71,7 +158,7 @@ def one_of(*choices: str) -> Callable[[str | None], str | None]:
 
 
 def new_table(*columns: str, right: Sequence[str] = ()) -> Table:
-    """A table as every command prints it; numbers stand to the right."""
+    """Return an empty table; the columns in `right` are aligned to the right."""
     table = Table(box=box.SIMPLE_HEAD)
     for column in columns:
         table.add_column(column, no_wrap=True)
@@ -81,15 +168,15 @@ def new_table(*columns: str, right: Sequence[str] = ()) -> Table:
 
 
 def print_table(table: Table, *, spare: Sequence[str] = (), prose: Sequence[str] = ()) -> None:
-    """Print a table: whole, but on a narrower terminal no wider than that.
+    """Print a table, no wider than the terminal.
 
-    There it loses columns, those without a value first, and what is still too wide is folded. In a pipe or a file all
-    of it is there: an id that is cut off cannot be used.
+    On a narrow terminal columns are left out, empty ones first; then wide cells are folded. A pipe or a file gets the
+    whole table.
 
     Args:
         table: The table.
-        spare: Headers of columns that it can do without, the least missed first.
-        prose: Headers of columns that may be folded before another is left out.
+        spare: Headers of columns that may be left out, the least important first.
+        prose: Headers of columns that may be folded before a column is left out.
     """
     if (width := _width_of(table)) <= console.width:
         console.print(table)
@@ -115,8 +202,26 @@ def print_table(table: Table, *, spare: Sequence[str] = (), prose: Sequence[str]
         console.print(f"[dim]left out on a terminal of {console.width} columns: {', '.join(missing)}[/]")
 
 
+def show(
+    table: Table,
+    rows: int,
+    noun: str,
+    following: str | None,
+    *,
+    spare: Sequence[str] = (),
+    prose: Sequence[str] = (),
+) -> None:
+    """Print a page as `print_table` does; say if it is empty, or if there are more."""
+    if not rows:
+        console.print(f"no {noun}s")
+        return
+    print_table(table, spare=spare, prose=prose)
+    if following:
+        console.print(f"[dim]the first {count(rows, noun)}; there are more (--limit)[/]")
+
+
 def _width_of(table: Table, prose: Sequence[str] = ()) -> int:
-    """Columns that a table takes if nothing is folded but some columns of prose."""
+    """Return the width of a table in which only columns of prose are folded."""
     options = console.options.update(width=_WIDEST)
     width = Measurement.get(console, options, table).maximum
     for column in table.columns:
@@ -127,7 +232,7 @@ def _width_of(table: Table, prose: Sequence[str] = ()) -> int:
 
 
 def _without(table: Table, headers: Sequence[str]) -> Table:
-    """A copy of a table that lacks some columns."""
+    """Return a copy of a table without some columns."""
     kept = [column for column in table.columns if column.header not in headers]
     copy = Table(box=table.box)
     for column in kept:

@@ -1,12 +1,12 @@
-"""The commands about the record: threads, runs, the trace of a run, tools, cost; prices and maintenance."""
+"""The commands about the record: `threads`, `runs`, `trace`, `tools`, `cost`, prices, expiry and maintenance."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.markup import escape
@@ -14,24 +14,38 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from langgraph_pgstate.cli.output import bytes_in_words, console, count, new_table, one_of, print_table, shorten
-from langgraph_pgstate.cli.target import Target
-from langgraph_pgstate.db.database import Database
-from langgraph_pgstate.errors import ConfigurationError, NotFoundError, PGStateError
-from langgraph_pgstate.operations.admin import schema as schemas
-from langgraph_pgstate.operations.record import journal
-from langgraph_pgstate.operations.record.runs import STATUSES as RUN_STATUSES
-from langgraph_pgstate.operations.record.statistics import USAGE_KEYS
-from langgraph_pgstate.operations.threads.search import STATUSES as THREAD_STATUSES
-from langgraph_pgstate.process_identity import is_known_dead
-from langgraph_pgstate.record import Recorder
-from langgraph_pgstate.record.prices import Prices
-from langgraph_pgstate.record.runs import Runs
-from langgraph_pgstate.record.spans import Spans
+from langgraph_pgstate.cli.options import (
+    RUN_STATUSES,
+    THREAD_STATUSES,
+    USAGE_KEYS,
+    AgentOption,
+    LimitOption,
+    TenantOption,
+    ThreadArgument,
+    UserOption,
+)
+from langgraph_pgstate.cli.output import (
+    bytes_in_words,
+    console,
+    count,
+    format_time,
+    job,
+    new_table,
+    one_of,
+    print_json,
+    print_json_page,
+    print_table,
+    shorten,
+    show,
+)
+from langgraph_pgstate.cli.target import Parts, Target
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 from langgraph_pgstate.settings import age
-from langgraph_pgstate.sql import Queries, queries
-from langgraph_pgstate.threads import Threads
-from langgraph_pgstate.types import PruneResult, Run, Span, SpanNode, ToolStatistics
+from langgraph_pgstate.types import Progress, PruneResult
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.record.runs import Runs
+    from langgraph_pgstate.types import Run, Span, SpanNode, ToolStatistics
 
 _STYLES: Final = {
     "success": "green",
@@ -45,7 +59,8 @@ _STYLES: Final = {
     "unknown": "yellow",
 }
 _KIND_STYLES: Final = {"graph": "bold", "node": "bold", "llm": "magenta", "tool": "blue", "retriever": "blue"}
-_SINCE_HELP: Final = "Only what began so long ago at most, like 12h or 30d."
+_SINCE_HELP: Final = "Only what began at most this long ago, like 12h or 30d."
+_SWEEP_PAGE: Final = 100
 
 
 def _keys(by: str) -> list[str]:
@@ -58,12 +73,7 @@ def _check_keys(by: str) -> str:
     return by
 
 
-LimitOption = Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="At most so many.")]
-UserOption = Annotated[str | None, typer.Option(metavar="ID", help="Only this user's.")]
-TenantOption = Annotated[str | None, typer.Option(metavar="ID", help="Only this tenant's.")]
-AgentOption = Annotated[str | None, typer.Option(metavar="NAME", help="Only this agent's.")]
-
-_OF_STATUS: Final = "Only those of this status:"
+_OF_STATUS: Final = "Only with this status:"
 
 
 def threads(
@@ -79,15 +89,17 @@ def threads(
     ] = None,
     limit: LimitOption = 20,
 ) -> None:
-    """List threads, those that were active last first."""
-    with parts_of(ctx.obj) as parts:
-        page = Threads(*parts).list(user_id=user, tenant_id=tenant, agent=agent, status=status, limit=limit)
+    """List threads, most recently active first."""
+    target: Target = ctx.obj
+    with target.connect() as parts:
+        page = parts.threads.list(user_id=user, tenant_id=tenant, agent=agent, status=status, limit=limit)
+    if target.is_json:
+        print_json_page(page.items, page.next)
+        return
     table = new_table("thread", "title", "user", "tenant", "agent", "status", "created", "updated", "expires")
     for thread in page.items:
         owner = [thread.user_id or "", thread.tenant_id or "", thread.agent or ""]
-        times = [
-            _time(moment) if moment else "" for moment in (thread.created_at, thread.updated_at, thread.expires_at)
-        ]
+        times = map(format_time, (thread.created_at, thread.updated_at, thread.expires_at))
         cells = [thread.thread_id, shorten(thread.title or "", 40), *owner]
         table.add_row(*map(escape, cells), _status(thread.status), *times)
     spare = ("created", "tenant", "expires", "user", "agent", "title")
@@ -96,8 +108,8 @@ def threads(
 
 def runs(
     ctx: typer.Context,
-    thread: Annotated[str | None, typer.Option(metavar="ID", help="Only this thread's.")] = None,
-    failed: Annotated[bool, typer.Option("--failed", help="Only those that failed, or whose process died.")] = False,
+    thread: Annotated[str | None, typer.Option(metavar="ID", help="Only of this thread.")] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Only runs that failed or whose process died.")] = False,
     status: Annotated[
         str | None,
         typer.Option(metavar="NAME", help=f"{_OF_STATUS} {', '.join(RUN_STATUSES)}.", callback=one_of(*RUN_STATUSES)),
@@ -105,50 +117,60 @@ def runs(
     since: Annotated[str | None, typer.Option(metavar="AGE", help=_SINCE_HELP)] = None,
     user: UserOption = None,
     agent: AgentOption = None,
-    min_steps: Annotated[int | None, typer.Option(metavar="N", help="Only those of N supersteps or more.")] = None,
+    min_steps: Annotated[int | None, typer.Option(metavar="N", help="Only with N supersteps or more.")] = None,
     limit: LimitOption = 20,
 ) -> None:
-    """List runs, newest first: how they ended, how long they took, what they cost."""
+    """List runs, newest first, with status, duration and cost."""
     options: dict[str, Any] = {"user_id": user, "agent": agent, "min_steps": min_steps, "limit": limit}
     if since:
         options["since"] = age(since)
     if failed and (thread or status):
         raise typer.BadParameter("--failed goes without --thread and --status")
-    with parts_of(ctx.obj) as parts:
-        part = Runs(*parts)
+    target: Target = ctx.obj
+    with target.connect() as parts:
+        part = parts.runs
         page = part.failed(**options) if failed else part.list(thread_id=thread, status=status, **options)
+    if target.is_json:
+        print_json_page(page.items, page.next)
+        return
     table = new_table("thread", "run", "agent", "status", "started", right=("took", "steps", "tokens", "cost"))
     table.add_column("error", no_wrap=True)
     for run in page.items:
         tokens = f"{run.input_tokens + run.output_tokens:,}"
         figures = [_duration(run.duration), f"{run.steps:,}", tokens, _money(run.cost)]
-        # `trace` takes how an id ends; a program that reads the list takes the whole.
+        # `trace` takes the end of an id.
         run_id = run.run_id[-8:] if console.is_terminal else run.run_id
         names = map(escape, [run.thread_id, run_id, run.agent or ""])
-        table.add_row(*names, _status(_ending(run)), _time(run.started_at), *figures, escape(shorten(_error(run), 80)))
+        table.add_row(
+            *names, _status(_ending(run)), format_time(run.started_at), *figures, escape(shorten(_error(run), 80))
+        )
     spare = ("steps", "tokens", "agent", "cost", "took")
     show(table, len(page.items), "run", page.next, spare=spare, prose=("error",))
 
 
 def trace(
     ctx: typer.Context,
-    thread: Annotated[str, typer.Argument(metavar="THREAD", help="The thread.")],
+    thread: ThreadArgument,
     run: Annotated[
         str | None,
-        typer.Argument(metavar="[RUN]", help="The run, or how its id begins or ends; the newest if not given."),
+        typer.Argument(metavar="[RUN]", help="The run, or the beginning or end of its id; else the newest."),
     ] = None,
 ) -> None:
-    """Draw what happened in a run: nodes, model calls and tools, with times, tokens and cost."""
-    with parts_of(ctx.obj) as parts:
-        found = _find_run(Runs(*parts), thread, run)
-        roots = Spans(*parts).tree(thread, found.run_id)
+    """Draw a run as a tree of nodes, model calls and tools, with times, tokens and cost."""
+    target: Target = ctx.obj
+    with target.connect() as parts:
+        found = _find_run(parts.runs, thread, run)
+        roots = parts.spans.tree(thread, found.run_id)
+    if target.is_json:
+        print_json({"run": found, "spans": roots})
+        return
     console.print(_headline(found))
     if found.error_message:
         console.print(f"[red]{escape(_error(found))}[/]")
     if not roots:
-        console.print("[dim]nothing was recorded of what happened in it[/]")
+        console.print("[dim]no spans of this run were recorded[/]")
     for root in roots:
-        # An attempt before the last began before the run's row says.
+        # `started_at` of a run is that of its last attempt.
         beginning = min(found.started_at, root.span.started_at)
         if len(roots) > 1:
             console.print(f"[dim]{root.span.started_at.astimezone():%Y-%m-%d %H:%M:%S}[/]")
@@ -162,11 +184,14 @@ def tools(
     since: Annotated[str, typer.Option(metavar="AGE", help=_SINCE_HELP)] = "30d",
     agent: AgentOption = None,
 ) -> None:
-    """Show how tools did: calls, errors, seconds; and what the ledger knows of their effects."""
-    with parts_of(ctx.obj) as parts:
-        part = Spans(*parts)
-        calls = part.tools(since=age(since), agent=agent)
-        executions = part.executions(since=age(since), agent=agent)
+    """Show calls, errors and seconds of tools, by their spans and by the ledger."""
+    target: Target = ctx.obj
+    with target.connect() as parts:
+        calls = parts.spans.tools(since=age(since), agent=agent)
+        executions = parts.spans.executions(since=age(since), agent=agent)
+    if target.is_json:
+        print_json({"calls": calls, "executions": executions})
+        return
     if not calls and not executions:
         console.print(f"no tool was called in the last {escape(since)}")
     for title, found in (("calls", calls), ("actions in the ledger", executions)):
@@ -178,19 +203,20 @@ def cost(
     ctx: typer.Context,
     by: Annotated[
         str,
-        typer.Option(
-            metavar="KEYS", help=f"One or several of {', '.join(USAGE_KEYS)}, with commas.", callback=_check_keys
-        ),
+        typer.Option(metavar="KEYS", help=f"Keys with commas: {', '.join(USAGE_KEYS)}.", callback=_check_keys),
     ] = "agent,model",
     since: Annotated[str, typer.Option(metavar="AGE", help=_SINCE_HELP)] = "30d",
     limit: LimitOption = 50,
 ) -> None:
-    """Sum up model calls, tokens and money, the most expensive first."""
+    """Sum up model calls, tokens and cost, the most expensive first."""
     keys = _keys(by)
-    with parts_of(ctx.obj) as parts:
-        part = Runs(*parts)
-        rows = part.usage(keys, since=age(since), limit=limit)
-        totals = part.usage([], since=age(since))
+    target: Target = ctx.obj
+    with target.connect() as parts:
+        rows = parts.runs.usage(keys, since=age(since), limit=limit)
+        totals = parts.runs.usage([], since=age(since))
+    if target.is_json:
+        print_json({"by": keys, "usage": rows, "total": totals[0] if totals else None})
+        return
     if not totals:
         console.print(f"no model was called in the last {escape(since)}")
         return
@@ -207,22 +233,25 @@ def cost(
         table.add_row(*map(escape, names), *figures, _money(item.cost), unpriced, style=style)
     print_table(table, spare=("reasoning", "cached", "without price"))
     if totals[0].unpriced:
-        console.print("[yellow]calls of models that `prices` did not know when they were made cost nothing here[/]")
+        console.print("[yellow]calls without a price are not in the cost; set prices with `pgstate price`[/]")
 
 
 def prices(
     ctx: typer.Context,
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="Only this model's.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Only of this model.")] = None,
 ) -> None:
-    """List what models cost, per million tokens."""
-    with parts_of(ctx.obj) as (database, _):
-        found = Prices(database).list(model)
+    """List prices per million tokens."""
+    target: Target = ctx.obj
+    with target.connect() as parts:
+        found = parts.prices.list(model)
+    if target.is_json:
+        print_json(*found)
+        return
     table = new_table("model", "provider", "from", right=("input", "output", "cache read", "reasoning"))
     for item in found:
-        since = "" if item.valid_from is None else _time(item.valid_from)
         amounts = (item.input, item.output, item.cache_read, item.reasoning)
         figures = ["" if amount is None else f"{amount:,f}" for amount in amounts]
-        table.add_row(*map(escape, (item.model, item.provider or "any", since)), *figures)
+        table.add_row(*map(escape, (item.model, item.provider or "any", format_time(item.valid_from))), *figures)
     show(table, len(found), "price", None, spare=("reasoning", "cache read"))
 
 
@@ -237,18 +266,22 @@ def price(
     reasoning: Annotated[
         str | None, typer.Option(metavar="AMOUNT", help="Per million tokens of reasoning; else as --output.")
     ] = None,
-    provider: Annotated[str, typer.Option(metavar="NAME", help="Only at this provider; else at any.")] = "",
+    provider: Annotated[str, typer.Option(metavar="NAME", help="Only of this provider; else of any.")] = "",
     since: Annotated[
         datetime | None,
-        typer.Option("--from", metavar="DATE", formats=["%Y-%m-%d"], help="From this day on (UTC); else for ever."),
+        typer.Option("--from", metavar="DATE", formats=["%Y-%m-%d"], help="Valid from this day (UTC); else always."),
     ] = None,
 ) -> None:
-    """Say what a model costs; calls recorded from then on are priced with it."""
+    """Set the price of a model. It is used for calls that are recorded from then on."""
     amounts = {"input": input, "output": output, "cache_read": cache_read, "reasoning": reasoning}
     exact = {name: None if text is None else _amount(name, text) for name, text in amounts.items()}
     valid_from = None if since is None else since.replace(tzinfo=UTC)
-    with parts_of(ctx.obj) as (database, _):
-        Prices(database).set(model, **exact, provider=provider, valid_from=valid_from)  # type: ignore[arg-type]
+    target: Target = ctx.obj
+    with target.connect() as parts:
+        parts.prices.set(model, **exact, provider=provider, valid_from=valid_from)  # type: ignore[arg-type]
+    if target.is_json:
+        print_json({"model": model, "provider": provider, "valid_from": valid_from, **exact})
+        return
     console.print(
         f"a million tokens of {escape(model)}: {exact['input']} read, {exact['output']} written"
         + (f", at {escape(provider)}" if provider else "")
@@ -258,16 +291,22 @@ def price(
 
 def maintain(
     ctx: typer.Context,
-    months: Annotated[int, typer.Option(min=0, max=120, metavar="N", help="Months ahead.")] = 2,
+    months: Annotated[int, typer.Option(min=0, max=120, metavar="N", help="Make partitions for N months.")] = 2,
     drop_older_than: Annotated[
         int | None,
-        typer.Option(min=1, metavar="MONTHS", help="Drop the traces of months that are older; else all are kept."),
+        typer.Option(min=1, metavar="MONTHS", help="Drop spans of older months; else keep all."),
     ] = None,
 ) -> None:
-    """Make the coming months' partitions, end the runs of dead processes, delete expired threads; run it daily."""
-    with parts_of(ctx.obj) as (database, known):
-        report = Recorder(database).maintain(months=months, drop_older_than=drop_older_than)
-        expired = Threads(database, known).sweep()
+    """Make partitions, end the runs of dead processes, and delete expired threads. Run it daily."""
+    from langgraph_pgstate.record import Recorder
+
+    target: Target = ctx.obj
+    with target.connect() as parts:
+        report = Recorder(parts.database).maintain(months=months, drop_older_than=drop_older_than)
+        expired = _sweep(parts, None)
+    if target.is_json:
+        print_json(replace(report, expired=expired))
+        return
     made, dropped = _months(report.months_made), _months(report.months_dropped)
     settled = f"{count(report.runs_settled, 'run')} of dead processes ended"
     console.print(f"partitions made: {made or 'none, all are there'}; {settled}")
@@ -276,44 +315,67 @@ def maintain(
     if expired.threads:
         console.print(_swept(expired))
     if report.orphan_writes:
-        console.print(f"pending writes whose checkpoint never came, removed: {report.orphan_writes:,}")
+        console.print(f"pending writes without a checkpoint, removed: {report.orphan_writes:,}")
 
 
 def sweep(
     ctx: typer.Context,
     limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", show_default=False, help="At most so many; else all.")
+        int | None, typer.Option(min=1, metavar="N", show_default=False, help="At most N threads; else all.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
 ) -> None:
-    """Delete the threads that have expired and are not in use; `maintain` does so, too."""
-    with parts_of(ctx.obj) as parts:
-        console.print(_swept(Threads(*parts).sweep(limit=limit, dry_run=dry_run)))
+    """Delete expired threads that are not in use, as `maintain` does."""
+    target: Target = ctx.obj
+    with target.connect() as parts:
+        result = parts.threads.sweep(limit=limit, dry_run=True) if dry_run else _sweep(parts, limit)
+    if target.is_json:
+        print_json(result)
+    else:
+        console.print(_swept(result))
 
 
 def expire(
     ctx: typer.Context,
-    thread: Annotated[str, typer.Argument(metavar="THREAD", help="The thread.")],
+    thread: ThreadArgument,
     ttl: Annotated[
         str | None,
-        typer.Option(metavar="AGE", show_default=False, help="Keep it so long after it was touched last, like 30d."),
+        typer.Option(metavar="AGE", show_default=False, help="Keep it this long after its last activity, like 30d."),
     ] = None,
     after: Annotated[
         str | None,
-        typer.Option(metavar="AGE", show_default=False, help="Keep it so long from now, whatever happens to it."),
+        typer.Option(metavar="AGE", show_default=False, help="Keep it this long from now."),
     ] = None,
-    never: Annotated[bool, typer.Option("--never", help="Keep it for ever.")] = False,
+    never: Annotated[bool, typer.Option("--never", help="Keep it without a limit.")] = False,
 ) -> None:
-    """Say how long a thread is kept."""
+    """Set how long a thread is kept."""
     if (ttl is not None) + (after is not None) + never != 1:
-        raise typer.BadParameter("one of --ttl, --after and --never says how long it is kept")
-    with parts_of(ctx.obj) as parts:
-        part = Threads(*parts)
+        raise typer.BadParameter("give one of --ttl, --after and --never")
+    target: Target = ctx.obj
+    with target.connect() as parts:
         if after is not None:
-            at = part.expire(thread, after=age(after))
+            at = parts.threads.expire(thread, after=age(after))
         else:
-            at = part.set_ttl(thread, None if ttl is None else age(ttl))
-    console.print(f"{escape(thread)} expires {_time(at) if at else 'never'}")
+            at = parts.threads.set_ttl(thread, None if ttl is None else age(ttl))
+    if target.is_json:
+        print_json({"thread_id": thread, "expires_at": at})
+    else:
+        console.print(f"{escape(thread)} expires {format_time(at) or 'never'}")
+
+
+def _sweep(parts: Parts, limit: int | None) -> PruneResult:
+    """Delete expired threads page by page, with a bar; what is expired now is the estimate."""
+    total = parts.threads.sweep(limit=limit, dry_run=True).threads
+    result = PruneResult()
+    with job("deleting expired") as advance:
+        while limit is None or result.threads < limit:
+            page = _SWEEP_PAGE if limit is None else min(_SWEEP_PAGE, limit - result.threads)
+            gone = parts.threads.sweep(limit=page)
+            if not gone.threads:
+                break
+            result += gone
+            advance(Progress(result.threads, max(total, result.threads), result.checkpoints, ""))
+    return result
 
 
 def _swept(result: PruneResult) -> str:
@@ -323,23 +385,11 @@ def _swept(result: PruneResult) -> str:
     return f"expired threads {'to delete' if result.dry_run else 'deleted'}: {result.threads:,}, with {gone}"
 
 
-@contextmanager
-def parts_of(target: Target) -> Iterator[tuple[Database, Queries]]:
-    """What the parts are made of."""
-    with target.open() as dsn, Database.open(dsn, schema=target.schema, pool=False) as database:
-        known = queries(target.schema)
-        database.run(schemas.check_version, known)
-        # What a process that died left in the journal; a role that may only read does without.
-        with suppress(PGStateError):
-            database.run(journal.recover, known, 0.0, is_known_dead)
-        yield database, known
-
-
 def _amount(name: str, text: str) -> Decimal:
-    """Money as it was typed.
+    """Return an amount of money.
 
     Raises:
-        ConfigurationError: If it is no number.
+        ConfigurationError: If it is not a number.
     """
     try:
         return Decimal(text)
@@ -348,7 +398,7 @@ def _amount(name: str, text: str) -> Decimal:
 
 
 def _find_run(part: Runs, thread_id: str, run_id: str | None) -> Run:
-    """A run by its id, by the beginning or the end of its id, or the newest.
+    """Return a run by its id, by the beginning or end of its id, or the newest.
 
     Raises:
         NotFoundError: If there is none, or more than one.
@@ -366,24 +416,6 @@ def _find_run(part: Runs, thread_id: str, run_id: str | None) -> Run:
     return matching[0]
 
 
-def show(
-    table: Table,
-    rows: int,
-    noun: str,
-    following: str | None,
-    *,
-    spare: Sequence[str] = (),
-    prose: Sequence[str] = (),
-) -> None:
-    """Print a page of things as `print_table` does, and whether there are more."""
-    if not rows:
-        console.print(f"no {noun}s")
-        return
-    print_table(table, spare=spare, prose=prose)
-    if following:
-        console.print(f"[dim]the first {count(rows, noun)}; there are more (--limit)[/]")
-
-
 def _statistics(title: str, found: Sequence[ToolStatistics]) -> Table:
     table = new_table("tool", right=(title, "running", "errors", "unknown", "error rate", "mean", "p50", "p95"))
     table.add_column("last", no_wrap=True)
@@ -391,7 +423,7 @@ def _statistics(title: str, found: Sequence[ToolStatistics]) -> Table:
         rate = "–" if item.error_rate is None else f"{item.error_rate:.1%}"
         counts = [f"{number:,}" if number else "" for number in (item.running, item.errors, item.unknown)]
         seconds = ["–" if value is None else _seconds(value) for value in (item.mean, item.p50, item.p95)]
-        table.add_row(escape(item.tool), f"{item.calls:,}", *counts, rate, *seconds, _time(item.last_at))
+        table.add_row(escape(item.tool), f"{item.calls:,}", *counts, rate, *seconds, format_time(item.last_at))
     return table
 
 
@@ -399,7 +431,7 @@ def _headline(run: Run) -> Text:
     line = Text(f"{run.thread_id} ", style="bold")
     line.append(f"run {run.run_id} ", style="dim")
     line.append(_ending(run), style=_STYLES.get(_ending(run), ""))
-    details = [f"attempt {run.attempt}" if run.attempt > 1 else "", run.agent or "", _time(run.started_at)]
+    details = [f"attempt {run.attempt}" if run.attempt > 1 else "", run.agent or "", format_time(run.started_at)]
     details += [_duration(run.duration), count(run.steps, "step"), _tokens(run.input_tokens, run.output_tokens)]
     details.append(_money(run.cost))
     line.append(" · " + " · ".join(detail for detail in details if detail), style="")
@@ -446,16 +478,12 @@ def _months(names: Sequence[str]) -> str:
     return ", ".join(name.replace("_", "-") for name in names)
 
 
-def _time(moment: datetime) -> str:
-    return moment.astimezone().strftime("%Y-%m-%d %H:%M")
-
-
 def _duration(duration: timedelta | None) -> str:
     return "" if duration is None else _seconds(duration.total_seconds())
 
 
 def _seconds(seconds: float) -> str:
-    """`12 ms`, `3.4 s`, `2:05 min`, `3:20 h`."""
+    """Return a duration as text: `12 ms`, `3.4 s`, `2:05 min`, `3:20 h`."""
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 59.95:
@@ -469,7 +497,7 @@ def _tokens(read: int | None, written: int | None) -> str:
 
 
 def _money(cost: Decimal) -> str:
-    """Two digits after the point, or as many as show three that count."""
+    """Return an amount with two decimals, or with three significant digits if it is less than 1."""
     if not cost:
         return ""
     return f"{cost:,.2f}" if abs(cost) >= 1 else f"{cost:.3g}" if abs(cost) >= Decimal("0.0001") else f"{cost:.1e}"

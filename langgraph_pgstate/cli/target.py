@@ -1,4 +1,4 @@
-"""Which database a command works on."""
+"""The database that a command works on, and the parts of the package on it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,26 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from langgraph_pgstate.db.embedded import embedded_server
-from langgraph_pgstate.errors import NotFoundError
+from langgraph_pgstate.errors import NotFoundError, PGStateError
 from langgraph_pgstate.settings import DEFAULT_EMBEDDED_PATH, DEFAULT_SCHEMA, DSN_VARIABLE, check_schema_name
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.codec.values import ValueCodec
+    from langgraph_pgstate.db.database import Database
+    from langgraph_pgstate.record.events import Events
+    from langgraph_pgstate.record.messages import Messages
+    from langgraph_pgstate.record.prices import Prices
+    from langgraph_pgstate.record.runs import Runs
+    from langgraph_pgstate.record.spans import Spans
+    from langgraph_pgstate.sql import Queries
+    from langgraph_pgstate.threads import Threads
+    from langgraph_pgstate.tools import ToolLedger
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +35,20 @@ class Target:
     Attributes:
         dsn: The given DSN; `None` for the embedded server.
         schema: The schema.
+        is_json: Whether the command prints JSON.
     """
 
     dsn: str | None
     schema: str
+    is_json: bool = False
 
     @property
     def place(self) -> str:
-        """Where it is, in words that hold no password."""
+        """A description of the server, without its password."""
         return "the given server" if self.dsn else f"embedded, data in {DEFAULT_EMBEDDED_PATH}/"
 
     def program(self) -> str:
-        """How to call `pgstate` from here on the same database, for a command that can be pasted."""
+        """Return the command line of `pgstate` on the same database, to be pasted."""
         if shutil.which("pgstate"):
             name = "pgstate"
         elif sys.argv[0].endswith("__main__.py"):
@@ -46,13 +61,13 @@ class Target:
 
     @contextmanager
     def open(self, *, create: bool = False) -> Iterator[str]:
-        """The DSN, for as long as the embedded server runs.
+        """Return the DSN; the embedded server runs until the end of the `with` block.
 
         Args:
-            create: Whether an embedded database may be made where there is none.
+            create: Whether an embedded database may be made if there is none.
 
         Raises:
-            NotFoundError: If there is none and it may not.
+            NotFoundError: If there is no database.
         """
         check_schema_name(self.schema)
         if self.dsn:
@@ -63,8 +78,95 @@ class Target:
                 f"no database: give --dsn or set {DSN_VARIABLE}; there is no embedded one in "
                 f"{DEFAULT_EMBEDDED_PATH}/ here (`pgstate setup` and `pgstate demo` make it)"
             )
+        from langgraph_pgstate.db.embedded import embedded_server
+
         with embedded_server(DEFAULT_EMBEDDED_PATH) as dsn:
             yield dsn
+
+    @contextmanager
+    def connect(self) -> Iterator[Parts]:
+        """Connect to tables that are up to date.
+
+        Raises:
+            SchemaError: If there are none, or they are of another version.
+        """
+        from langgraph_pgstate.db.database import Database
+        from langgraph_pgstate.operations.admin import schema as schemas
+        from langgraph_pgstate.operations.record import journal
+        from langgraph_pgstate.process_identity import is_known_dead
+        from langgraph_pgstate.sql import queries
+
+        with self.open() as dsn, Database.open(dsn, schema=self.schema, pool=False) as database:
+            known = queries(self.schema)
+            database.run(schemas.check_version, known)
+            # A dead process may have left entries in the journal; a role that may only read cannot move them.
+            with suppress(PGStateError):
+                database.run(journal.recover, known, 0.0, is_known_dead)
+            yield Parts(database, known)
+
+
+class Parts:
+    """The parts of the package on one connection; each is imported when it is used."""
+
+    def __init__(self, database: Database, queries: Queries) -> None:
+        self.database, self.queries = database, queries
+
+    @cached_property
+    def plain_codec(self) -> ValueCodec:
+        """A codec that reads types of the application as plain data, and imports nothing of the application."""
+        from langgraph_pgstate.codec.serializer import plain_serializer
+        from langgraph_pgstate.codec.values import ValueCodec
+
+        return ValueCodec(plain_serializer())
+
+    @cached_property
+    def threads(self) -> Threads:
+        """Threads, their branches and interrupts."""
+        from langgraph_pgstate.threads import Threads
+
+        return Threads(self.database, self.queries)
+
+    @cached_property
+    def runs(self) -> Runs:
+        """Runs."""
+        from langgraph_pgstate.record.runs import Runs
+
+        return Runs(self.database, self.queries)
+
+    @cached_property
+    def spans(self) -> Spans:
+        """Spans, and statistics of tools."""
+        from langgraph_pgstate.record.spans import Spans
+
+        return Spans(self.database, self.queries)
+
+    @cached_property
+    def messages(self) -> Messages:
+        """Messages."""
+        from langgraph_pgstate.record.messages import Messages
+
+        return Messages(self.database, self.queries)
+
+    @cached_property
+    def events(self) -> Events:
+        """Events."""
+        from langgraph_pgstate.record.events import Events
+
+        return Events(self.database, self.queries)
+
+    @cached_property
+    def prices(self) -> Prices:
+        """Prices."""
+        from langgraph_pgstate.record.prices import Prices
+
+        return Prices(self.database)
+
+    @cached_property
+    def ledger(self) -> ToolLedger:
+        """The ledger of tool executions."""
+        from langgraph_pgstate.tools import ToolLedger
+
+        return ToolLedger(self.database, self.queries)
 
 
 def _holds_data(directory: Path) -> bool:

@@ -1,4 +1,4 @@
-"""A thread's checkpoints as a tree: every fork a branch, long stretches folded."""
+"""The checkpoints of a thread as a tree, with forks as branches; long sequences are folded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.tree import Tree
 from langgraph_pgstate.cli.output import shorten
 
 WRITER_KEY: Final = "process"
-"""Key of the metadata that says which process wrote a checkpoint; the demo puts it into its configs."""
+"""Metadata key of the process that wrote a checkpoint; the demo sets it in its configs."""
 
 _STYLES: Final = ("red", "green", "magenta", "cyan", "yellow", "blue")
 _HEAD, _TAIL = 5, 2
@@ -26,55 +26,55 @@ NO_LABELS: Final[Mapping[str, str]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A checkpoint, as far as it is drawn.
+    """A checkpoint in a drawing.
 
     Attributes:
         id: Its id.
-        parent_id: Its parent's.
+        parent_id: The id of its parent.
         step: Its superstep.
-        by: The nodes that ran, or the source where none did.
-        said: What the superstep added.
-        writer: The process that wrote it, if the metadata tells.
+        nodes: The nodes that ran, or the source if none did.
+        summary: What the superstep added.
+        writer: The process that wrote it, if the metadata has it.
     """
 
     id: str
     parent_id: str | None
     step: int
-    by: str
-    said: str
+    nodes: str
+    summary: str
     writer: str | None
 
 
 def short_id(checkpoint_id: str) -> str:
-    """The part of a checkpoint's id that differs between neighbours; a UUIDv6 begins with the hour."""
+    """Return the part of a checkpoint id that differs between neighbours; a UUIDv6 begins with the hour."""
     return checkpoint_id[9:18]
 
 
 def outline(checkpoints: Iterable[CheckpointTuple]) -> list[Node]:
-    """The nodes of the root namespace, oldest first.
+    """Return the checkpoints of the root namespace, oldest first.
 
     Args:
         checkpoints: Newest first, as a saver lists them.
     """
     nodes = []
-    # A child comes before its parent and is compared with it; nothing else is held in memory.
-    waiting: dict[str | None, list[CheckpointTuple]] = defaultdict(list)
+    # A child comes before its parent and is compared with it; only children without a parent yet are kept.
+    pending: dict[str | None, list[CheckpointTuple]] = defaultdict(list)
     for item in checkpoints:
         if not item.config["configurable"].get("checkpoint_ns"):
-            nodes += [_node(child, item) for child in waiting.pop(item.checkpoint["id"], [])]
-            waiting[_parent_id(item)].append(item)
-    nodes += [_node(item, None) for items in waiting.values() for item in items]
+            nodes += [_node(child, item) for child in pending.pop(item.checkpoint["id"], [])]
+            pending[_parent_id(item)].append(item)
+    nodes += [_node(item, None) for items in pending.values() for item in items]
     return sorted(nodes, key=lambda node: node.id)
 
 
 def draw(nodes: Sequence[Node], title: str, width: int, labels: Mapping[str, str] = NO_LABELS) -> Tree:
-    """The tree of some nodes, each line at most `width` columns.
+    """Return the tree of some nodes, with lines of at most `width` columns.
 
     Args:
         nodes: Oldest first.
         title: Of the whole.
         width: In columns.
-        labels: By checkpoint id; what has one is never folded away.
+        labels: By checkpoint id; a checkpoint that has one is not folded.
     """
     children: dict[str | None, list[Node]] = defaultdict(list)
     known = {node.id for node in nodes}
@@ -117,7 +117,7 @@ def _draw_chain(
 def _draw_folded(
     tree: Tree, nodes: Sequence[Node], styles: Mapping[str, str], marks: Mapping[str, str], width: int
 ) -> None:
-    """One line for several nodes, unless they are few."""
+    """Draw several nodes as one line, unless they are few."""
     if len(nodes) > 2:
         steps = f"steps {nodes[0].step} to {nodes[-1].step}"
         tree.add(Text(f"⋮  {len(nodes)} more checkpoints, {steps}", style="dim"))
@@ -130,7 +130,7 @@ def _line(node: Node, styles: Mapping[str, str], marks: Mapping[str, str], width
     style = Style(color=styles.get(node.writer or "", "default"))
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append(f"{node.step:>3} ", style="bold")
-    line.append(f"{shorten(node.by, 12):<6} ")
+    line.append(f"{shorten(node.nodes, 12):<6} ")
     line.append(f"{short_id(node.id)} ", style="dim")
     if node.id in marks:
         line.append(f"[{shorten(marks[node.id], 40)}] ", style="bold yellow")
@@ -138,7 +138,7 @@ def _line(node: Node, styles: Mapping[str, str], marks: Mapping[str, str], width
         line.append("newest ", style="bold green")
     if node.writer:
         line.append(f"{node.writer} ", style=style)
-    line.append(shorten(node.said, max(width - line.cell_len, 8)), style=style)
+    line.append(shorten(node.summary, max(width - line.cell_len, 8)), style=style)
     return line
 
 
@@ -156,14 +156,14 @@ def _node(item: CheckpointTuple, parent: CheckpointTuple | None) -> Node:
         id=item.checkpoint["id"],
         parent_id=_parent_id(item),
         step=int(metadata.get("step", 0)),
-        by=_by(source, item, parent, new),
-        said=_said(new, item, parent),
+        nodes=_nodes(source, item, parent, new),
+        summary=_summary(new, item, parent),
         writer=str(writer) if writer is not None else None,
     )
 
 
-def _by(source: str, item: CheckpointTuple, parent: CheckpointTuple | None, new: Sequence[BaseMessage]) -> str:
-    """The nodes of the superstep: those that have seen newer versions than in the parent."""
+def _nodes(source: str, item: CheckpointTuple, parent: CheckpointTuple | None, new: Sequence[BaseMessage]) -> str:
+    """Return the nodes of a superstep: those that have seen newer versions than in the parent."""
     if source != "loop":
         return source
     seen = item.checkpoint.get("versions_seen") or {}
@@ -171,12 +171,12 @@ def _by(source: str, item: CheckpointTuple, parent: CheckpointTuple | None, new:
     names = [name for name, versions in seen.items() if versions != before.get(name)]
     shown = [name.strip("_") for name in names if name not in ("__input__", "__interrupt__")]
     if not shown and new and all(isinstance(message, ToolMessage) for message in new):
-        return "tools"  # a node that was reached by Send leaves no trace in versions_seen
+        return "tools"  # a node reached by Send is not in versions_seen
     return "+".join(shown) or source
 
 
 def _new_messages(item: CheckpointTuple, parent: CheckpointTuple | None) -> list[BaseMessage]:
-    """The messages at the end of a list that the parent does not have."""
+    """Return the messages of a list that the parent does not have."""
     before = (parent.checkpoint.get("channel_values") or {}) if parent else {}
     for channel, value in (item.checkpoint.get("channel_values") or {}).items():
         if isinstance(value, list) and value and all(isinstance(element, BaseMessage) for element in value):
@@ -187,7 +187,7 @@ def _new_messages(item: CheckpointTuple, parent: CheckpointTuple | None) -> list
     return []
 
 
-def _said(new: Sequence[BaseMessage], item: CheckpointTuple, parent: CheckpointTuple | None) -> str:
+def _summary(new: Sequence[BaseMessage], item: CheckpointTuple, parent: CheckpointTuple | None) -> str:
     if new:
         return "; ".join(message_text(message) for message in new)
     values = item.checkpoint.get("channel_values") or {}
@@ -201,7 +201,7 @@ def _is_messages(value: object) -> bool:
 
 
 def message_text(message: BaseMessage) -> str:
-    """What a message says, in a few words: its text, or the tools it calls."""
+    """Return the text of a message, or the tools it calls."""
     text = message.text if isinstance(message.text, str) else str(message.content)
     if isinstance(message, HumanMessage):
         return f"“{text}”"

@@ -1,4 +1,4 @@
-"""What a thread takes, beside what whole-value versions of the same channels would take: both counted."""
+"""The storage of a thread with a whole value for each version of a channel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 
 class WholeValues:
-    """Counts what a saver writes that stores a channel's whole value for each new version.
+    """A count of the bytes that a saver writes if it stores the whole value of each new version.
 
     Every version counts once, however many checkpoints share it. Only values count: not the checkpoints' own rows,
     their metadata or their pending writes.
@@ -25,7 +25,7 @@ class WholeValues:
         self._serializer = JsonPlusSerializer()
 
     def counted(self, checkpoints: Iterable[CheckpointTuple]) -> Iterator[CheckpointTuple]:
-        """Pass checkpoints on, and count each."""
+        """Yield checkpoints, and count each."""
         for item in checkpoints:
             namespace = item.config["configurable"].get("checkpoint_ns", "")
             for channel, value in item.checkpoint["channel_values"].items():

@@ -1,7 +1,7 @@
-"""The demo's child process: runs the agent, and tells the parent over a pipe what it is doing.
+"""The child process of the demo: runs the agent and sends events to the parent over a pipe.
 
-It reads one `Job` as JSON from its standard input and writes events as JSON lines to its standard output. It is
-killed without warning; that is the point.
+It reads one `Job` as JSON from its standard input and writes events as JSON lines to its standard output. The
+parent kills it.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ _HANGING_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What one process of the demo does.
+    """The job of a child process.
 
     Attributes:
         part: `begin`, `resume`, `fork`, `print` or `reprint`.
         dsn: The database.
         schema: Its schema.
         thread_id: The thread.
-        process: How the process is called in the tree.
+        process: Name of the process in the tree.
         model: `provider:model`, or `None` for the offline one.
-        turns: With `resume`: turns the conversation goes on for.
-        hotel_seconds: How long the hotel's booking system takes.
+        turns: With `resume`: number of further turns.
+        hotel_seconds: Seconds that `book_hotel` takes.
         checkpoint_id: With `fork`: the checkpoint to go on from.
         voucher: With `print` and `reprint`: the file that vouchers are printed to.
     """
@@ -67,12 +67,12 @@ class Job:
     voucher: str | None = None
 
     def to_json(self) -> str:
-        """As the child reads it."""
+        """Return the job as JSON."""
         return json.dumps(asdict(self))
 
 
 def run(job: Job) -> None:
-    """Do a job."""
+    """Run a job."""
     model = provider_model(job.model) if job.model else offline_model()
     with (
         PGStateSaver.from_conn_string(job.dsn, schema=job.schema) as saver,
@@ -106,16 +106,16 @@ def run(job: Job) -> None:
 
 
 def _voucher_printer(file: Path, ledger: ToolLedger, *, hangs: bool) -> Callable[[str], str]:
-    """A tool that appends a line to a file, which no database can take back or look into.
+    """Return a tool that appends a line to a file, an effect outside the database.
 
     Args:
         file: The file.
-        ledger: Told how to find out whether the line was written.
-        hangs: Whether the tool is stuck after its effect, before it answers.
+        ledger: Gets the function that checks whether the line was written.
+        hangs: True: the tool hangs after its effect, before it returns.
     """
 
     def is_printed(execution: ToolExecution) -> Happened | bool:
-        """Ask the outside world: is the voucher of this very action in the file?"""
+        """Return whether the voucher of this action is in the file."""
         printed = file.exists() and any(
             line.startswith(f"{execution.idempotency_key} ") for line in file.read_text().splitlines()
         )
@@ -136,13 +136,13 @@ def _voucher_printer(file: Path, ledger: ToolLedger, *, hangs: bool) -> Callable
 
 
 def main() -> None:
-    """Entry point of the child."""
+    """Run the job on standard input."""
     warnings.simplefilter("ignore")
     job = Job(**json.loads(sys.stdin.readline()))
     try:
         run(job)
     except (BrokenPipeError, KeyboardInterrupt):
-        os._exit(1)  # the parent is gone; nobody is left to be told
+        os._exit(1)  # the parent is gone
     except Exception as error:
         _tell("error", message=f"{type(error).__name__}: {error}")
         raise SystemExit(1) from None
@@ -153,7 +153,7 @@ def _tell_tool(name: str, phase: str, detail: str) -> None:
 
 
 def _tell(what: str, **data: Any) -> None:
-    # One write below the pipe's atomic 4,096 bytes, so that tools in several threads don't mix their lines.
+    # A write of less than 4,096 bytes is atomic, so lines of several threads do not mix.
     short = {key: value[:900] if isinstance(value, str) else value for key, value in data.items()}
     os.write(1, (json.dumps({"what": what, **short}, ensure_ascii=False) + "\n").encode())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -20,14 +21,20 @@ from psycopg.conninfo import make_conninfo
 from samples import config_of, put_values, values_of
 from typer.testing import CliRunner
 
+import langgraph_pgstate
 from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate.cli import options
 from langgraph_pgstate.cli.agent import FIRST_WISH, build_agent, follow_up, offline_model
 from langgraph_pgstate.cli.app import app
 from langgraph_pgstate.cli.output import bytes_in_words, shorten
 from langgraph_pgstate.cli.weigh import WholeValues
 from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.operations.record import runs, statistics
+from langgraph_pgstate.operations.threads import prune, search
 from langgraph_pgstate.settings import AgentServerSettings, age
 from langgraph_pgstate.sql import migrations
+from langgraph_pgstate.tools.interrupts import DECISIONS
+from langgraph_pgstate.types import PruneResult
 
 pytestmark = pytest.mark.smoke
 
@@ -73,7 +80,8 @@ def test_help_names_every_command(run: Run) -> None:
     result = run("--help")
     for command in (
         "demo", "setup", "migrate", "status", "check", "prune", "tree", "import-langgraph", "export-langgraph",
-        "threads", "runs", "trace", "tools", "cost", "diff", "label", "fork",
+        "threads", "runs", "trace", "tools", "cost", "diff", "label", "fork", "show", "conversation", "search",
+        "events", "executions", "settle", "delete", "leases",
     ):  # fmt: skip
         assert command in result.output
         assert run(command, "--help").output.count("Usage: pgstate") <= 1
@@ -107,7 +115,7 @@ def test_setup_sql_needs_no_database(schema: str) -> None:
 
 def test_migrate_asks_before_it_goes_down(run: Run) -> None:
     run("setup")
-    assert "loses what the tables hold" in words(run("migrate", "--to", "0", input="n\n", code=1))
+    assert "loses data of the tables" in words(run("migrate", "--to", "0", input="n\n", code=1))
     assert "pending" not in words(run("status"))
     assert "down 0001_create_checkpoints" in words(run("migrate", "--to", "0", "--yes"))
     assert "pending: 0001_create_checkpoints" in words(run("status"))
@@ -129,14 +137,14 @@ def test_status_of_a_schema_that_was_never_set_up(run: Run) -> None:
 def test_check_passes_and_then_names_the_damage(
     run: Run, schema: str, conversation: PGStateSaver, connection: psycopg.Connection[Any]
 ) -> None:
-    assert "all is well" in words(run("check"))
-    assert "all is well" in words(run("check", "--thread", "two", "--deep"))
+    assert "nothing is broken" in words(run("check"))
+    assert "nothing is broken" in words(run("check", "--thread", "two", "--deep"))
     connection.execute(f"DELETE FROM \"{schema}\".segments WHERE thread_id = 'one'")
     broken = words(run("check", code=1))
     assert "broken" in broken
     assert "thread one" in broken
     assert "thread two" not in broken
-    assert "all is well" in words(run("check", "--thread", "two"))
+    assert "nothing is broken" in words(run("check", "--thread", "two"))
 
 
 def test_check_of_an_unknown_thread_is_an_error(run: Run, conversation: PGStateSaver) -> None:
@@ -175,7 +183,7 @@ def test_prune_names_damaged_threads_and_does_the_rest(
 
 
 def test_prune_needs_a_rule_and_asks_before_it_deletes_everything(run: Run, conversation: PGStateSaver) -> None:
-    assert "say what may go" in words(run("prune", code=1))
+    assert "say what to remove" in words(run("prune", code=1))
     assert "is no age" in words(run("prune", "--older-than", "soon", code=1))
     run("prune", "--strategy", "delete", input="n\n", code=1)
     assert "threads: 2" in words(run("status"))
@@ -238,7 +246,7 @@ def test_tree_says_what_it_does_not_show(run: Run, saver: PGStateSaver) -> None:
 
 
 def test_check_lists_types_ready_to_be_pasted(run: Run, saver: PGStateSaver) -> None:
-    assert "no types but LangGraph's own" in words(run("check", "--types"))
+    assert "no types besides LangGraph's own" in words(run("check", "--types"))
     values = {"a": kinds.Order(1, [kinds.Color.RED]), "b": HumanMessage("x"), "c": kinds.Place(1)}
     put_values(saver, config_of("t"), values)
     lines = run("check", "--types").output.splitlines()
@@ -350,6 +358,41 @@ def test_without_its_extra_the_script_says_so(missing: str) -> None:
     assert result.stderr == "pgstate needs its `cli` extra: pip install 'langgraph-pgstate[cli]'\n"
 
 
+@pytest.mark.parametrize("module", ["app", "output", "target", "options"])
+def test_help_imports_no_langgraph(module: str) -> None:
+    """With a package that imports nothing itself, the commands import only typer and rich."""
+    code = f"""
+import sys, types
+package = types.ModuleType("langgraph_pgstate")
+package.__path__, package.__version__ = [{str(Path(langgraph_pgstate.__file__).parent)!r}], "0"
+sys.modules["langgraph_pgstate"] = package
+import langgraph_pgstate.cli.{module}
+print(*{{"langgraph", "langchain_core", "psycopg", "pydantic"}} & sys.modules.keys())
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == ""
+
+
+def test_choices_are_those_of_the_operations() -> None:
+    assert (options.THREAD_STATUSES, options.RUN_STATUSES) == (search.STATUSES, runs.STATUSES)
+    assert (options.USAGE_KEYS, options.STRATEGIES) == (statistics.USAGE_KEYS, prune.STRATEGIES)
+    assert options.DECISIONS == DECISIONS
+
+
+def test_ctrl_c_says_how_far_a_job_came(run: Run, conversation: PGStateSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    visited: list[str] = []
+
+    async def interrupted(db: Any, queries: Any, request: Any, thread_id: str) -> PruneResult:
+        if visited:
+            raise KeyboardInterrupt
+        visited.append(thread_id)
+        return PruneResult()
+
+    monkeypatch.setattr(prune, "prune_thread", interrupted)
+    shown = words(run("prune", "--keep-last", "1", code=130))
+    assert shown == "stopped at 1 of 2 threads; run it again to go on"
+
+
 def test_it_runs_as_a_module() -> None:
     result = _pgstate("--version")
     assert result.returncode == 0
@@ -379,6 +422,11 @@ def test_dsn_and_schema_are_taken_after_the_command_too(dsn: str, schema_option:
     result = _pgstate("check", "--dsn", dsn, "--thread", "t", *schema_option)
     assert result.returncode == 1
     assert "no_such" in result.stdout + result.stderr
+
+
+def test_json_is_taken_after_the_command_too(dsn: str, schema: str) -> None:
+    result = _pgstate("status", "--dsn", dsn, f"--schema={schema}", "--json")
+    assert json.loads(result.stdout)["schema"] == schema
 
 
 def _pgstate(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -62,7 +62,7 @@ def test_the_tree_shows_labels_forks_and_the_newest(run: Run, ids: list[str]) ->
     assert sum("branch" in line for line in shown) == 2
     run("fork", "t@before [refund]", "--to", "u")
     fork = run("tree", "u").splitlines()
-    assert fork[0] == f"u, forked off t at {short_id(ids[9])}"
+    assert fork[0] == f"u, forked from t at {short_id(ids[9])}"
     assert not any("newest" in line or "branch" in line for line in fork)
     assert "has no label any more" in run("label", "u@before [refund]", "--remove")
     assert "[before" not in run("tree", "u")
@@ -71,7 +71,7 @@ def test_the_tree_shows_labels_forks_and_the_newest(run: Run, ids: list[str]) ->
 def test_a_fork_says_what_it_is(run: Run, ids: list[str]) -> None:
     said = " ".join(run("fork", f"t@{ids[1]}").split())
     assert said.startswith(f"forked t@{short_id(ids[1])} to thread ")
-    assert said.endswith("with 2 checkpoints that led to it")
+    assert said.endswith(", with 2 checkpoints")
     assert "history of its own" in run("fork", "t", "--to", said.split("thread ")[1].split(",")[0], code=1)
     assert "there is no thread 'nobody'" in run("fork", "nobody", code=1)
     assert "has no checkpoint 'nothing'" in run("fork", "t@nothing", code=1)

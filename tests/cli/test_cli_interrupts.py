@@ -88,12 +88,12 @@ def test_upcast(run: Run, saver: PGStateSaver) -> None:
     for name in ("a", "b"):
         graph_one(saver).invoke({"user": "Ada", "log": ["begun"], "untouched": BIG}, config_of(name))
     dry = run("upcast", "--to", "2", "--upcasters", "the_app:upcasters", "--dry-run")
-    assert "looked at 2 threads: 6 checkpoints of another version, 6 would be brought to version 2" in dry
+    assert "read 2 threads: 6 checkpoints of another version, 6 would be rewritten in version 2" in dry
     rows = [line.split() for line in dry.splitlines()]
     assert ["name", "4"] in rows
     assert ["user", "4"] in rows
-    assert "3 were brought" in run("upcast", "--to", "2", "--upcasters", "the_app:upcasters", "--thread", "a")
-    assert "3 were brought" in run("upcast", "--to", "2", "--upcasters", "the_app:upcasters")
+    assert "3 were rewritten" in run("upcast", "--to", "2", "--upcasters", "the_app:upcasters", "--thread", "a")
+    assert "3 were rewritten" in run("upcast", "--to", "2", "--upcasters", "the_app:upcasters")
     assert "0 checkpoints" in run("upcast", "--to", "2", "--upcasters", "the_app:upcasters")
     for flags in ((), ("--dry-run",)):
         arguments = ("upcast", "--to", "2", "--upcasters", "the_app:upcasters", "--thread", "a", "--thread", "nope")
@@ -105,8 +105,8 @@ def test_upcast(run: Run, saver: PGStateSaver) -> None:
 def test_what_cannot_be_upcast_is_listed(run: Run, saver: PGStateSaver) -> None:
     graph_one(saver).invoke({"user": "Ada", "log": ["begun"], "untouched": BIG}, config_of("a"))
     shown = run("upcast", "--to", "2", "--upcasters", "the_app:failing", code=1)
-    assert "3 checkpoints could not be brought up" in shown
+    assert "3 checkpoints could not be rewritten" in shown
     assert "KeyError" in shown
-    for wrong, why in (("the_app:number", "no dict"), ("the_app", "module"), ("nowhere:x", "cannot be had")):
+    for wrong, why in (("the_app:number", "not a dict"), ("the_app", "module"), ("nowhere:x", "cannot be imported")):
         assert why in run("upcast", "--to", "2", "--upcasters", wrong, code=1)
     assert "without a gap" in " ".join(run("upcast", "--to", "3", "--upcasters", "the_app:upcasters", code=1).split())

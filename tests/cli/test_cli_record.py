@@ -162,7 +162,7 @@ def test_each_attempt_is_drawn_from_its_own_beginning(run: Run, record: Record) 
 def test_a_trace_says_why_a_run_failed(run: Run, record: Record) -> None:
     shown = run("trace", "trip-to-oslo")
     assert "builtins.ValueError: no room [at all] in Oslo" in shown
-    assert "nothing was recorded" in shown
+    assert "no spans of this run" in shown
     assert "there is no run 'x' of thread 'trip-to-oslo'" in " ".join(run("trace", "trip-to-oslo", "x", code=1).split())
     assert "has no runs" in run("trace", "nobody", code=1)
     record.run("0198f0aa-again", thread_id="trip-to-oslo")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -33,6 +34,12 @@ COMMANDS: dict[str, list[str]] = {
     "status": [],
     "check": ["--deep"],
     "tree": [WAITING],
+    "show": [WAITING],
+    "conversation": [WAITING],
+    "search": ["somebody"],
+    "events": [THREAD],
+    "executions": [THREAD],
+    "leases": [],
     "diff": [WAITING, f"{WAITING}@first"],
     "label": [WAITING, "the place to come back to, whatever else may happen to it then"],
     "threads": [],
@@ -50,10 +57,16 @@ COMMANDS: dict[str, list[str]] = {
     "answer": [WAITING, '"yes"'],
     "upcast": ["--to", "2", "--upcasters", "the_wide_app:upcasters", "--dry-run"],
     "fork": [f"{WAITING}@first"],
+    "settle": [THREAD, "call-0-0", "done", "--result", "booked"],
     "prune": ["--keep-last", "2", "--dry-run"],
     "export-langgraph": ["--to", "DSN", "--to-schema", "SCHEMA_theirs"],
     "import-langgraph": ["--from", "DSN", "--from-schema", "SCHEMA_theirs"],
+    "delete": [THREAD, "--yes"],
 }
+# These print a document for each row; all others print one.
+LISTS = {
+    "threads", "runs", "tree", "conversation", "search", "events", "executions", "leases", "interrupts", "prices"
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -83,10 +96,22 @@ def schema_of_all(
             record.execution(
                 f"call-{number}-{each}", 60, None if each % 2 else 0.04, tool=tool, thread_id=THREAD, status="unknown"
             )
+    for number in range(2):
+        details = {"from": AGENT, "to": AGENT, "reason": "nobody else knows the towns of the north " * 5}
+        record.event(f"{number}", "handoff", number, thread_id=THREAD, run_id=RUN, agent=AGENT, payload=details)
+    record.add(
+        "leases", thread_id=THREAD, holder_id=f"a-host-of-a-long-name/{'b' * 36}/4026531836/12345/999/{'c' * 32}:1",
+        fencing_token=1, expires_at="2036-01-01",
+    )  # fmt: skip
     graph = asking(saver, "may the journey go on through all the towns of the north? " * 3)
     config: Any = {"configurable": {"thread_id": WAITING, **LABELS}}
     graph.invoke({"said": ["something that somebody said " * 10]}, config)
     first = list(saver.list({"configurable": {"thread_id": WAITING}}))[-1]
+    newest = saver.get_tuple(config)
+    assert newest is not None
+    for number in range(3):
+        text = f"somebody said this {'and that ' * 40}"
+        record.message(f"{number}", newest.checkpoint["id"], number, text, thread_id=WAITING)
     record.add("labels", thread_id=WAITING, checkpoint_ns="", checkpoint_id=first.checkpoint["id"], label="first")
     (tmp_path / "the_wide_app.py").write_text(
         "upcasters = {2: lambda values: {**values, 'a_channel_' + 'x' * 90: 1}}\n"
@@ -98,12 +123,12 @@ def schema_of_all(
     connection.execute(f'DROP SCHEMA IF EXISTS "{saver.schema}_theirs" CASCADE')
 
 
-def printed(dsn: str, schema: str) -> dict[str, str]:
+def printed(dsn: str, schema: str, *options: str) -> dict[str, str]:
     """What each command prints."""
     shown = {}
     for name, arguments in COMMANDS.items():
         given = [each.replace("DSN", dsn).replace("SCHEMA", schema) for each in arguments]
-        result = CliRunner().invoke(app, ["--dsn", dsn, "--schema", schema, name, *given])
+        result = CliRunner().invoke(app, ["--dsn", dsn, "--schema", schema, *options, name, *given])
         assert result.exit_code == 0, result.output + repr(result.exception)
         shown[name] = result.stdout
         assert shown[name].strip()
@@ -125,6 +150,17 @@ def test_nothing_is_wider_than_the_terminal(dsn: str, schema_of_all: str, monkey
             assert WAITING in shown
 
 
+def test_every_command_prints_json(dsn: str, schema_of_all: str) -> None:
+    shown = printed(dsn, schema_of_all, "--json")
+    for name, text in shown.items():
+        documents = [json.loads(line) for line in text.splitlines()]
+        assert all(isinstance(document, dict) for document in documents), name
+        assert name in LISTS or len(documents) == 1, name
+    assert json.loads(shown["runs"].splitlines()[0])["run_id"] == RUN
+    assert [json.loads(line)["message_id"] for line in shown["conversation"].splitlines()] == ["0", "1", "2"]
+    assert json.loads(shown["settle"])["status"] == "success"
+
+
 def test_a_pipe_gets_all_of_it(dsn: str, schema_of_all: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output.console, "_width", WIDTH)
     shown = printed(dsn, schema_of_all)
@@ -135,6 +171,9 @@ def test_a_pipe_gets_all_of_it(dsn: str, schema_of_all: str, monkeypatch: pytest
         "prices": [MODEL, "99.5"],
         "tools": ["a_tool_of_a_long_name_that_tells_all_it_does_0", "p95"],
         "interrupts": [WAITING, *(value for key, value in LABELS.items() if key != "tenant_id")],
+        "executions": [f"call-{number}-{each}" for number in range(2) for each in range(12)],
+        "events": [RUN, AGENT],
+        "leases": [THREAD, "c" * 32],
         "upcast": ["a_channel_" + "x" * 90],
     }.items():
         for word in words:

@@ -105,6 +105,11 @@ def catalog(connection: psycopg.Connection, schema: str) -> dict[str, list[tuple
         "views": """
             SELECT relname, pg_get_viewdef(oid) FROM pg_class
             WHERE relnamespace = %s::regnamespace AND relkind = 'v' ORDER BY 1""",
+        "comments": """
+            SELECT c.relname, a.attname, d.description FROM pg_description d
+                JOIN pg_class c ON d.classoid = 'pg_class'::regclass AND c.oid = d.objoid
+                LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = d.objsubid AND a.attnum > 0
+            WHERE c.relnamespace = %s::regnamespace ORDER BY 1, 2 NULLS FIRST""",
         "routines": "SELECT proname, prosrc FROM pg_proc WHERE pronamespace = %s::regnamespace ORDER BY 1",
         "triggers": """
             SELECT t.tgname, pg_get_triggerdef(t.oid) FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
@@ -454,6 +459,23 @@ def test_the_schema_as_a_story_is_what_the_migrations_add_up_to(
     assert made["columns"]
     for what, rows in made.items():
         assert told[what] == rows, what
+
+
+def test_every_table_view_and_column_has_a_comment(dsn: str, schema: str, connection: psycopg.Connection) -> None:
+    set_up_in_a_process(dsn, schema)
+    found = connection.execute(
+        """
+        SELECT concat_ws('.', c.relname, a.attname), col_description(c.oid, a.attnum),
+            obj_description(c.oid, 'pg_class')
+        FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+        WHERE c.relnamespace = %s::regnamespace AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition
+        """,
+        [f'"{schema}"'],
+    ).fetchall()
+    assert len(found) > 300
+    assert [name for name, column, relation in found if not column or not relation] == []
+    on(connection, schema).run(migrate_to, queries(schema), 6)
+    assert catalog(connection, schema)["comments"] == []
 
 
 def test_migrating_step_by_step_equals_a_fresh_setup(

@@ -1,0 +1,98 @@
+"""The commands about the tool ledger: `executions` and `settle`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from langgraph_pgstate.cli.interrupts import value_of, value_text
+from langgraph_pgstate.cli.options import DECISIONS, LimitOption, ThreadArgument
+from langgraph_pgstate.cli.output import console, format_time, new_table, one_of, print_json, shorten, show
+from langgraph_pgstate.cli.target import Target
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.types import ToolExecution
+
+_STYLES = {"success": "green", "error": "red", "timeout": "yellow", "unknown": "yellow", "running": "cyan"}
+_SETTLED = {"done": "success", "retry": "pending: it runs when it comes up again", "fail": "error"}
+_UNKNOWN = ("timeout", "unknown")
+_MOST = 1000
+
+
+def executions(
+    ctx: typer.Context,
+    thread: ThreadArgument,
+    run: Annotated[str | None, typer.Option(metavar="ID", help="Only of this run.")] = None,
+    unknown: Annotated[bool, typer.Option("--unknown", help="Only with an unknown outcome.")] = False,
+    limit: LimitOption = 50,
+) -> None:
+    """List the actions of a thread in the tool ledger, newest first."""
+    target: Target = ctx.obj
+    with target.connect() as parts:
+        found = list(parts.ledger.list(thread, run_id=run, limit=_MOST if unknown else limit))
+    if unknown:
+        found = [item for item in found if _is_unknown(item)][:limit]
+    if target.is_json:
+        print_json(*found)
+        return
+    table = new_table("key", "tool", "status", "started", "arguments", "result", right=("attempt",))
+    for item in found:
+        result = item.preview or ": ".join(filter(None, [item.error_type, item.error_message]))
+        status = f"[{_STYLES[item.status]}]{item.status}[/]" if item.status in _STYLES else item.status
+        cells = [format_time(item.started_at), shorten(value_text(item.arguments), 60), shorten(result, 60)]
+        names = map(escape, [item.idempotency_key, item.tool])
+        table.add_row(*names, status, *map(escape, cells), str(item.attempt))
+    spare = ("attempt", "started", "result", "arguments")
+    show(table, len(found), "tool execution", None, spare=spare, prose=("arguments", "result"))
+
+
+def settle(
+    ctx: typer.Context,
+    thread: ThreadArgument,
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="The action: its key in `pgstate executions`, or the beginning of it.")
+    ],
+    decision: Annotated[
+        str,
+        typer.Argument(
+            metavar="DECISION",
+            help="done: it took effect; retry: it did not, and runs when it comes up again; fail: it is given up.",
+            callback=one_of(*DECISIONS),
+        ),
+    ],
+    result: Annotated[
+        str | None, typer.Option(metavar="VALUE", help="With done: what the tool answered, JSON or else text.")
+    ] = None,
+    text: Annotated[bool, typer.Option("--text", help="Take VALUE as text, not as JSON.")] = False,
+) -> None:
+    """Decide the outcome of an action whose outcome is unknown, or that failed."""
+    if result is not None and decision != "done":
+        raise typer.BadParameter("--result goes with the decision done")
+    given: dict[str, Any] = {} if result is None else {"result": result if text else value_of(result)}
+    target: Target = ctx.obj
+    with target.connect() as parts:
+        if parts.ledger.get(thread, key) is None:
+            keys = [item.idempotency_key for item in parts.ledger.list(thread, limit=_MOST)]
+            matching = [each for each in keys if each.startswith(key)]
+            if len(matching) > 1:
+                raise ConfigurationError(f"{len(matching)} actions of thread {thread!r} begin with {key!r}")
+            if not matching:
+                raise NotFoundError(f"thread {thread!r} has no tool execution {key!r}")
+            key = matching[0]
+        parts.ledger.settle(thread, key, decision, **given)
+        settled = parts.ledger.get(thread, key)
+    if target.is_json:
+        print_json(settled)
+    else:
+        console.print(f"settled {escape(key)}: {_SETTLED[decision]}")
+
+
+def _is_unknown(item: ToolExecution) -> bool:
+    """Return whether the outcome is unknown, as the view `unknown_effects` has it."""
+    if item.status == "running":
+        return item.alive_until is not None and item.alive_until < datetime.now(UTC)
+    return item.status in _UNKNOWN

@@ -1,0 +1,27 @@
+"""Options that several commands take. The names are written out here so that `--help` imports nothing else."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+THREAD_STATUSES: Final = ("idle", "busy", "interrupted", "error")
+RUN_STATUSES: Final = ("pending", "running", "interrupted", "success", "error", "cancelled")
+USAGE_KEYS: Final = ("agent", "model", "tenant", "user", "day")
+STRATEGIES: Final = ("keep_latest", "delete", "delete_all")
+DECISIONS: Final = ("done", "retry", "fail")
+
+ThreadArgument = Annotated[str, typer.Argument(metavar="THREAD", help="The thread.")]
+ThreadsOption = Annotated[
+    list[str] | None, typer.Option("--thread", metavar="ID", help="Only this thread; may be repeated.")
+]
+LimitOption = Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="At most N.")]
+UserOption = Annotated[str | None, typer.Option(metavar="ID", help="Only of this user.")]
+TenantOption = Annotated[str | None, typer.Option(metavar="ID", help="Only of this tenant.")]
+AgentOption = Annotated[str | None, typer.Option(metavar="NAME", help="Only of this agent.")]
+CheckpointOption = Annotated[
+    str | None,
+    typer.Option("--checkpoint", metavar="ID", help="A checkpoint id, 4 or more characters of it, or a label."),
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

@@ -1,0 +1,180 @@
+"""The commands `conversation`, `search`, `events`, `delete` and `leases`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.text import Text
+
+from langgraph_pgstate.cli.interrupts import value_text
+from langgraph_pgstate.cli.options import (
+    CheckpointOption,
+    LimitOption,
+    TenantOption,
+    ThreadArgument,
+    UserOption,
+    YesOption,
+)
+from langgraph_pgstate.cli.output import (
+    bytes_in_words,
+    console,
+    count,
+    format_time,
+    new_table,
+    print_json,
+    print_json_page,
+    shorten,
+    show,
+)
+from langgraph_pgstate.cli.target import Target
+from langgraph_pgstate.errors import NotFoundError
+from langgraph_pgstate.settings import age
+
+_STYLES = {"human": "bold cyan", "ai": "bold green", "tool": "bold blue", "system": "bold magenta"}
+
+
+def conversation(
+    ctx: typer.Context,
+    thread: ThreadArgument,
+    checkpoint: CheckpointOption = None,
+    last: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the last N messages.")] = None,
+    channel: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The channel; else `messages`, or the last that changed.")
+    ] = None,
+) -> None:
+    """Print the recorded messages of a thread, up to its newest checkpoint or another."""
+    target: Target = ctx.obj
+    with target.connect() as parts:
+        at = parts.threads.find(thread, checkpoint)["configurable"]["checkpoint_id"] if checkpoint else None
+        messages = parts.messages.conversation(thread, last=last, checkpoint_id=at, channel=channel)
+        if not messages and parts.threads.get(thread) is None:
+            raise NotFoundError(f"there is no thread {thread!r}")
+    if target.is_json:
+        print_json(*messages)
+        return
+    if not messages:
+        console.print("no recorded messages (`pgstate show` has the state, `pgstate backfill` records it)")
+    for message in messages:
+        name = f"{message.role or '?'} {message.agent or ''}".strip()
+        line = Text(name, style=_STYLES.get(message.role or "", "bold"), overflow="fold")
+        line.append(f"  {format_time(message.created_at)}", style="dim")
+        console.print(line)
+        for text in filter(None, [message.content, *map(_call_text, message.tool_calls or ())]):
+            console.print(Text(text, overflow="fold"))
+
+
+def search(
+    ctx: typer.Context,
+    words: Annotated[
+        str, typer.Argument(metavar="WORDS", help='Words that a message has; "a phrase", or, -without work, too.')
+    ],
+    user: UserOption = None,
+    tenant: TenantOption = None,
+    thread: Annotated[str | None, typer.Option(metavar="ID", help="Only of this thread.")] = None,
+    best_first: Annotated[bool, typer.Option("--best-first", help="Order by rank, not by time.")] = False,
+    limit: LimitOption = 20,
+) -> None:
+    """Search the recorded messages, newest first."""
+    target: Target = ctx.obj
+    with target.connect() as parts:
+        page = parts.messages.search(
+            words, user_id=user, tenant_id=tenant, thread_id=thread, best_first=best_first, limit=limit
+        )
+    if target.is_json:
+        print_json_page(page.items, page.next)
+        return
+    table = new_table("thread", "time", "role", "text")
+    for hit in page.items:
+        message = hit.message
+        cells = [message.thread_id, format_time(message.created_at), message.role or "", shorten(hit.snippet, 160)]
+        table.add_row(*map(escape, cells))
+    show(table, len(page.items), "message", page.next, spare=("role", "time"), prose=("text",))
+
+
+def events(
+    ctx: typer.Context,
+    thread: ThreadArgument,
+    kind: Annotated[str | None, typer.Option(metavar="NAME", help="Only of this kind, like handoff.")] = None,
+    run: Annotated[str | None, typer.Option(metavar="ID", help="Only of this run.")] = None,
+    limit: LimitOption = 100,
+) -> None:
+    """List the newest events of a thread, oldest first."""
+    target: Target = ctx.obj
+    with target.connect() as parts:
+        page = parts.events.list(thread, kind=kind, run_id=run, limit=1000)
+        found = list(page.items)
+        while page.next:
+            page = parts.events.list(thread, kind=kind, run_id=run, limit=1000, cursor=page.next)
+            found = [*found, *page.items][-limit:]
+    found = found[-limit:]
+    if target.is_json:
+        print_json(*found)
+        return
+    table = new_table("time", "kind", "run", "checkpoint", "agent", "details")
+    for event in found:
+        details = ", ".join(f"{key}={value_text(value)}" for key, value in event.payload.items() if value is not None)
+        run_id = (event.run_id or "")[-8:] if console.is_terminal else event.run_id or ""
+        at = event.created_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        cells = [at, event.kind, run_id, event.checkpoint_id or "", event.agent or "", shorten(details, 160)]
+        table.add_row(*map(escape, cells))
+    show(table, len(found), "event", None, spare=("checkpoint", "agent", "run"), prose=("details",))
+
+
+def delete(
+    ctx: typer.Context,
+    thread: ThreadArgument,
+    tombstone: Annotated[
+        str | None, typer.Option(metavar="AGE", help="Refuse late writes of guarded runs this long, like 1d.")
+    ] = None,
+    yes: YesOption = False,
+) -> None:
+    """Delete a thread with its checkpoints and its record."""
+    from langgraph_pgstate.operations.threads import prune
+    from langgraph_pgstate.operations.threads.threads import delete_thread
+
+    late = age(tombstone) if tombstone else timedelta(0)
+    target: Target = ctx.obj
+    with target.connect() as parts:
+        request = prune.request_prune([thread], "delete", 1, None, dry_run=True)
+        found = parts.database.run(prune.prune_thread, parts.queries, request, thread)
+        if not found.threads:
+            raise NotFoundError(f"there is no thread {thread!r}")
+        if not yes:
+            typer.confirm(f"Delete thread {thread} with {count(found.checkpoints, 'checkpoint')}?", abort=True)
+        result = parts.database.run(delete_thread, parts.queries, thread, late)
+    if target.is_json:
+        print_json(result)
+        return
+    console.print(
+        f"deleted thread {escape(thread)}: {count(result.checkpoints, 'checkpoint')}, "
+        f"{count(result.writes, 'pending write')}, {bytes_in_words(result.bytes)}"
+    )
+
+
+def leases(ctx: typer.Context, limit: LimitOption = 100) -> None:
+    """List the leases that are held, with their holders; those that expire first come first."""
+    from langgraph_pgstate.operations.leases import leases as operations
+
+    target: Target = ctx.obj
+    with target.connect() as parts:
+        page = parts.database.run(operations.list_leases, parts.queries, operations.request_leases(limit, None))
+    if target.is_json:
+        print_json_page(page.items, page.next)
+        return
+    table = new_table("thread", "host", "process", "acquired", "expires", "holder")
+    for lease in page.items:
+        host, *rest = lease.holder_id.split("/")
+        process = rest[2] if len(rest) > 2 else ""
+        expires = lease.expires_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        cells = [lease.thread_id, host, process, format_time(lease.acquired_at), expires, lease.holder_id]
+        table.add_row(*map(escape, cells))
+    show(table, len(page.items), "lease", page.next, spare=("holder", "acquired", "host", "process"))
+
+
+def _call_text(call: object) -> str:
+    if isinstance(call, dict):
+        return f"→ {call.get('name')} {value_text(call.get('args') or {})}"
+    return f"→ {value_text(call)}"
