@@ -206,6 +206,7 @@ class _Comparison:
     def __init__(self, db: Connection, queries: Queries, codec: ValueCodec, thread_id: str) -> None:
         self._db, self._queries, self._codec, self._thread_id = db, queries, codec, thread_id
         self._cursor = ""
+        self._delta_channels: set[str] = set()
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._elements: dict[Hashable, list[_Element | None]] = {}
         self.checkpoints = 0
@@ -259,6 +260,7 @@ class _Comparison:
                 self._problem(checkpoint_id, error.why)
                 self.left_out.add(checkpoint_id)
                 continue
+            self._delta_channels.update(counters or ())
             rows.append(_Row(checkpoint_id, parent_id, run_id, counters or (), state))
         return rows
 
@@ -299,7 +301,8 @@ class _Comparison:
         """Return the messages of a channel, or `None` if the checkpoint alone does not determine them."""
         entry = row.state.manifest.entries.get(channel)
         if entry is None:
-            return None if channel in row.counters or channel not in row.state.manifest.versions else []
+            # The last checkpoint of a run that was cancelled with `durability="exit"` names no DeltaChannels.
+            return None if channel in self._delta_channels or channel not in row.state.manifest.versions else []
         if isinstance(entry, Elements):
             elements: list[_Element | None] = []
             for run in entry.runs:
