@@ -174,4 +174,6 @@ def revival(admin: psycopg.Connection, table: str, changed: dict[str, str]) -> s
         query = "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s"
         names = [row[0] for row in connection.execute(query, [_SCHEMA, table])]
     values = [f"'{changed[name]}'" if name in changed else name for name in names]
-    return f"INSERT INTO {table} ({', '.join(names)}) SELECT {', '.join(values)} FROM {table} LIMIT 1"
+    # A checkpoint that needs no segments can be read in any thread.
+    order = "ORDER BY cardinality(segment_ids)" if "segment_ids" in names else ""
+    return f"INSERT INTO {table} ({', '.join(names)}) SELECT {', '.join(values)} FROM {table} {order} LIMIT 1"

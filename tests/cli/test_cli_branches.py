@@ -76,7 +76,7 @@ def test_a_fork_says_what_it_is(run: Run, ids: list[str]) -> None:
     assert "there is no thread 'nobody'" in run("fork", "nobody", code=1)
     assert "has no checkpoint 'nothing'" in run("fork", "t@nothing", code=1)
     # More digits may change between two of them.
-    assert "is 16 checkpoints" in run("fork", f"t@{ids[0][:4]}", code=1)
+    assert "matches 16 checkpoints" in run("fork", f"t@{ids[0][:4]}", code=1)
     run("label", "t", code=2)
     run("label", "t", "text", "--remove", code=2)
 

@@ -268,7 +268,10 @@ async def test_a_run_that_is_cancelled_while_it_waits_for_its_turn_takes_no_leas
                 await work
         await wait_until_free(connection, schema)
         await asyncio.sleep(0.6)  # longer than between two attempts to take it
-        assert connection.execute(f"SELECT fencing_token FROM {schema}.leases").fetchall() == [(token,)]
+        # At most one took it: the statement of the last may have been on its way when it was cancelled.
+        [(last,)] = connection.execute(f"SELECT fencing_token FROM {schema}.leases").fetchall()
+        assert last - token <= 1
+        assert all_free(connection, schema)
 
 
 @pytest.mark.parametrize("api", APIS)

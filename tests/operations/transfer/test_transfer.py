@@ -354,7 +354,7 @@ def test_a_thread_that_went_on_in_both_places_is_left_alone(
     before = [exact_tuple(found) for found in saver.list({"configurable": {"thread_id": "both"}})]
     report = bring(clean=False)
     assert [problem.thread_id for problem in report.conflicts] == ["both"]
-    assert "both places" in report.conflicts[0].why
+    assert "on both sides" in report.conflicts[0].why
     assert (report.checkpoints, report.unchanged, report.differences) == (0, 6, [])
     assert [exact_tuple(found) for found in saver.list({"configurable": {"thread_id": "both"}})] == before
 
