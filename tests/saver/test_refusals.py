@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
-from support import FORK, GUARD_SECONDS, config_of, run_children
+from support import FORK, GUARD_SECONDS, config_of, run_children, wait_until
 from support_recorder import rows
 
 from langgraph_pgstate import AsyncPGState, PGState
@@ -87,6 +87,9 @@ async def test_clicks_while_a_run_is_under_way_are_events(
         clicked = another if is_other_process else state
         first = asyncio.create_task(invoke(answering(state, door), state, named("first")))
         assert await asyncio.to_thread(door.reached.wait, GUARD_SECONDS)
+        # Its first checkpoint names it.
+        stored = f"SELECT 1 FROM {schema}.checkpoints"
+        await asyncio.to_thread(wait_until, lambda: connection.execute(stored).fetchall() != [], "its first checkpoint")
         for number in range(2):
             with pytest.raises(LeaseHeldError, match="'first'") as refused:
                 await invoke(answering(clicked), clicked, named(f"click {number}"))
