@@ -7,6 +7,8 @@ STAMP := $(VENV)/.installed
 # named they would get in each other's way.
 WORKERS := $(if $(PGSTATE_TEST_DSN),,-n 3 --dist worksteal)
 PYTEST := $(BIN)/python -m pytest $(WORKERS)
+# Tests that are repeated on other versions of PostgreSQL.
+MARKS ?= not slow and not once
 
 .DEFAULT_GOAL := help
 .PHONY: help demo studio test test-all test-versions test-servers chaos check lint bench bench-quick clean
@@ -35,9 +37,9 @@ test-all: $(STAMP) ## Run the tests, the slow ones included
 test-versions: $(STAMP) test-servers ## Run the tests on PostgreSQL 16 and 15, and some with the lowest versions of all dependencies
 	@$(BIN)/python tests/run_lowest.py $(WORKERS)
 
-test-servers: $(STAMP) ## Run the tests on PostgreSQL 16, and on Debian's 15 where it is installed
-	@PGSTATE_TEST_VERSION=16 $(PYTEST) -m 'not slow and not once'
-	@if test -d /usr/lib/postgresql/15; then PGSTATE_TEST_VERSION=15 $(PYTEST) -m 'not slow and not once'; fi
+test-servers: $(STAMP) ## Run the tests on PostgreSQL 16, and on Debian's 15 where it is installed; some with MARKS=smoke
+	@PGSTATE_TEST_VERSION=16 $(PYTEST) -m '$(MARKS)'
+	@if test -d /usr/lib/postgresql/15; then PGSTATE_TEST_VERSION=15 $(PYTEST) -m '$(MARKS)'; fi
 
 chaos: $(STAMP) ## Inject faults for an hour and verify everything: SEED=7 FAULTS=5000 MINUTES=60 WITHOUT=clock,disk KEEP=directory
 	@PYTHONPATH=tests:. $(BIN)/python -m chaos --seed $(or $(SEED),1) --faults $(or $(FAULTS),5000) \
