@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import importlib
 import inspect
 import itertools
 import json
@@ -241,7 +242,7 @@ class Runner:
     def _run_json(self, block: Block) -> None:
         found = json.loads(block.code)
         module, _, name = found["checkpointer"]["path"].partition(":")
-        assert hasattr(sys.modules[module], name)
+        assert hasattr(importlib.import_module(module), name)
         AgentServerSettings.from_environment(found["env"])
 
     def _run_console(self, block: Block) -> None:

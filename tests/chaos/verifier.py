@@ -337,11 +337,15 @@ class Verifier:
 
         LangGraph streams the state from before the input under the id that it then stores with the input.
         """
-        runs = (run for run in self._by["run"] if run["thread"] == line["thread"] and run["by"] == line["by"])
-        return any(
-            run["durability"] == "exit" and run["at"] < line["at"] and self._told_of(run) in ("cancelled", None)
-            for run in runs
-        )
+        if not self._profile(line["thread"]).is_delta:
+            return False
+        ends = {end["run"]: end for end in self._by["end"]}
+        for run in self._by["run"]:
+            end = ends.get(run["run"], {"at": float("inf"), "told": "cancelled"})
+            is_of_run = run["thread"] == line["thread"] and run["by"] == line["by"]
+            if is_of_run and run["durability"] == "exit" and run["at"] < line["at"] < end["at"]:
+                return bool(end["told"] == "cancelled")
+        return False
 
     def _is_raced(self, thread: str, id: str) -> bool:
         """Whether, in a thread with a DeltaChannel, an ancestor was written to by another run than went on from there.

@@ -20,6 +20,7 @@ from support_record import Record, at
 from langgraph_pgstate import PGState
 from langgraph_pgstate.admin import Admin
 from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.langgraph_compat import DeltaSnapshot
 from langgraph_pgstate.operations.record.message_hook import message_row
 from langgraph_pgstate.settings import RecorderSettings
 
@@ -182,6 +183,20 @@ def test_a_deleted_run_leaves_what_later_runs_still_have(state: PGState, connect
     put(state, config, human("a", "b", "c", "d"), "fourth")
     state.saver.delete_for_runs(["first", "third"])
     assert_equal(state, connection, "t")
+
+
+def test_a_checkpoint_that_does_not_name_its_delta_channel_is_not_compared(
+    state: PGState, connection: psycopg.Connection
+) -> None:
+    """LangGraph stores such a one where a run with `durability="exit"` is cancelled."""
+    config, checkpoint, metadata, _ = put_arguments(config_of("t"), 0, messages=DeltaSnapshot(human("a", "b")))
+    counters = {"counters_since_delta_snapshot": {"messages": [0, 1]}}
+    config = state.saver.put(config, checkpoint, {**metadata, **counters}, checkpoint["channel_versions"])
+    config, checkpoint, metadata, versions = put_arguments(config, 1)
+    state.saver.put(config, {**checkpoint, "channel_values": {}}, metadata, versions)
+    state.flush()
+    assert len(recorded(state, "t")) == 2
+    assert Admin(Database(connection, schema=state.saver.schema)).check("t").problems == []
 
 
 def test_messages_that_a_prune_removed_are_found_by_their_words_once(state: PGState) -> None:
