@@ -23,6 +23,10 @@
     │   ├── LeaseHeldError                   the thread's lease is held by another process or run
     │   └── LeaseLostError                   the lease expired or was taken over; further writes are refused
     ├── ThreadDeletedError                   the thread was deleted during a run
+    ├── ThreadBusyError                      the thread has another run, and this one must not wait for it
+    ├── RunFailedError                       an enqueued run ended with an error or took too long
+    ├── RunCancelledError                    an enqueued run was cancelled, or deleted
+    ├── RunTimeoutError (TimeoutError)       an enqueued run did not end while the caller waited
     ├── AlreadyAnsweredError                 the interrupt is answered already
     ├── StateVersionError                    a checkpoint has a state version that this program does not know
     ├── UpcastError                          an upcaster failed on a checkpoint
@@ -361,6 +365,80 @@ class ThreadDeletedError(PGStateError):
         super().__init__(f"thread {thread_id!r} was deleted at {deleted_at}; revive it to use its id for a new one")
         self.thread_id = thread_id
         self.deleted_at = deleted_at
+
+
+class ThreadBusyError(PGStateError):
+    """The thread has a pending or running run, and the strategy of the new one is `reject`. Nothing was written.
+
+    Attributes:
+        thread_id: The thread.
+        run_id: The other run; `None` if it was not enqueued.
+        since: Time it was claimed, or enqueued if it is pending.
+    """
+
+    retryable = True
+
+    def __init__(self, thread_id: str, run_id: str | None, since: datetime | None) -> None:
+        whose = f"run {run_id!r}" if run_id else "a run that was not enqueued"
+        super().__init__(f"thread {thread_id!r} is busy with {whose} since {since}")
+        self.thread_id = thread_id
+        self.run_id = run_id
+        self.since = since
+
+
+class RunFailedError(PGStateError):
+    """An enqueued run ended with an error, or took too long.
+
+    Attributes:
+        thread_id: The thread.
+        run_id: The run.
+        status: `error` or `timeout`.
+        error_type: Qualified name of the run's exception.
+        error_message: Its message.
+    """
+
+    def __init__(
+        self, thread_id: str, run_id: str, status: str, error_type: str | None, error_message: str | None
+    ) -> None:
+        why = ": ".join(part for part in (error_type, error_message) if part) or "no error was recorded"
+        super().__init__(f"run {run_id!r} of thread {thread_id!r} ended with status {status!r}: {why}")
+        self.thread_id = thread_id
+        self.run_id = run_id
+        self.status = status
+        self.error_type = error_type
+        self.error_message = error_message
+
+
+class RunCancelledError(PGStateError):
+    """An enqueued run was cancelled, rolled back, or deleted.
+
+    Attributes:
+        thread_id: The thread.
+        run_id: The run.
+    """
+
+    def __init__(self, thread_id: str, run_id: str) -> None:
+        super().__init__(f"run {run_id!r} of thread {thread_id!r} was cancelled or deleted")
+        self.thread_id = thread_id
+        self.run_id = run_id
+
+
+class RunTimeoutError(PGStateError, TimeoutError):
+    """An enqueued run did not end while the caller waited. It is still pending or running.
+
+    Attributes:
+        thread_id: The thread.
+        run_id: The run.
+        status: `pending` or `running`.
+    """
+
+    retryable = True
+
+    def __init__(self, thread_id: str, run_id: str, status: str, seconds: float) -> None:
+        super().__init__(f"run {run_id!r} of thread {thread_id!r} is still {status} after {seconds:g} s")
+        self.thread_id = thread_id
+        self.run_id = run_id
+        self.status = status
 
 
 class AlreadyAnsweredError(PGStateError):

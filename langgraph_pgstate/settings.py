@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import timedelta
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, Required, Self, TypedDict, cast
+from uuid import UUID
 
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 
@@ -31,6 +32,8 @@ DSN_VARIABLE = "PGSTATE_DSN"
 MAX_KEY_BYTES = 2600
 
 DEFAULT_LEASE_TTL = 30.0
+DEFAULT_QUEUE = "default"
+DEFAULT_SIZE_LIMIT = 16 * 1024 * 1024
 DEFAULT_CACHE_BYTES = 128 * 1024 * 1024
 DEFAULT_WAIT_TIMEOUT = 60.0
 DEFAULT_TOMBSTONES = timedelta(days=1)
@@ -97,6 +100,68 @@ class RetryPolicy:
         """Return the seconds to wait after the failed try number `attempt` (from 1); `jitter` is random in [0, 1)."""
         ceiling = min(self.max_delay, self.base_delay * 2.0 ** (attempt - 1))
         return ceiling * (0.5 + jitter / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Errors after which an enqueued run is tried again, and the delays between its attempts.
+
+    Attributes:
+        initial: Seconds before the second attempt.
+        factor: Factor by which the delay grows with each further attempt.
+        maximum: Longest delay in seconds.
+        jitter: Part of the delay that is random, from 0 to 1, so that failed runs are not all tried again at once.
+        retry_on: Exceptions, or their qualified names like `"httpx.ConnectError"`, after which a run is tried again; a
+            name also stands for its subclasses. By default those after which LangGraph tries a node again.
+    """
+
+    initial: float = 1.0
+    factor: float = 2.0
+    maximum: float = 300.0
+    jitter: float = 0.5
+    retry_on: Sequence[type[BaseException] | str] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("initial", "factor", "maximum", "jitter"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+                raise ConfigurationError(f"Backoff.{name} must be a number that is not negative, not {value!r}")
+        if self.jitter > 1:
+            raise ConfigurationError(f"Backoff.jitter must be from 0 to 1, not {self.jitter}")
+        if self.retry_on is None:
+            return
+        if isinstance(self.retry_on, str):
+            raise ArgumentTypeError(f"Backoff.retry_on must be a list, not a string: use [{self.retry_on!r}]")
+        names = []
+        for one in self.retry_on:
+            if isinstance(one, type) and issubclass(one, BaseException):
+                names.append(f"{one.__module__}.{one.__qualname__}")
+            elif isinstance(one, str):
+                names.append(one)
+            else:
+                raise ArgumentTypeError(f"Backoff.retry_on has exceptions and their names, not {one!r}")
+        object.__setattr__(self, "retry_on", tuple(names))
+
+    def delay(self, attempt: int, jitter: float) -> float:
+        """Return the seconds to wait after the failed attempt number `attempt` (from 1); `jitter` is in [0, 1)."""
+        # Beyond this exponent any factor is beyond any maximum, and a float would overflow.
+        ceiling = min(self.maximum, self.initial * self.factor ** min(attempt - 1, 64))
+        return ceiling * (1 - self.jitter * jitter)
+
+    def retries(self, error: BaseException) -> bool:
+        """Return whether a run that failed with an error is tried again."""
+        if self.retry_on is None:
+            from langgraph.types import RetryPolicy as NodeRetryPolicy
+
+            by_default: Any = NodeRetryPolicy().retry_on
+            return bool(by_default(error))
+        names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}
+        names |= {kind.__qualname__ for kind in type(error).__mro__ if kind.__module__ == "builtins"}
+        return not names.isdisjoint(self.retry_on)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the backoff as a dict of JSON types, which are the arguments of an equal one."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,6 +450,59 @@ class ConnectionOptions(TypedDict, total=False):
 
 class OpenSaverOptions(SaverOptions, ConnectionOptions, total=False):
     """Options of a saver and of its connections."""
+
+
+class EnqueueOptions(TypedDict, total=False):
+    """Options of a run that is enqueued.
+
+    Attributes:
+        thread_id: The thread; a new one by default.
+        run_id: The run's id; a new one by default. A run that was enqueued under this id is not enqueued again.
+        checkpoint_id: Checkpoint from which the run starts; the thread's newest by default.
+        config: Config of the run: `configurable`, `tags`, `metadata`, `recursion_limit` and others.
+        context: Context of the graph, for `Runtime.context`.
+        metadata: Metadata of the run, merged into that of the config.
+        queue: The queue; `default` by default.
+        priority: Runs of higher priority are claimed first; 0 by default.
+        key: Runs of different keys take turns: a tenant, a user. Empty by default.
+        run_after: Time before which the run is not claimed, or the time that it waits.
+        multitask_strategy: What happens if the thread has pending or running runs. `enqueue`, the default: this run
+            waits for them. `reject`: it is refused. `interrupt`: they end as `interrupted`, and keep their checkpoints.
+            `rollback`: they end, and their checkpoints are deleted.
+        max_attempts: Number of attempts after which an error is final; 1 by default, because nodes need not be
+            idempotent. A run whose worker died goes on from its newest checkpoint however many there were.
+        retry: Errors after which it is tried again, and delays.
+        timeout: Seconds that the run may take over all attempts, from the first claim; no limit by default.
+        superstep_timeout: Seconds that a superstep may take; no limit by default.
+        interrupt_before: Nodes before which the run stops, or `*`.
+        interrupt_after: Nodes after which the run stops, or `*`.
+        durability: When checkpoints are stored: `sync`, `async` or `exit`.
+        stream_mode: Modes of the events that are streamed.
+        on_completion: `keep` the thread, the default, or `delete` it when the run succeeds.
+        size_limit: Bytes that the encoded input may have; 16 MB by default.
+    """
+
+    thread_id: str | int | UUID | None
+    run_id: str | UUID | None
+    checkpoint_id: str | None
+    config: Mapping[str, Any] | None
+    context: Any
+    metadata: Mapping[str, Any] | None
+    queue: str
+    priority: int
+    key: str
+    run_after: datetime | timedelta | None
+    multitask_strategy: Literal["enqueue", "reject", "interrupt", "rollback"]
+    max_attempts: int
+    retry: Backoff | None
+    timeout: float | timedelta | None
+    superstep_timeout: float | timedelta | None
+    interrupt_before: Sequence[str] | Literal["*"] | None
+    interrupt_after: Sequence[str] | Literal["*"] | None
+    durability: Literal["sync", "async", "exit"] | None
+    stream_mode: str | Sequence[str] | None
+    on_completion: Literal["keep", "delete"]
+    size_limit: int
 
 
 class DatabaseOptions(ConnectionOptions, total=False):

@@ -163,7 +163,8 @@ CREATE INDEX projections_state_idx ON /*schema*/projections USING gin (state jso
 
 -- A run is one invocation of a graph on a thread. Its process renews `alive_until`; a running run whose time has passed
 -- was left by a process that died. Steps, tokens and cost are those of all attempts, `steps_before` those of the
--- attempts before the last; other columns describe the last attempt, `first_started_at` the first.
+-- attempts before the last; other columns describe the last attempt, `first_started_at` the first. If the run was
+-- enqueued (`queue`), the queue writes status, attempt, end and error, and the recorder the rest.
 CREATE TABLE /*schema*/runs (
     thread_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,
@@ -189,6 +190,7 @@ CREATE TABLE /*schema*/runs (
     output jsonb,
     first_started_at timestamptz,
     steps_before integer NOT NULL DEFAULT 0,
+    queue text,
     PRIMARY KEY (thread_id, run_id)
 );
 CREATE INDEX runs_thread_id_idx ON /*schema*/runs (thread_id, started_at DESC);
@@ -197,6 +199,64 @@ CREATE INDEX runs_started_at_idx ON /*schema*/runs (started_at DESC, thread_id, 
 CREATE INDEX runs_status_idx ON /*schema*/runs (status, started_at DESC, thread_id, run_id) WHERE status <> 'success';
 CREATE INDEX runs_run_id_idx ON /*schema*/runs (run_id);
 CREATE INDEX runs_steps_idx ON /*schema*/runs (steps DESC, thread_id, run_id) WHERE steps > 25;
+
+-- A run in the queue waits for a worker, or is run by one; its row in `runs` stays when this one is deleted. Only a
+-- ready run can be claimed: it is the first of its thread by `number`, and due. So a claim reads no run that cannot be
+-- claimed, and a thread has one running run at most. The `position` of a key's first ready run is the least of the queue,
+-- that of each further one is greater by one: keys take turns.
+CREATE TABLE /*schema*/queue (
+    thread_id text COLLATE "C" NOT NULL,
+    run_id text COLLATE "C" NOT NULL,
+    queue text NOT NULL,
+    graph text NOT NULL,
+    status text NOT NULL DEFAULT 'pending',
+    is_ready boolean NOT NULL DEFAULT false,
+    number bigint,
+    priority integer NOT NULL DEFAULT 0,
+    position bigint NOT NULL DEFAULT 0,
+    key text NOT NULL DEFAULT '',
+    run_after timestamptz,
+    enqueued_at timestamptz NOT NULL DEFAULT now(),
+    attempt integer NOT NULL DEFAULT 0,
+    crashes integer NOT NULL DEFAULT 0,
+    cancel text,
+    worker_id text COLLATE "C",
+    fencing_token bigint,
+    claimed_at timestamptz,
+    claimed_checkpoint_id text COLLATE "C",
+    timeout_at timestamptz,
+    PRIMARY KEY (thread_id, run_id),
+    CONSTRAINT queue_running_is_ready CHECK (status = 'pending' OR is_ready)
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+CREATE UNIQUE INDEX queue_number_idx ON /*schema*/queue (thread_id, number);
+CREATE UNIQUE INDEX queue_is_ready_idx ON /*schema*/queue (thread_id, is_ready) WHERE is_ready;
+CREATE INDEX queue_graph_idx ON /*schema*/queue (queue, graph, priority DESC, position)
+    WHERE is_ready AND status = 'pending';
+CREATE INDEX queue_key_idx ON /*schema*/queue (queue, key, position) WHERE is_ready AND status = 'pending';
+CREATE INDEX queue_position_idx ON /*schema*/queue (queue, position) WHERE is_ready AND status = 'pending';
+CREATE INDEX queue_run_after_idx ON /*schema*/queue (run_after) WHERE run_after IS NOT NULL;
+CREATE INDEX queue_worker_id_idx ON /*schema*/queue (worker_id) WHERE status = 'running';
+
+-- What an enqueued run is to do. It stays when the run fails or is interrupted, so that it can be retried or resumed.
+CREATE TABLE /*schema*/run_requests (
+    thread_id text COLLATE "C" NOT NULL,
+    run_id text COLLATE "C" NOT NULL,
+    options jsonb NOT NULL,
+    data bytea NOT NULL,
+    PRIMARY KEY (thread_id, run_id)
+) WITH (toast_tuple_target = 4080);
+ALTER TABLE /*schema*/run_requests ALTER COLUMN data SET STORAGE EXTERNAL;
+
+-- The workers, so that runs which no living worker accepts can be found.
+CREATE TABLE /*schema*/workers (
+    worker_id text COLLATE "C" NOT NULL,
+    started_at timestamptz NOT NULL DEFAULT now(),
+    seen_at timestamptz NOT NULL DEFAULT now(),
+    queues text[] NOT NULL,
+    graphs text[] NOT NULL,
+    concurrency integer NOT NULL,
+    PRIMARY KEY (worker_id)
+);
 
 -- A span is one timed operation in a run: graph, node, model call, tool call, retriever. Its row is stored within a
 -- second of its start. `setup()` and `pgstate maintain` make partitions by month; the default partition takes other
@@ -630,14 +690,15 @@ COMMENT ON TABLE /*schema*/runs IS
 COMMENT ON COLUMN /*schema*/runs.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/runs.run_id IS 'the run';
 COMMENT ON COLUMN /*schema*/runs.attempt IS '1, and one more each time the run is invoked again under its id';
-COMMENT ON COLUMN /*schema*/runs.status IS 'pending, running, success, interrupted, error or cancelled';
+COMMENT ON COLUMN /*schema*/runs.status IS
+    'pending, running, success, interrupted, error, cancelled or timeout';
 COMMENT ON COLUMN /*schema*/runs.agent IS 'agent, from the config of the run';
 COMMENT ON COLUMN /*schema*/runs.tenant_id IS 'tenant, from the config of the run';
 COMMENT ON COLUMN /*schema*/runs.user_id IS 'owner, from the config of the run';
 COMMENT ON COLUMN /*schema*/runs.holder_id IS 'process that runs it';
 COMMENT ON COLUMN /*schema*/runs.alive_until IS
     'a running run whose alive_until has passed was left by a process that died';
-COMMENT ON COLUMN /*schema*/runs.started_at IS 'start of the last attempt';
+COMMENT ON COLUMN /*schema*/runs.started_at IS 'start of the last attempt; of a run not begun, time it was enqueued';
 COMMENT ON COLUMN /*schema*/runs.ended_at IS 'end of the last attempt; null while it runs';
 COMMENT ON COLUMN /*schema*/runs.first_checkpoint_id IS 'first checkpoint it made in the root namespace';
 COMMENT ON COLUMN /*schema*/runs.last_checkpoint_id IS 'newest checkpoint it made in the root namespace';
@@ -652,6 +713,55 @@ COMMENT ON COLUMN /*schema*/runs.input IS 'input as JSON, cut at RecorderSetting
 COMMENT ON COLUMN /*schema*/runs.output IS 'output as JSON, cut at RecorderSettings.limit bytes';
 COMMENT ON COLUMN /*schema*/runs.first_started_at IS 'start of the first attempt';
 COMMENT ON COLUMN /*schema*/runs.steps_before IS 'supersteps of the attempts before the last';
+COMMENT ON COLUMN /*schema*/runs.queue IS 'queue it was enqueued in; null: it was not enqueued';
+
+COMMENT ON TABLE /*schema*/queue IS
+    'Runs that wait for a worker, or that one runs. A row is deleted when its run ends.';
+COMMENT ON COLUMN /*schema*/queue.thread_id IS 'the thread';
+COMMENT ON COLUMN /*schema*/queue.run_id IS 'the run, as in runs';
+COMMENT ON COLUMN /*schema*/queue.queue IS 'name of the queue; a worker serves some of them';
+COMMENT ON COLUMN /*schema*/queue.graph IS 'name of the graph';
+COMMENT ON COLUMN /*schema*/queue.status IS 'pending or running';
+COMMENT ON COLUMN /*schema*/queue.is_ready IS
+    'true: a worker may claim it, or runs it; at most one run of each thread';
+COMMENT ON COLUMN /*schema*/queue.number IS
+    'order among the runs of its thread; null until run_after, if it was enqueued for later';
+COMMENT ON COLUMN /*schema*/queue.priority IS 'higher is claimed first';
+COMMENT ON COLUMN /*schema*/queue.position IS
+    'order among the ready runs of its queue and priority; keys take turns';
+COMMENT ON COLUMN /*schema*/queue.key IS 'runs of different keys take turns; empty by default';
+COMMENT ON COLUMN /*schema*/queue.run_after IS 'not claimed before this time; null: at once';
+COMMENT ON COLUMN /*schema*/queue.enqueued_at IS 'time it was enqueued, or retried by hand';
+COMMENT ON COLUMN /*schema*/queue.attempt IS 'attempts that began; one that was given back does not count';
+COMMENT ON COLUMN /*schema*/queue.crashes IS 'deaths of its worker since it last made a checkpoint';
+COMMENT ON COLUMN /*schema*/queue.cancel IS
+    'cancel, interrupt or rollback: its worker is to end it so; null: nobody asked for it';
+COMMENT ON COLUMN /*schema*/queue.worker_id IS 'worker that runs it; null while it is pending';
+COMMENT ON COLUMN /*schema*/queue.fencing_token IS
+    'number of the lease under which its worker runs it; null while it is pending';
+COMMENT ON COLUMN /*schema*/queue.claimed_at IS 'start of the attempt; null while it is pending';
+COMMENT ON COLUMN /*schema*/queue.claimed_checkpoint_id IS
+    'newest checkpoint of the thread at claimed_at, in the root namespace';
+COMMENT ON COLUMN /*schema*/queue.timeout_at IS
+    'time at which it has run too long, over all attempts; null: no limit, or not begun';
+
+COMMENT ON TABLE /*schema*/run_requests IS
+    'What enqueued runs are to do. A row is deleted when its run succeeds or is discarded.';
+COMMENT ON COLUMN /*schema*/run_requests.thread_id IS 'the thread';
+COMMENT ON COLUMN /*schema*/run_requests.run_id IS 'the run';
+COMMENT ON COLUMN /*schema*/run_requests.options IS
+    'graph, priority, key, retries and time limits; no content';
+COMMENT ON COLUMN /*schema*/run_requests.data IS
+    'input or command, config, context and other arguments of the graph; encoded';
+
+COMMENT ON TABLE /*schema*/workers IS 'Workers that run graphs from the queue.';
+COMMENT ON COLUMN /*schema*/workers.worker_id IS
+    'host, boot, process and a number within the process, as in leases.holder_id';
+COMMENT ON COLUMN /*schema*/workers.started_at IS 'time it started';
+COMMENT ON COLUMN /*schema*/workers.seen_at IS 'time it was last seen alive';
+COMMENT ON COLUMN /*schema*/workers.queues IS 'queues it serves';
+COMMENT ON COLUMN /*schema*/workers.graphs IS 'graphs it can run';
+COMMENT ON COLUMN /*schema*/workers.concurrency IS 'number of runs it runs at once';
 
 COMMENT ON TABLE /*schema*/spans IS 'One row for each timed operation in a run. Partitioned by month of started_at.';
 COMMENT ON COLUMN /*schema*/spans.thread_id IS 'the thread';

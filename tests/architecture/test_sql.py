@@ -44,6 +44,9 @@ TABLES = (
     "events",
     "prices",
     "journal",
+    "queue",
+    "run_requests",
+    "workers",
 )
 NAMES = sorted(queries("pgstate").all)
 SQL = Path(langgraph_pgstate.sql.__file__).parent
@@ -172,7 +175,7 @@ def test_thread_id_is_the_first_column_of_every_key(saver: PGStateSaver, connect
         SELECT i.indexrelid::regclass::text, a.attname FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
             JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0]
         WHERE c.relnamespace = %s::regnamespace AND (i.indisunique OR i.indisprimary OR i.indisexclusion)
-            AND c.relkind IN ('r', 'p') AND c.relname NOT IN ('migrations', 'prices')
+            AND c.relkind IN ('r', 'p') AND c.relname NOT IN ('migrations', 'prices', 'workers')
         """,
         [saver.schema],
     ).fetchall()

@@ -58,16 +58,24 @@ async def delete_for_runs(db: Connection, queries: Queries, run_ids: Sequence[st
     threads = [row[0] for row in await db.fetch(queries.find_runs, {"run_ids": list(run_ids)})]
     for thread_id in threads:
         async with db.transaction():
-            key = {"thread_id": thread_id, "run_ids": list(run_ids)}
-            # No label may be given to a checkpoint that is about to be deleted.
-            await db.fetch(queries.keep_labels, {"thread_id": thread_id})
-            going = [row[0] for row in await db.fetch(queries.find_run_checkpoints, key)]
-            await release_messages(db, queries, thread_id, going)
-            # Before the record, because a writer may be moving a journal entry; this statement waits for it.
-            await db.execute(queries.delete_entries, key)
-            await db.execute(queries.delete_runs, key)
-            await db.fetch(queries.delete_unreferenced_segments, {"thread_id": thread_id})
+            await db.fetch(queries.lock_threads, {"thread_ids": [thread_id]})
+            await delete_runs_of(db, queries, thread_id, run_ids)
+            # Another run of the thread may have waited for one of these.
+            await db.execute(queries.promote_next, {"thread_ids": [thread_id]})
     return threads
+
+
+async def delete_runs_of(db: Connection, queries: Queries, thread_id: str, run_ids: Sequence[str]) -> None:
+    """Remove checkpoints and records of some runs of one thread, also from the queue. Call it in a transaction."""
+    key = {"thread_id": thread_id, "run_ids": list(run_ids)}
+    # No label may be given to a checkpoint that is about to be deleted.
+    await db.fetch(queries.keep_labels, {"thread_id": thread_id})
+    going = [row[0] for row in await db.fetch(queries.find_run_checkpoints, key)]
+    await release_messages(db, queries, thread_id, going)
+    # Before the record, because a writer may be moving a journal entry; this statement waits for it.
+    await db.execute(queries.delete_entries, key)
+    await db.execute(queries.delete_runs, key)
+    await db.fetch(queries.delete_unreferenced_segments, {"thread_id": thread_id})
 
 
 async def copy_thread(db: Connection, queries: Queries, source_id: str, target_id: str) -> None:

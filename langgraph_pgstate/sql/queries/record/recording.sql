@@ -1,6 +1,6 @@
 -- name: put_runs
 -- Start and end runs. A run whose row or thread was deleted is not inserted again, and late entries do not reopen an
--- ended one.
+-- ended one. The queue writes status, attempt, end and error of the runs that were enqueued.
 INSERT INTO /*schema*/runs AS stored (
     thread_id, run_id, attempt, status, agent, tenant_id, user_id, holder_id, alive_until, started_at, ended_at,
     first_checkpoint_id, last_checkpoint_id, steps, error_type, error_message, error_traceback, input, output,
@@ -35,28 +35,31 @@ WHERE r.run_id IS NOT NULL OR (s.is_first AND NOT EXISTS (
 ))
 ORDER BY s.thread_id COLLATE "C", s.run_id COLLATE "C"
 ON CONFLICT (thread_id, run_id) DO UPDATE SET
-    attempt = CASE WHEN excluded.started_at = stored.started_at THEN stored.attempt
+    attempt = CASE WHEN stored.queue IS NOT NULL OR excluded.started_at = stored.started_at THEN stored.attempt
         ELSE greatest(stored.attempt + 1, excluded.attempt) END,
-    status = excluded.status,
+    status = CASE WHEN stored.queue IS NULL THEN excluded.status ELSE stored.status END,
     agent = coalesce(excluded.agent, stored.agent),
     tenant_id = coalesce(excluded.tenant_id, stored.tenant_id),
     user_id = coalesce(excluded.user_id, stored.user_id),
     holder_id = excluded.holder_id,
-    alive_until = excluded.alive_until,
+    alive_until = CASE WHEN stored.queue IS NULL OR stored.status = 'running' THEN excluded.alive_until END,
     started_at = excluded.started_at,
-    ended_at = excluded.ended_at,
+    ended_at = CASE WHEN stored.queue IS NULL THEN excluded.ended_at ELSE stored.ended_at END,
     first_checkpoint_id = coalesce(stored.first_checkpoint_id, excluded.first_checkpoint_id),
     last_checkpoint_id = coalesce(excluded.last_checkpoint_id, stored.last_checkpoint_id),
     steps = excluded.steps
         + CASE WHEN excluded.started_at = stored.started_at THEN stored.steps_before ELSE stored.steps END,
     steps_before = CASE WHEN excluded.started_at = stored.started_at THEN stored.steps_before ELSE stored.steps END,
-    first_started_at = coalesce(stored.first_started_at, stored.started_at),
-    error_type = excluded.error_type,
-    error_message = excluded.error_message,
-    error_traceback = excluded.error_traceback,
+    first_started_at = CASE WHEN stored.first_started_at IS NULL AND stored.queue IS NOT NULL THEN excluded.started_at
+        ELSE coalesce(stored.first_started_at, stored.started_at) END,
+    error_type = CASE WHEN stored.queue IS NULL THEN excluded.error_type ELSE stored.error_type END,
+    error_message = CASE WHEN stored.queue IS NULL THEN excluded.error_message ELSE stored.error_message END,
+    error_traceback = CASE WHEN stored.queue IS NULL THEN excluded.error_traceback ELSE stored.error_traceback END,
     input = excluded.input,
     output = excluded.output
 WHERE excluded.started_at > stored.started_at
+    -- A run begins later than it was enqueued, whatever its process's clock says.
+    OR (stored.queue IS NOT NULL AND stored.first_started_at IS NULL)
     OR (excluded.started_at = stored.started_at AND (stored.ended_at IS NULL OR excluded.ended_at IS NOT NULL));
 
 -- name: put_new_threads
@@ -214,14 +217,17 @@ CROSS JOIN LATERAL (
 WHERE runs.thread_id = ended.thread_id AND runs.run_id = ended.run_id AND runs.thread_id = ANY(:thread_ids);
 
 -- name: refresh_statuses
--- Set the status of threads from their newest run, or from one that is still running. A run that another has superseded
--- does not count.
+-- Set the status of threads from their newest run, or from one that is still running or in the queue. A run that
+-- another has superseded does not count.
 UPDATE /*schema*/threads AS t SET status = newest.status
 FROM (
     SELECT k.thread_id, CASE WHEN r.status IN ('running', 'pending') OR EXISTS (
             SELECT 1 FROM /*schema*/runs o
             WHERE o.thread_id = k.thread_id AND o.status = 'running' AND o.alive_until > now()
-        ) THEN 'busy' WHEN r.status IN ('interrupted', 'error') THEN r.status ELSE 'idle' END AS status
+        ) OR EXISTS (
+            SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = k.thread_id
+        ) THEN 'busy' WHEN r.status IN ('interrupted', 'error') THEN r.status WHEN r.status = 'timeout' THEN 'error'
+            ELSE 'idle' END AS status
     FROM /*schema*/threads k LEFT JOIN LATERAL (
         SELECT status FROM /*schema*/runs
         WHERE runs.thread_id = k.thread_id AND NOT (
@@ -257,14 +263,15 @@ WHERE status = 'running' AND (thread_id, run_id) > (:cursor_thread_id::text, :cu
 ORDER BY thread_id, run_id LIMIT :page_size;
 
 -- name: settle_runs
--- End the runs of a thread whose process has died, with their spans, and return the runs that were still running.
+-- End the runs of a thread whose process has died, with their spans, and return the runs that were still running. A run
+-- that was enqueued does not end so: another worker goes on with it.
 WITH dead AS (
     UPDATE /*schema*/runs SET
         status = 'error', ended_at = least(now(), coalesce(alive_until, now())), alive_until = NULL,
         error_type = 'ProcessDied', error_message = 'the process that ran it has died'
     FROM unnest(:run_ids::text[], :holder_ids::text[]) AS given (run_id, holder_id)
     WHERE runs.thread_id = :thread_id AND runs.run_id = given.run_id
-        AND coalesce(runs.holder_id, '') = given.holder_id AND runs.status = 'running'
+        AND coalesce(runs.holder_id, '') = given.holder_id AND runs.status = 'running' AND runs.queue IS NULL
         AND (runs.run_id = ANY(:known_dead::text[]) OR coalesce(runs.alive_until < now(), true))
         AND NOT EXISTS (
             -- The end is in the journal, but not in the tables yet.

@@ -1,0 +1,1 @@
+"""The queue of runs: enqueueing, claiming, ending, cancelling and listing them."""

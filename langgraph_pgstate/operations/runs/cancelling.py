@@ -1,0 +1,107 @@
+"""Cancelling, retrying and discarding of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from langgraph_pgstate.operations.threads.threads import delete_runs_of
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.types import Parameters, Query
+
+ACTIONS: Final = ("cancel", "interrupt", "rollback")
+SUPERSEDING: Final = ("interrupt", "rollback")
+_STATUSES: Final = {"cancel": "cancelled", "interrupt": "interrupted"}
+
+
+async def cancel(db: Connection, queries: Queries, thread_id: str, run_id: str, action: str = "cancel") -> str:
+    """Cancel a run. A pending one ends at once; the worker of a running one is asked to end it. One transaction.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        thread_id: The thread.
+        run_id: The run.
+        action: `cancel` ends it as `cancelled`, `interrupt` as `interrupted`; both keep its checkpoints. `rollback`
+            deletes the run with its checkpoints.
+
+    Returns:
+        The run's status; `running` if its worker was asked. A run that has ended keeps its status.
+
+    Raises:
+        NotFoundError: If there is no such run, or it was not enqueued.
+        ConfigurationError: If the action is unknown.
+    """
+    if action not in ACTIONS:
+        raise ConfigurationError(f"a run is cancelled by {', '.join(map(repr, ACTIONS))}, not {action!r}")
+    key = {"thread_id": thread_id, "run_id": run_id}
+    async with db.transaction():
+        await db.fetch(queries.lock_threads, {"thread_ids": [thread_id]})
+        rows = await db.fetch(queries.lock_queued, key)
+        if rows:
+            await _end(db, queries, thread_id, rows, action)
+        found = await db.fetch(queries.get_run_status, key)
+    if found and found[0][3]:
+        return str(found[0][0])
+    if rows:
+        return "cancelled"
+    raise NotFoundError(f"thread {thread_id!r} has no enqueued run {run_id!r}")
+
+
+async def supersede(db: Connection, queries: Queries, thread_id: str, action: str) -> None:
+    """End the pending and running runs of a thread that are not enqueued for later. Call it in a transaction that holds
+    the thread's row.
+    """
+    rows = await db.fetch(queries.lock_queued, {"thread_id": thread_id, "run_id": None})
+    if rows:
+        await _end(db, queries, thread_id, rows, action)
+
+
+async def _end(db: Connection, queries: Queries, thread_id: str, rows: Sequence[Sequence[Any]], action: str) -> None:
+    running = [run_id for run_id, status, _ in rows if status == "running"]
+    pending = [run_id for run_id, status, _ in rows if status == "pending"]
+    if running:
+        await db.execute(queries.ask_cancel, {"thread_id": thread_id, "run_ids": running, "cancel": action})
+    if not pending:
+        return
+    if action == "rollback":
+        await delete_runs_of(db, queries, thread_id, pending)
+    else:
+        await db.execute(queries.end_pending, {"thread_id": thread_id, "run_ids": pending, "status": _STATUSES[action]})
+    await settle(db, queries, thread_id)
+
+
+async def settle(db: Connection, queries: Queries, thread_id: str) -> None:
+    """Make a thread's next run ready, and set its status, after its queue has changed. Call it in a transaction that
+    holds the thread's row.
+    """
+    await db.execute(queries.promote_next, {"thread_ids": [thread_id]})
+    await db.execute(queries.settle_thread, {"thread_id": thread_id})
+
+
+async def retry(db: Connection, queries: Queries, thread_id: str, run_id: str) -> bool:
+    """Enqueue a run again that ended without success. Its attempts are counted anew; it goes on from its newest
+    checkpoint. One round trip; safe to repeat.
+
+    Returns:
+        Whether it was enqueued; false if it succeeded, was discarded, or is in the queue.
+    """
+    threads = {"thread_ids": [thread_id]}
+    statements: list[tuple[Query, Parameters]] = [
+        (queries.lock_threads, threads),
+        (queries.retry_run, {"thread_id": thread_id, "run_id": run_id}),
+        (queries.promote_next, threads),
+        (queries.settle_thread, {"thread_id": thread_id}),
+    ]
+    return (await db.execute_together(statements))[1] > 0
+
+
+async def discard(db: Connection, queries: Queries, thread_id: str, run_id: str) -> bool:
+    """Delete what an ended run was to do: it cannot be retried any more, and is no dead letter. Its record is kept.
+
+    Returns:
+        Whether it was stored.
+    """
+    return await db.execute(queries.discard_request, {"thread_id": thread_id, "run_id": run_id}) > 0

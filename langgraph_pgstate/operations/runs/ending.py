@@ -1,0 +1,124 @@
+"""Ends of runs, written by their worker under the lease that it claimed with the run."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.operations.runs.cancelling import settle
+from langgraph_pgstate.operations.threads.threads import delete_runs_of
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.types import Query, RunKey
+
+ENDS: Final = ("success", "interrupted", "error", "cancelled", "timeout")
+
+
+class RunError(NamedTuple):
+    """The error of a run.
+
+    Attributes:
+        type: Qualified name of the exception.
+        message: Its message.
+        traceback: Its traceback.
+    """
+
+    type: str
+    message: str
+    traceback: str | None = None
+
+
+async def finish(
+    db: Connection,
+    queries: Queries,
+    key: RunKey,
+    status: str,
+    error: RunError | None = None,
+    retry_after: float | None = None,
+) -> bool:
+    """End a run, or put it back for another attempt; release its lease, and make the thread's next run ready.
+
+    One transaction in one round trip; safe to repeat.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        key: The run under its lease.
+        status: `success`, `interrupted`, `error`, `cancelled` or `timeout`.
+        error: Its error.
+        retry_after: Seconds until the next attempt, instead of an end. The thread's other runs wait for it.
+
+    Returns:
+        False if the lease was lost: another worker runs the run, or has ended it. Then nothing was written.
+    """
+    if status not in ENDS:
+        raise ConfigurationError(f"a run ends as {', '.join(ENDS)}, not {status!r}")
+    told = {
+        "error_type": _text(error and error.type),
+        "error_message": _text(error and error.message),
+        "error_traceback": _text(error and error.traceback),
+    }
+    if retry_after is not None:
+        return await _leave(db, queries, key, queries.requeue_run, {**told, "unused": 0, "delay": repr(retry_after)})
+    if await _leave(db, queries, key, queries.end_run, {**told, "status": status}):
+        return True
+    # The answer to an earlier try may have been lost.
+    return bool(await db.fetch(queries.is_ended, {**_run(key), "status": status}))
+
+
+async def give_back(db: Connection, queries: Queries, key: RunKey) -> bool:
+    """Give a run back to the queue, before the other runs of its thread and its queue; the attempt does not count.
+
+    One transaction in one round trip.
+
+    Returns:
+        False if the lease was lost. Then nothing was written.
+    """
+    nothing = {"error_type": None, "error_message": None, "error_traceback": None}
+    return await _leave(db, queries, key, queries.requeue_run, {**nothing, "unused": 1, "delay": None})
+
+
+async def roll_back(db: Connection, queries: Queries, key: RunKey) -> bool:
+    """End a run and delete it with its checkpoints; tool executions are kept. One transaction.
+
+    Returns:
+        False if the lease was lost. Then nothing was written.
+    """
+    async with db.transaction():
+        await db.execute(queries.release_lease, _lease(key))
+        await db.fetch(queries.lock_threads, {"thread_ids": [key.thread_id]})
+        nothing = {"error_type": None, "error_message": None, "error_traceback": None}
+        ended = await db.execute(queries.end_run, {**_run(key), **nothing, **_token(key), "status": "cancelled"})
+        if ended:
+            await delete_runs_of(db, queries, key.thread_id, [key.run_id])
+            await settle(db, queries, key.thread_id)
+    return ended > 0
+
+
+async def _leave(db: Connection, queries: Queries, key: RunKey, query: Query, parameters: dict[str, Any]) -> bool:
+    threads = {"thread_ids": [key.thread_id]}
+    # The lease before the thread's row, which is the order in which guarded puts lock them.
+    statements = [
+        (queries.release_lease, _lease(key)),
+        (queries.lock_threads, threads),
+        (query, {**_run(key), **_token(key), **parameters}),
+        (queries.promote_next, threads),
+    ]
+    return (await db.execute_together(statements))[2] > 0
+
+
+def _run(key: RunKey) -> dict[str, Any]:
+    return {"thread_id": key.thread_id, "run_id": key.run_id}
+
+
+def _token(key: RunKey) -> dict[str, Any]:
+    return {"fencing_token": key.fencing_token}
+
+
+def _lease(key: RunKey) -> dict[str, Any]:
+    return {"thread_id": key.thread_id, **_token(key), "holder_id": None}
+
+
+def _text(value: str | None) -> str | None:
+    # PostgreSQL's text holds neither NUL nor lone surrogates.
+    return None if value is None else value.replace("\0", "").encode("utf-8", "replace").decode()

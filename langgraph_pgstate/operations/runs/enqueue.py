@@ -1,0 +1,113 @@
+"""Enqueueing of runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import ConfigurationError, PGStateError, ThreadBusyError, ThreadDeletedError
+from langgraph_pgstate.operations.runs.cancelling import SUPERSEDING, supersede
+from langgraph_pgstate.operations.runs.requests import RunRequest
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.types import EnqueuedRun
+
+_MARK: Final = re.compile(r'"pgstate-queue:(\[.*\])"', re.DOTALL)
+
+
+async def enqueue(db: Connection, queries: Queries, requests: Sequence[RunRequest]) -> list[EnqueuedRun]:
+    """Enqueue runs: all or none, in one transaction, and in one round trip unless a run supersedes others.
+
+    Safe to repeat: a run that was enqueued before under its id is not enqueued again, and supersedes nothing.
+
+    Returns:
+        The runs, in the order of the requests.
+
+    Raises:
+        ThreadBusyError: If the strategy is `reject` and the thread has another run.
+        ThreadDeletedError: If the thread was deleted.
+        ConfigurationError: If the id is that of a run which was not enqueued, or of another thread's run.
+    """
+    given = _distinct(requests)
+    rows = json.dumps([request.row for request in given])
+    statements: list[tuple[Any, dict[str, Any]]] = [
+        (queries.make_threads, {"rows": rows}),
+        (queries.check_enqueue, {"rows": rows}),
+        (queries.enqueue_runs, {"rows": rows, "data": [f"\\x{request.data.hex()}" for request in given]}),
+    ]
+    supersedes = any(request.strategy in SUPERSEDING for request in given)
+    try:
+        before = await _enqueued_before(db, queries, given) if len(given) > 1 else set()
+        if not supersedes:
+            added = (await db.execute_together(statements))[-1]
+            if len(given) == 1 and not added:
+                before = {given[0].run_id}
+        else:
+            async with db.transaction():
+                for statement in statements[:2]:
+                    await db.execute(*statement)
+                before = await _enqueued_before(db, queries, given)
+                for request in given:
+                    if request.strategy in SUPERSEDING and request.run_id not in before:
+                        await supersede(db, queries, request.thread_id, request.strategy)
+                await db.execute(*statements[2])
+    except Exception as error:
+        refused = _refusal(error)
+        if refused is None:
+            raise
+        raise refused from error
+    return [EnqueuedRun(request.thread_id, request.run_id, request.run_id not in before) for request in requests]
+
+
+def _distinct(requests: Sequence[RunRequest]) -> list[RunRequest]:
+    """Return requests without repeated ones.
+
+    Raises:
+        ConfigurationError: If two have one id but not one thread, or one of several on a thread does not wait.
+    """
+    found: dict[str, RunRequest] = {}
+    threads: Counter[str] = Counter()
+    for request in requests:
+        if found.setdefault(request.run_id, request).thread_id != request.thread_id:
+            raise ConfigurationError(f"run {request.run_id!r} is given for two threads")
+    for request in found.values():
+        threads[request.thread_id] += 1
+        if request.strategy != "enqueue" and threads[request.thread_id] > 1:
+            raise ConfigurationError(
+                f"thread {request.thread_id!r} is given several runs, of which run {request.run_id!r} has the strategy "
+                f"{request.strategy!r}: enqueue it apart"
+            )
+    return list(found.values())
+
+
+async def _enqueued_before(db: Connection, queries: Queries, requests: Sequence[RunRequest]) -> set[str]:
+    key = {
+        "thread_ids": [request.thread_id for request in requests],
+        "run_ids": [request.run_id for request in requests],
+    }
+    return {row[0] for row in await db.fetch(queries.get_enqueued, key)}
+
+
+def _refusal(error: Exception) -> PGStateError | None:
+    """Return the error for a transaction that `check_enqueue` failed, else `None`."""
+    found = _MARK.search(str(error)) if getattr(error, "sqlstate", None) == "22P02" else None
+    if found is None:
+        return None
+    reason, thread_id, run_id, seconds = json.loads(found[1])
+    since = None if seconds is None else datetime.fromtimestamp(float(seconds), UTC)
+    if reason == "deleted":
+        return ThreadDeletedError(thread_id, since)
+    if reason == "busy":
+        return ThreadBusyError(thread_id, run_id, since)
+    if reason == "elsewhere":
+        return ConfigurationError(f"run {run_id!r} is one of thread {thread_id!r}: an id names one run")
+    return ConfigurationError(f"run {run_id!r} of thread {thread_id!r} was not enqueued: use another id")
+
+
+async def notify(db: Connection, queries: Queries) -> None:
+    """Wake workers that listen. One statement; polling finds everything without it."""
+    await db.fetch(queries.notify_queue, {})

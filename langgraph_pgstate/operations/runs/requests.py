@@ -1,0 +1,341 @@
+"""Requests to run a graph, validated and encoded before anything is written. No I/O."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final, Unpack
+from uuid import UUID
+
+import ormsgpack
+from langchain_core.utils.uuid import uuid7
+from langgraph.types import Command
+
+from langgraph_pgstate.codec.frames import pack, unpack
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, CorruptStateError
+from langgraph_pgstate.operations.checkpoints.addresses import (
+    check_key_size,
+    configurable_of,
+    identifier,
+    several,
+    thread_id_of,
+)
+from langgraph_pgstate.operations.threads.paging import time_of
+from langgraph_pgstate.settings import DEFAULT_QUEUE, DEFAULT_SIZE_LIMIT, Backoff, EnqueueOptions, ThreadKeys
+
+STRATEGIES: Final = ("enqueue", "reject", "interrupt", "rollback")
+_DURABILITIES: Final = ("sync", "async", "exit")
+_NAME_BYTES: Final = 512
+_INT4_MAX: Final = 2**31 - 1
+_DEFAULT_KEYS: Final = ThreadKeys()
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """A run to enqueue, validated and encoded.
+
+    Attributes:
+        thread_id: The thread.
+        run_id: The run.
+        queue: The queue.
+        graph: Name of the graph.
+        priority: Its priority.
+        key: Runs of different keys take turns.
+        run_after: Time before which it is not claimed, or the time that it waits.
+        strategy: What happens to other runs of the thread.
+        options: Retries and time limits, and what is needed to enqueue it again; JSON types.
+        data: What it is to do, as a frame.
+        owner: Agent, user and tenant.
+        adopts: Whether a run of this id that was not enqueued is taken over.
+    """
+
+    thread_id: str
+    run_id: str
+    queue: str
+    graph: str
+    priority: int
+    key: str
+    run_after: datetime | timedelta | None
+    strategy: str
+    options: Mapping[str, Any]
+    data: bytes
+    owner: Mapping[str, str | None]
+    adopts: bool = False
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The row of `enqueue_runs`, without the data."""
+        run_after = self.run_after
+        return {
+            "thread_id": self.thread_id,
+            "run_id": self.run_id,
+            "queue": self.queue,
+            "graph": self.graph,
+            "priority": self.priority,
+            "key": self.key,
+            "run_at": run_after.timestamp() if isinstance(run_after, datetime) else None,
+            "delay": run_after.total_seconds() if isinstance(run_after, timedelta) else None,
+            "options": self.options,
+            "rejects": self.strategy == "reject",
+            "adopts": self.adopts,
+            **self.owner,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RunInput:
+    """What an enqueued run is to do: the arguments of the graph.
+
+    Attributes:
+        input: The input; `None` to go on from the newest checkpoint.
+        command: The command instead of an input.
+        config: The config, as it was given.
+        context: The context.
+        metadata: Metadata of the run.
+        checkpoint_id: Checkpoint from which the run starts.
+        interrupt_before: Nodes before which it stops.
+        interrupt_after: Nodes after which it stops.
+        durability: When checkpoints are stored.
+        stream_mode: Modes of the events that are streamed.
+        on_completion: `keep` or `delete`.
+    """
+
+    input: Any = None
+    command: Command[Any] | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    context: Any = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    checkpoint_id: str | None = None
+    interrupt_before: Any = None
+    interrupt_after: Any = None
+    durability: Any = None
+    stream_mode: Any = None
+    on_completion: str = "keep"
+
+
+def request_run(
+    codec: ValueCodec,
+    graph: str,
+    input: Any = None,
+    command: Command[Any] | None = None,
+    *,
+    known_graphs: Collection[str] | None = None,
+    keys: ThreadKeys = _DEFAULT_KEYS,
+    adopts: bool = False,
+    **options: Unpack[EnqueueOptions],
+) -> RunRequest:
+    """Validate and encode a run.
+
+    Args:
+        codec: Encodes the input.
+        graph: Name of the graph.
+        input: The graph's input.
+        command: A command instead of it.
+        known_graphs: The graphs that exist, if they are known.
+        keys: Keys of the config that name the thread's owner.
+        adopts: Whether a run of this id that was not enqueued is taken over.
+        options: See `EnqueueOptions`.
+
+    Raises:
+        ConfigurationError: If an argument is not usable.
+        SerializationError: If a value cannot be stored; it is named.
+    """
+    if unknown := options.keys() - EnqueueOptions.__annotations__.keys():
+        raise ArgumentTypeError(
+            f"a run has no option {min(unknown)!r}; it has {', '.join(sorted(EnqueueOptions.__annotations__))}"
+        )
+    _name("graph", graph)
+    if known_graphs is not None and graph not in known_graphs:
+        raise ConfigurationError(f"there is no graph {graph!r}; there are {', '.join(sorted(known_graphs)) or 'none'}")
+    if command is not None and input is not None:
+        raise ConfigurationError("a run takes an input or a command, not both")
+    if command is not None and not isinstance(command, Command):
+        raise ArgumentTypeError(f"command must be a langgraph.types.Command, not {type(command).__name__}")
+    config = _mapping("config", options.get("config"))
+    metadata = _mapping("metadata", options.get("metadata"))
+    configurable = configurable_of(config)
+    thread_id, run_id = _ids(options, configurable)
+    found = RunInput(
+        input,
+        command,
+        config,
+        options.get("context"),
+        metadata,
+        _checkpoint_id(options.get("checkpoint_id") or configurable.get("checkpoint_id")),
+        _nodes("interrupt_before", options.get("interrupt_before")),
+        _nodes("interrupt_after", options.get("interrupt_after")),
+        _choice("durability", options.get("durability"), (None, *_DURABILITIES)),
+        _modes(options.get("stream_mode")),
+        _choice("on_completion", options.get("on_completion", "keep"), ("keep", "delete")),
+    )
+    labels = {**configurable, **_mapping("metadata of the config", config.get("metadata")), **metadata}
+    queue, key = _name("queue", options.get("queue", DEFAULT_QUEUE)), options.get("key", "")
+    priority = _integer("priority", options.get("priority", 0), -_INT4_MAX)
+    return RunRequest(
+        thread_id,
+        run_id,
+        queue,
+        graph,
+        priority,
+        _name("key", key) if key else "",
+        _later(options.get("run_after")),
+        _choice("multitask_strategy", options.get("multitask_strategy", "enqueue"), STRATEGIES),
+        {
+            "graph": graph,
+            "priority": priority,
+            "key": key,
+            "max_attempts": _integer("max_attempts", options.get("max_attempts", 1), 1),
+            "retry": _backoff(options.get("retry")),
+            "timeout": _seconds("timeout", options.get("timeout")),
+            "superstep_timeout": _seconds("superstep_timeout", options.get("superstep_timeout")),
+        },
+        seal_request(codec, found, options.get("size_limit", DEFAULT_SIZE_LIMIT)),
+        {
+            "agent": _owner(labels, keys.agent) or graph,
+            "user_id": _owner(labels, keys.user),
+            "tenant_id": _owner(labels, keys.tenant),
+        },
+        adopts,
+    )
+
+
+def seal_request(codec: ValueCodec, request: RunInput, limit: int = DEFAULT_SIZE_LIMIT) -> bytes:
+    """Return what a run is to do as one frame.
+
+    Raises:
+        SerializationError: If a value cannot be stored; it is named.
+        ConfigurationError: If it is larger than `limit` bytes.
+    """
+    fields = {name: getattr(request, name) for name in RunInput.__dataclass_fields__}
+    encoded = {name: codec.dumps(name, value) for name, value in fields.items() if value is not None}
+    size = sum(len(data) for _, data in encoded.values())
+    if size > limit:
+        largest = max(encoded, key=lambda name: len(encoded[name][1]))
+        raise ConfigurationError(
+            f"the run is {size:,} bytes, of which {largest} is {len(encoded[largest][1]):,}; at most {limit:,} are "
+            "enqueued. Store the data elsewhere and pass its name, or set size_limit"
+        )
+    return pack(ormsgpack.packb(encoded))
+
+
+def open_request(codec: ValueCodec, data: bytes, where: str = "an enqueued run") -> RunInput:
+    """Return what a run is to do.
+
+    Raises:
+        CorruptStateError: If the bytes are damaged.
+        UnreadableFormatError: If a newer version of this package, or another serializer, wrote them.
+        UnsafeTypeError: If they hold a type that may not be built.
+    """
+    try:
+        encoded = ormsgpack.unpackb(unpack(data, where))
+        fields = {name: (str(type_), bytes(value)) for name, (type_, value) in encoded.items()}
+    except (ormsgpack.MsgpackDecodeError, AttributeError, TypeError, ValueError) as error:
+        raise CorruptStateError(where, f"it is not a request ({error})") from error
+    known = RunInput.__dataclass_fields__
+    return RunInput(
+        **{name: codec.loads(*value, f"{name} of {where}") for name, value in fields.items() if name in known}
+    )
+
+
+def options_of(text: str) -> dict[str, Any]:
+    """Return the options of a run, as `run_requests` has them."""
+    found: dict[str, Any] = json.loads(text)
+    if found.get("retry") is not None:
+        found["retry"] = Backoff(**found["retry"])
+    return found
+
+
+def _ids(options: EnqueueOptions, configurable: Mapping[str, Any]) -> tuple[str, str]:
+    run_id = options.get("run_id")
+    if isinstance(run_id, UUID):
+        run_id = str(run_id)
+    named = None if run_id is None else identifier("run_id", run_id)
+    if named == "":
+        raise ConfigurationError("run_id is empty")
+    found = named or str(uuid7())
+    given = options.get("thread_id")
+    if given is None:
+        given = configurable.get("thread_id")
+    # A call that is repeated under a run_id finds the thread that the first one made.
+    thread_id = thread_id_of(given) if given is not None else found if named else str(uuid7())
+    check_key_size("thread_id and run_id", thread_id, found)
+    return thread_id, found
+
+
+def _owner(labels: Mapping[str, Any], keys: Collection[str]) -> str | None:
+    for key in keys:
+        value = labels.get(key)
+        if isinstance(value, str | int | UUID) and not isinstance(value, bool) and value != "":
+            return identifier(key, str(value))
+    return None
+
+
+def _mapping(name: str, value: Any) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ArgumentTypeError(f"{name} must be a mapping, not {type(value).__name__}")
+    return dict(value)
+
+
+def _name(name: str, value: Any) -> str:
+    found = identifier(name, value)
+    if not found or len(found.encode()) > _NAME_BYTES:
+        raise ConfigurationError(f"{name} must be of 1 to {_NAME_BYTES} bytes, not {found!r}")
+    return found
+
+
+def _choice(name: str, value: Any, choices: Collection[Any]) -> Any:
+    if value not in choices:
+        raise ConfigurationError(f"{name} is {', '.join(map(repr, filter(None, choices)))}, not {value!r}")
+    return value
+
+
+def _integer(name: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _INT4_MAX:
+        raise ConfigurationError(f"{name} must be a whole number from {least} to {_INT4_MAX}, not {value!r}")
+    return value
+
+
+def _seconds(name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < 10**9:
+        raise ConfigurationError(f"{name} must be seconds, more than 0, or a timedelta, not {value!r}")
+    return float(seconds)
+
+
+def _later(value: Any) -> datetime | timedelta | None:
+    if isinstance(value, timedelta):
+        if abs(value) > timedelta(days=366_000):
+            raise ConfigurationError(f"run_after must be less than 1,000 years away, not {value}")
+        return value
+    return time_of("run_after", value)
+
+
+def _checkpoint_id(value: Any) -> str | None:
+    return identifier("checkpoint_id", value) if value else None
+
+
+def _nodes(name: str, value: Any) -> Any:
+    if value is None or value == "*":
+        return value
+    return [identifier(name, node) for node in several(name, value)]
+
+
+def _modes(value: Any) -> Any:
+    if value is None or isinstance(value, str):
+        return value
+    return [identifier("stream_mode", mode) for mode in value]
+
+
+def _backoff(value: Any) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    if not isinstance(value, Backoff):
+        raise ArgumentTypeError(f"retry must be a Backoff, not {type(value).__name__}")
+    return value.as_json()

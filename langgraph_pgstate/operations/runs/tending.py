@@ -1,0 +1,111 @@
+"""Work of workers besides running graphs: keeping leases, recovering the runs of dead workers, finding due runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.operations.runs.cancelling import cancel
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.types import Recovered, RunKey, Tended
+
+
+async def put_worker(
+    db: Connection, queries: Queries, worker_id: str, names: Sequence[str], graphs: Sequence[str], concurrency: int
+) -> None:
+    """Store a worker with the queues and graphs that it serves. One statement; safe to repeat."""
+    parameters = {"worker_id": worker_id, "queues": list(names), "graphs": list(graphs), "concurrency": concurrency}
+    await db.execute(queries.put_worker, parameters)
+
+
+async def delete_worker(db: Connection, queries: Queries, worker_id: str) -> None:
+    """Delete a worker that has stopped. One statement."""
+    await db.execute(queries.delete_worker, {"worker_id": worker_id})
+
+
+async def tend(db: Connection, queries: Queries, worker_id: str, keys: Collection[RunKey], ttl: float) -> Tended:
+    """Renew the leases of a worker's runs, note that it is alive, and read which runs are to be cancelled.
+
+    One statement; safe to repeat.
+    """
+    parameters = {
+        "worker_id": worker_id,
+        "thread_ids": [key.thread_id for key in keys],
+        "fencing_tokens": [key.fencing_token for key in keys],
+        "ttl": repr(ttl),
+    }
+    found = Tended(set(), {}, set())
+    for thread_id, run_id, token, how, is_renewed, is_known in await db.fetch(queries.tend_runs, parameters):
+        key = RunKey(thread_id, run_id, token)
+        if not is_known:
+            found.unknown.add(key)
+        elif is_renewed:
+            found.still.add(key)
+            if how is not None:
+                found.cancels[key] = how
+    return found
+
+
+async def recover(
+    db: Connection,
+    queries: Queries,
+    limit: int = 100,
+    max_crashes: int = 3,
+    is_dead: Callable[[str], bool] | None = None,
+) -> list[Recovered]:
+    """Put the runs of dead workers back into the queue. One transaction for each; safe to repeat and in many processes.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        limit: Number of runs at most.
+        max_crashes: Deaths of its workers without a new checkpoint after which a run ends as `error`.
+        is_dead: Returns whether a worker is known to be dead, so that its leases need not expire.
+    """
+    dead: list[str] = []
+    if is_dead is not None:
+        dead = [row[0] for row in await db.fetch(queries.find_running_workers, {}) if row[0] and is_dead(row[0])]
+    recovered = []
+    rows = await db.fetch(queries.find_lost, {"dead_worker_ids": dead, "page_size": limit})
+    for thread_id, run_id, token, worker_id in rows:
+        lease = {"thread_id": thread_id, "fencing_token": token}
+        async with db.transaction():
+            await db.execute(queries.fence_lease, {**lease, "is_dead": worker_id in dead})
+            await db.fetch(queries.lock_threads, {"thread_ids": [thread_id]})
+            found = await db.fetch(queries.recover_run, {**lease, "run_id": run_id, "max_crashes": max_crashes})
+            for crashes, is_ended, how in found:
+                await db.execute(queries.promote_next, {"thread_ids": [thread_id]})
+                status = "error" if is_ended else "pending"
+                if how is not None and not is_ended:
+                    status = await cancel(db, queries, thread_id, run_id, how)
+                recovered.append(Recovered(thread_id, run_id, worker_id, crashes, status))
+    return recovered
+
+
+async def make_due(db: Connection, queries: Queries, limit: int = 1000) -> int:
+    """Make runs ready whose time has come. One round trip if there are none; safe in many processes.
+
+    Returns:
+        The number of runs whose time has come.
+    """
+    threads = [row[0] for row in await db.fetch(queries.find_due, {"page_size": limit})]
+    if not threads:
+        return 0
+    key = {"thread_ids": threads}
+    statements = [(queries.lock_threads, key), (queries.make_due, key), (queries.promote_next, key)]
+    return (await db.execute_together(statements))[1]
+
+
+async def repair(db: Connection, queries: Queries, limit: int = 1000) -> int:
+    """Make the next runs of threads ready of which none is. Reads the whole queue; for `maintain`, which also deletes
+    workers that have not been seen for a day.
+
+    Returns:
+        The number of runs that were made ready.
+    """
+    await db.execute(queries.sweep_workers, {})
+    threads = [row[0] for row in await db.fetch(queries.find_stranded, {"page_size": limit})]
+    if not threads:
+        return 0
+    key = {"thread_ids": threads}
+    return (await db.execute_together([(queries.lock_threads, key), (queries.promote_next, key)]))[1]

@@ -1,0 +1,1 @@
+"""The queue of runs and its workers."""

@@ -1,0 +1,71 @@
+-- name: lock_queued
+-- Lock a thread's runs that are in the queue and not enqueued for later, or one run, against claims, and return them.
+SELECT q.run_id, q.status, q.attempt FROM /*schema*/queue q
+WHERE q.thread_id = :thread_id::text
+    AND (q.run_id = :run_id::text OR :run_id::text IS NULL AND q.number IS NOT NULL)
+ORDER BY q.run_id FOR UPDATE;
+
+-- name: ask_cancel
+-- Ask the worker of a running run to end it.
+UPDATE /*schema*/queue SET cancel = :cancel::text
+WHERE thread_id = :thread_id::text AND run_id = ANY(:run_ids::text[]) AND status = 'running';
+
+-- name: end_pending
+-- End pending runs of a thread. Runs after `lock_queued`.
+WITH gone AS (
+    DELETE FROM /*schema*/queue
+    WHERE thread_id = :thread_id AND run_id = ANY(:run_ids) AND status = 'pending'
+    RETURNING run_id
+)
+UPDATE /*schema*/runs SET status = :status::text, ended_at = now(), alive_until = NULL FROM gone
+WHERE runs.thread_id = :thread_id::text AND runs.run_id = gone.run_id AND runs.run_id = ANY(:run_ids::text[]);
+
+-- name: settle_thread
+-- Set the status of a thread whose queue has changed: busy as long as runs are in the queue, or else as its newest run
+-- ended.
+UPDATE /*schema*/threads SET status = found.status
+FROM (
+    SELECT CASE
+        WHEN EXISTS (SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = :thread_id) THEN 'busy'
+        ELSE coalesce((
+            SELECT CASE
+                WHEN r.status IN ('interrupted', 'error') THEN r.status WHEN r.status = 'timeout' THEN 'error'
+                WHEN r.status IN ('pending', 'running') THEN 'busy' ELSE 'idle' END
+            FROM /*schema*/runs r WHERE r.thread_id = :thread_id ORDER BY r.started_at DESC LIMIT 1
+        ), 'idle')
+    END AS status
+) AS found
+WHERE threads.thread_id = :thread_id::text AND threads.status <> found.status;
+
+-- name: get_run_status
+-- Return the status of a run and its error.
+SELECT r.status, r.error_type, r.error_message, r.queue IS NOT NULL, r.last_checkpoint_id FROM /*schema*/runs r
+WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text;
+
+-- name: retry_run
+-- Enqueue a run again that has ended, if what it was to do is still stored; behind the other runs of its thread. Runs
+-- after `lock_threads`.
+WITH given AS (
+    SELECT r.thread_id, r.run_id, r.queue, d.options ->> 'graph' AS graph,
+        (d.options ->> 'priority')::integer AS priority, d.options ->> 'key' AS key
+    FROM /*schema*/runs r JOIN /*schema*/run_requests d ON d.thread_id = r.thread_id AND d.run_id = r.run_id
+    WHERE r.thread_id = :thread_id AND r.run_id = :run_id AND d.thread_id = :thread_id AND r.queue IS NOT NULL
+        AND r.status IN ('error', 'timeout', 'cancelled', 'interrupted')
+        AND NOT EXISTS (SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = :thread_id AND q.run_id = :run_id)
+), queued AS (
+    INSERT INTO /*schema*/queue (thread_id, run_id, queue, graph, number, priority, key)
+    SELECT g.thread_id, g.run_id, g.queue, g.graph, coalesce((
+        SELECT max(q.number) FROM /*schema*/queue q WHERE q.thread_id = :thread_id
+    ), 0) + 1, g.priority, g.key
+    FROM given g
+)
+UPDATE /*schema*/runs SET
+    status = 'pending', attempt = 0, ended_at = NULL, error_type = NULL, error_message = NULL, error_traceback = NULL
+FROM given g WHERE runs.thread_id = :thread_id::text AND runs.run_id = :run_id::text;
+
+-- name: discard_request
+-- Delete what a run was to do, unless it is in the queue.
+DELETE FROM /*schema*/run_requests
+WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND NOT EXISTS (
+    SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = :thread_id AND q.run_id = :run_id
+);

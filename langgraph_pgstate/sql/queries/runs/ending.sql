@@ -1,0 +1,55 @@
+-- name: end_run
+-- End a run that its worker runs under the current lease of its thread. Affects no row if the lease was lost. Runs
+-- after `release_lease` and `lock_threads`.
+WITH mine AS MATERIALIZED (
+    SELECT 1 FROM /*schema*/queue q JOIN /*schema*/leases l ON l.thread_id = q.thread_id
+    WHERE q.thread_id = :thread_id AND q.run_id = :run_id AND q.status = 'running'
+        AND q.fencing_token = :fencing_token::bigint AND l.thread_id = :thread_id AND l.fencing_token = :fencing_token
+), ended AS (
+    UPDATE /*schema*/runs SET
+        status = :status::text, ended_at = now(), alive_until = NULL, error_type = :error_type::text,
+        error_message = :error_message::text, error_traceback = :error_traceback::text
+    FROM mine WHERE runs.thread_id = :thread_id AND runs.run_id = :run_id
+), idle AS (
+    UPDATE /*schema*/threads SET status = CASE
+        WHEN :status IN ('interrupted', 'error') THEN :status WHEN :status = 'timeout' THEN 'error' ELSE 'idle' END
+    FROM mine
+    WHERE threads.thread_id = :thread_id AND NOT EXISTS (
+        SELECT 1 FROM /*schema*/queue o WHERE o.thread_id = :thread_id AND o.run_id <> :run_id
+    )
+), done AS (
+    DELETE FROM /*schema*/run_requests USING mine
+    WHERE run_requests.thread_id = :thread_id AND run_requests.run_id = :run_id AND :status = 'success'
+)
+DELETE FROM /*schema*/queue USING mine WHERE queue.thread_id = :thread_id::text AND queue.run_id = :run_id::text;
+
+-- name: requeue_run
+-- Put a run that its worker runs under the current lease of its thread back into the queue, for now or later, before
+-- the other runs of its thread and its queue. Affects no row if the lease was lost. Runs after `release_lease` and
+-- `lock_threads`.
+WITH mine AS MATERIALIZED (
+    SELECT 1 FROM /*schema*/queue q JOIN /*schema*/leases l ON l.thread_id = q.thread_id
+    WHERE q.thread_id = :thread_id AND q.run_id = :run_id AND q.status = 'running'
+        AND q.fencing_token = :fencing_token::bigint AND l.thread_id = :thread_id AND l.fencing_token = :fencing_token
+), waiting AS (
+    UPDATE /*schema*/runs SET
+        status = 'pending', attempt = runs.attempt - :unused::integer, alive_until = NULL,
+        error_type = :error_type::text, error_message = :error_message::text,
+        error_traceback = :error_traceback::text
+    FROM mine WHERE runs.thread_id = :thread_id AND runs.run_id = :run_id
+)
+UPDATE /*schema*/queue SET
+    status = 'pending', attempt = queue.attempt - :unused, worker_id = NULL, fencing_token = NULL, claimed_at = NULL,
+    is_ready = :delay::double precision IS NULL, run_after = now() + make_interval(secs => :delay),
+    position = least(queue.position, (
+        SELECT min(o.position) - 1 FROM /*schema*/queue o
+        WHERE o.queue = queue.queue AND o.is_ready AND o.status = 'pending'
+    ))
+FROM mine WHERE queue.thread_id = :thread_id::text AND queue.run_id = :run_id::text;
+
+-- name: is_ended
+-- Return whether a run that is not in the queue ended with a status.
+SELECT 1 FROM /*schema*/runs r
+WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text AND r.status = :status::text AND NOT EXISTS (
+    SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = :thread_id AND q.run_id = :run_id
+);

@@ -1,0 +1,135 @@
+-- name: make_threads
+-- Lock the rows of some threads until the transaction ends, inserting missing ones: so that one transaction at a time
+-- decides which run of a thread is ready. The rows are those of the runs that are to be enqueued.
+INSERT INTO /*schema*/threads (thread_id, agent, user_id, tenant_id, status)
+SELECT DISTINCT ON (s.thread_id COLLATE "C") s.thread_id, s.agent, s.user_id, s.tenant_id, 'busy'
+FROM jsonb_to_recordset(:rows::jsonb) AS s (thread_id text, agent text, user_id text, tenant_id text)
+ORDER BY s.thread_id COLLATE "C"
+ON CONFLICT (thread_id) DO UPDATE SET updated_at = excluded.updated_at WHERE false;
+
+-- name: lock_threads
+-- Lock the rows of some threads until the transaction ends, as `make_threads` does.
+SELECT 1 FROM /*schema*/threads WHERE thread_id = ANY(:thread_ids::text[]) ORDER BY thread_id FOR NO KEY UPDATE;
+
+-- name: check_enqueue
+-- Fail if a run cannot be enqueued: its thread was deleted, its id is that of another run, or its thread has another
+-- run although it must not wait for one. Runs that are enqueued already are not checked.
+WITH given AS (
+    SELECT s.* FROM jsonb_to_recordset(:rows::jsonb) AS s (
+        thread_id text, run_id text, rejects boolean, adopts boolean
+    )
+    WHERE NOT EXISTS (
+        SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = s.thread_id AND q.run_id = s.run_id
+    ) AND NOT EXISTS (
+        SELECT 1 FROM /*schema*/runs r
+        WHERE r.thread_id = s.thread_id AND r.run_id = s.run_id AND r.queue IS NOT NULL
+    )
+)
+-- The cast fails with the text as the message: a statement without PL/pgSQL can only raise an error this way.
+SELECT ('pgstate-queue:' || jsonb_build_array(reason, thread_id, run_id, extract(epoch FROM since))::text)::integer
+FROM (
+    SELECT 1 AS place, 'deleted' AS reason, d.thread_id, NULL AS run_id, d.deleted_at AS since
+    FROM given g JOIN /*schema*/tombstones d ON d.thread_id = g.thread_id AND d.expires_at > now()
+    UNION ALL
+    SELECT 2, 'elsewhere', r.thread_id, r.run_id, NULL
+    FROM given g JOIN /*schema*/runs r ON r.run_id = g.run_id AND r.thread_id <> g.thread_id
+    UNION ALL
+    SELECT 2, 'recorded', r.thread_id, r.run_id, NULL
+    FROM given g JOIN /*schema*/runs r ON r.thread_id = g.thread_id AND r.run_id = g.run_id
+    WHERE NOT g.adopts
+    UNION ALL
+    SELECT 3, 'busy', q.thread_id, q.run_id, coalesce(q.claimed_at, q.enqueued_at)
+    FROM given g JOIN /*schema*/queue q ON q.thread_id = g.thread_id AND q.number IS NOT NULL
+    WHERE g.rejects
+    UNION ALL
+    SELECT 4, 'busy', l.thread_id, NULL, l.acquired_at
+    FROM given g JOIN /*schema*/leases l ON l.thread_id = g.thread_id
+    WHERE g.rejects AND l.holder_id IS NOT NULL AND l.expires_at > now()
+) AS found
+ORDER BY place, since LIMIT 1;
+
+-- name: enqueue_runs
+-- Enqueue runs, except those that are enqueued already. Runs after `make_threads`, because only the next statement sees
+-- rows committed during its wait. With `adopts`, a run that was invoked elsewhere is enqueued under its own id.
+WITH given AS (
+    SELECT s.*, coalesce(to_timestamp(s.run_at), now() + make_interval(secs => s.delay)) AS due_at
+    FROM ROWS FROM (jsonb_to_recordset(:rows::jsonb) AS (
+        thread_id text, run_id text, queue text, graph text, priority integer, key text, run_at double precision,
+        delay double precision, options jsonb, agent text, user_id text, tenant_id text, adopts boolean
+    ), unnest(:data::bytea[])) WITH ORDINALITY AS s (
+        thread_id, run_id, queue, graph, priority, key, run_at, delay, options, agent, user_id, tenant_id, adopts, data,
+        place
+    )
+    WHERE NOT EXISTS (
+        SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = s.thread_id AND q.run_id = s.run_id
+    ) AND NOT EXISTS (
+        SELECT 1 FROM /*schema*/runs r
+        WHERE r.thread_id = s.thread_id AND r.run_id = s.run_id AND (r.queue IS NOT NULL OR NOT s.adopts)
+    )
+), numbered AS (
+    SELECT g.*, (g.due_at > now()) IS TRUE AS is_later, (
+        SELECT max(q.number) FROM /*schema*/queue q WHERE q.thread_id = g.thread_id
+    ) AS last_number, row_number() OVER (PARTITION BY g.thread_id, (g.due_at > now()) IS TRUE ORDER BY g.place) AS nth
+    FROM given g
+), placed AS (
+    SELECT n.*, NOT n.is_later AND n.last_number IS NULL AND n.nth = 1 AS is_ready FROM numbered n
+), queued AS (
+    INSERT INTO /*schema*/queue (
+        thread_id, run_id, queue, graph, is_ready, number, priority, position, key, run_after
+    )
+    SELECT p.thread_id, p.run_id, p.queue, p.graph, p.is_ready,
+        CASE WHEN NOT p.is_later THEN coalesce(p.last_number, 0) + p.nth END, p.priority,
+        CASE WHEN NOT p.is_ready THEN 0 ELSE coalesce((
+            SELECT max(q.position) + 1 FROM /*schema*/queue q
+            WHERE q.queue = p.queue AND q.key = p.key AND q.is_ready AND q.status = 'pending'
+        ), (
+            SELECT min(q.position) FROM /*schema*/queue q
+            WHERE q.queue = p.queue AND q.is_ready AND q.status = 'pending'
+        ), 1) + row_number() OVER (PARTITION BY p.queue, p.key, p.is_ready ORDER BY p.place) - 1 END,
+        p.key, CASE WHEN p.is_later THEN p.due_at END
+    FROM placed p
+), requested AS (
+    INSERT INTO /*schema*/run_requests (thread_id, run_id, options, data)
+    SELECT g.thread_id, g.run_id, g.options, g.data FROM given g
+    ON CONFLICT (thread_id, run_id) DO UPDATE SET options = excluded.options, data = excluded.data
+), busy AS (
+    UPDATE /*schema*/threads SET status = 'busy' FROM given g
+    WHERE threads.thread_id = g.thread_id AND threads.status <> 'busy'
+)
+INSERT INTO /*schema*/runs AS stored (
+    thread_id, run_id, attempt, status, agent, user_id, tenant_id, started_at, queue
+)
+SELECT g.thread_id, g.run_id, 0, 'pending', g.agent, g.user_id, g.tenant_id, now(), g.queue FROM given g
+ON CONFLICT (thread_id, run_id) DO UPDATE SET
+    queue = excluded.queue, status = 'pending', attempt = 0, alive_until = NULL, ended_at = NULL, error_type = NULL,
+    error_message = NULL, error_traceback = NULL;
+
+-- name: promote_next
+-- Make the first run of each of some threads ready, if it is due and no other run is. Runs after `lock_threads`.
+UPDATE /*schema*/queue SET is_ready = true, position = next.position
+FROM (
+    SELECT h.thread_id, h.run_id, coalesce((
+        SELECT max(q.position) + 1 FROM /*schema*/queue q
+        WHERE q.queue = h.queue AND q.key = h.key AND q.is_ready AND q.status = 'pending'
+    ), (
+        SELECT min(q.position) FROM /*schema*/queue q
+        WHERE q.queue = h.queue AND q.is_ready AND q.status = 'pending'
+    ), 1) + row_number() OVER (PARTITION BY h.queue, h.key) - 1 AS position
+    FROM unnest(:thread_ids::text[]) AS t (thread_id) CROSS JOIN LATERAL (
+        SELECT q.* FROM /*schema*/queue q WHERE q.thread_id = t.thread_id AND q.number IS NOT NULL
+        ORDER BY q.number LIMIT 1
+    ) AS h
+    WHERE NOT h.is_ready AND h.run_after IS NULL
+) AS next
+WHERE queue.thread_id = next.thread_id AND queue.run_id = next.run_id AND queue.thread_id = ANY(:thread_ids);
+
+-- name: get_enqueued
+-- Return which of some runs were enqueued.
+SELECT r.run_id FROM /*schema*/runs r
+JOIN unnest(:thread_ids::text[], :run_ids::text[]) AS g (thread_id, run_id)
+    ON r.thread_id = g.thread_id AND r.run_id = g.run_id
+WHERE r.thread_id = ANY(:thread_ids) AND r.queue IS NOT NULL;
+
+-- name: notify_queue
+-- Wake workers that listen, once the transaction commits.
+SELECT pg_notify('pgstate_queue', '');

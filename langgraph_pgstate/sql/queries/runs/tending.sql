@@ -1,0 +1,132 @@
+-- name: put_worker
+-- Store a worker.
+INSERT INTO /*schema*/workers (worker_id, queues, graphs, concurrency)
+VALUES (:worker_id::text, :queues::text[], :graphs::text[], :concurrency::integer)
+ON CONFLICT (worker_id) DO UPDATE SET
+    queues = excluded.queues, graphs = excluded.graphs, concurrency = excluded.concurrency, seen_at = excluded.seen_at;
+
+-- name: delete_worker
+-- Delete a worker.
+DELETE FROM /*schema*/workers WHERE worker_id = :worker_id::text;
+
+-- name: sweep_workers
+-- Delete workers that have not been seen for a day.
+DELETE FROM /*schema*/workers WHERE seen_at < now() - interval '1 day';
+
+-- name: tend_runs
+-- Renew the leases of a worker's runs and note that it is alive. Return all runs that it runs, whether each is one of
+-- those and its lease was renewed, and how it is to be cancelled.
+WITH mine AS (
+    SELECT * FROM unnest(:thread_ids::text[], :fencing_tokens::bigint[]) AS m (thread_id, fencing_token)
+), renewed AS (
+    UPDATE /*schema*/leases SET renewed_at = now(), expires_at = now() + make_interval(secs => :ttl::double precision)
+    FROM mine m
+    WHERE leases.thread_id = m.thread_id AND leases.fencing_token = m.fencing_token
+        AND leases.thread_id = ANY(:thread_ids) AND leases.holder_id = :worker_id::text
+    RETURNING leases.thread_id, leases.fencing_token
+), seen AS (
+    UPDATE /*schema*/workers SET seen_at = now() WHERE worker_id = :worker_id
+)
+SELECT q.thread_id, q.run_id, q.fencing_token, q.cancel, r.thread_id IS NOT NULL, m.thread_id IS NOT NULL
+FROM /*schema*/queue q
+    LEFT JOIN mine m ON m.thread_id = q.thread_id AND m.fencing_token = q.fencing_token
+    LEFT JOIN renewed r ON r.thread_id = q.thread_id AND r.fencing_token = q.fencing_token
+WHERE q.status = 'running' AND q.worker_id = :worker_id;
+
+-- name: find_running_workers
+-- Return the workers that run runs.
+SELECT DISTINCT worker_id FROM /*schema*/queue WHERE status = 'running';
+
+-- name: find_lost
+-- Return running runs whose lease has expired or is another's, and those of some workers.
+SELECT q.thread_id, q.run_id, q.fencing_token, q.worker_id
+FROM /*schema*/queue q LEFT JOIN /*schema*/leases l ON l.thread_id = q.thread_id AND l.fencing_token = q.fencing_token
+WHERE q.status = 'running'
+    AND (l.holder_id IS NULL OR l.expires_at <= now() OR q.worker_id = ANY(:dead_worker_ids::text[]))
+LIMIT :page_size;
+
+-- name: fence_lease
+-- Take a lease from its holder, whose late writes are refused from then on, if it has expired or the holder is dead.
+UPDATE /*schema*/leases SET holder_id = NULL, fencing_token = fencing_token + 1, expires_at = now()
+WHERE thread_id = :thread_id::text AND fencing_token = :fencing_token::bigint
+    AND (expires_at <= now() OR :is_dead::boolean OR holder_id IS NULL);
+
+-- name: recover_run
+-- Put a run whose lease was lost back into the queue, before others; but end it if its worker has died too often
+-- without a new checkpoint. Return the number of deaths, whether it was ended, and how it is to be cancelled. Runs
+-- after `fence_lease` and `lock_threads`.
+WITH mine AS MATERIALIZED (
+    SELECT q.cancel, CASE WHEN EXISTS (
+        SELECT 1 FROM /*schema*/checkpoints k
+        WHERE k.thread_id = :thread_id AND k.checkpoint_ns = '' AND k.run_id = :run_id
+            AND k.checkpoint_id > coalesce(q.claimed_checkpoint_id, '')
+    ) THEN 0 ELSE q.crashes + 1 END AS crashes
+    FROM /*schema*/queue q
+    WHERE q.thread_id = :thread_id AND q.run_id = :run_id AND q.status = 'running'
+        AND q.fencing_token = :fencing_token::bigint AND NOT EXISTS (
+            SELECT 1 FROM /*schema*/leases l WHERE l.thread_id = :thread_id AND l.fencing_token = :fencing_token
+        )
+), told AS (
+    UPDATE /*schema*/runs SET
+        status = CASE WHEN mine.crashes < :max_crashes::integer THEN 'pending' ELSE 'error' END,
+        ended_at = CASE WHEN mine.crashes >= :max_crashes THEN now() END,
+        alive_until = NULL,
+        error_type = CASE WHEN mine.crashes >= :max_crashes THEN 'WorkerDied' END,
+        error_message = CASE WHEN mine.crashes >= :max_crashes THEN
+            'its worker died ' || mine.crashes || ' times without a new checkpoint' END,
+        error_traceback = NULL
+    FROM mine WHERE runs.thread_id = :thread_id AND runs.run_id = :run_id
+), ended AS (
+    UPDATE /*schema*/spans SET
+        status = 'error', ended_at = greatest(spans.started_at, now()), error_type = 'WorkerDied',
+        error_message = 'the worker that ran it has died'
+    FROM mine
+    WHERE spans.thread_id = :thread_id AND spans.run_id = :run_id AND spans.ended_at IS NULL
+        AND mine.crashes >= :max_crashes
+), idle AS (
+    UPDATE /*schema*/threads SET status = 'error' FROM mine
+    WHERE threads.thread_id = :thread_id AND mine.crashes >= :max_crashes AND NOT EXISTS (
+        SELECT 1 FROM /*schema*/queue o WHERE o.thread_id = :thread_id AND o.run_id <> :run_id
+    )
+), gone AS (
+    DELETE FROM /*schema*/queue USING mine
+    WHERE queue.thread_id = :thread_id AND queue.run_id = :run_id AND mine.crashes >= :max_crashes
+), back AS (
+    UPDATE /*schema*/queue SET
+        status = 'pending', worker_id = NULL, fencing_token = NULL, claimed_at = NULL, crashes = mine.crashes,
+        position = least(queue.position, (
+            SELECT min(o.position) - 1 FROM /*schema*/queue o
+            WHERE o.queue = queue.queue AND o.is_ready AND o.status = 'pending'
+        ))
+    FROM mine
+    WHERE queue.thread_id = :thread_id::text AND queue.run_id = :run_id::text AND mine.crashes < :max_crashes
+)
+SELECT mine.crashes, mine.crashes >= :max_crashes, mine.cancel FROM mine;
+
+-- name: find_due
+-- Return the threads of runs whose time has come.
+SELECT DISTINCT thread_id FROM (
+    SELECT q.thread_id FROM /*schema*/queue q WHERE q.run_after <= now() ORDER BY q.run_after LIMIT :page_size
+) AS due;
+
+-- name: make_due
+-- Note that runs of some threads are due, and give them their order among the runs of their thread. Runs after
+-- `lock_threads`.
+UPDATE /*schema*/queue SET run_after = NULL, number = due.number
+FROM (
+    SELECT q.thread_id, q.run_id, coalesce(q.number, coalesce((
+        SELECT max(o.number) FROM /*schema*/queue o WHERE o.thread_id = q.thread_id
+    ), 0) + row_number() OVER (
+        PARTITION BY q.thread_id, q.number IS NULL ORDER BY q.run_after, q.enqueued_at, q.run_id
+    )) AS number
+    FROM /*schema*/queue q WHERE q.thread_id = ANY(:thread_ids::text[]) AND q.run_after <= now()
+) AS due
+WHERE queue.thread_id = due.thread_id AND queue.run_id = due.run_id AND queue.thread_id = ANY(:thread_ids);
+
+-- name: find_stranded
+-- Return threads with runs that are due although none of the thread's is ready.
+SELECT DISTINCT q.thread_id FROM /*schema*/queue q
+WHERE NOT q.is_ready AND q.run_after IS NULL AND NOT EXISTS (
+    SELECT 1 FROM /*schema*/queue o
+    WHERE o.thread_id = q.thread_id AND (o.is_ready OR o.number < q.number)
+) LIMIT :page_size;

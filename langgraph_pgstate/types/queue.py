@@ -1,0 +1,178 @@
+"""Runs in the queue, and the workers that run them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from langgraph_pgstate.types.leases import Lease
+
+
+class RunKey(NamedTuple):
+    """A run as one worker runs it: nothing is written for it any more once another lease was taken on its thread."""
+
+    thread_id: str
+    run_id: str
+    fencing_token: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedRun:
+    """A run that a worker has claimed, with what it is to do.
+
+    Attributes:
+        thread_id: The thread.
+        run_id: The run.
+        queue: The queue.
+        graph: Name of the graph.
+        attempt: Number of this attempt, from 1. An attempt that was given back does not count.
+        crashes: Deaths of its workers since it last made a checkpoint.
+        lease: The thread's lease, taken with the claim.
+        data: The encoded request; see `open_request`.
+        options: Retries and time limits.
+        checkpoint_id: The run's newest checkpoint in the root namespace; `None` if it has none.
+        head_id: The thread's newest checkpoint in the root namespace; another run's if it differs.
+        cancel: `cancel`, `interrupt` or `rollback` if the run is to end so, without being run.
+        timeout_at: Time at which it has run too long, by the database's clock.
+    """
+
+    thread_id: str
+    run_id: str
+    queue: str
+    graph: str
+    attempt: int
+    crashes: int
+    lease: Lease
+    data: bytes
+    options: Mapping[str, Any]
+    checkpoint_id: str | None
+    head_id: str | None
+    cancel: str | None
+    timeout_at: datetime | None
+
+    @property
+    def key(self) -> RunKey:
+        """The run under its lease."""
+        return RunKey(self.thread_id, self.run_id, self.lease.fencing_token)
+
+    @property
+    def max_attempts(self) -> int:
+        """Number of attempts after which an error is final."""
+        return int(self.options.get("max_attempts", 1))
+
+
+class Tended(NamedTuple):
+    """What a worker learns about its runs when it renews their leases.
+
+    Attributes:
+        still: Runs that are still the worker's. The others were lost: another worker may run them, or the thread was
+            deleted.
+        cancels: How runs of `still` are to be cancelled: `cancel`, `interrupt` or `rollback`.
+        unknown: Runs that were claimed for the worker although it does not know: the answer to its claim was lost.
+    """
+
+    still: set[RunKey]
+    cancels: dict[RunKey, str]
+    unknown: set[RunKey]
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """A run whose worker died.
+
+    Attributes:
+        thread_id: The thread.
+        run_id: The run.
+        worker_id: The worker.
+        crashes: Deaths of its workers since it last made a checkpoint, this one included.
+        status: `pending` if another worker may claim it; otherwise how it ended.
+    """
+
+    thread_id: str
+    run_id: str
+    worker_id: str | None
+    crashes: int
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class EnqueuedRun:
+    """A run that was enqueued.
+
+    Attributes:
+        thread_id: The thread.
+        run_id: The run.
+        is_new: Whether this call enqueued it; false if it was enqueued before under the same id.
+    """
+
+    thread_id: str
+    run_id: str
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedRun:
+    """A run in the queue.
+
+    Attributes:
+        thread_id: The thread.
+        run_id: The run.
+        queue: The queue.
+        graph: Name of the graph.
+        status: `pending` or `running`.
+        is_ready: Whether a worker may claim it, or runs it; false if it waits for its time or for its thread.
+        priority: Its priority; higher is claimed first.
+        key: Runs of different keys take turns.
+        run_after: Time before which it is not claimed; `None` for at once.
+        enqueued_at: Time it was enqueued.
+        attempt: Attempts that began.
+        crashes: Deaths of its workers since it last made a checkpoint.
+        cancel: How it is to be cancelled, if that was asked for.
+        worker_id: The worker that runs it.
+        claimed_at: Start of the attempt.
+        timeout_at: Time at which it has run too long.
+        is_accepted: Whether a worker that was seen in the last 30 seconds serves its queue and its graph.
+    """
+
+    thread_id: str
+    run_id: str
+    queue: str
+    graph: str
+    status: str
+    is_ready: bool
+    priority: int
+    key: str
+    run_after: datetime | None
+    enqueued_at: datetime
+    attempt: int
+    crashes: int
+    cancel: str | None
+    worker_id: str | None
+    claimed_at: datetime | None
+    timeout_at: datetime | None
+    is_accepted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCount:
+    """Number of runs of one queue, graph and status.
+
+    Attributes:
+        queue: The queue.
+        graph: The graph.
+        status: `pending` or `running`.
+        ready: Runs that a worker may claim, or runs; the others wait for their time or for their thread.
+        count: All runs.
+        oldest_at: Time the oldest was enqueued.
+        is_accepted: Whether a worker that was seen in the last 30 seconds serves the queue and the graph.
+    """
+
+    queue: str
+    graph: str
+    status: str
+    ready: int
+    count: int
+    oldest_at: datetime
+    is_accepted: bool
