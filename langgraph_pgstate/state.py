@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -25,7 +25,7 @@ from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.leases.leases import AsyncLeases, Leases
 from langgraph_pgstate.operations.admin import integrity
-from langgraph_pgstate.operations.checkpoints.addresses import configurable_of, thread_id_of
+from langgraph_pgstate.operations.checkpoints.addresses import configurable_of, several, thread_id_of
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions
 from langgraph_pgstate.operations.record import conversations
 from langgraph_pgstate.operations.record.message_hook import MessageHook
@@ -36,14 +36,15 @@ from langgraph_pgstate.record import AsyncRecorder, Recorder
 from langgraph_pgstate.record.events import AsyncEvents, Events
 from langgraph_pgstate.record.messages import AsyncMessages, Messages
 from langgraph_pgstate.record.prices import AsyncPrices, Prices
-from langgraph_pgstate.record.runs import AsyncRuns, Runs
 from langgraph_pgstate.record.spans import AsyncSpans, Spans
+from langgraph_pgstate.runs import AsyncRuns, Runs
 from langgraph_pgstate.saver import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.settings import (
     DEFAULT_EMBEDDED_PATH,
     ConnectionOptions,
     RecorderSettings,
     SaverOptions,
+    ThreadKeys,
     check_options,
     database_options,
     schema_of,
@@ -99,6 +100,7 @@ class StateOptions(SaverOptions, total=False):
         tool_policy: Policy of tools that have none of their own.
         thread_ttl: How long new threads are kept after they were touched last, unless `threads.set_ttl` or
             `threads.expire` says otherwise; for ever by default. `maintain` deletes them then.
+        graphs: Names of the graphs that may be enqueued; any by default.
     """
 
     project: Sequence[str]
@@ -106,6 +108,7 @@ class StateOptions(SaverOptions, total=False):
     tools: ToolSettings | None
     tool_policy: ToolPolicy | None
     thread_ttl: timedelta | None
+    graphs: Collection[str] | None
 
 
 class OpenStateOptions(StateOptions, ConnectionOptions, total=False):
@@ -123,6 +126,8 @@ class _State:
     _tool_settings: ToolSettings | None
     _tool_default: ToolPolicy | None
     _manager: MessageHook | None
+    _keys: ThreadKeys | None
+    _graphs: Collection[str] | None
 
     def _prepare(self, options: StateOptions) -> None:
         self._queries = queries(schema_of(options))
@@ -130,6 +135,8 @@ class _State:
         self._codec = ValueCodec(serde)
         version = options.get("state_version")
         self._versions = None if version is None else StateVersions(version, options.get("upcasters"))
+        graphs = options.get("graphs")
+        self._keys, self._graphs = options.get("thread_keys"), None if graphs is None else {*several("graphs", graphs)}
         self._tool_settings, self._tool_default = options.get("tools"), options.get("tool_policy")
 
     def _saver_options(self, options: StateOptions) -> SaverOptions:
@@ -195,7 +202,8 @@ class PGState(_State):
         saver: The checkpointer, to be compiled into graphs.
         threads: Threads, their users, agents and status; search by metadata and projected state; interrupts;
             branches, forks, labels, differences.
-        runs: Invocations of graphs: status, usage, cost, the checkpoints they made.
+        runs: The queue: enqueue runs, wait for them, cancel and retry them. Their history: status, usage, cost, the
+            checkpoints they made.
         spans: Traces, and statistics of tools.
         tools: The ledger of tool executions.
         messages: Conversations, and full-text search.
@@ -286,8 +294,8 @@ class PGState(_State):
 
     @cached_property
     def runs(self) -> Runs:
-        """Invocations of graphs."""
-        return Runs(self._fresh, self._queries)
+        """The queue of runs, and their history."""
+        return Runs(self._fresh, self._queries, self._database, self._codec, self._versions, self._keys, self._graphs)
 
     @cached_property
     def spans(self) -> Spans:
@@ -448,8 +456,10 @@ class AsyncPGState(_State):
 
     @cached_property
     def runs(self) -> AsyncRuns:
-        """Invocations of graphs."""
-        return AsyncRuns(self._fresh, self._queries)
+        """The queue of runs, and their history."""
+        return AsyncRuns(
+            self._fresh, self._queries, self._database, self._codec, self._versions, self._keys, self._graphs
+        )
 
     @cached_property
     def spans(self) -> AsyncSpans:

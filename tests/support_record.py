@@ -16,8 +16,8 @@ from psycopg import sql
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.record.events import AsyncEvents, Events
 from langgraph_pgstate.record.messages import AsyncMessages, Messages
-from langgraph_pgstate.record.runs import AsyncRuns, Runs
 from langgraph_pgstate.record.spans import AsyncSpans, Spans
+from langgraph_pgstate.runs import AsyncRuns, Runs
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.threads import AsyncThreads, Threads
 

@@ -44,7 +44,7 @@ from langgraph_pgstate.settings import age
 from langgraph_pgstate.types import Progress, PruneResult
 
 if TYPE_CHECKING:
-    from langgraph_pgstate.record.runs import Runs
+    from langgraph_pgstate.runs import Runs
     from langgraph_pgstate.types import Run, Span, SpanNode, ToolStatistics
 
 _STYLES: Final = {

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from langgraph_pgstate.record.events import Events
     from langgraph_pgstate.record.messages import Messages
     from langgraph_pgstate.record.prices import Prices
-    from langgraph_pgstate.record.runs import Runs
     from langgraph_pgstate.record.spans import Spans
+    from langgraph_pgstate.runs import Runs
     from langgraph_pgstate.sql import Queries
     from langgraph_pgstate.threads import Threads
     from langgraph_pgstate.tools import ToolLedger
@@ -129,7 +129,7 @@ class Parts:
     @cached_property
     def runs(self) -> Runs:
         """Runs."""
-        from langgraph_pgstate.record.runs import Runs
+        from langgraph_pgstate.runs import Runs
 
         return Runs(self.database, self.queries)
 

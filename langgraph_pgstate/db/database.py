@@ -43,6 +43,8 @@ __all__ = [
     "ConnectionPool",
     "Database",
     "PsycopgConnection",
+    "join",
+    "join_async",
 ]
 
 DEFAULT_PREPARE_THRESHOLD = 5
@@ -56,6 +58,8 @@ _CONNECT_TIMEOUT = 10
 _RECONNECT_SECONDS = 1.0
 _PAUSE_SECONDS = 0.5
 _ONCE = RetryPolicy(attempts=1)
+# psycopg sends BEGIN before it.
+_FIRST = b"SELECT 1"
 
 
 class _Connector:
@@ -449,6 +453,25 @@ class Database:
         connection.pgconn.finish()
         if self._pool is not None and hasattr(self._pool, "drain"):
             self._pool.drain()
+
+
+def join(connection: PsycopgConnection, schema: str) -> Database:
+    """Return a database on a caller's connection, whose operations are part of the caller's transaction.
+
+    Unless the connection is in autocommit mode, its transaction is opened now if it is not open; the caller commits it.
+    """
+    database = Database(connection, schema=schema)
+    if not connection.autocommit and is_idle(connection):
+        connection.execute(_FIRST)
+    return database
+
+
+async def join_async(connection: AsyncPsycopgConnection, schema: str) -> AsyncDatabase:
+    """Async twin of `join`."""
+    database = AsyncDatabase(connection, schema=schema)
+    if not connection.autocommit and is_idle(connection):
+        await connection.execute(_FIRST)
+    return database
 
 
 class AsyncDatabase:

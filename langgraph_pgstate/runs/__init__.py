@@ -1,1 +1,21 @@
-"""The queue of runs and its workers."""
+"""Runs of graphs: their history, the queue, and the workers that run what is enqueued."""
+
+from typing import TYPE_CHECKING
+
+from langgraph_pgstate._lazy import lazy_attributes
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.runs.handles import AsyncRunHandle, RunHandle
+    from langgraph_pgstate.runs.runs import AsyncRuns, Runs
+else:
+    __getattr__, __dir__ = lazy_attributes(
+        __name__,
+        {
+            "AsyncRunHandle": "langgraph_pgstate.runs.handles",
+            "AsyncRuns": "langgraph_pgstate.runs.runs",
+            "RunHandle": "langgraph_pgstate.runs.handles",
+            "Runs": "langgraph_pgstate.runs.runs",
+        },
+    )
+
+__all__ = ["AsyncRunHandle", "AsyncRuns", "RunHandle", "Runs"]

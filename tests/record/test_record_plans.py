@@ -18,8 +18,8 @@ from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import NotFoundError
 from langgraph_pgstate.record.events import Events
 from langgraph_pgstate.record.messages import Messages
-from langgraph_pgstate.record.runs import Runs
 from langgraph_pgstate.record.spans import Spans
+from langgraph_pgstate.runs import Runs
 from langgraph_pgstate.sql import NamedQuery, Queries, queries
 from langgraph_pgstate.threads import Threads
 

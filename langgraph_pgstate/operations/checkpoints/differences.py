@@ -70,14 +70,15 @@ async def read_states(
         StateVersionError: If one is of a version that `versions` does not know.
         UpcastError: If an upcaster fails on one.
     """
-    first_config, before = await _read_state(db, queries, codec, first, versions)
-    second_config, after = await _read_state(db, queries, codec, second, versions)
-    return States(first_config, second_config, before, after)
+    older, before = await read_state(db, queries, codec, first, versions)
+    newer, after = await read_state(db, queries, codec, second, versions)
+    return States(older.config, newer.config, before, after)
 
 
-async def _read_state(
-    db: Connection, queries: Queries, codec: ValueCodec, address: Address, versions: StateVersions | None
-) -> tuple[Mapping[str, Any], dict[str, Any]]:
+async def read_state(
+    db: Connection, queries: Queries, codec: ValueCodec, address: Address, versions: StateVersions | None = None
+) -> tuple[CheckpointTuple, dict[str, Any]]:
+    """Return one checkpoint, and the values of its channels, DeltaChannels included; see `read_states`."""
     found = await get_tuple(db, queries, codec, address)
     if found is None:
         raise NotFoundError(f"there is no {address}" if address.checkpoint_id else f"there is no {address.thread_id!r}")
@@ -90,7 +91,7 @@ async def _read_state(
         history = await get_delta_channel_history(db, queries, codec, found[0].address, deltas, versions or UNVERSIONED)
         for name, received in history.items():
             values[name] = _rebuilt(_unwrapped(received.get("seed")), [value for _, _, value in received["writes"]])
-    return loaded.config, values
+    return loaded, values
 
 
 def _delta_channels(loaded: CheckpointTuple) -> list[str]:
@@ -123,8 +124,8 @@ def _rebuilt(seed: Any, writes: Sequence[Any]) -> Any:
 
 def compare(states: States) -> Difference:
     """Return the differences between two states, by channel."""
-    before = {name: value for name, value in states.before.items() if not _is_schedule(name)}
-    after = {name: value for name, value in states.after.items() if not _is_schedule(name)}
+    before = {name: value for name, value in states.before.items() if not is_schedule(name)}
+    after = {name: value for name, value in states.after.items() if not is_schedule(name)}
     found = []
     for name in sorted(before.keys() | after.keys()):
         if (difference := _compare_channel(name, before.get(name, _MISSING), after.get(name, _MISSING))) is not None:
@@ -132,7 +133,8 @@ def compare(states: States) -> Difference:
     return Difference(states.first, states.second, tuple(found))
 
 
-def _is_schedule(channel: str) -> bool:
+def is_schedule(channel: str) -> bool:
+    """Return whether a channel is one of LangGraph's own, and none of the graph's state."""
     return channel in _SCHEDULE or channel.startswith(_SCHEDULE_PREFIXES)
 
 

@@ -65,6 +65,14 @@ class RunRequest:
     owner: Mapping[str, str | None]
     adopts: bool = False
 
+    @classmethod
+    def again(cls, thread_id: str, run_id: str, queue: str, options: str, data: bytes) -> RunRequest:
+        """Return a run with the options of another, as `run_requests` has them."""
+        given = json.loads(options)
+        owner = {"agent": given["graph"], "user_id": None, "tenant_id": None, **given.get("owner", {})}
+        graph, priority, key = given["graph"], given["priority"], given["key"]
+        return cls(thread_id, run_id, queue, graph, priority, key, None, "enqueue", given, data, owner)
+
     @property
     def row(self) -> dict[str, Any]:
         """The row of `enqueue_runs`, without the data."""
@@ -174,6 +182,11 @@ def request_run(
     labels = {**configurable, **_mapping("metadata of the config", config.get("metadata")), **metadata}
     queue, key = _name("queue", options.get("queue", DEFAULT_QUEUE)), options.get("key", "")
     priority = _integer("priority", options.get("priority", 0), -_INT4_MAX)
+    owner = {
+        "agent": _owner(labels, keys.agent) or graph,
+        "user_id": _owner(labels, keys.user),
+        "tenant_id": _owner(labels, keys.tenant),
+    }
     return RunRequest(
         thread_id,
         run_id,
@@ -191,13 +204,10 @@ def request_run(
             "retry": _backoff(options.get("retry")),
             "timeout": _seconds("timeout", options.get("timeout")),
             "superstep_timeout": _seconds("superstep_timeout", options.get("superstep_timeout")),
+            "owner": owner,
         },
         seal_request(codec, found, options.get("size_limit", DEFAULT_SIZE_LIMIT)),
-        {
-            "agent": _owner(labels, keys.agent) or graph,
-            "user_id": _owner(labels, keys.user),
-            "tenant_id": _owner(labels, keys.tenant),
-        },
+        owner,
         adopts,
     )
 

@@ -24,7 +24,7 @@ CREATE TABLE /*schema*/queue (
     PRIMARY KEY (thread_id, run_id),
     CONSTRAINT queue_running_is_ready CHECK (status = 'pending' OR is_ready)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
-CREATE UNIQUE INDEX queue_number_idx ON /*schema*/queue (thread_id, number);
+CREATE UNIQUE INDEX queue_number_idx ON /*schema*/queue (thread_id, number) WHERE number IS NOT NULL;
 CREATE UNIQUE INDEX queue_is_ready_idx ON /*schema*/queue (thread_id, is_ready) WHERE is_ready;
 CREATE INDEX queue_graph_idx ON /*schema*/queue (queue, graph, priority DESC, position)
     WHERE is_ready AND status = 'pending';

@@ -39,7 +39,7 @@ WHERE threads.thread_id = :thread_id::text AND threads.status <> found.status;
 
 -- name: get_run_status
 -- Return the status of a run and its error.
-SELECT r.status, r.error_type, r.error_message, r.queue IS NOT NULL, r.last_checkpoint_id FROM /*schema*/runs r
+SELECT r.status, r.error_type, r.error_message, r.queue IS NOT NULL FROM /*schema*/runs r
 WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text;
 
 -- name: retry_run
@@ -55,7 +55,7 @@ WITH given AS (
 ), queued AS (
     INSERT INTO /*schema*/queue (thread_id, run_id, queue, graph, number, priority, key)
     SELECT g.thread_id, g.run_id, g.queue, g.graph, coalesce((
-        SELECT max(q.number) FROM /*schema*/queue q WHERE q.thread_id = :thread_id
+        SELECT max(q.number) FROM /*schema*/queue q WHERE q.thread_id = :thread_id AND q.number IS NOT NULL
     ), 0) + 1, g.priority, g.key
     FROM given g
 )

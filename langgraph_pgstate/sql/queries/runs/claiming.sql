@@ -39,14 +39,14 @@ WITH candidates AS MATERIALIZED (
     FROM taken t
         JOIN heads h ON h.thread_id = t.thread_id
         LEFT JOIN /*schema*/run_requests r ON r.thread_id = h.thread_id AND r.run_id = h.run_id
-    WHERE queue.thread_id = h.thread_id AND queue.run_id = h.run_id
+    WHERE queue.thread_id = h.thread_id AND queue.run_id = h.run_id AND queue.is_ready
     RETURNING queue.thread_id, queue.run_id, queue.graph, queue.attempt, queue.crashes, queue.fencing_token,
         t.acquired_at, t.renewed_at, t.expires_at, queue.cancel, queue.timeout_at, queue.priority, queue.position,
         h.head_id, r.options, r.data
 ), put_off AS (
     UPDATE /*schema*/queue SET is_ready = false, run_after = now() + interval '1 second'
     FROM chosen c
-    WHERE queue.thread_id = c.thread_id AND queue.run_id = c.run_id
+    WHERE queue.thread_id = c.thread_id AND queue.run_id = c.run_id AND queue.is_ready
         AND NOT EXISTS (SELECT 1 FROM taken t WHERE t.thread_id = c.thread_id)
 ), begun AS (
     UPDATE /*schema*/runs SET status = 'running', attempt = c.attempt FROM claimed c

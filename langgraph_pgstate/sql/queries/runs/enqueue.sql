@@ -68,7 +68,7 @@ WITH given AS (
     )
 ), numbered AS (
     SELECT g.*, (g.due_at > now()) IS TRUE AS is_later, (
-        SELECT max(q.number) FROM /*schema*/queue q WHERE q.thread_id = g.thread_id
+        SELECT max(q.number) FROM /*schema*/queue q WHERE q.thread_id = g.thread_id AND q.number IS NOT NULL
     ) AS last_number, row_number() OVER (PARTITION BY g.thread_id, (g.due_at > now()) IS TRUE ORDER BY g.place) AS nth
     FROM given g
 ), placed AS (

@@ -115,7 +115,7 @@ SELECT DISTINCT thread_id FROM (
 UPDATE /*schema*/queue SET run_after = NULL, number = due.number
 FROM (
     SELECT q.thread_id, q.run_id, coalesce(q.number, coalesce((
-        SELECT max(o.number) FROM /*schema*/queue o WHERE o.thread_id = q.thread_id
+        SELECT max(o.number) FROM /*schema*/queue o WHERE o.thread_id = q.thread_id AND o.number IS NOT NULL
     ), 0) + row_number() OVER (
         PARTITION BY q.thread_id, q.number IS NULL ORDER BY q.run_after, q.enqueued_at, q.run_id
     )) AS number
@@ -127,6 +127,7 @@ WHERE queue.thread_id = due.thread_id AND queue.run_id = due.run_id AND queue.th
 -- Return threads with runs that are due although none of the thread's is ready.
 SELECT DISTINCT q.thread_id FROM /*schema*/queue q
 WHERE NOT q.is_ready AND q.run_after IS NULL AND NOT EXISTS (
-    SELECT 1 FROM /*schema*/queue o
-    WHERE o.thread_id = q.thread_id AND (o.is_ready OR o.number < q.number)
+    SELECT 1 FROM /*schema*/queue o WHERE o.thread_id = q.thread_id AND o.is_ready
+) AND NOT EXISTS (
+    SELECT 1 FROM /*schema*/queue o WHERE o.thread_id = q.thread_id AND o.number < q.number AND o.number IS NOT NULL
 ) LIMIT :page_size;

@@ -16,7 +16,7 @@ from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Page, Provenance, Run, Usage
 
 
-class Runs:
+class RunHistory:
     """Read access to `runs`. Lists are paged, newest first; pass `page.next` as `cursor` for the next page.
 
     Args:
@@ -147,8 +147,8 @@ class Runs:
         return self._database.run(spans_operations.get_provenance, self._queries, address_of(config))
 
 
-class AsyncRuns:
-    """Async twin of `Runs`."""
+class AsyncRunHistory:
+    """Async twin of `RunHistory`."""
 
     def __init__(self, database: AsyncDatabase, queries: Queries) -> None:
         self._database = database
@@ -168,7 +168,7 @@ class AsyncRuns:
         limit: int = 20,
         cursor: str | None = None,
     ) -> Page[Run]:
-        """Async twin of `Runs.list`."""
+        """Async twin of `RunHistory.list`."""
         filter = runs_operations.request_runs(
             thread_id=None if thread_id is None else thread_id_of(thread_id),
             status=status,
@@ -195,7 +195,7 @@ class AsyncRuns:
         limit: int = 20,
         cursor: str | None = None,
     ) -> Page[Run]:
-        """Async twin of `Runs.failed`."""
+        """Async twin of `RunHistory.failed`."""
         filter = runs_operations.request_runs(
             only_failed=True,
             since=since,
@@ -210,7 +210,7 @@ class AsyncRuns:
         return await self._database.run(runs_operations.list_runs, self._queries, filter)
 
     async def get(self, thread_id: str, run_id: str) -> Run | None:
-        """Async twin of `Runs.get`."""
+        """Async twin of `RunHistory.get`."""
         key = thread_id_of(thread_id), identifier("run_id", run_id)
         return await self._database.run(runs_operations.get_run, self._queries, *key)
 
@@ -222,10 +222,10 @@ class AsyncRuns:
         until: datetime | None = None,
         limit: int = 1000,
     ) -> tuple[Usage, ...]:
-        """Async twin of `Runs.usage`."""
+        """Async twin of `RunHistory.usage`."""
         parameters = statistics.request_usage(by, since, until, limit)
         return await self._database.run(statistics.sum_usage, self._queries, parameters)
 
     async def provenance(self, config: Mapping[str, Any]) -> Provenance | None:
-        """Async twin of `Runs.provenance`."""
+        """Async twin of `RunHistory.provenance`."""
         return await self._database.run(spans_operations.get_provenance, self._queries, address_of(config))

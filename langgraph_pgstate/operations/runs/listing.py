@@ -1,0 +1,92 @@
+"""Lists of runs in the queue and of dead letters."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of
+from langgraph_pgstate.operations.threads.paging import FIRST, LAST, decode_cursor, page_of, page_size, text_of
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.types import Page, QueueCount, QueuedRun, Run
+
+_KIND: Final = "queued runs"
+_DEAD_KIND: Final = "dead letters"
+
+
+def request_queue(
+    *,
+    thread_id: str | None = None,
+    queue: str | None = None,
+    graph: str | None = None,
+    status: str | None = None,
+    limit: int = 20,
+    cursor: str | None = None,
+) -> dict[str, Any]:
+    """Validate a request for runs in the queue, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    if status not in (None, "pending", "running"):
+        raise ConfigurationError(f"a run in the queue is 'pending' or 'running', not {status!r}")
+    at, cursor_thread, cursor_run = decode_cursor(_KIND, cursor, (FIRST, "", ""))
+    return {
+        "thread_id": None if thread_id is None else thread_id_of(thread_id),
+        "queue": text_of("queue", queue),
+        "graph": text_of("graph", graph),
+        "status": status,
+        "cursor_at": at,
+        "cursor_thread": cursor_thread,
+        "cursor_run": cursor_run,
+        "page_size": page_size(limit) + 1,
+    }
+
+
+async def list_queue(db: Connection, queries: Queries, parameters: dict[str, Any]) -> Page[QueuedRun]:
+    """Return a page of the runs in the queue, oldest first. One round trip; reads the whole queue."""
+    rows = await db.fetch(queries.list_queue, parameters)
+    return page_of(
+        rows,
+        parameters["page_size"] - 1,
+        lambda row: QueuedRun(*row),
+        _KIND,
+        lambda item: (item.enqueued_at, item.thread_id, item.run_id),
+    )
+
+
+async def count_queue(db: Connection, queries: Queries) -> tuple[QueueCount, ...]:
+    """Return the number of runs in the queue, by queue, graph and status. One round trip; reads the whole queue."""
+    return tuple(QueueCount(*row) for row in await db.fetch(queries.count_queue, {}))
+
+
+def request_dead_letters(
+    *, queue: str | None = None, graph: str | None = None, limit: int = 20, cursor: str | None = None
+) -> dict[str, Any]:
+    """Validate a request for dead letters, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    at, cursor_thread, cursor_run = decode_cursor(_DEAD_KIND, cursor, (LAST, "", ""))
+    return {
+        "queue": text_of("queue", queue),
+        "graph": text_of("graph", graph),
+        "cursor_at": at,
+        "cursor_thread": cursor_thread,
+        "cursor_run": cursor_run,
+        "page_size": page_size(limit) + 1,
+    }
+
+
+async def list_dead_letters(db: Connection, queries: Queries, parameters: dict[str, Any]) -> Page[Run]:
+    """Return a page of runs that failed for good and can be retried, newest first. One round trip."""
+    rows = await db.fetch(queries.list_dead_letters, parameters)
+    return page_of(
+        rows,
+        parameters["page_size"] - 1,
+        lambda row: Run(*row),
+        _DEAD_KIND,
+        lambda item: (item.started_at, item.thread_id, item.run_id),
+    )

@@ -1,0 +1,109 @@
+"""Outcomes of enqueued runs, as `graph.invoke` returns or raises them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from langgraph.types import Command
+
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import NotFoundError, RunCancelledError, RunFailedError
+from langgraph_pgstate.operations.checkpoints.addresses import Address
+from langgraph_pgstate.operations.checkpoints.differences import is_schedule, read_state
+from langgraph_pgstate.operations.checkpoints.versions import StateVersions
+from langgraph_pgstate.operations.runs.requests import RunInput, RunRequest, open_request, seal_request
+from langgraph_pgstate.sql import Queries
+
+UNFINISHED: Final = ("pending", "running")
+_INTERRUPT: Final = "__interrupt__"
+
+
+async def get_status(db: Connection, queries: Queries, thread_id: str, run_id: str) -> str:
+    """Return the status of a run. One round trip.
+
+    Raises:
+        NotFoundError: If there is no such run.
+    """
+    found = await db.fetch(queries.get_run_status, {"thread_id": thread_id, "run_id": run_id})
+    if not found:
+        raise NotFoundError(f"thread {thread_id!r} has no run {run_id!r}")
+    return str(found[0][0])
+
+
+async def get_outcome(
+    db: Connection,
+    queries: Queries,
+    codec: ValueCodec,
+    versions: StateVersions | None,
+    thread_id: str,
+    run_id: str,
+) -> tuple[str, dict[str, Any]]:
+    """Return the status of a run, and the state that it left if it has ended. One round trip until it has, then four.
+
+    Returns:
+        The status, and the values of the channels at the run's last checkpoint, empty if it made none; with
+        `__interrupt__`, the list of interrupts, if it was interrupted.
+
+    Raises:
+        RunFailedError: If it ended with an error or took too long.
+        RunCancelledError: If it was cancelled, or no longer exists.
+    """
+    key = {"thread_id": thread_id, "run_id": run_id}
+    found = await db.fetch(queries.get_run_status, key)
+    if not found or found[0][0] == "cancelled":
+        raise RunCancelledError(thread_id, run_id)
+    status, error_type, error_message, _ = found[0]
+    if status in UNFINISHED:
+        return status, {}
+    if status in ("error", "timeout"):
+        raise RunFailedError(thread_id, run_id, status, error_type, error_message)
+    last_id = (await db.fetch(queries.get_last_checkpoint, key))[0][0]
+    if last_id is None:
+        return status, {}
+    loaded, channels = await read_state(db, queries, codec, Address(thread_id, "", last_id), versions)
+    values = {name: value for name, value in channels.items() if not is_schedule(name)}
+    if status == "interrupted":
+        interrupts = [
+            one
+            for _, channel, value in loaded.pending_writes or []
+            if channel == _INTERRUPT
+            for one in (value if isinstance(value, list | tuple) else [value])
+        ]
+        if interrupts:
+            values[_INTERRUPT] = interrupts
+    return status, values
+
+
+async def resumption(
+    db: Connection,
+    queries: Queries,
+    codec: ValueCodec,
+    thread_id: str,
+    interrupted_id: str | None,
+    run_id: str,
+    command: Command[Any],
+) -> RunRequest | None:
+    """Return the run that resumes an interrupted one with a command; `None` if that one was not enqueued.
+
+    It has the graph, the config and the options of the interrupted run. One round trip.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        codec: Encodes the request.
+        thread_id: The thread.
+        interrupted_id: The interrupted run, if it is known.
+        run_id: Id of the new run.
+        command: The command.
+    """
+    if interrupted_id is None:
+        return None
+    rows = await db.fetch(queries.get_run_request, {"thread_id": thread_id, "run_id": interrupted_id})
+    if not rows:
+        return None
+    queue, options, data = rows[0]
+    where = f"run {interrupted_id!r} of thread {thread_id!r}"
+    request: RunInput = replace(open_request(codec, data, where), input=None, command=command, checkpoint_id=None)
+    return RunRequest.again(thread_id, run_id, queue, options, seal_request(codec, request))

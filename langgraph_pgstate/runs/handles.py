@@ -1,0 +1,102 @@
+"""Handles of enqueued runs, with which a caller waits for them."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from langgraph_pgstate.errors import RunTimeoutError
+from langgraph_pgstate.operations.runs.outcomes import UNFINISHED
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.runs.runs import AsyncRuns, Runs
+
+_FIRST_PAUSE: Final = 0.02
+_LONGEST_PAUSE: Final = 0.5
+
+
+class _Handle:
+    """The part of `RunHandle` and `AsyncRunHandle` that needs no database.
+
+    Attributes:
+        thread_id: The thread.
+        run_id: The run.
+        is_new: Whether the call that returned the handle enqueued the run; false if it was enqueued before.
+    """
+
+    def __init__(self, thread_id: str, run_id: str, is_new: bool) -> None:
+        self.thread_id = thread_id
+        self.run_id = run_id
+        self.is_new = is_new
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(thread_id={self.thread_id!r}, run_id={self.run_id!r})"
+
+
+class RunHandle(_Handle):
+    """An enqueued run. Another process can make an equal handle of the ids: `state.runs.handle(thread_id, run_id)`."""
+
+    def __init__(self, runs: Runs, thread_id: str, run_id: str, is_new: bool = False) -> None:
+        super().__init__(thread_id, run_id, is_new)
+        self._runs = runs
+
+    def status(self) -> str:
+        """Return the run's status: `pending`, `running`, `interrupted`, `success`, `error`, `cancelled`, `timeout`.
+
+        Raises:
+            NotFoundError: If the run no longer exists.
+        """
+        return self._runs.status(self.thread_id, self.run_id)
+
+    def wait(self, timeout: float | None = None) -> dict[str, Any]:
+        """Wait until the run ends, and return the state that it left; see `Runs.wait`."""
+        return self._runs.wait(self.thread_id, self.run_id, timeout)
+
+    def cancel(self, action: str = "cancel") -> str:
+        """Cancel the run; see `Runs.cancel`."""
+        return self._runs.cancel(self.thread_id, self.run_id, action)
+
+
+class AsyncRunHandle(_Handle):
+    """Async twin of `RunHandle`."""
+
+    def __init__(self, runs: AsyncRuns, thread_id: str, run_id: str, is_new: bool = False) -> None:
+        super().__init__(thread_id, run_id, is_new)
+        self._runs = runs
+
+    async def status(self) -> str:
+        """Async twin of `RunHandle.status`."""
+        return await self._runs.status(self.thread_id, self.run_id)
+
+    async def wait(self, timeout: float | None = None) -> dict[str, Any]:  # noqa: ASYNC109
+        """Async twin of `RunHandle.wait`."""
+        return await self._runs.wait(self.thread_id, self.run_id, timeout)
+
+    async def cancel(self, action: str = "cancel") -> str:
+        """Async twin of `RunHandle.cancel`."""
+        return await self._runs.cancel(self.thread_id, self.run_id, action)
+
+
+class Patience:
+    """The pauses between two looks at a run: short at first, and never beyond the caller's timeout."""
+
+    def __init__(self, thread_id: str, run_id: str, timeout: float | None) -> None:
+        self._ids, self._timeout = (thread_id, run_id), timeout
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._pause = _FIRST_PAUSE
+
+    def next(self, status: str) -> float | None:
+        """Return the seconds until the next look; `None` if the run has ended.
+
+        Raises:
+            RunTimeoutError: If there is no time left.
+        """
+        if status not in UNFINISHED:
+            return None
+        pause, self._pause = self._pause, min(self._pause * 2, _LONGEST_PAUSE)
+        if self._deadline is not None:
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                raise RunTimeoutError(*self._ids, status, self._timeout or 0.0)
+            pause = min(pause, left)
+        return pause

@@ -1,0 +1,405 @@
+"""Runs: enqueueing them, waiting for them, cancelling and retrying them, and their history."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection, Sequence
+from typing import Any, Required, Unpack
+
+from langgraph.types import Command
+
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.database import (
+    AsyncDatabase,
+    AsyncPsycopgConnection,
+    Database,
+    PsycopgConnection,
+    join,
+    join_async,
+)
+from langgraph_pgstate.errors import ArgumentTypeError
+from langgraph_pgstate.operations.checkpoints.addresses import identifier, thread_id_of
+from langgraph_pgstate.operations.checkpoints.versions import StateVersions
+from langgraph_pgstate.operations.runs import cancelling, listing, outcomes
+from langgraph_pgstate.operations.runs import enqueue as enqueueing
+from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
+from langgraph_pgstate.runs.handles import AsyncRunHandle, Patience, RunHandle
+from langgraph_pgstate.runs.history import AsyncRunHistory, RunHistory
+from langgraph_pgstate.runs.notifying import AsyncNotifier, Notifier
+from langgraph_pgstate.settings import EnqueueOptions, ThreadKeys
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.types import EnqueuedRun, Page, QueueCount, QueuedRun, Run
+
+
+class EnqueueRequest(EnqueueOptions, total=False):
+    """One run of a batch.
+
+    Attributes:
+        graph: Name of the graph.
+        input: The graph's input.
+        command: A command instead of it.
+    """
+
+    graph: Required[str]
+    input: Any
+    command: Command[Any] | None
+
+
+class _Requests:
+    """Encoding of runs, for both APIs."""
+
+    def __init__(self, codec: ValueCodec, keys: ThreadKeys | None, graphs: Collection[str] | None) -> None:
+        self.codec, self._keys, self._graphs = codec, keys or ThreadKeys(), graphs
+
+    def one(self, graph: str, input: Any, command: Command[Any] | None, options: EnqueueOptions) -> RunRequest:
+        return request_run(self.codec, graph, input, command, known_graphs=self._graphs, keys=self._keys, **options)
+
+    def many(self, runs: Sequence[EnqueueRequest]) -> list[RunRequest]:
+        found = []
+        for run in runs:
+            options: Any = dict(run)
+            if "graph" not in options:
+                raise ArgumentTypeError("each run of a batch names its graph")
+            graph, input, command = options.pop("graph"), options.pop("input", None), options.pop("command", None)
+            found.append(self.one(graph, input, command, options))
+        return found
+
+
+def _key(thread_id: str, run_id: str) -> tuple[str, str]:
+    return thread_id_of(thread_id), identifier("run_id", str(run_id))
+
+
+class Runs(RunHistory):
+    """The queue of runs, and their history.
+
+    Lists of the history are paged, newest first; pass `page.next` as `cursor` for the next page.
+
+    Args:
+        database: The database, in which what is recorded can be read.
+        queries: The queries of its schema.
+        queue: The database for the queue; by default the same.
+        codec: Encodes inputs and reads states; by default with LangGraph's own serializer.
+        versions: Upcasts states.
+        keys: Keys of the config that name a thread's owner.
+        graphs: The graphs that may be enqueued; any by default.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        queries: Queries,
+        queue: Database | None = None,
+        codec: ValueCodec | None = None,
+        versions: StateVersions | None = None,
+        keys: ThreadKeys | None = None,
+        graphs: Collection[str] | None = None,
+    ) -> None:
+        super().__init__(database, queries)
+        self._queue = queue or database
+        self._requests = _Requests(codec or ValueCodec(), keys, graphs)
+        self._versions = versions
+        self._notifier = Notifier(self._queue, queries)
+
+    def enqueue(
+        self,
+        graph: str,
+        input: Any = None,
+        *,
+        command: Command[Any] | None = None,
+        connection: PsycopgConnection | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> RunHandle:
+        """Enqueue a run of a graph; a worker runs it. Atomic; one round trip. Idempotent with a `run_id`.
+
+        The runs of a thread are run one after the other, in the order in which they were enqueued.
+
+        Args:
+            graph: Name of the graph, as the workers know it.
+            input: The graph's input; `None` to go on from the thread's newest checkpoint.
+            command: A command instead of an input.
+            connection: A connection of the caller's. The run is enqueued in its transaction, which the caller commits;
+                a connection in autocommit mode without a transaction commits it at once.
+            options: See `EnqueueOptions`.
+
+        Raises:
+            ConfigurationError: If an argument is not usable, or the `run_id` is that of another run.
+            SerializationError: If a value cannot be stored; it is named.
+            ThreadBusyError: If the strategy is `reject` and the thread has another run.
+            ThreadDeletedError: If the thread was deleted.
+        """
+        return self._enqueue([self._requests.one(graph, input, command, options)], connection)[0]
+
+    def enqueue_batch(
+        self, runs: Sequence[EnqueueRequest], *, connection: PsycopgConnection | None = None
+    ) -> list[RunHandle]:
+        """Enqueue several runs: all or none, in two round trips.
+
+        Args:
+            runs: Dicts of the arguments and options of `enqueue`.
+            connection: As for `enqueue`.
+
+        Raises:
+            ConfigurationError: As for `enqueue`, or if one of several runs of a thread has a strategy but `enqueue`.
+        """
+        return self._enqueue(self._requests.many(runs), connection)
+
+    def _enqueue(self, requests: list[RunRequest], connection: PsycopgConnection | None) -> list[RunHandle]:
+        if not requests:
+            return []
+        if connection is None:
+            found = self._queue.run(enqueueing.enqueue, self._queries, requests)
+            if any(run.is_new for run in found):
+                self._notifier.notify()
+        else:
+            database = join(connection, self._queue.schema)
+            found = database.run(enqueueing.enqueue, self._queries, requests)
+            database.run(enqueueing.notify, self._queries)
+        return [RunHandle(self, *_parts(run)) for run in found]
+
+    def handle(self, thread_id: str, run_id: str) -> RunHandle:
+        """Return the handle of a run, without looking for it."""
+        return RunHandle(self, *_key(thread_id, run_id))
+
+    def status(self, thread_id: str, run_id: str) -> str:
+        """Return a run's status. One round trip.
+
+        Raises:
+            NotFoundError: If there is no such run.
+        """
+        return self._queue.run(outcomes.get_status, self._queries, *_key(thread_id, run_id))
+
+    def wait(self, thread_id: str, run_id: str, timeout: float | None = None) -> dict[str, Any]:
+        """Wait until a run ends, and return the state that it left.
+
+        Args:
+            thread_id: The thread.
+            run_id: The run.
+            timeout: Seconds to wait; without it as long as it takes.
+
+        Returns:
+            The values of the state's channels, and `__interrupt__`, a list of interrupts, if it was interrupted.
+            `graph.invoke` returns them likewise, without the channels that the graph's output schema leaves out.
+
+        Raises:
+            RunFailedError: If the run ended with an error or took too long.
+            RunCancelledError: If it was cancelled, or no longer exists.
+            RunTimeoutError: If it has not ended in time. It goes on.
+        """
+        key, patience = _key(thread_id, run_id), Patience(thread_id, run_id, timeout)
+        while True:
+            status, values = self._queue.run(
+                outcomes.get_outcome, self._queries, self._requests.codec, self._versions, *key
+            )
+            pause = patience.next(status)
+            if pause is None:
+                return values
+            time.sleep(pause)
+
+    def cancel(self, thread_id: str, run_id: str, action: str = "cancel") -> str:
+        """Cancel a run: a pending one ends at once, the worker of a running one is asked to end it. Atomic.
+
+        Args:
+            thread_id: The thread.
+            run_id: The run.
+            action: `cancel` ends it as `cancelled`, `interrupt` as `interrupted`; both keep its checkpoints. `rollback`
+                deletes the run with its checkpoints.
+
+        Returns:
+            The run's status; `running` if its worker was asked. A run that has ended keeps its status.
+
+        Raises:
+            NotFoundError: If there is no such run, or it was not enqueued.
+            ConfigurationError: If the action is unknown.
+        """
+        status = self._queue.run(cancelling.cancel, self._queries, *_key(thread_id, run_id), action)
+        self._notifier.notify()
+        return status
+
+    def retry(self, thread_id: str, run_id: str) -> bool:
+        """Enqueue a run again that ended without success. Its attempts are counted anew; it goes on from its newest
+        checkpoint. One round trip; safe to repeat.
+
+        Returns:
+            Whether it was enqueued; false if it succeeded, was discarded, or is in the queue.
+        """
+        is_enqueued = self._queue.run(cancelling.retry, self._queries, *_key(thread_id, run_id))
+        self._notifier.notify()
+        return is_enqueued
+
+    def discard(self, thread_id: str, run_id: str) -> bool:
+        """Remove a run from the dead letters: it cannot be retried any more. Its history is kept.
+
+        Returns:
+            Whether it was one.
+        """
+        return self._queue.run(cancelling.discard, self._queries, *_key(thread_id, run_id))
+
+    def dead_letters(
+        self, *, queue: str | None = None, graph: str | None = None, limit: int = 20, cursor: str | None = None
+    ) -> Page[Run]:
+        """Return a page of runs that failed for good, newest first; see `retry` and `discard`.
+
+        Args:
+            queue: Only runs of this queue.
+            graph: Only runs of this graph.
+            limit: Page size, 1,000 at most.
+            cursor: `next` of the previous page.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        parameters = listing.request_dead_letters(queue=queue, graph=graph, limit=limit, cursor=cursor)
+        return self._database.run(listing.list_dead_letters, self._queries, parameters)
+
+    def queued(
+        self,
+        *,
+        thread_id: str | None = None,
+        queue: str | None = None,
+        graph: str | None = None,
+        status: str | None = None,
+        limit: int = 20,
+        cursor: str | None = None,
+    ) -> Page[QueuedRun]:
+        """Return a page of the runs in the queue, oldest first. One round trip; reads the whole queue.
+
+        Args:
+            thread_id: Only runs of this thread.
+            queue: Only runs of this queue.
+            graph: Only runs of this graph.
+            status: Only `pending` or `running` ones.
+            limit: Page size, 1,000 at most.
+            cursor: `next` of the previous page.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        parameters = listing.request_queue(
+            thread_id=thread_id, queue=queue, graph=graph, status=status, limit=limit, cursor=cursor
+        )
+        return self._queue.run(listing.list_queue, self._queries, parameters)
+
+    def counts(self) -> tuple[QueueCount, ...]:
+        """Return the number of runs in the queue, by queue, graph and status. One round trip; reads the whole queue."""
+        return self._queue.run(listing.count_queue, self._queries)
+
+
+class AsyncRuns(AsyncRunHistory):
+    """Async twin of `Runs`."""
+
+    def __init__(
+        self,
+        database: AsyncDatabase,
+        queries: Queries,
+        queue: AsyncDatabase | None = None,
+        codec: ValueCodec | None = None,
+        versions: StateVersions | None = None,
+        keys: ThreadKeys | None = None,
+        graphs: Collection[str] | None = None,
+    ) -> None:
+        super().__init__(database, queries)
+        self._queue = queue or database
+        self._requests = _Requests(codec or ValueCodec(), keys, graphs)
+        self._versions = versions
+        self._notifier = AsyncNotifier(self._queue, queries)
+
+    async def enqueue(
+        self,
+        graph: str,
+        input: Any = None,
+        *,
+        command: Command[Any] | None = None,
+        connection: AsyncPsycopgConnection | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> AsyncRunHandle:
+        """Async twin of `Runs.enqueue`."""
+        return (await self._enqueue([self._requests.one(graph, input, command, options)], connection))[0]
+
+    async def enqueue_batch(
+        self, runs: Sequence[EnqueueRequest], *, connection: AsyncPsycopgConnection | None = None
+    ) -> list[AsyncRunHandle]:
+        """Async twin of `Runs.enqueue_batch`."""
+        return await self._enqueue(self._requests.many(runs), connection)
+
+    async def _enqueue(
+        self, requests: list[RunRequest], connection: AsyncPsycopgConnection | None
+    ) -> list[AsyncRunHandle]:
+        if not requests:
+            return []
+        if connection is None:
+            found = await self._queue.run(enqueueing.enqueue, self._queries, requests)
+            if any(run.is_new for run in found):
+                await self._notifier.notify()
+        else:
+            database = await join_async(connection, self._queue.schema)
+            found = await database.run(enqueueing.enqueue, self._queries, requests)
+            await database.run(enqueueing.notify, self._queries)
+        return [AsyncRunHandle(self, *_parts(run)) for run in found]
+
+    def handle(self, thread_id: str, run_id: str) -> AsyncRunHandle:
+        """Async twin of `Runs.handle`."""
+        return AsyncRunHandle(self, *_key(thread_id, run_id))
+
+    async def status(self, thread_id: str, run_id: str) -> str:
+        """Async twin of `Runs.status`."""
+        return await self._queue.run(outcomes.get_status, self._queries, *_key(thread_id, run_id))
+
+    async def wait(self, thread_id: str, run_id: str, timeout: float | None = None) -> dict[str, Any]:  # noqa: ASYNC109
+        """Async twin of `Runs.wait`."""
+        key, patience = _key(thread_id, run_id), Patience(thread_id, run_id, timeout)
+        while True:
+            status, values = await self._queue.run(
+                outcomes.get_outcome, self._queries, self._requests.codec, self._versions, *key
+            )
+            pause = patience.next(status)
+            if pause is None:
+                return values
+            await asyncio.sleep(pause)
+
+    async def cancel(self, thread_id: str, run_id: str, action: str = "cancel") -> str:
+        """Async twin of `Runs.cancel`."""
+        status = await self._queue.run(cancelling.cancel, self._queries, *_key(thread_id, run_id), action)
+        await self._notifier.notify()
+        return status
+
+    async def retry(self, thread_id: str, run_id: str) -> bool:
+        """Async twin of `Runs.retry`."""
+        is_enqueued = await self._queue.run(cancelling.retry, self._queries, *_key(thread_id, run_id))
+        await self._notifier.notify()
+        return is_enqueued
+
+    async def discard(self, thread_id: str, run_id: str) -> bool:
+        """Async twin of `Runs.discard`."""
+        return await self._queue.run(cancelling.discard, self._queries, *_key(thread_id, run_id))
+
+    async def dead_letters(
+        self, *, queue: str | None = None, graph: str | None = None, limit: int = 20, cursor: str | None = None
+    ) -> Page[Run]:
+        """Async twin of `Runs.dead_letters`."""
+        parameters = listing.request_dead_letters(queue=queue, graph=graph, limit=limit, cursor=cursor)
+        return await self._database.run(listing.list_dead_letters, self._queries, parameters)
+
+    async def queued(
+        self,
+        *,
+        thread_id: str | None = None,
+        queue: str | None = None,
+        graph: str | None = None,
+        status: str | None = None,
+        limit: int = 20,
+        cursor: str | None = None,
+    ) -> Page[QueuedRun]:
+        """Async twin of `Runs.queued`."""
+        parameters = listing.request_queue(
+            thread_id=thread_id, queue=queue, graph=graph, status=status, limit=limit, cursor=cursor
+        )
+        return await self._queue.run(listing.list_queue, self._queries, parameters)
+
+    async def counts(self) -> tuple[QueueCount, ...]:
+        """Async twin of `Runs.counts`."""
+        return await self._queue.run(listing.count_queue, self._queries)
+
+
+def _parts(run: EnqueuedRun) -> tuple[str, str, bool]:
+    return run.thread_id, run.run_id, run.is_new

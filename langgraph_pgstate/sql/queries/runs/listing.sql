@@ -1,0 +1,58 @@
+-- name: list_queue
+-- Return a page of the runs in the queue, oldest first, after a cursor.
+SELECT q.thread_id, q.run_id, q.queue, q.graph, q.status, q.is_ready, q.priority, q.key, q.run_after, q.enqueued_at,
+    q.attempt, q.crashes, q.cancel, q.worker_id, q.claimed_at, q.timeout_at, EXISTS (
+        SELECT 1 FROM /*schema*/workers w
+        WHERE w.seen_at > now() - interval '30 seconds' AND q.queue = ANY(w.queues) AND q.graph = ANY(w.graphs)
+    )
+FROM /*schema*/queue q
+WHERE (q.enqueued_at, q.thread_id, q.run_id)
+        > (:cursor_at::timestamptz, :cursor_thread::text COLLATE "C", :cursor_run::text COLLATE "C")
+    AND (:thread_id::text IS NULL OR q.thread_id = :thread_id)
+    AND (:queue::text IS NULL OR q.queue = :queue)
+    AND (:graph::text IS NULL OR q.graph = :graph)
+    AND (:status::text IS NULL OR q.status = :status)
+ORDER BY q.enqueued_at, q.thread_id, q.run_id
+LIMIT :page_size;
+
+-- name: count_queue
+-- Return the number of runs in the queue by queue, graph and status, how many of them are ready, when the oldest was
+-- enqueued, and whether a living worker accepts them.
+SELECT q.queue, q.graph, q.status, count(*) FILTER (WHERE q.is_ready), count(*), min(q.enqueued_at), EXISTS (
+    SELECT 1 FROM /*schema*/workers w
+    WHERE w.seen_at > now() - interval '30 seconds' AND q.queue = ANY(w.queues) AND q.graph = ANY(w.graphs)
+)
+FROM /*schema*/queue q
+GROUP BY q.queue, q.graph, q.status
+ORDER BY q.queue, q.graph, q.status;
+
+-- name: list_dead_letters
+-- Return a page of runs that failed for good and can be retried, newest first, below a cursor.
+SELECT r.thread_id, r.run_id, r.attempt, r.status, false, r.agent, r.tenant_id, r.user_id, r.started_at, r.ended_at,
+    r.first_checkpoint_id, r.last_checkpoint_id, r.steps, r.input_tokens, r.output_tokens, r.cost, r.error_type,
+    r.error_message, r.error_traceback, r.input, r.output
+FROM /*schema*/runs r
+WHERE r.status <> 'success' AND r.status IN ('error', 'timeout') AND r.queue IS NOT NULL
+    AND r.started_at <= :cursor_at::timestamptz
+    AND (r.started_at < :cursor_at OR (r.thread_id, r.run_id) > (:cursor_thread::text, :cursor_run::text))
+    AND (:queue::text IS NULL OR r.queue = :queue)
+    AND EXISTS (
+        SELECT 1 FROM /*schema*/run_requests d
+        WHERE d.thread_id = r.thread_id AND d.run_id = r.run_id
+            AND (:graph::text IS NULL OR d.options ->> 'graph' = :graph)
+    )
+ORDER BY r.started_at DESC, r.thread_id, r.run_id
+LIMIT :page_size;
+
+-- name: get_run_request
+-- Return what a run was to do.
+SELECT r.queue, d.options::text, d.data
+FROM /*schema*/run_requests d JOIN /*schema*/runs r ON r.thread_id = d.thread_id AND r.run_id = d.run_id
+WHERE d.thread_id = :thread_id::text AND d.run_id = :run_id::text AND r.thread_id = :thread_id AND r.queue IS NOT NULL;
+
+-- name: get_last_checkpoint
+-- Return the newest checkpoint of a run in the root namespace.
+SELECT max(own.checkpoint_id) FROM (
+    SELECT k.checkpoint_id FROM /*schema*/checkpoints k
+    WHERE k.thread_id = :thread_id::text AND k.checkpoint_ns = '' AND k.run_id = :run_id::text OFFSET 0
+) AS own;
