@@ -9,7 +9,7 @@ from langgraph_pgstate._lazy import lazy_attributes
 if TYPE_CHECKING:
     from langgraph_pgstate.saver.aio import AsyncPGStateSaver
     from langgraph_pgstate.saver.blocking import PGStateSaver
-    from langgraph_pgstate.settings import PoolSettings, RecorderSettings, RetryPolicy, ThreadKeys
+    from langgraph_pgstate.settings import Backoff, PoolSettings, RecorderSettings, RetryPolicy, ThreadKeys
     from langgraph_pgstate.state import AsyncPGState, PGState
     from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
     from langgraph_pgstate.types.prune import PruneResult
@@ -19,6 +19,7 @@ else:
         {
             "AsyncPGState": "langgraph_pgstate.state",
             "AsyncPGStateSaver": "langgraph_pgstate.saver.aio",
+            "Backoff": "langgraph_pgstate.settings",
             "PGState": "langgraph_pgstate.state",
             "PGStateSaver": "langgraph_pgstate.saver.blocking",
             "PoolSettings": "langgraph_pgstate.settings",
@@ -35,6 +36,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AsyncPGState",
     "AsyncPGStateSaver",
+    "Backoff",
     "PGState",
     "PGStateSaver",
     "PoolSettings",

@@ -59,7 +59,7 @@ _RECONNECT_SECONDS = 1.0
 _PAUSE_SECONDS = 0.5
 _ONCE = RetryPolicy(attempts=1)
 # psycopg sends BEGIN before it.
-_FIRST = b"SELECT 1"
+_NOTHING = b""
 
 
 class _Connector:
@@ -462,7 +462,7 @@ def join(connection: PsycopgConnection, schema: str) -> Database:
     """
     database = Database(connection, schema=schema)
     if not connection.autocommit and is_idle(connection):
-        connection.execute(_FIRST)
+        connection.execute(_NOTHING)
     return database
 
 
@@ -470,7 +470,7 @@ async def join_async(connection: AsyncPsycopgConnection, schema: str) -> AsyncDa
     """Async twin of `join`."""
     database = AsyncDatabase(connection, schema=schema)
     if not connection.autocommit and is_idle(connection):
-        await connection.execute(_FIRST)
+        await connection.execute(_NOTHING)
     return database
 
 

@@ -59,8 +59,10 @@ class Interrupts(ThreadsBase):
         """Record the answer to an interrupt, and an event that names the answerer. Atomic; each interrupt takes one
         answer.
 
-        The interrupt is no longer listed. The graph does not run yet: invoke it with the returned command, or let any
-        process get the command with `resume`. A call repeated after a lost connection finds its own answer.
+        The interrupt is no longer listed. If the interrupted run was enqueued, a run that resumes it is enqueued in the
+        same transaction, and a worker runs it. Otherwise the graph does not run yet: invoke it with the returned
+        command, or let any process get the command with `resume`. A call repeated after a lost connection finds its own
+        answer.
 
         Args:
             thread_id: The thread.

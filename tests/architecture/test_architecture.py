@@ -19,7 +19,7 @@ import orjson
 import psycopg
 import pytest
 from langchain_core.messages import HumanMessage
-from langgraph.types import Interrupt
+from langgraph.types import Command, Interrupt
 from support import config_of, put_arguments
 
 import langgraph_pgstate
@@ -45,6 +45,10 @@ from langgraph_pgstate.operations.record.messages import request_conversation, r
 from langgraph_pgstate.operations.record.runs import request_runaways, request_runs
 from langgraph_pgstate.operations.record.spans import request_spans
 from langgraph_pgstate.operations.record.statistics import request_statistics, request_usage
+from langgraph_pgstate.operations.runs.claiming import claim
+from langgraph_pgstate.operations.runs.enqueue import enqueue
+from langgraph_pgstate.operations.runs.listing import request_dead_letters, request_queue
+from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
 from langgraph_pgstate.operations.threads.branches import request_branches, request_fork
 from langgraph_pgstate.operations.threads.expiry import request_ttl
 from langgraph_pgstate.operations.threads.interrupts import request_answer, request_interrupted
@@ -56,7 +60,7 @@ from langgraph_pgstate.record.tracker import Tracker
 from langgraph_pgstate.settings import RecorderSettings
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger
-from langgraph_pgstate.types import Price
+from langgraph_pgstate.types import Price, RunKey
 
 PACKAGE = Path(langgraph_pgstate.__file__).parent
 MODULES = {str(path.relative_to(PACKAGE)): ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
@@ -299,6 +303,15 @@ class Bench:
     def writes(self) -> Any:
         return request_writes(self.codec, self.config, [("messages", "x")], "task", "")
 
+    def enqueued(self) -> RunRequest:
+        request = request_run(self.codec, "graph", {"x": 1}, thread_id="t")
+        run_blocking(enqueue(self.db, self.queries, [request]))
+        return request
+
+    def claimed(self) -> RunKey:
+        queue = self.enqueued().queue
+        return run_blocking(claim(self.db, self.queries, "worker", queue, ["graph"], 1, 12.0))[0].key
+
     def intent(self) -> Intent:
         address = self.address
         return Intent(
@@ -338,6 +351,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "checkpoints.writes.put_writes": lambda bench: (bench.writes(),),
     "threads.threads.delete_thread": lambda bench: ("t",),
     "threads.threads.delete_for_runs": lambda bench: (["run"],),
+    "threads.threads.delete_runs_of": lambda bench: ("t", ["run"]),
     "threads.threads.copy_thread": lambda bench: ("t", "u"),
     "threads.branches.list_branches": lambda bench: (request_branches("t", "", 10),),
     "threads.branches.get_lineage": lambda bench: (bench.address,),
@@ -348,6 +362,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "threads.branches.list_labels": lambda bench: ("t",),
     "threads.branches.fork_thread": lambda bench: (bench.codec, request_fork("t", None, "u")),
     "checkpoints.differences.read_states": lambda bench: (bench.codec, bench.address, Address("t", "", None)),
+    "checkpoints.differences.read_state": lambda bench: (bench.codec, bench.address),
     "threads.search.list_threads": lambda bench: (request_threads(metadata={"a": 1}),),
     "threads.search.get_thread": lambda bench: ("t",),
     "threads.search.change_thread": lambda bench: ("t", request_change({"a": 1}, None, "title")),
@@ -384,6 +399,29 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "tools.tool_executions.list_executions": lambda bench: ("t", None, 10),
     "tools.tool_executions.list_effects": lambda bench: ("t", None, bench.address.checkpoint_id),
     "tools.tool_executions.mark_compensated": lambda bench: ("t", "key"),
+    "runs.enqueue.enqueue": lambda bench: ([request_run(bench.codec, "graph", {"x": 1}, thread_id="t")],),
+    "runs.enqueue.notify": lambda bench: (),
+    "runs.claiming.claim": lambda bench: ("worker", bench.enqueued().queue, ["graph"], 1, 12.0),
+    "runs.ending.finish": lambda bench: (bench.claimed(), "success"),
+    "runs.ending.give_back": lambda bench: (bench.claimed(),),
+    "runs.ending.roll_back": lambda bench: (bench.claimed(),),
+    "runs.tending.put_worker": lambda bench: ("worker", ["default"], ["graph"], 10),
+    "runs.tending.delete_worker": lambda bench: ("worker",),
+    "runs.tending.tend": lambda bench: ("worker", [bench.claimed()], 12.0),
+    "runs.tending.recover": lambda bench: (1 if bench.claimed() else 0, 3, lambda worker_id: True),
+    "runs.tending.make_due": lambda bench: (),
+    "runs.tending.repair": lambda bench: (),
+    "runs.cancelling.cancel": lambda bench: ("t", bench.enqueued().run_id, "rollback"),
+    "runs.cancelling.supersede": lambda bench: ("t", "interrupt"),
+    "runs.cancelling.settle": lambda bench: ("t",),
+    "runs.cancelling.retry": lambda bench: ("t", "run"),
+    "runs.cancelling.discard": lambda bench: ("t", "run"),
+    "runs.listing.list_queue": lambda bench: (request_queue(),),
+    "runs.listing.count_queue": lambda bench: (),
+    "runs.listing.list_dead_letters": lambda bench: (request_dead_letters(),),
+    "runs.outcomes.get_status": lambda bench: ("t", bench.enqueued().run_id),
+    "runs.outcomes.get_outcome": lambda bench: (bench.codec, None, "t", bench.enqueued().run_id),
+    "runs.outcomes.resumption": lambda bench: (bench.codec, "t", bench.enqueued().run_id, "new", Command(resume=1)),
     "admin.schema.get_status": lambda bench: (),
     "admin.schema.setup": lambda bench: (),
     "admin.schema.check_version": lambda bench: (),
@@ -434,7 +472,8 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
 
 
 def test_every_operation_of_the_saver_is_called_here() -> None:
-    covered = ("checkpoints.", "threads.", "record.", "tools.", "leases.", "admin.schema.", "admin.maintenance.")
+    covered = ("checkpoints.", "threads.", "record.", "tools.", "leases.", "runs.")
+    covered += ("admin.schema.", "admin.maintenance.")
     public = {name for name in operation_functions() if name.startswith(covered) and "._" not in name}
     assert public - CALLS.keys() == set()
 

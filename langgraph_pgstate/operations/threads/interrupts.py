@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from langgraph.types import Command, Interrupt
 
@@ -20,6 +20,8 @@ from langgraph_pgstate.codec.writes import unpack_writes
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import AlreadyAnsweredError, ConfigurationError, NotFoundError, PGStateError
 from langgraph_pgstate.operations.checkpoints.addresses import check_key_size
+from langgraph_pgstate.operations.runs.enqueue import enqueue, notify
+from langgraph_pgstate.operations.runs.outcomes import resumption
 from langgraph_pgstate.operations.threads.paging import LAST, decode_cursor, encode_cursor, page_size, text_of
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Answer, InterruptedThread, Page, PendingInterrupt
@@ -30,6 +32,7 @@ _SCAN_PAGE: Final = 200
 _SCAN_PAGES: Final = 25
 _NO_OWNER: Final[dict[str, Any]] = {"user_id": None, "tenant_id": None, "agent": None}
 _SHOWN: Final = 60
+_UNKNOWN: Final = datetime.fromtimestamp(0, UTC)
 
 _logger = logging.getLogger("langgraph_pgstate")
 
@@ -255,7 +258,9 @@ async def _read_thread(db: Connection, queries: Queries, codec: ValueCodec, thre
 
 
 async def answer(db: Connection, queries: Queries, codec: ValueCodec, thread_id: str, request: AnswerRequest) -> Answer:
-    """Record the answer to an interrupt and the event, in one statement. Each interrupt takes one answer.
+    """Record the answer to an interrupt and the event, atomically. Each interrupt takes one answer.
+
+    If the interrupted run was enqueued, a run that resumes it with this answer is enqueued in the same transaction.
 
     Returns:
         The recorded answer.
@@ -281,7 +286,17 @@ async def answer(db: Connection, queries: Queries, codec: ValueCodec, thread_id:
         "value_type": type_,
         "value": data,
     }
-    await db.execute(queries.put_answer, parameters)
+    given = Answer(thread_id, checkpoint_id, interrupt.interrupt_id, request.plain, request.answered_by, _UNKNOWN)
+    # The id of the call, so that a call that is repeated enqueues the same run.
+    run_id = str(UUID(request.answer_id))
+    resuming = await resumption(db, queries, codec, thread_id, interrupt.run_id, run_id, command_for(given))
+    if resuming is None:
+        await db.execute(queries.put_answer, parameters)
+    else:
+        async with db.transaction():
+            if await db.execute(queries.put_answer, parameters):
+                await enqueue(db, queries, [resuming])
+                await notify(db, queries)
     key = {"thread_ids": [thread_id], "checkpoint_ids": [checkpoint_id]}
     for _, _, interrupt_id, answer_id, answered_at, by, _, _ in await db.fetch(queries.get_answers, key):
         if interrupt_id == interrupt.interrupt_id:

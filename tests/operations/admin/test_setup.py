@@ -61,7 +61,8 @@ RECORD_TABLES = {
     "events",
     "prices",
 }
-TABLES = SAVER_TABLES | RECORD_TABLES
+QUEUE_TABLES = {"queue", "run_requests", "workers"}
+TABLES = SAVER_TABLES | RECORD_TABLES | QUEUE_TABLES
 
 
 def set_up_in_a_process(dsn: str, schema: str) -> None:
