@@ -337,13 +337,15 @@ class PGState(_State):
     def maintain(self, *, months: int = 2, drop_older_than: int | None = None) -> MaintenanceReport:
         """Make the coming months' partitions, settle runs of processes that died, and drop old months if asked to.
 
-        Threads that have expired are deleted, as `threads.sweep` does.
+        Threads that have expired are deleted, as `threads.sweep` does. Runs that are due and that no
+        worker could claim are made ready.
 
         Args:
             months: How many months ahead.
             drop_older_than: Drop the spans of months that ended so many months ago; all are kept when left out.
         """
         report = self._recorder.maintain(months=months, drop_older_than=drop_older_than)
+        self.runs.repair()
         return replace(report, expired=self.threads.sweep())
 
     def backfill(
@@ -501,6 +503,7 @@ class AsyncPGState(_State):
     async def maintain(self, *, months: int = 2, drop_older_than: int | None = None) -> MaintenanceReport:
         """Async twin of `PGState.maintain`."""
         report = await self._recorder.maintain(months=months, drop_older_than=drop_older_than)
+        await self.runs.repair()
         return replace(report, expired=await self.threads.sweep())
 
     async def backfill(

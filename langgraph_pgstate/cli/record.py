@@ -303,6 +303,7 @@ def maintain(
     target: Target = ctx.obj
     with target.connect() as parts:
         report = Recorder(parts.database).maintain(months=months, drop_older_than=drop_older_than)
+        parts.runs.repair()
         expired = _sweep(parts, None)
     if target.is_json:
         print_json(replace(report, expired=expired))

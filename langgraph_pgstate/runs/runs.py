@@ -21,7 +21,7 @@ from langgraph_pgstate.db.database import (
 from langgraph_pgstate.errors import ArgumentTypeError
 from langgraph_pgstate.operations.checkpoints.addresses import identifier, thread_id_of
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions
-from langgraph_pgstate.operations.runs import cancelling, listing, outcomes
+from langgraph_pgstate.operations.runs import cancelling, listing, outcomes, tending
 from langgraph_pgstate.operations.runs import enqueue as enqueueing
 from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
 from langgraph_pgstate.runs.handles import AsyncRunHandle, Patience, RunHandle
@@ -280,6 +280,14 @@ class Runs(RunHistory):
         )
         return self._queue.run(listing.list_queue, self._queries, parameters)
 
+    def repair(self) -> int:
+        """Make runs ready that are due and that nothing has made ready. `PGState.maintain` calls it.
+
+        Returns:
+            Their number.
+        """
+        return self._queue.run(tending.repair, self._queries)
+
     def counts(self) -> tuple[QueueCount, ...]:
         """Return the number of runs in the queue, by queue, graph and status. One round trip; reads the whole queue."""
         return self._queue.run(listing.count_queue, self._queries)
@@ -395,6 +403,10 @@ class AsyncRuns(AsyncRunHistory):
             thread_id=thread_id, queue=queue, graph=graph, status=status, limit=limit, cursor=cursor
         )
         return await self._queue.run(listing.list_queue, self._queries, parameters)
+
+    async def repair(self) -> int:
+        """Async twin of `Runs.repair`."""
+        return await self._queue.run(tending.repair, self._queries)
 
     async def counts(self) -> tuple[QueueCount, ...]:
         """Async twin of `Runs.counts`."""

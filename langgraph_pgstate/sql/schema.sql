@@ -202,8 +202,8 @@ CREATE INDEX runs_steps_idx ON /*schema*/runs (steps DESC, thread_id, run_id) WH
 
 -- A run in the queue waits for a worker, or is run by one; its row in `runs` stays when this one is deleted. Only a
 -- ready run can be claimed: it is the first of its thread by `number`, and due. So a claim reads no run that cannot be
--- claimed, and a thread has one running run at most. The `position` of a key's first ready run is the least of the queue,
--- that of each further one is greater by one: keys take turns.
+-- claimed, and a thread has one running run at most. The `position` of a key's first ready run is the least of the
+-- queue, that of each further one is greater by one: keys take turns.
 CREATE TABLE /*schema*/queue (
     thread_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,
@@ -412,14 +412,14 @@ CREATE TABLE /*schema*/prices (
 
 -- Views for common queries; filter and aggregate them.
 
--- Runs that ended with an error, and runs whose process died.
+-- Runs that ended with an error or took too long, and runs whose process died.
 CREATE VIEW /*schema*/failed_runs AS
 SELECT r.thread_id, r.run_id, r.agent, r.tenant_id, r.user_id, r.started_at, r.ended_at,
     r.ended_at - r.started_at AS duration,
-    r.status = 'running' OR r.error_type IS NOT DISTINCT FROM 'ProcessDied' AS is_crashed, r.error_type,
+    r.status = 'running' OR coalesce(r.error_type IN ('ProcessDied', 'WorkerDied'), false) AS is_crashed, r.error_type,
     r.error_message, r.steps, r.cost
 FROM /*schema*/runs r
-WHERE r.status = 'error' OR r.status = 'running' AND r.alive_until < now() AND NOT EXISTS (
+WHERE r.status IN ('error', 'timeout') OR r.status = 'running' AND r.alive_until < now() AND NOT EXISTS (
     -- Its end is in the journal, and not in this table yet.
     SELECT 1 FROM /*schema*/journal j WHERE j.thread_id = r.thread_id AND j.run_id = r.run_id AND j.is_alone
 );
@@ -706,7 +706,8 @@ COMMENT ON COLUMN /*schema*/runs.steps IS 'supersteps with a checkpoint in the r
 COMMENT ON COLUMN /*schema*/runs.input_tokens IS 'tokens read by its model calls';
 COMMENT ON COLUMN /*schema*/runs.output_tokens IS 'tokens written by its model calls';
 COMMENT ON COLUMN /*schema*/runs.cost IS 'of its model calls, in the currency of prices';
-COMMENT ON COLUMN /*schema*/runs.error_type IS 'exception; ProcessDied: its process was killed';
+COMMENT ON COLUMN /*schema*/runs.error_type IS
+    'exception; ProcessDied or WorkerDied: its process was killed';
 COMMENT ON COLUMN /*schema*/runs.error_message IS 'message of the exception';
 COMMENT ON COLUMN /*schema*/runs.error_traceback IS 'traceback of the exception';
 COMMENT ON COLUMN /*schema*/runs.input IS 'input as JSON, cut at RecorderSettings.limit bytes';
@@ -885,7 +886,8 @@ COMMENT ON COLUMN /*schema*/prices.output IS 'price of a million tokens written'
 COMMENT ON COLUMN /*schema*/prices.cache_read IS 'price of a million tokens read from a cache; null: as input';
 COMMENT ON COLUMN /*schema*/prices.reasoning IS 'price of a million tokens of reasoning; null: as output';
 
-COMMENT ON VIEW /*schema*/failed_runs IS 'Runs that ended with an error, and runs whose process died.';
+COMMENT ON VIEW /*schema*/failed_runs IS
+    'Runs that ended with an error or took too long, and runs whose process died.';
 COMMENT ON COLUMN /*schema*/failed_runs.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/failed_runs.run_id IS 'the run';
 COMMENT ON COLUMN /*schema*/failed_runs.agent IS 'agent, from the config of the run';
@@ -895,7 +897,8 @@ COMMENT ON COLUMN /*schema*/failed_runs.started_at IS 'start of the last attempt
 COMMENT ON COLUMN /*schema*/failed_runs.ended_at IS 'end; null if nobody noted it';
 COMMENT ON COLUMN /*schema*/failed_runs.duration IS 'ended_at - started_at';
 COMMENT ON COLUMN /*schema*/failed_runs.is_crashed IS 'true: its process died';
-COMMENT ON COLUMN /*schema*/failed_runs.error_type IS 'exception; ProcessDied: its process was killed';
+COMMENT ON COLUMN /*schema*/failed_runs.error_type IS
+    'exception; ProcessDied or WorkerDied: its process was killed';
 COMMENT ON COLUMN /*schema*/failed_runs.error_message IS 'message of the exception';
 COMMENT ON COLUMN /*schema*/failed_runs.steps IS 'supersteps of all attempts';
 COMMENT ON COLUMN /*schema*/failed_runs.cost IS 'of its model calls, in the currency of prices';

@@ -23,9 +23,9 @@ class Run:
         thread_id: The thread.
         run_id: The run's id: the root callback's id, or the one named by the config.
         attempt: 1, plus 1 for each repeated invocation of the same run.
-        status: `pending`, `running`, `interrupted`, `success`, `error` or `cancelled`.
+        status: `pending`, `running`, `interrupted`, `success`, `error`, `cancelled` or `timeout`.
         is_crashed: Whether the run's process has died. The row's status is `running`, or `error` of type `ProcessDied`
-            once it was settled.
+            or `WorkerDied` once it was settled.
         agent: The graph or agent.
         tenant_id: The tenant, if the config named one.
         user_id: The user, if the config named one.

@@ -15,6 +15,7 @@ from langgraph_pgstate.codec.writes import unpack_writes
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import CorruptStateError, UnreadableFormatError
 from langgraph_pgstate.operations.checkpoints.addresses import Address
+from langgraph_pgstate.operations.runs.requests import open_request
 from langgraph_pgstate.operations.tools.tool_executions import PARENT_RESULT, UNSTORABLE_RESULT, open_result
 from langgraph_pgstate.sql import Queries, snapshot
 from langgraph_pgstate.types import CheckReport, Problem
@@ -77,6 +78,7 @@ async def check_thread(db: Connection, queries: Queries, codec: ValueCodec | Non
         if codec is not None:
             await check.answers(codec)
             await check.results(codec)
+            await check.requests(codec)
         total = (await db.fetch(queries.count_segments, {"thread_id": thread_id}))[0][0]
     report.segments = sum(segment.why is not _MISSING for segment in check.segments.values())
     report.unreferenced = total - report.segments
@@ -165,6 +167,20 @@ class _Check:
                 why = _reason(lambda type_=type_, data=data: _decode_result(codec, type_, data))  # type: ignore[misc]
                 if why:
                     self._problem(f"the result of the tool execution {cursor!r}", why)
+            if len(rows) < _PAGE:
+                return
+
+    async def requests(self, codec: ValueCodec) -> None:
+        """Decode what enqueued runs are to do."""
+        cursor = ""
+        while True:
+            rows = await self._db.fetch(
+                self._queries.scan_requests, {"thread_id": self._thread_id, "cursor_run": cursor, "page_size": _PAGE}
+            )
+            for cursor, data in rows:
+                why = _reason(lambda data=data: open_request(codec, data))  # type: ignore[misc]
+                if why:
+                    self._problem(f"the request of run {cursor!r}", why)
             if len(rows) < _PAGE:
                 return
 

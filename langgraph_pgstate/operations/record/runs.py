@@ -22,7 +22,7 @@ from langgraph_pgstate.sql import NamedQuery, Queries
 from langgraph_pgstate.types import Page, Run, RunawayThread
 
 _KIND, _RUNAWAY_KIND = "runs", "runaway threads"
-STATUSES = ("pending", "running", "interrupted", "success", "error", "cancelled")
+STATUSES = ("pending", "running", "interrupted", "success", "error", "cancelled", "timeout")
 LEAST_STEPS = 25
 """LangGraph's recursion limit was 25 supersteps for years. Runs with more are indexed."""
 

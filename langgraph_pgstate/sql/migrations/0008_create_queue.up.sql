@@ -54,6 +54,17 @@ CREATE TABLE /*schema*/workers (
 
 ALTER TABLE /*schema*/runs ADD COLUMN queue text;
 
+CREATE OR REPLACE VIEW /*schema*/failed_runs AS
+SELECT r.thread_id, r.run_id, r.agent, r.tenant_id, r.user_id, r.started_at, r.ended_at,
+    r.ended_at - r.started_at AS duration,
+    r.status = 'running' OR coalesce(r.error_type IN ('ProcessDied', 'WorkerDied'), false) AS is_crashed, r.error_type,
+    r.error_message, r.steps, r.cost
+FROM /*schema*/runs r
+WHERE r.status IN ('error', 'timeout') OR r.status = 'running' AND r.alive_until < now() AND NOT EXISTS (
+    -- Its end is in the journal, and not in this table yet.
+    SELECT 1 FROM /*schema*/journal j WHERE j.thread_id = r.thread_id AND j.run_id = r.run_id AND j.is_alone
+);
+
 COMMENT ON TABLE /*schema*/queue IS
     'Runs that wait for a worker, or that one runs. A row is deleted when its run ends.';
 COMMENT ON COLUMN /*schema*/queue.thread_id IS 'the thread';
@@ -106,3 +117,9 @@ COMMENT ON COLUMN /*schema*/runs.queue IS 'queue it was enqueued in; null: it wa
 COMMENT ON COLUMN /*schema*/runs.status IS
     'pending, running, success, interrupted, error, cancelled or timeout';
 COMMENT ON COLUMN /*schema*/runs.started_at IS 'start of the last attempt; of a run not begun, time it was enqueued';
+COMMENT ON COLUMN /*schema*/runs.error_type IS
+    'exception; ProcessDied or WorkerDied: its process was killed';
+COMMENT ON COLUMN /*schema*/failed_runs.error_type IS
+    'exception; ProcessDied or WorkerDied: its process was killed';
+COMMENT ON VIEW /*schema*/failed_runs IS
+    'Runs that ended with an error or took too long, and runs whose process died.';

@@ -10,6 +10,8 @@ UNION
 UNION
 (SELECT DISTINCT thread_id FROM /*schema*/tool_executions WHERE thread_id > :cursor_id ORDER BY thread_id
     LIMIT :page_size)
+UNION
+(SELECT DISTINCT thread_id FROM /*schema*/run_requests WHERE thread_id > :cursor_id ORDER BY thread_id LIMIT :page_size)
 ORDER BY thread_id LIMIT :page_size;
 
 -- name: count_visited_threads
@@ -20,6 +22,7 @@ SELECT count(*) FROM (
     UNION SELECT thread_id FROM /*schema*/segments
     UNION SELECT thread_id FROM /*schema*/writes
     UNION SELECT thread_id FROM /*schema*/tool_executions
+    UNION SELECT thread_id FROM /*schema*/run_requests
 ) AS visited;
 
 -- name: scan_checkpoints
@@ -64,6 +67,13 @@ SELECT checkpoint_ns, checkpoint_id, interrupt_id, value_type, value FROM /*sche
 WHERE thread_id = :thread_id
     AND (checkpoint_ns, checkpoint_id, interrupt_id) > (:cursor_ns::text, :cursor_id::text, :cursor_interrupt::text)
 ORDER BY checkpoint_ns, checkpoint_id, interrupt_id
+LIMIT :page_size;
+
+-- name: scan_requests
+-- Return a page of what a thread's enqueued runs are to do, in key order, after a cursor.
+SELECT run_id, data FROM /*schema*/run_requests
+WHERE thread_id = :thread_id AND run_id > :cursor_run::text
+ORDER BY run_id
 LIMIT :page_size;
 
 -- name: scan_results

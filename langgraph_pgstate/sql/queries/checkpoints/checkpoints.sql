@@ -381,10 +381,6 @@ WITH gone AS (
     WHERE p.thread_id = :thread_id AND p.checkpoint_id IN (SELECT checkpoint_id FROM gone)
 ), gone_runs AS (
     DELETE FROM /*schema*/runs WHERE thread_id = :thread_id AND run_id = ANY(:run_ids::text[])
-), gone_queue AS (
-    DELETE FROM /*schema*/queue WHERE thread_id = :thread_id AND run_id = ANY(:run_ids::text[])
-), gone_requests AS (
-    DELETE FROM /*schema*/run_requests WHERE thread_id = :thread_id AND run_id = ANY(:run_ids::text[])
 ), gone_spans AS (
     DELETE FROM /*schema*/spans WHERE thread_id = :thread_id AND run_id = ANY(:run_ids::text[])
 ), gone_events AS (

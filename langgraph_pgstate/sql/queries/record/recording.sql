@@ -208,7 +208,7 @@ CROSS JOIN LATERAL (
             FROM /*schema*/spans s
             WHERE s.thread_id = ended.thread_id AND s.run_id = ended.run_id
                 AND s.started_at >= coalesce(r.first_started_at, r.started_at)
-                AND (r.attempt > 1 OR r.error_type = 'ProcessDied')
+                AND (r.attempt > 1 OR r.error_type IN ('ProcessDied', 'WorkerDied'))
         ) AS n
         WHERE n.kind = 'node' AND n.checkpoint_ns = ''
         GROUP BY n.attempt

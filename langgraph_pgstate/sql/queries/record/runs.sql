@@ -1,14 +1,17 @@
 -- name: list_runs
 -- Return a page of runs of all threads, newest first, below a cursor. Conditions that an index serves are variants.
 SELECT r.thread_id, r.run_id, r.attempt, r.status,
-    coalesce(r.status = 'running' AND r.alive_until < now() OR r.status = 'error' AND r.error_type = 'ProcessDied', false),
+    coalesce(
+        r.status = 'running' AND r.alive_until < now()
+            OR r.status = 'error' AND r.error_type IN ('ProcessDied', 'WorkerDied'), false
+    ),
     r.agent, r.tenant_id, r.user_id, r.started_at, r.ended_at, r.first_checkpoint_id, r.last_checkpoint_id, r.steps,
     r.input_tokens, r.output_tokens, r.cost, r.error_type, r.error_message, r.error_traceback, r.input, r.output
 FROM /*schema*/runs r
 WHERE r.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
 --+of_thread     AND r.thread_id = :thread_id::text
 --+with_status     AND r.status <> 'success' AND r.status = :status::text
---+failed     AND (r.status = 'error' OR r.status = 'running' AND r.alive_until < now())
+--+failed     AND (r.status IN ('error', 'timeout') OR r.status = 'running' AND r.alive_until < now())
     AND r.started_at <= :cursor_started_at::timestamptz
     AND (r.started_at < :cursor_started_at OR (r.thread_id, r.run_id) > (:cursor_thread::text, :cursor_run::text))
     AND (:until::timestamptz IS NULL OR r.started_at < :until)
@@ -23,7 +26,10 @@ LIMIT :page_size;
 -- name: get_run
 -- Return one run.
 SELECT r.thread_id, r.run_id, r.attempt, r.status,
-    coalesce(r.status = 'running' AND r.alive_until < now() OR r.status = 'error' AND r.error_type = 'ProcessDied', false),
+    coalesce(
+        r.status = 'running' AND r.alive_until < now()
+            OR r.status = 'error' AND r.error_type IN ('ProcessDied', 'WorkerDied'), false
+    ),
     r.agent, r.tenant_id, r.user_id, r.started_at, r.ended_at, r.first_checkpoint_id, r.last_checkpoint_id, r.steps,
     r.input_tokens, r.output_tokens, r.cost, r.error_type, r.error_message, r.error_traceback, r.input, r.output
 FROM /*schema*/runs r

@@ -20,6 +20,20 @@ WITH gone AS (
 UPDATE /*schema*/runs SET status = :status::text, ended_at = now(), alive_until = NULL FROM gone
 WHERE runs.thread_id = :thread_id::text AND runs.run_id = gone.run_id AND runs.run_id = ANY(:run_ids::text[]);
 
+-- name: delete_queued
+-- Delete some of a thread's runs, or all, from the queue, with what they were to do. The lease of a running one is
+-- taken from its worker, whose late writes are refused.
+WITH gone AS (
+    DELETE FROM /*schema*/queue
+    WHERE thread_id = :thread_id AND (:run_ids::text[] IS NULL OR run_id = ANY(:run_ids))
+    RETURNING fencing_token
+), fenced AS (
+    UPDATE /*schema*/leases SET holder_id = NULL, fencing_token = leases.fencing_token + 1, expires_at = now()
+    FROM gone WHERE leases.thread_id = :thread_id AND leases.fencing_token = gone.fencing_token
+)
+DELETE FROM /*schema*/run_requests
+WHERE thread_id = :thread_id::text AND (:run_ids IS NULL OR run_id = ANY(:run_ids));
+
 -- name: settle_thread
 -- Set the status of a thread whose queue has changed: busy as long as runs are in the queue, or else as its newest run
 -- ended.
@@ -64,8 +78,9 @@ UPDATE /*schema*/runs SET
 FROM given g WHERE runs.thread_id = :thread_id::text AND runs.run_id = :run_id::text;
 
 -- name: discard_request
--- Delete what a run was to do, unless it is in the queue.
+-- Delete what a run was to do that failed, took too long or was cancelled.
 DELETE FROM /*schema*/run_requests
-WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND NOT EXISTS (
-    SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = :thread_id AND q.run_id = :run_id
+WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND EXISTS (
+    SELECT 1 FROM /*schema*/runs r
+    WHERE r.thread_id = :thread_id AND r.run_id = :run_id AND r.status IN ('error', 'timeout', 'cancelled')
 );

@@ -1,6 +1,7 @@
 -- name: claim_runs
 -- Claim ready runs of some graphs with the leases of their threads, by priority and position, and return them with what
--- they are to do. A run whose thread's lease is held by somebody else is put off for a second.
+-- they are to do. A run whose thread's lease is held by somebody else is put off for a second, and returned without a
+-- graph.
 WITH candidates AS MATERIALIZED (
     SELECT c.* FROM unnest(:graphs::text[]) AS g (graph) CROSS JOIN LATERAL (
         SELECT q.thread_id, q.run_id, q.priority, q.position FROM /*schema*/queue q
@@ -48,6 +49,7 @@ WITH candidates AS MATERIALIZED (
     FROM chosen c
     WHERE queue.thread_id = c.thread_id AND queue.run_id = c.run_id AND queue.is_ready
         AND NOT EXISTS (SELECT 1 FROM taken t WHERE t.thread_id = c.thread_id)
+    RETURNING queue.thread_id, queue.run_id
 ), begun AS (
     UPDATE /*schema*/runs SET status = 'running', attempt = c.attempt FROM claimed c
     WHERE runs.thread_id = c.thread_id AND runs.run_id = c.run_id
@@ -59,6 +61,9 @@ SELECT c.thread_id, c.run_id, c.graph, c.attempt, c.crashes, c.fencing_token, c.
             SELECT k.checkpoint_id FROM /*schema*/checkpoints k
             WHERE k.thread_id = c.thread_id AND k.checkpoint_ns = '' AND k.run_id = c.run_id OFFSET 0
         ) AS own
-    )
+    ), c.priority, c.position
 FROM claimed c
-ORDER BY c.priority DESC, c.position;
+UNION ALL
+SELECT p.thread_id, p.run_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM put_off p
+ORDER BY priority DESC, position;

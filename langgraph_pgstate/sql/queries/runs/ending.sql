@@ -1,6 +1,7 @@
 -- name: end_run
--- End a run that its worker runs under the current lease of its thread. Affects no row if the lease was lost. Runs
--- after `release_lease` and `lock_threads`.
+-- End a run that its worker runs under the current lease of its thread. Affects no row if the lease was lost. If it
+-- succeeded, what it was to do is deleted, and what runs were to do that the thread has gone on from. Runs after
+-- `release_lease` and `lock_threads`.
 WITH mine AS MATERIALIZED (
     SELECT 1 FROM /*schema*/queue q JOIN /*schema*/leases l ON l.thread_id = q.thread_id
     WHERE q.thread_id = :thread_id AND q.run_id = :run_id AND q.status = 'running'
@@ -18,8 +19,11 @@ WITH mine AS MATERIALIZED (
         SELECT 1 FROM /*schema*/queue o WHERE o.thread_id = :thread_id AND o.run_id <> :run_id
     )
 ), done AS (
-    DELETE FROM /*schema*/run_requests USING mine
-    WHERE run_requests.thread_id = :thread_id AND run_requests.run_id = :run_id AND :status = 'success'
+    DELETE FROM /*schema*/run_requests AS d USING mine
+    WHERE d.thread_id = :thread_id AND :status = 'success' AND (d.run_id = :run_id OR EXISTS (
+        SELECT 1 FROM /*schema*/runs r
+        WHERE r.thread_id = :thread_id AND r.run_id = d.run_id AND r.status = 'interrupted'
+    ))
 )
 DELETE FROM /*schema*/queue USING mine WHERE queue.thread_id = :thread_id::text AND queue.run_id = :run_id::text;
 

@@ -25,10 +25,6 @@ WITH gone_projection AS (
     DELETE FROM /*schema*/projections WHERE thread_id = :thread_id
 ), gone_runs AS (
     DELETE FROM /*schema*/runs WHERE thread_id = :thread_id
-), gone_queue AS (
-    DELETE FROM /*schema*/queue WHERE thread_id = :thread_id
-), gone_requests AS (
-    DELETE FROM /*schema*/run_requests WHERE thread_id = :thread_id
 ), gone_spans AS (
     DELETE FROM /*schema*/spans WHERE thread_id = :thread_id
 ), gone_answers AS (
