@@ -1,0 +1,151 @@
+"""Ends of runs, written under their lease: final ones, further attempts, given back runs, and rollbacks."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from support_queue import Queue
+
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.operations.leases import leases
+
+
+@pytest.fixture
+def queue(connection: psycopg.Connection, schema: str) -> Queue:
+    return Queue(connection, schema)
+
+
+@pytest.mark.parametrize(
+    ("status", "thread"),
+    [
+        ("success", "idle"),
+        ("interrupted", "interrupted"),
+        ("error", "error"),
+        ("timeout", "error"),
+        ("cancelled", "idle"),
+    ],
+)
+def test_a_run_ends_and_its_thread_is_free(queue: Queue, status: str, thread: str) -> None:
+    run_id = queue.add("t")
+    run = queue.claim_one()
+    assert queue.finish(run, status)
+    assert queue.rows() == []
+    assert queue.run(run_id)[:2] == (status, 1)
+    assert queue.thread("t") == thread
+    assert queue.execute("SELECT ended_at IS NOT NULL, alive_until FROM {}.runs") == [(True, None)]
+    assert queue.execute("SELECT holder_id FROM {}.leases") == [(None,)]
+    # What succeeded cannot be repeated; the rest can.
+    assert queue.requests() == (set() if status == "success" else {run_id})
+    queue.check()
+
+
+def test_an_end_that_is_written_twice_is_the_same(queue: Queue) -> None:
+    queue.add("t")
+    run = queue.claim_one()
+    assert queue.finish(run)
+    assert queue.finish(run)
+    assert not queue.finish(run, "cancelled")
+    assert queue.run(run.run_id)[0] == "success"
+
+
+def test_an_unknown_end_is_refused(queue: Queue) -> None:
+    queue.add("t")
+    with pytest.raises(ConfigurationError):
+        queue.finish(queue.claim_one(), "running")
+
+
+def test_an_error_that_postgresql_cannot_store_is_stored_without_what_it_cannot(queue: Queue) -> None:
+    from langgraph_pgstate.operations.runs.ending import RunError
+
+    queue.add("t")
+    run = queue.claim_one()
+    assert queue.finish(run, "error", error=RunError("E", "a\0b\ud800", "at\0"))
+    assert queue.execute("SELECT error_message, error_traceback FROM {}.runs") == [("ab?", "at")]
+
+
+def test_a_failed_run_waits_for_its_next_attempt_before_the_others_of_its_thread(queue: Queue) -> None:
+    first, second = queue.add("t"), queue.add("t")
+    run = queue.claim_one()
+    assert queue.fail(run, retry_after=60.0)
+    assert not queue.fail(run, retry_after=60.0)
+    assert queue.run(first) == ("pending", 1, "ValueError")
+    assert queue.claim() == []
+    queue.check()
+    queue.wake()
+    assert queue.make_due() == 1
+    run = queue.claim_one()
+    assert (run.run_id, run.attempt) == (first, 2)
+    assert queue.fail(run)
+    assert queue.claim_one().run_id == second
+    assert queue.run(first) == ("error", 2, "ValueError")
+    assert queue.dead_letters() == [first]
+    queue.check()
+
+
+def test_a_run_that_is_given_back_is_first_again_and_has_used_no_attempt(queue: Queue) -> None:
+    for number in range(3):
+        queue.add(f"t{number}")
+    behind = queue.add("t0")
+    first, second = queue.claim(2)
+    assert queue.give_back(second)
+    assert queue.give_back(first)
+    assert not queue.give_back(first)
+    queue.check()
+    assert queue.run(first.run_id) == ("pending", 0, None)
+    assert {run.run_id for run in queue.claim(2)} == {first.run_id, second.run_id}
+    assert ("t0", behind, "pending", False) in queue.rows()
+
+
+def test_the_time_of_a_run_is_counted_over_its_attempts(queue: Queue) -> None:
+    queue.add("t", timeout=60)
+    run = queue.claim_one()
+    queue.give_back(run)
+    assert queue.claim_one().timeout_at == run.timeout_at
+
+
+@pytest.mark.parametrize("what", ["finish", "retry", "give_back", "roll_back"])
+@pytest.mark.parametrize("how", ["taken over", "deleted"])
+def test_a_worker_that_lost_its_lease_writes_nothing(queue: Queue, what: str, how: str) -> None:
+    queue.add("t")
+    run = queue.claim_one()
+    if how == "deleted":
+        queue.execute("DELETE FROM {}.leases")
+    else:
+        queue.expire(run)
+        queue.do(leases.take, "t", "somebody", 60.0)
+    held = queue.execute("SELECT holder_id, fencing_token FROM {}.leases")
+    write = {
+        "finish": lambda: queue.finish(run),
+        "retry": lambda: queue.fail(run, 1.0),
+        "give_back": lambda: queue.give_back(run),
+        "roll_back": lambda: queue.roll_back(run),
+    }[what]
+    assert not write()
+    assert queue.execute("SELECT holder_id, fencing_token FROM {}.leases") == held
+    assert queue.run(run.run_id)[0] == "running"
+
+
+def test_a_rollback_leaves_the_thread_as_it_was(queue: Queue) -> None:
+    before = queue.put("t", "other")
+    queue.add("t", run_id="r")
+    run = queue.claim_one()
+    queue.put("t", "r")
+    behind = queue.add("t")
+    assert queue.roll_back(run)
+    assert not queue.roll_back(run)
+    assert queue.execute("SELECT checkpoint_id FROM {}.checkpoints") == [(before,)]
+    assert queue.execute("SELECT run_id FROM {}.runs") == [(behind,)]
+    assert queue.claim_one().run_id == behind
+    queue.check()
+
+
+def test_a_success_forgets_what_interrupted_runs_of_its_thread_were_to_do(queue: Queue) -> None:
+    """The thread has gone on from them."""
+    for status in ("interrupted", "error"):
+        queue.add("t", run_id=status)
+        queue.finish(queue.claim_one(), status)
+    queue.add("u", run_id="elsewhere")
+    queue.finish(queue.claim_one(), "interrupted")
+    queue.add("t")
+    queue.finish(queue.claim_one())
+    assert queue.requests() == {"error", "elsewhere"}

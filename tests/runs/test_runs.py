@@ -1,0 +1,256 @@
+"""`state.runs` of both APIs: enqueueing, also in the caller's transaction, waiting, cancelling, retrying, answers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from langgraph.types import Command, interrupt
+from support import loop_graph
+from support_queue import CODEC, Queue
+
+from langgraph_pgstate import AsyncPGState, PGState
+from langgraph_pgstate.errors import (
+    ConfigurationError,
+    NotFoundError,
+    RunCancelledError,
+    RunFailedError,
+    RunTimeoutError,
+    ThreadBusyError,
+)
+from langgraph_pgstate.operations.runs.requests import open_request
+
+STATES = [PGState, AsyncPGState]
+
+
+@asynccontextmanager
+async def open_state(api: type, dsn: str, schema: str, **options: Any) -> AsyncIterator[Any]:
+    if api is PGState:
+        with PGState.open(dsn, schema=schema, **options) as state:
+            yield state
+    else:
+        async with AsyncPGState.open(dsn, schema=schema, **options) as state:
+            yield state
+
+
+async def call(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Call a method of either API."""
+    if asyncio.iscoroutinefunction(function):
+        return await function(*arguments, **options)
+    return await asyncio.to_thread(function, *arguments, **options)
+
+
+@pytest.fixture
+def queue(connection: psycopg.Connection, schema: str) -> Queue:
+    return Queue(connection, schema)
+
+
+def run_here(queue: Queue, graph: Any, status: str = "success") -> None:
+    """Run the next run as a worker does, without any of its care."""
+    run = queue.claim_one()
+    request = open_request(CODEC, run.data)
+    config = {"configurable": {"thread_id": run.thread_id, "run_id": run.run_id}, "metadata": {"run_id": run.run_id}}
+    graph.invoke(request.command or request.input, config)
+    queue.finish(run, status)
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_a_caller_waits_for_the_state_that_the_run_leaves(api: type, dsn: str, schema: str, queue: Queue) -> None:
+    async with open_state(api, dsn, schema) as state:
+        handle = await call(state.runs.enqueue, "graph", {"items": [], "count": 0}, thread_id="t")
+        assert (handle.thread_id, handle.is_new, await call(handle.status)) == ("t", True, "pending")
+        with pytest.raises(RunTimeoutError, match="still pending"):
+            await call(handle.wait, 0.05)
+        graph = loop_graph(2).compile(checkpointer=PGState(queue.connection, schema=schema).saver)
+        worker = threading.Thread(target=run_here, args=(queue, graph))
+        worker.start()
+        assert await call(handle.wait, 30) == {"items": ["item 0", "item 1"], "count": 2}
+        worker.join()
+        assert await call(state.runs.handle("t", handle.run_id).status) == "success"
+        # The thread goes on, and the end of this run stays as it was.
+        again = await call(state.runs.enqueue, "graph", {"items": [], "count": 0}, thread_id="t")
+        run_here(queue, graph)
+        assert len((await call(again.wait))["items"]) == 4
+        assert len((await call(handle.wait))["items"]) == 2
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_other_ends_are_raised(api: type, dsn: str, schema: str, queue: Queue) -> None:
+    async with open_state(api, dsn, schema) as state:
+        handles = [await call(state.runs.enqueue, "graph", {}, thread_id=f"t{number}") for number in range(4)]
+        runs = {run.thread_id: run for run in queue.claim()}
+        queue.fail(runs["t0"])
+        queue.finish(runs["t1"], "timeout")
+        queue.finish(runs["t2"], "interrupted")
+        assert await call(handles[3].cancel) == "running"
+        queue.roll_back(runs["t3"])
+        with pytest.raises(RunFailedError, match="ValueError: no") as raised:
+            await call(handles[0].wait)
+        assert (raised.value.status, raised.value.error_type) == ("error", "ValueError")
+        with pytest.raises(RunFailedError, match="'timeout'"):
+            await call(handles[1].wait)
+        assert await call(handles[2].wait) == {}
+        with pytest.raises(RunCancelledError):
+            await call(handles[3].wait)
+        with pytest.raises(NotFoundError):
+            await call(handles[3].status)
+        cancelled = await call(state.runs.enqueue, "graph", {})
+        assert await call(cancelled.cancel) == "cancelled"
+        with pytest.raises(RunCancelledError):
+            await call(cancelled.wait)
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_dead_letters_are_listed_retried_and_discarded(api: type, dsn: str, schema: str, queue: Queue) -> None:
+    async with open_state(api, dsn, schema) as state:
+        runs = state.runs
+        for _ in range(2):
+            await call(runs.enqueue, "graph", {})
+        failed = queue.claim()
+        for run in failed:
+            queue.fail(run)
+        page = await call(runs.dead_letters, limit=1)
+        assert page.next is not None
+        assert {page.items[0].run_id} < {run.run_id for run in failed}
+        assert await call(runs.retry, *failed[0].key[:2])
+        assert await call(runs.discard, *failed[1].key[:2])
+        assert (await call(runs.dead_letters)).items == ()
+        assert [run.run_id for run in (await call(runs.queued)).items] == [failed[0].run_id]
+        (count,) = await call(runs.counts)
+        assert (count.status, count.count, count.is_accepted) == ("pending", 1, False)
+        assert await call(runs.repair) == 0
+        assert (await call(runs.list, status="error")).items[0].run_id == failed[1].run_id
+
+
+@pytest.mark.parametrize("api", STATES)
+@pytest.mark.parametrize("autocommit", [True, False])
+async def test_a_run_is_enqueued_in_the_callers_transaction(
+    api: type, autocommit: bool, dsn: str, schema: str, queue: Queue
+) -> None:
+    kind: Any = psycopg.Connection if api is PGState else psycopg.AsyncConnection
+    async with open_state(api, dsn, schema) as state:
+        connection = await call(kind.connect, dsn, autocommit=autocommit)
+        for number, end in enumerate(("rollback", "commit")):
+            if autocommit:
+                await call(connection.execute, "BEGIN")
+            await call(state.runs.enqueue, "graph", {}, thread_id=f"t{number}", connection=connection)
+            await call(state.runs.enqueue_batch, [{"graph": "graph", "input": {}}], connection=connection)
+            assert queue.rows() == []
+            await call(connection.execute, "SELECT 1")
+            await call(getattr(connection, end))
+            assert len(queue.rows()) == 2 * number
+        if autocommit:
+            await call(state.runs.enqueue, "graph", {}, connection=connection)
+            assert len(queue.rows()) == 3
+        await call(connection.close)
+        queue.check()
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_a_refusal_leaves_the_callers_transaction_usable(api: type, dsn: str, schema: str, queue: Queue) -> None:
+    kind: Any = psycopg.Connection if api is PGState else psycopg.AsyncConnection
+    queue.add("t")
+    async with open_state(api, dsn, schema) as state:
+        connection = await call(kind.connect, dsn)
+        with pytest.raises(ThreadBusyError):
+            await call(
+                state.runs.enqueue, "graph", {}, thread_id="t", multitask_strategy="reject", connection=connection
+            )
+        await call(state.runs.enqueue, "graph", {}, thread_id="u", connection=connection)
+        await call(connection.commit)
+        await call(connection.close)
+    assert [row[0] for row in queue.rows()] == ["t", "u"]
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_a_batch_is_enqueued_at_once(api: type, dsn: str, schema: str, queue: Queue) -> None:
+    async with open_state(api, dsn, schema) as state:
+        assert await call(state.runs.enqueue_batch, []) == []
+        runs = [{"graph": "graph", "input": number, "thread_id": "t", "run_id": f"r{number}"} for number in range(3)]
+        handles = await call(state.runs.enqueue_batch, runs)
+        assert [(handle.run_id, handle.is_new) for handle in handles] == [(f"r{number}", True) for number in range(3)]
+        assert [row[1] for row in queue.rows()] == ["r0", "r1", "r2"]
+        with pytest.raises(ConfigurationError, match="names its graph"):
+            await call(state.runs.enqueue_batch, [{"input": 1}])
+    queue.check()
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_a_state_that_knows_its_graphs_refuses_others(api: type, dsn: str, schema: str, queue: Queue) -> None:
+    async with open_state(api, dsn, schema, graphs=["graph"]) as state:
+        with pytest.raises(ConfigurationError, match="no graph 'other'"):
+            await call(state.runs.enqueue, "other", {})
+        await call(state.runs.enqueue, "graph", {})
+    assert len(queue.rows()) == 1
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_workers_that_listen_are_notified_a_hundred_times_a_second_at_most(
+    api: type, dsn: str, schema: str, queue: Queue
+) -> None:
+    with psycopg.connect(dsn, autocommit=True) as listener:
+        listener.execute("LISTEN pgstate_queue")
+        async with open_state(api, dsn, schema) as state:
+            started = time.monotonic()
+            for _ in range(30):
+                await call(state.runs.enqueue, "graph", {})
+            seconds = time.monotonic() - started
+            await asyncio.sleep(0.1)
+            assert len(queue.rows()) == 30
+        found = [*listener.notifies(timeout=0.2)]
+    assert 1 <= len(found) <= seconds * 100 + 3
+
+
+def ask(state: dict[str, Any]) -> dict[str, Any]:
+    return {"items": [interrupt("go on?")], "count": 9}
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_an_answer_enqueues_the_resumption(api: type, dsn: str, schema: str, queue: Queue) -> None:
+    graph = asking(queue)
+    async with open_state(api, dsn, schema) as state:
+        handle = await call(
+            state.runs.enqueue, "graph", {"items": [], "count": 0}, thread_id="t", context={"a": 1}, priority=4
+        )
+        run_here(queue, graph, "interrupted")
+        values = await call(handle.wait)
+        assert [one.value for one in values.pop("__interrupt__")] == ["go on?"]
+        assert values == {"items": [], "count": 0}
+        assert isinstance(await call(state.threads.answer, "t", "yes", by="me"), Command)
+        ((_, run_id, status, is_ready),) = queue.rows()
+        assert (run_id == handle.run_id, status, is_ready) == (False, "pending", True)
+        assert queue.execute("SELECT priority, queue FROM {}.queue") == [(4, "default")]
+        run = queue.claim_one()
+        assert open_request(CODEC, run.data).context == {"a": 1}
+        queue.give_back(run)
+        run_here(queue, graph)
+        assert await call(state.runs.wait, "t", run_id) == {"items": ["yes"], "count": 9}
+    assert queue.requests() == set()
+    queue.check()
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_an_answer_to_a_run_that_was_not_enqueued_enqueues_nothing(
+    api: type, dsn: str, schema: str, queue: Queue
+) -> None:
+    asking(queue).invoke({"items": [], "count": 0}, {"configurable": {"thread_id": "t"}})
+    async with open_state(api, dsn, schema) as state:
+        await call(state.threads.answer, "t", "yes")
+    assert queue.rows() == []
+
+
+def asking(queue: Queue) -> Any:
+    """A graph that asks once."""
+    builder = loop_graph(1)
+    builder.nodes.clear()
+    builder.edges.clear()
+    builder.branches.clear()
+    builder.add_node("ask", ask)
+    builder.add_edge("__start__", "ask")
+    return builder.compile(checkpointer=PGState(queue.connection, schema=queue.schema).saver)
