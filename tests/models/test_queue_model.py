@@ -1,0 +1,350 @@
+"""Random orders of what callers, workers, sweeps and time do to the queue, against a model, on two connections.
+
+The model says which run of each thread may be claimed, and how each has ended. The database must say the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import run_state_machine_as_test as run_machine
+from psycopg import sql
+from support_queue import Queue
+
+from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate.errors import ThreadBusyError
+from langgraph_pgstate.types import ClaimedRun
+
+THREADS = st.sampled_from(["a", "b", "c"])
+WORKERS = st.sampled_from([0, 1])
+INDEXES = st.integers(0, 5)
+TABLES = ("queue", "run_requests", "runs", "threads", "leases", "checkpoints", "writes", "events", "spans")
+_numbers = itertools.count()
+
+
+@dataclass
+class Modelled:
+    """A run in the queue, as it should be."""
+
+    run_id: str
+    thread_id: str
+    attempt: int = 0
+    crashes: int = 0
+    is_running: bool = False
+    is_delayed: bool = False
+    is_in_line: bool = True
+    cancel: str | None = None
+
+
+@dataclass
+class Held:
+    """A run that a worker has claimed and believes to have."""
+
+    worker: int
+    claimed: ClaimedRun
+    is_fenced: bool = False
+    is_expired: bool = False
+
+
+@dataclass
+class Model:
+    """What should be in the queue, thread by thread in order, and how runs have ended."""
+
+    runs: dict[str, list[Modelled]] = field(default_factory=dict)
+    ends: dict[str, str | None] = field(default_factory=dict)
+
+    def line(self, thread_id: str) -> list[Modelled]:
+        return [run for run in self.runs.get(thread_id, []) if run.is_in_line]
+
+    def claimable(self) -> set[str]:
+        heads = [line[0] for line in map(self.line, self.runs) if line]
+        return {run.run_id for run in heads if not run.is_running and not run.is_delayed}
+
+    def find(self, run_id: str) -> Modelled | None:
+        return next((run for runs in self.runs.values() for run in runs if run.run_id == run_id), None)
+
+    def end(self, run: Modelled, status: str | None) -> None:
+        """End a run; with `None` it is deleted."""
+        self.runs[run.thread_id].remove(run)
+        self.ends[run.run_id] = status
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """Callers and two workers."""
+
+    dsn = schema = ""
+
+    @initialize()
+    def connect(self) -> None:
+        self.stack = ExitStack()
+        self.queues = []
+        for number in range(2):
+            connection = self.stack.enter_context(psycopg.connect(self.dsn, autocommit=True))
+            self.queues.append(Queue(connection, self.schema, f"worker {number}"))
+        tables = sql.SQL(", ").join(sql.Identifier(self.schema, table) for table in TABLES)
+        self.queues[0].connection.execute(sql.SQL("TRUNCATE {}").format(tables))
+        self.model = Model()
+        self.held: list[Held] = []
+
+    def teardown(self) -> None:
+        if hasattr(self, "stack"):
+            self.stack.close()
+
+    @property
+    def queue(self) -> Queue:
+        return self.queues[0]
+
+    @rule(thread_id=THREADS, strategy=st.sampled_from(["enqueue", "enqueue", "reject", "interrupt", "rollback"]))
+    def enqueue(self, thread_id: str, strategy: str) -> None:
+        run_id = f"r{next(_numbers)}"
+        line = self.model.line(thread_id)
+        is_busy = bool(line) or any(one.claimed.thread_id == thread_id and self.holds(one) for one in self.held)
+        try:
+            self.queue.add(thread_id, run_id=run_id, multitask_strategy=strategy)
+        except ThreadBusyError:
+            assert strategy == "reject"
+            assert is_busy
+            return
+        assert strategy != "reject" or not is_busy
+        if strategy in ("interrupt", "rollback"):
+            for run in line:
+                if run.is_running:
+                    run.cancel = strategy
+                else:
+                    self.model.end(run, "interrupted" if strategy == "interrupt" else None)
+        self.model.runs.setdefault(thread_id, []).append(Modelled(run_id, thread_id))
+
+    @rule(thread_id=THREADS)
+    def enqueue_for_later(self, thread_id: str) -> None:
+        run_id = self.queue.add(thread_id, run_id=f"r{next(_numbers)}", run_after=timedelta(hours=1))
+        run = Modelled(run_id, thread_id, is_delayed=True, is_in_line=False)
+        self.model.runs.setdefault(thread_id, []).append(run)
+
+    @rule(index=INDEXES)
+    def enqueue_again(self, index: int) -> None:
+        """As after a lost answer."""
+        known = [run for runs in self.model.runs.values() for run in runs]
+        if known:
+            run = known[index % len(known)]
+            (found,) = self.queue.enqueue(_again(run))
+            assert not found.is_new
+
+    @rule(worker=WORKERS, limit=st.integers(1, 4))
+    def claim(self, worker: int, limit: int) -> None:
+        claimable = self.model.claimable()
+        claimed = self.queues[worker].claim(limit)
+        assert {run.run_id for run in claimed} <= claimable
+        assert len(claimed) == min(limit, len(claimable))
+        for one in claimed:
+            run = self.model.find(one.run_id)
+            assert run is not None
+            run.is_running, run.attempt = True, run.attempt + 1
+            assert (one.attempt, one.crashes, one.cancel) == (run.attempt, run.crashes, run.cancel)
+            assert all(other.claimed.lease.fencing_token < one.lease.fencing_token for other in self.of(one.thread_id))
+            self.held.append(Held(worker, one))
+
+    @precondition(lambda self: self.held)
+    @rule(index=INDEXES, status=st.sampled_from(["success", "error", "interrupted", "cancelled", "timeout"]))
+    def finish(self, index: int, status: str) -> None:
+        one = self.take(index)
+        is_done = self.queues[one.worker].finish(one.claimed, status)
+        # A worker that lost its run may find that another has ended it so.
+        assert is_done == self.holds(one) or self.model.ends.get(one.claimed.run_id) == status
+        if run := self.running(one):
+            self.model.end(run, status)
+
+    @precondition(lambda self: self.held)
+    @rule(index=INDEXES, how=st.sampled_from(["give back", "retry", "retry later", "roll back"]))
+    def leave(self, index: int, how: str) -> None:
+        one = self.take(index)
+        queue = self.queues[one.worker]
+        run = self.running(one)
+        is_done = {
+            "give back": lambda: queue.give_back(one.claimed),
+            "retry": lambda: queue.fail(one.claimed, 0.0) and queue.make_due() >= 0,
+            "retry later": lambda: queue.fail(one.claimed, 3600.0),
+            "roll back": lambda: queue.roll_back(one.claimed),
+        }[how]()
+        assert is_done == (run is not None)
+        if run is None:
+            return
+        run.is_running = False
+        if how == "give back":
+            run.attempt -= 1
+        elif how == "retry later":
+            run.is_delayed = True
+        elif how == "roll back":
+            self.model.end(run, None)
+
+    @rule(worker=WORKERS)
+    def tend(self, worker: int) -> None:
+        mine = [one for one in self.held if one.worker == worker]
+        found = self.queues[worker].tend(*(one.claimed for one in mine))
+        assert found.still == {one.claimed.key for one in mine if self.holds(one)}
+        assert found.unknown == set()
+        for one in mine:
+            if run := self.running(one):
+                assert found.cancels.get(one.claimed.key) == run.cancel
+                one.is_expired = False
+
+    @precondition(lambda self: self.held)
+    @rule(index=INDEXES)
+    def freeze(self, index: int) -> None:
+        """A worker stops for longer than its lease."""
+        one = self.held[index % len(self.held)]
+        if self.holds(one):
+            self.queue.expire(one.claimed)
+            one.is_expired = True
+
+    @precondition(lambda self: self.held)
+    @rule(index=INDEXES)
+    def make_checkpoint(self, index: int) -> None:
+        one = self.held[index % len(self.held)]
+        if run := self.running(one):
+            self.queue.put(run.thread_id, run.run_id)
+            self.checkpointed.add(one.claimed.key)
+
+    @property
+    def checkpointed(self) -> set[Any]:
+        found: set[Any] = self.__dict__.setdefault("_checkpointed", set())
+        return found
+
+    @rule()
+    def recover(self) -> None:
+        found = {one.run_id: one for one in self.queue.recover()}
+        for one in [one for one in self.held if one.is_expired and self.holds(one)]:
+            run = self.running(one)
+            assert run is not None
+            one.is_fenced = True
+            run.is_running = False
+            run.crashes = 0 if one.claimed.key in self.checkpointed else run.crashes + 1
+            recovered = found.pop(run.run_id)
+            assert recovered.crashes == run.crashes
+            if run.crashes >= 3:
+                status: str | None = "error"
+            elif run.cancel is not None:
+                status = {"cancel": "cancelled", "interrupt": "interrupted", "rollback": None}[run.cancel]
+            else:
+                continue
+            self.model.end(run, status)
+        assert found == {}
+
+    @rule()
+    def time_passes(self) -> None:
+        self.queue.wake()
+        self.queue.make_due()
+        for thread_id, runs in self.model.runs.items():
+            late = [run for run in runs if not run.is_in_line]
+            for run in runs:
+                run.is_delayed, run.is_in_line = False, True
+            self.model.runs[thread_id] = [run for run in runs if run not in late] + late
+
+    @rule(index=INDEXES, action=st.sampled_from(["cancel", "interrupt", "rollback"]))
+    def cancel(self, index: int, action: str) -> None:
+        known = [run for runs in self.model.runs.values() for run in runs]
+        if not known:
+            return
+        run = known[index % len(known)]
+        status = self.queue.cancel(run.thread_id, run.run_id, action)
+        if run.is_running:
+            run.cancel = action
+            assert status == "running"
+        else:
+            end = {"cancel": "cancelled", "interrupt": "interrupted", "rollback": None}[action]
+            self.model.end(run, end)
+            assert status == (end or "cancelled")
+
+    @rule(index=INDEXES)
+    def retry(self, index: int) -> None:
+        ended = [run_id for run_id, status in self.model.ends.items() if status not in (None, "success")]
+        if not ended:
+            return
+        run_id = ended[index % len(ended)]
+        ((thread_id,),) = self.queue.execute("SELECT thread_id FROM {}.runs WHERE run_id = %s", run_id)
+        is_stored = run_id in self.queue.requests()
+        assert self.queue.retry(thread_id, run_id) == is_stored
+        # An interrupted run is forgotten once its thread has gone on from it.
+        assert is_stored or self.model.ends[run_id] == "interrupted"
+        if is_stored:
+            del self.model.ends[run_id]
+            self.model.runs.setdefault(thread_id, []).append(Modelled(run_id, thread_id))
+
+    @rule(thread_id=THREADS)
+    def delete_thread(self, thread_id: str) -> None:
+        PGStateSaver(self.queue.connection, schema=self.schema).delete_thread(thread_id)
+        for run in self.model.runs.pop(thread_id, []):
+            self.model.ends[run.run_id] = None
+        gone = [run_id for run_id in self.model.ends if not self.queue.execute(_EXISTS, run_id)]
+        for run_id in gone:
+            self.model.ends[run_id] = None
+        self.held = [one for one in self.held if one.claimed.thread_id != thread_id]
+
+    @invariant()
+    def it_is_as_the_model_says(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        self.queue.check()
+        rows = self.queue.execute(
+            "SELECT run_id, status, attempt, crashes, cancel FROM {}.queue WHERE number IS NOT NULL"
+            " ORDER BY thread_id, number"
+        )
+        modelled = [run for thread_id in sorted(self.model.runs) for run in self.model.line(thread_id)]
+        assert rows == [
+            (run.run_id, "running" if run.is_running else "pending", run.attempt, run.crashes, run.cancel)
+            for run in modelled
+        ]
+        ready = self.queue.execute("SELECT run_id FROM {}.queue WHERE is_ready AND status = 'pending'")
+        assert {run_id for (run_id,) in ready} == self.model.claimable()
+        ends = dict(self.queue.execute("SELECT run_id, status FROM {}.runs WHERE status NOT IN ('pending', 'running')"))
+        assert ends == {run_id: status for run_id, status in self.model.ends.items() if status is not None}
+
+    def take(self, index: int) -> Held:
+        return self.held.pop(index % len(self.held))
+
+    def of(self, thread_id: str) -> list[Held]:
+        return [one for one in self.held if one.claimed.thread_id == thread_id]
+
+    def holds(self, one: Held) -> bool:
+        """Whether a worker still has the run that it believes to have."""
+        return self.running(one) is not None
+
+    def running(self, one: Held) -> Modelled | None:
+        run = self.model.find(one.claimed.run_id)
+        return run if run is not None and run.is_running and not one.is_fenced else None
+
+
+_EXISTS = "SELECT 1 FROM {}.runs WHERE run_id = %s"
+
+
+def _again(run: Modelled) -> Any:
+    from support_queue import request
+
+    return request(run.thread_id, run_id=run.run_id, multitask_strategy="rollback")
+
+
+@pytest.mark.parametrize(
+    ("examples", "steps"), [(15, 25), pytest.param(400, 60, marks=pytest.mark.slow)], ids=["short", "long"]
+)
+def test_the_queue_does_as_its_model(examples: int, steps: int, dsn: str, schema: str) -> None:
+    machine = type("Machine", (QueueMachine,), {"dsn": dsn, "schema": schema})
+    run_machine(
+        machine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            derandomize=examples < 20,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.generate, Phase.shrink],
+        ),
+    )
