@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from langgraph_pgstate._lazy import lazy_attributes
 
 if TYPE_CHECKING:
+    from langgraph_pgstate.runs.worker import AsyncWorker, Worker
     from langgraph_pgstate.saver.aio import AsyncPGStateSaver
     from langgraph_pgstate.saver.blocking import PGStateSaver
     from langgraph_pgstate.settings import Backoff, PoolSettings, RecorderSettings, RetryPolicy, ThreadKeys
@@ -19,6 +20,7 @@ else:
         {
             "AsyncPGState": "langgraph_pgstate.state",
             "AsyncPGStateSaver": "langgraph_pgstate.saver.aio",
+            "AsyncWorker": "langgraph_pgstate.runs.worker",
             "Backoff": "langgraph_pgstate.settings",
             "PGState": "langgraph_pgstate.state",
             "PGStateSaver": "langgraph_pgstate.saver.blocking",
@@ -29,6 +31,7 @@ else:
             "ThreadKeys": "langgraph_pgstate.settings",
             "ToolPolicy": "langgraph_pgstate.tools.policy",
             "ToolSettings": "langgraph_pgstate.tools.policy",
+            "Worker": "langgraph_pgstate.runs.worker",
         },
     )
 
@@ -36,6 +39,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AsyncPGState",
     "AsyncPGStateSaver",
+    "AsyncWorker",
     "Backoff",
     "PGState",
     "PGStateSaver",
@@ -46,6 +50,7 @@ __all__ = [
     "ThreadKeys",
     "ToolPolicy",
     "ToolSettings",
+    "Worker",
     "__version__",
 ]
 

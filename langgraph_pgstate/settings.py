@@ -505,6 +505,33 @@ class EnqueueOptions(TypedDict, total=False):
     size_limit: int
 
 
+class WorkerOptions(TypedDict, total=False):
+    """Options of a worker.
+
+    Attributes:
+        concurrency: Runs at once; 10 by default.
+        queues: Queues from which runs are claimed, the first one first; `default` by default.
+        lease_ttl: Seconds after which a run goes to another worker if this one dies; 12 by default.
+        poll: Seconds between two looks for runs; 0.5 by default. Notifications are faster where they arrive.
+        drain_timeout: Seconds that runs have to come to a superstep boundary when the worker is stopped, or when a run
+            that blocks is cancelled; 30 by default.
+        max_crashes: Deaths of a run's workers without a new checkpoint after which it ends as `error`; 3 by default.
+        adopt: Whether crashed runs of a plain `graph.invoke` of the worker's graphs are taken over; not by default.
+        repair: Called as `repair(state, input)` before a run with an input starts on a thread that has a state; returns
+            the input to use. By default tool calls without a result get one in the channel `messages`. `None` for not
+            at all.
+    """
+
+    concurrency: int
+    queues: Sequence[str]
+    lease_ttl: float
+    poll: float
+    drain_timeout: float
+    max_crashes: int
+    adopt: bool
+    repair: Callable[[Any, Any], Any] | None
+
+
 class DatabaseOptions(ConnectionOptions, total=False):
     """Options that `Database.open` takes.
 

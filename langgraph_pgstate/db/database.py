@@ -15,7 +15,8 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import Conninfo
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
 from langgraph_pgstate.db.adapters import (
@@ -170,6 +171,27 @@ def _no_answer(error: Exception, settings: PoolSettings) -> UnavailableError:
     return UnavailableError(f"PostgreSQL did not answer within {settings.timeout:g} s: {reason_of(error)}")
 
 
+def _dsn_of(
+    pool: ConnectionPool[Any] | AsyncConnectionPool[Any] | None,
+    connection: PsycopgConnection | AsyncPsycopgConnection | None,
+) -> str:
+    """Return the connection string of a pool or of a connection.
+
+    Raises:
+        ConfigurationError: If it is not known.
+    """
+    if connection is not None:
+        info = connection.info
+        return make_conninfo(info.dsn, **({"password": info.password} if info.password else {}))
+    if pool is None or not isinstance(pool.conninfo, str):
+        raise ConfigurationError(
+            "further connections need a connection string: open the state with one, or with a pool"
+        )
+    known = {option.keyword.decode() for option in Conninfo.get_defaults()}
+    kwargs = pool.kwargs if isinstance(pool.kwargs, dict) else {}
+    return make_conninfo(pool.conninfo, **{name: value for name, value in kwargs.items() if name in known})
+
+
 def _forked() -> ConfigurationError:
     """Return the error for connections shared by two processes after a fork: each would read the other's results."""
     return ConfigurationError(
@@ -265,6 +287,11 @@ class Database:
             yield cls(connections, schema=schema, retry=retry)
         finally:
             connections.close()
+
+    @property
+    def dsn(self) -> str:
+        """The connection string of its server, for further connections. It may have a password."""
+        return _dsn_of(self._pool, None if self._single is None else self._single.connection)
 
     @property
     def is_borrowed(self) -> bool:
@@ -551,6 +578,11 @@ class AsyncDatabase:
             yield cls(connections, schema=schema, retry=retry)
         finally:
             await connections.close()
+
+    @property
+    def dsn(self) -> str:
+        """Async twin of `Database.dsn`."""
+        return _dsn_of(self._pool, None if self._single is None else self._single.connection)
 
     @property
     def is_borrowed(self) -> bool:

@@ -360,6 +360,20 @@ class LeaseRegistry:
         return None if held is None or held.has_ended else held
 
     @contextmanager
+    def hold_claimed(self, lease: Lease) -> Iterator[HeldLease]:
+        """Provide a lease that the caller has taken to the runs of a block. The caller renews and releases it.
+
+        Marked as lost, it makes further writes fail without a round trip. After the block, late writes are accepted
+        until another process or run takes the lease.
+        """
+        held = HeldLease(lease, is_read_first=True)
+        try:
+            with self._around(held):
+                yield held
+        finally:
+            held.end()
+
+    @contextmanager
     def _around(self, held: HeldLease) -> Iterator[None]:
         token = _surrounding.set({**_surrounding.get(), (id(self), held.lease.thread_id): held})
         try:

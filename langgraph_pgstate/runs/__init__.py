@@ -7,15 +7,18 @@ from langgraph_pgstate._lazy import lazy_attributes
 if TYPE_CHECKING:
     from langgraph_pgstate.runs.handles import AsyncRunHandle, RunHandle
     from langgraph_pgstate.runs.runs import AsyncRuns, Runs
+    from langgraph_pgstate.runs.worker import AsyncWorker, Worker
 else:
     __getattr__, __dir__ = lazy_attributes(
         __name__,
         {
             "AsyncRunHandle": "langgraph_pgstate.runs.handles",
             "AsyncRuns": "langgraph_pgstate.runs.runs",
+            "AsyncWorker": "langgraph_pgstate.runs.worker",
             "RunHandle": "langgraph_pgstate.runs.handles",
             "Runs": "langgraph_pgstate.runs.runs",
+            "Worker": "langgraph_pgstate.runs.worker",
         },
     )
 
-__all__ = ["AsyncRunHandle", "AsyncRuns", "RunHandle", "Runs"]
+__all__ = ["AsyncRunHandle", "AsyncRuns", "AsyncWorker", "RunHandle", "Runs", "Worker"]

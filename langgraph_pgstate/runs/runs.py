@@ -21,9 +21,10 @@ from langgraph_pgstate.db.database import (
 from langgraph_pgstate.errors import ArgumentTypeError
 from langgraph_pgstate.operations.checkpoints.addresses import identifier, thread_id_of
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions
-from langgraph_pgstate.operations.runs import cancelling, listing, outcomes, tending
+from langgraph_pgstate.operations.runs import adopting, cancelling, listing, outcomes, tending
 from langgraph_pgstate.operations.runs import enqueue as enqueueing
 from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
+from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.runs.handles import AsyncRunHandle, Patience, RunHandle
 from langgraph_pgstate.runs.history import AsyncRunHistory, RunHistory
 from langgraph_pgstate.runs.notifying import AsyncNotifier, Notifier
@@ -227,6 +228,19 @@ class Runs(RunHistory):
         self._notifier.notify()
         return is_enqueued
 
+    def adopt(self, graphs: Collection[str] | None = None) -> list[RunHandle]:
+        """Enqueue runs of a plain `graph.invoke` that lost their process, to go on from their newest checkpoints.
+
+        They keep their ids. Runs of threads that went on since, and runs that have stored nothing, are left out. For
+        the start of an application, for example. Safe to repeat.
+
+        Args:
+            graphs: Only runs of these graphs, by the name that the record has for them; all by default.
+        """
+        found = self._queue.run(adopting.adopt, self._queries, self._requests.codec, is_known_dead, graphs)
+        self._notifier.notify()
+        return [RunHandle(self, *_parts(run)) for run in found]
+
     def discard(self, thread_id: str, run_id: str) -> bool:
         """Remove a run from the dead letters: it cannot be retried any more. Its history is kept.
 
@@ -376,6 +390,12 @@ class AsyncRuns(AsyncRunHistory):
         is_enqueued = await self._queue.run(cancelling.retry, self._queries, *_key(thread_id, run_id))
         await self._notifier.notify()
         return is_enqueued
+
+    async def adopt(self, graphs: Collection[str] | None = None) -> list[AsyncRunHandle]:
+        """Async twin of `Runs.adopt`."""
+        found = await self._queue.run(adopting.adopt, self._queries, self._requests.codec, is_known_dead, graphs)
+        await self._notifier.notify()
+        return [AsyncRunHandle(self, *_parts(run)) for run in found]
 
     async def discard(self, thread_id: str, run_id: str) -> bool:
         """Async twin of `Runs.discard`."""

@@ -148,6 +148,12 @@ class AsyncPGStateSaver(CommonSaver):
         finally:
             await asyncio.to_thread(server.__exit__, None, None, None)
 
+    def _leased(self, lease_ttl: float) -> Self:
+        """Return a clone whose runs write under leases."""
+        clone = self._guarded(lease_ttl)
+        clone.lease_manager = AsyncLeaseManager(self._database, self._queries, clone._guards)
+        return clone
+
     async def setup(self, *, metadata_index: bool = False) -> None:
         """Async twin of `PGStateSaver.setup`, of the same name as in LangGraph's own asynchronous saver."""
         await self._database.run(schema.setup, self._queries, with_metadata_index=metadata_index)

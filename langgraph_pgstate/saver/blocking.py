@@ -155,6 +155,12 @@ class PGStateSaver(CommonSaver):
             saver.setup()
             yield saver
 
+    def _leased(self, lease_ttl: float) -> Self:
+        """Return a clone whose runs write under leases."""
+        clone = self._guarded(lease_ttl)
+        clone.lease_manager = LeaseManager(self._database, self._queries, clone._guards)
+        return clone
+
     def setup(self, *, metadata_index: bool = False) -> None:
         """Make the tables, or bring them up to date. One transaction; safe to call at every start of every process.
 

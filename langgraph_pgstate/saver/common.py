@@ -10,7 +10,7 @@ from collections.abc import (
     Collection,
     Sequence,
 )
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from langchain_core.runnables import RunnableConfig
@@ -124,6 +124,12 @@ class CommonSaver(BaseCheckpointSaver[str]):
         clone = copy.copy(self)
         clone._codec = codec
         clone.serde = codec.serde
+        return clone
+
+    def _guarded(self, lease_ttl: float) -> Self:
+        clone = copy.copy(self)
+        clone._guards = replace(self._guards, lease=True, lease_ttl=lease_ttl)
+        clone._guard_policy = GuardPolicy(clone._guards)
         return clone
 
     def _request(

@@ -399,6 +399,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "tools.tool_executions.list_executions": lambda bench: ("t", None, 10),
     "tools.tool_executions.list_effects": lambda bench: ("t", None, bench.address.checkpoint_id),
     "tools.tool_executions.mark_compensated": lambda bench: ("t", "key"),
+    "runs.adopting.adopt": lambda bench: (bench.codec, lambda holder: False),
     "runs.enqueue.enqueue": lambda bench: ([request_run(bench.codec, "graph", {"x": 1}, thread_id="t")],),
     "runs.enqueue.notify": lambda bench: (),
     "runs.claiming.claim": lambda bench: ("worker", bench.enqueued().queue, ["graph"], 1, 12.0),

@@ -1,0 +1,45 @@
+"""Notifications of PostgreSQL, taken as hints: whoever misses one polls."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import psycopg
+from psycopg import sql
+
+_PAUSE_SECONDS: Final = 1.0
+
+
+class Listener:
+    """A thread that calls a function whenever a notification arrives on a channel.
+
+    It connects again after an outage. Through a pooler that shares connections between transactions nothing arrives.
+
+    Args:
+        dsn: The server.
+        channel: The channel.
+        call: Called in the thread; must not block.
+    """
+
+    def __init__(self, dsn: str, channel: str, call: Callable[[], None]) -> None:
+        self._dsn, self._channel, self._call = dsn, channel, call
+        self._is_closed = threading.Event()
+        self._thread = threading.Thread(target=self._listen, name="pgstate-listener", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the thread. Does not wait for it."""
+        self._is_closed.set()
+
+    def _listen(self) -> None:
+        while not self._is_closed.is_set():
+            try:
+                with psycopg.connect(self._dsn, autocommit=True, connect_timeout=10) as connection:
+                    connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
+                    while not self._is_closed.is_set():
+                        for _ in connection.notifies(timeout=_PAUSE_SECONDS, stop_after=1):
+                            self._call()
+            except psycopg.Error:
+                self._is_closed.wait(_PAUSE_SECONDS)

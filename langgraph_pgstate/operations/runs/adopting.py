@@ -1,0 +1,63 @@
+"""Adoption of runs that were invoked outside of the queue and lost their process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Final
+
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.operations.runs.enqueue import enqueue
+from langgraph_pgstate.operations.runs.requests import request_run
+from langgraph_pgstate.settings import DEFAULT_QUEUE
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.types import EnqueuedRun
+
+_PAGE: Final = 200
+
+
+async def adopt(
+    db: Connection,
+    queries: Queries,
+    codec: ValueCodec,
+    is_dead: Callable[[str], bool],
+    graphs: Collection[str] | None = None,
+    queue: str = DEFAULT_QUEUE,
+) -> list[EnqueuedRun]:
+    """Enqueue crashed runs under their own ids, to go on from their newest checkpoints. Safe to repeat.
+
+    A run is crashed if its process has died, or has not said for a while that it is alive. Runs of threads that went on
+    since, and runs that have stored no checkpoint, are left out. One transaction for each run.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        codec: Encodes requests.
+        is_dead: Returns whether a process is known to be dead.
+        graphs: Only runs of these graphs, by the name that the record has for them; all by default.
+        queue: The queue.
+    """
+    adopted: list[EnqueuedRun] = []
+    after = ("", "")
+    while True:
+        rows = await db.fetch(
+            queries.find_adoptable,
+            {
+                "graphs": None if graphs is None else list(graphs),
+                "cursor_thread_id": after[0],
+                "cursor_run_id": after[1],
+                "page_size": _PAGE,
+            },
+        )
+        for thread_id, run_id, graph, holder_id, is_expired in rows:
+            after = (thread_id, run_id)
+            if is_expired or (holder_id is not None and is_dead(holder_id)):
+                request = request_run(codec, graph, thread_id=thread_id, run_id=run_id, queue=queue, adopts=True)
+                try:
+                    adopted += [one for one in await enqueue(db, queries, [request]) if one.is_new]
+                except PGStateError:
+                    # Its thread was deleted meanwhile, or another process was first.
+                    continue
+        if len(rows) < _PAGE:
+            return adopted

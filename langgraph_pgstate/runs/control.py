@@ -1,0 +1,409 @@
+"""The control thread of a worker: it claims runs, keeps their leases, stops them, and ends them in the queue.
+
+It has connections of its own and shares no event loop with graphs, so that neither a busy loop nor a node that blocks
+makes a live run lose its lease. All that a worker writes to the queue is written here, one after another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from typing import Any, Final, Self
+
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.db.listening import Listener
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, PGStateError
+from langgraph_pgstate.leases.registry import next_holder
+from langgraph_pgstate.operations.runs import adopting, claiming, ending, tending
+from langgraph_pgstate.operations.threads import threads
+from langgraph_pgstate.process_identity import is_known_dead
+from langgraph_pgstate.record.capture import render_error
+from langgraph_pgstate.runs.executing import Execution, Outcome, Stop, outcome_of, retry_delay
+from langgraph_pgstate.settings import MAX_LEASE_SECONDS, PoolSettings, RecorderSettings, WorkerOptions
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.types import ClaimedRun, RunKey
+
+CHANNEL: Final = "pgstate_queue"
+_RECOVER_SECONDS: Final = 2.0
+_TEND_SECONDS: Final = 2.0
+_ADOPT_SECONDS: Final = 10.0
+# A cancelled task that has not ended after this time is stuck, like its event loop.
+_STUCK_SECONDS: Final = 5.0
+_BACKLOG: Final = 100
+
+log = logging.getLogger("langgraph_pgstate.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """Settings of a worker; see `WorkerOptions`."""
+
+    concurrency: int = 10
+    queues: tuple[str, ...] = ("default",)
+    lease_ttl: float = 12.0
+    poll: float = 0.5
+    drain_timeout: float = 30.0
+    max_crashes: int = 3
+
+    @classmethod
+    def of(cls, options: WorkerOptions) -> Self:
+        """Check options.
+
+        Raises:
+            ConfigurationError: If one is not usable.
+        """
+        known = {field.name for field in fields(cls)}
+        given: dict[str, Any] = {name: value for name, value in options.items() if name in known}
+        if isinstance(given.get("queues"), str) or not all(isinstance(one, str) for one in given.get("queues", ())):
+            raise ArgumentTypeError(f"queues is a list of names, not {given['queues']!r}")
+        if "queues" in given:
+            given["queues"] = tuple(dict.fromkeys(given["queues"]))
+        settings = cls(**given)
+        for name in ("concurrency", "max_crashes"):
+            value = getattr(settings, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigurationError(f"{name} must be a whole number, 1 or more, not {value!r}")
+        for name, least in (("lease_ttl", 0.1), ("poll", 0.01), ("drain_timeout", 0.0)):
+            value = getattr(settings, name)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not least <= value <= MAX_LEASE_SECONDS:
+                raise ConfigurationError(f"{name} must be seconds, {least} or more, not {value!r}")
+        if not settings.queues:
+            raise ConfigurationError("a worker needs at least one queue")
+        return settings
+
+
+class Control:
+    """The control thread of one worker.
+
+    Args:
+        dsn: The server.
+        queries: The queries of its schema.
+        graphs: Names of the graphs that the worker runs.
+        settings: The worker's settings.
+        recording: What is recorded of errors.
+        begin: Starts an execution, which ends with a call of `report`. Must not block.
+        interrupt: Cancels an execution. Returns whether that is possible; its code must then end soon.
+        adopts: Encodes requests of crashed runs that were not enqueued; `None` if they are not taken over.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        queries: Queries,
+        graphs: Sequence[str],
+        settings: WorkerSettings,
+        recording: RecorderSettings,
+        begin: Callable[[Execution], None],
+        interrupt: Callable[[Execution], bool],
+        adopts: ValueCodec | None = None,
+    ) -> None:
+        self.worker_id = next_holder()
+        self._dsn, self._queries, self._graphs = dsn, queries, [*graphs]
+        self._settings, self._recording = settings, recording
+        self._begin, self._interrupt, self._adopts = begin, interrupt, adopts
+        self._wake = threading.Event()
+        self._has_news = False
+        self._executions: dict[RunKey, Execution] = {}
+        self._reports: deque[tuple[Execution, Outcome]] = deque()
+        self._tended_at = self._recovered_at = self._adopted_at = self._due_at = float("-inf")
+        self._claimed_all = False
+        self._draining_since = float("inf")
+        self._is_once = self._is_forced = False
+        self._started = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name="pgstate-worker", daemon=True)
+
+    # Called by other threads
+
+    def start(self, *, once: bool = False) -> None:
+        """Connect and start.
+
+        Args:
+            once: Stop when nothing is left to claim.
+
+        Raises:
+            PGStateError: If the database cannot be used.
+        """
+        self._is_once = once
+        self._thread.start()
+        self._started.wait()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def report(self, execution: Execution, outcome: Outcome) -> None:
+        """Take the outcome of an execution, which has ended."""
+        self._reports.append((execution, outcome))
+        self._wake.set()
+
+    def drain(self) -> None:
+        """Claim no more runs, and give back those that run, at their next superstep boundaries."""
+        self._draining_since = min(self._draining_since, time.monotonic())
+        self._wake.set()
+
+    def force(self) -> None:
+        """Drain without waiting for superstep boundaries."""
+        self._is_forced = True
+        self.drain()
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait until the thread has ended, and return whether it has.
+
+        Raises:
+            BaseException: What ended the thread, if it failed.
+        """
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        if self._error is not None:
+            raise self._error
+        return not self._thread.is_alive()
+
+    # The thread
+
+    def _work(self) -> None:
+        settings = self._settings
+        listener: Listener | None = None
+        # Short, so that an outage does not keep the thread from noting what else happens.
+        pool = PoolSettings(max_size=2, timeout=max(2.0, settings.lease_ttl / 3))
+        try:
+            with Database.open(self._dsn, schema=self._queries.schema, pool=pool) as database:
+                self._database = database
+                database.run(
+                    tending.put_worker,
+                    self._queries,
+                    self.worker_id,
+                    settings.queues,
+                    self._graphs,
+                    settings.concurrency,
+                )
+                listener = Listener(database.dsn, CHANNEL, self._notice)
+                self._started.set()
+                log.info("worker %s runs %s", self.worker_id, ", ".join(self._graphs))
+                while self._turn():
+                    self._wake.wait(self._pause())
+                    self._wake.clear()
+                database.run_within(1.0, tending.delete_worker, self._queries, self.worker_id)
+        except PGStateError as error:
+            if not self._started.is_set():
+                self._error = error
+        except BaseException as error:
+            log.exception("the worker failed")
+            self._error = error
+        finally:
+            if listener is not None:
+                listener.close()
+            for execution in self._executions.values():
+                execution.leave()
+            self._started.set()
+
+    def _notice(self) -> None:
+        self._has_news = True
+        self._wake.set()
+
+    def _turn(self) -> bool:
+        """Do what is due, and return whether the worker goes on."""
+        for work in (
+            self._settle_reports,
+            self._tend,
+            self._stop_due,
+            self._recover,
+            self._adopt,
+            self._make_due,
+            self._claim,
+        ):
+            try:
+                work()
+            except PGStateError as error:
+                log.warning("the queue is not available: %s", error)
+                # Most stops do not depend on the database.
+                with suppress(PGStateError):
+                    self._stop_due()
+                break
+        now = time.monotonic()
+        is_busy = bool(self._executions or self._reports)
+        if self._draining_since < float("inf"):
+            # After this time no lease of the worker is left that could be released.
+            return is_busy and now < self._draining_since + self._settings.drain_timeout + self._settings.lease_ttl
+        return is_busy or not (self._is_once and self._claimed_all)
+
+    def _pause(self) -> float:
+        """Return the seconds until something is due."""
+        now = time.monotonic()
+        due = [self._recovered_at + _RECOVER_SECONDS, self._due_at + self._settings.poll]
+        if self._executions:
+            due.append(self._tended_at + self._tend_seconds)
+            due += [min(one.deadline, self._forced_after(one)) for one in self._executions.values()]
+        return min(max(0.0, min(due) - now), self._settings.poll)
+
+    @property
+    def _tend_seconds(self) -> float:
+        return min(self._settings.lease_ttl / 4, _TEND_SECONDS)
+
+    def _settle_reports(self) -> None:
+        while self._reports:
+            execution, outcome = self._reports[0]
+            try:
+                if not execution.is_left:
+                    self._settle(execution, outcome)
+            except PGStateError as error:
+                if error.retryable:
+                    raise
+                # Its lease expires, and another worker meets it, but not for ever.
+                log.exception("run %s of thread %s could not be ended", execution.key.run_id, execution.key.thread_id)
+                execution.leave()
+                self._executions.pop(execution.key, None)
+            self._reports.popleft()
+
+    def _settle(self, execution: Execution, outcome: Outcome) -> None:
+        """End a run in the queue, or give it back."""
+        key, claimed = execution.key, execution.claimed
+        run, queries = self._database.run, self._queries
+        is_mine = True
+        if outcome.kind == "rollback":
+            is_mine = run(ending.roll_back, queries, key)
+        elif outcome.kind == "give_back":
+            is_mine = run(ending.give_back, queries, key)
+        elif outcome.kind == "finish":
+            error, retry_after = None, None
+            if outcome.error is not None:
+                error = self._described(outcome.error)
+                retry_after = None if execution.stop == "timeout" else retry_delay(claimed, outcome.error)
+                log.warning("run %s of thread %s failed: %r", key.run_id, key.thread_id, outcome.error)
+            is_mine = run(ending.finish, queries, key, outcome.status, error, retry_after)
+            if is_mine and outcome.status == "success" and execution.deletes_thread:
+                run(threads.delete_thread, queries, key.thread_id)
+        if not is_mine or outcome.kind == "leave":
+            log.warning("run %s of thread %s is left to another worker", key.run_id, key.thread_id)
+        execution.leave()
+        self._executions.pop(key, None)
+
+    def _described(self, error: BaseException) -> ending.RunError:
+        told = render_error(error, self._recording)
+        return ending.RunError(told["error_type"] or "", told["error_message"] or "", told["error_traceback"])
+
+    def _tend(self) -> None:
+        """Renew leases, and find out which runs were lost or are to be cancelled."""
+        now = time.monotonic()
+        has_news, self._has_news = self._has_news, False
+        if now < self._tended_at + (0.1 if has_news and self._executions else self._tend_seconds):
+            self._has_news = has_news and bool(self._executions)
+            return
+        keys = [*self._executions]
+        tended = self._database.run(tending.tend, self._queries, self.worker_id, keys, self._settings.lease_ttl)
+        self._tended_at = time.monotonic()
+        for key in keys:
+            if key not in tended.still:
+                self._ask(self._executions[key], "lost")
+            elif (how := tended.cancels.get(key)) is not None:
+                self._ask(self._executions[key], how)  # type: ignore[arg-type]
+        for key in tended.unknown:
+            # The answer to a claim was lost.
+            self._database.run(ending.give_back, self._queries, key)
+
+    def _stop_due(self) -> None:
+        """Stop runs that take too long, and, when the worker drains, all."""
+        now = time.monotonic()
+        is_draining = self._draining_since < float("inf")
+        for execution in [*self._executions.values()]:
+            if is_draining:
+                self._ask(execution, "drain")
+            if now >= execution.deadline:
+                self._ask(execution, "timeout")
+            if now >= self._forced_after(execution):
+                self._cancel(execution)
+
+    def _ask(self, execution: Execution, stop: Stop) -> None:
+        """Ask an execution to stop; cancel it at once where a superstep boundary is not worth waiting for."""
+        if not execution.ask(stop, time.monotonic()):
+            return
+        if stop == "lost":
+            log.warning("run %s of thread %s was lost", execution.key.run_id, execution.key.thread_id)
+            self._executions.pop(execution.key, None)
+        if stop != "drain" and not execution.is_forced and self._interrupt(execution):
+            execution.forced_at = time.monotonic()
+
+    def _forced_after(self, execution: Execution) -> float:
+        if execution.is_forced:
+            return execution.forced_at + _STUCK_SECONDS
+        if execution.stop == "timeout" or (execution.stop == "drain" and self._is_forced):
+            return execution.stopped_at
+        return execution.stopped_at + self._settings.drain_timeout
+
+    def _cancel(self, execution: Execution) -> None:
+        """Cancel an execution. One that cannot be cancelled is settled, and nothing it still does is stored."""
+        if not execution.is_forced:
+            execution.forced_at = time.monotonic()
+            if self._interrupt(execution):
+                return
+        log.warning(
+            "run %s of thread %s did not stop; what it still does is not stored",
+            execution.key.run_id,
+            execution.key.thread_id,
+        )
+        execution.leave()
+        self._settle(execution, outcome_of(execution, asyncio.CancelledError()))
+
+    def _recover(self) -> None:
+        """Put back the runs of workers that died."""
+        if time.monotonic() < self._recovered_at + _RECOVER_SECONDS:
+            return
+        found = self._database.run(tending.recover, self._queries, _BACKLOG, self._settings.max_crashes, is_known_dead)
+        for one in found:
+            log.warning("run %s of thread %s lost its worker; it is %s", one.run_id, one.thread_id, one.status)
+        self._recovered_at = time.monotonic()
+
+    def _adopt(self) -> None:
+        """Enqueue crashed runs that were not enqueued."""
+        if self._adopts is None or time.monotonic() < self._adopted_at + _ADOPT_SECONDS:
+            return
+        queue = self._settings.queues[0]
+        for run in self._database.run(adopting.adopt, self._queries, self._adopts, is_known_dead, self._graphs, queue):
+            log.warning("run %s of thread %s lost its process; it is enqueued", run.run_id, run.thread_id)
+        self._adopted_at = time.monotonic()
+
+    def _make_due(self) -> None:
+        if time.monotonic() >= self._due_at + self._settings.poll:
+            self._database.run(tending.make_due, self._queries)
+            self._due_at = time.monotonic()
+
+    def _claim(self) -> None:
+        """Claim as many runs as there is room for."""
+        self._claimed_all = False
+        if self._draining_since < float("inf"):
+            return
+        for queue in self._settings.queues:
+            room = self._settings.concurrency - len(self._executions)
+            if room <= 0:
+                return
+            claimed = self._database.run(
+                claiming.claim,
+                self._queries,
+                self.worker_id,
+                queue,
+                self._graphs,
+                room,
+                self._settings.lease_ttl,
+            )
+            for one in claimed:
+                self._take(one)
+        self._claimed_all = not self._executions
+
+    def _take(self, claimed: ClaimedRun) -> None:
+        execution = Execution(claimed)
+        self._executions[claimed.key] = execution
+        if claimed.timeout_at is not None:
+            left = (claimed.timeout_at - claimed.lease.acquired_at).total_seconds()
+            execution.deadline = time.monotonic() + left
+        if claimed.cancel is not None:
+            execution.ask(claimed.cancel, time.monotonic())  # type: ignore[arg-type]
+            self.report(execution, outcome_of(execution, asyncio.CancelledError()))
+            return
+        self._begin(execution)

@@ -1,0 +1,339 @@
+"""The execution of one claimed run in this process, and what its end means for the queue."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable, Generator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, cast
+from uuid import UUID
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.errors import GraphDrained
+from langgraph.pregel import Pregel
+from langgraph.runtime import RunControl
+from langgraph.types import StateSnapshot
+
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.errors import ConfigurationError, LeaseLostError, ThreadDeletedError, UnavailableError
+from langgraph_pgstate.leases.registry import HeldLease
+from langgraph_pgstate.operations.runs.requests import RunInput, open_request
+from langgraph_pgstate.runs.graphs import GraphSource
+from langgraph_pgstate.runs.resuming import Repair, Step, is_among, next_step
+from langgraph_pgstate.saver import AsyncPGStateSaver, PGStateSaver
+from langgraph_pgstate.settings import Backoff
+from langgraph_pgstate.types import ClaimedRun, RunKey
+
+Stop = Literal["drain", "cancel", "interrupt", "rollback", "timeout", "lost"]
+"""Why an execution was asked to stop; a later one in this order prevails."""
+
+_RANKS: Final[Mapping[Stop | None, int]] = {
+    None: 0,
+    "drain": 1,
+    "cancel": 2,
+    "interrupt": 2,
+    "rollback": 2,
+    "timeout": 3,
+    "lost": 4,
+}
+_INTERRUPT: Final = "__interrupt__"
+# The arguments of LangGraph's TimeoutError when a superstep takes longer than `step_timeout`, async and blocking.
+_STEP_TIMED_OUT: Final = ((), ("Timed out",))
+
+Graph = Pregel[Any, Any, Any, Any]
+
+
+@dataclass(slots=True, eq=False)
+class Execution:
+    """A claimed run that this process executes.
+
+    Attributes:
+        claimed: The run.
+        deadline: When it has run too long, by the monotonic clock.
+        control: Asks the graph to stop at the next superstep boundary.
+        stop: Why it was asked to stop; `None` while it was not.
+        stopped_at: When it was asked to, by the monotonic clock.
+        forced_at: When it was cancelled instead of waiting for the superstep boundary.
+        is_left: Whether the worker has settled the run, and ignores what its code still does.
+        deletes_thread: Whether its thread is deleted if it succeeds.
+        task: The task that executes it, in an event loop.
+    """
+
+    claimed: ClaimedRun
+    deadline: float = float("inf")
+    control: RunControl = field(default_factory=RunControl)
+    stop: Stop | None = None
+    stopped_at: float = float("inf")
+    forced_at: float = float("inf")
+    is_left: bool = False
+    deletes_thread: bool = False
+    task: asyncio.Task[None] | None = None
+    _held: HeldLease | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def key(self) -> RunKey:
+        """Thread, run and fencing token."""
+        return self.claimed.key
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether it was cancelled instead of waiting for the superstep boundary."""
+        return self.forced_at < float("inf")
+
+    def ask(self, stop: Stop, now: float) -> bool:
+        """Ask the graph to stop at the next superstep boundary. Return false if it was asked for as good a reason."""
+        if _RANKS[stop] <= _RANKS[self.stop]:
+            return False
+        self.stop, self.stopped_at = stop, now
+        self.control.request_drain(stop)
+        if stop == "lost":
+            self.leave()
+        return True
+
+    def use(self, held: HeldLease) -> None:
+        """Note the lease under which the run writes."""
+        with self._lock:
+            self._held = held
+            held.is_lost = self.is_left
+
+    def leave(self) -> None:
+        """Make all further writes of the run fail in this process."""
+        with self._lock:
+            self.is_left = True
+            if self._held is not None:
+                self._held.is_lost = True
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What becomes of a run that is no longer executed here.
+
+    Attributes:
+        kind: `finish` it with a status; `give_back` it to the queue with no attempt used; `rollback`: end it, and
+            delete what it has stored; `leave` it to whoever has its lease, or to the sweep of expired leases.
+        status: The status to finish with.
+        error: The exception that ended it.
+    """
+
+    kind: Literal["finish", "give_back", "rollback", "leave"]
+    status: str = ""
+    error: BaseException | None = None
+
+
+def outcome_of(execution: Execution, error: BaseException | None, *, is_interrupted: bool = False) -> Outcome:
+    """Return what becomes of a run, from how its execution has ended.
+
+    Args:
+        execution: The execution.
+        error: What it raised, if it did.
+        is_interrupted: Whether it ended with an interrupt.
+    """
+    stop = execution.stop
+    if stop == "lost" or isinstance(error, LeaseLostError | ThreadDeletedError):
+        return Outcome("leave")
+    if stop == "rollback":
+        return Outcome("rollback", "cancelled")
+    if error is None:
+        return Outcome("finish", "interrupted" if is_interrupted else "success")
+    if isinstance(error, UnavailableError):
+        # Its state may not be stored. The lease expires, and the number of such ends without progress is bounded.
+        return Outcome("leave")
+    if stop == "timeout":
+        return Outcome("finish", "timeout", TimeoutError("the run took longer than its timeout"))
+    if stop in ("cancel", "interrupt"):
+        return Outcome("finish", "cancelled" if stop == "cancel" else "interrupted")
+    if isinstance(error, GraphDrained | asyncio.CancelledError) or execution.is_forced:
+        return Outcome("give_back")
+    has_limit = execution.claimed.options.get("superstep_timeout") is not None
+    is_timeout = has_limit and isinstance(error, TimeoutError) and error.args in _STEP_TIMED_OUT
+    return Outcome("finish", "timeout" if is_timeout else "error", error)
+
+
+def retry_delay(claimed: ClaimedRun, error: BaseException | None) -> float | None:
+    """Return the seconds after which a failed run is tried again; `None` if its error is final."""
+    if error is None or claimed.attempt >= claimed.max_attempts:
+        return None
+    backoff: Backoff = claimed.options.get("retry") or Backoff()
+    return backoff.delay(claimed.attempt, random.random()) if backoff.retries(error) else None
+
+
+class Executor:
+    """Executes claimed runs on their graphs.
+
+    Args:
+        saver: The worker's saver, which writes under the leases of claims.
+        own_saver: The saver of the state, which the worker's replaces.
+        sources: The graphs by name.
+        record: Attaches the recorder to a graph.
+        codec: Reads requests.
+        repair: Changes a new run's input; `None` for not at all.
+
+    Raises:
+        ConfigurationError: If a graph was compiled with another checkpointer.
+    """
+
+    def __init__(
+        self,
+        saver: PGStateSaver | AsyncPGStateSaver,
+        own_saver: PGStateSaver | AsyncPGStateSaver,
+        sources: Mapping[str, GraphSource],
+        record: Callable[[Graph], Graph],
+        codec: ValueCodec,
+        repair: Repair | None,
+    ) -> None:
+        self._saver, self._own_saver, self._sources = saver, own_saver, sources
+        self._record, self._codec, self._repair = record, codec, repair
+        self._prepared = {
+            name: self._prepare(name, source.graph) for name, source in sources.items() if source.graph is not None
+        }
+
+    def execute(self, execution: Execution) -> Outcome:
+        """Execute a run, and return what becomes of it. Raises nothing."""
+        try:
+            with self._saver.lease_manager.hold_claimed(execution.claimed.lease) as held:
+                execution.use(held)
+                is_interrupted = self._execute(execution)
+        except BaseException as error:
+            return outcome_of(execution, error)
+        return outcome_of(execution, None, is_interrupted=is_interrupted)
+
+    async def aexecute(self, execution: Execution) -> Outcome:
+        """Async twin of `execute`."""
+        try:
+            with self._saver.lease_manager.hold_claimed(execution.claimed.lease) as held:
+                execution.use(held)
+                is_interrupted = await self._aexecute(execution)
+        except BaseException as error:
+            return outcome_of(execution, error)
+        return outcome_of(execution, None, is_interrupted=is_interrupted)
+
+    def _execute(self, execution: Execution) -> bool:
+        claimed = execution.claimed
+        request = open_request(self._codec, claimed.data)
+        execution.deletes_thread = request.on_completion == "delete"
+        config = config_of(claimed, request)
+        with self._sources[claimed.graph].open(config) as made:
+            graph = self._graph_for(claimed, made)
+            starting = start(claimed, request, graph, self._repair)
+            try:
+                read = next(starting)
+                while True:
+                    read = starting.send(graph.get_state(read))
+            except StopIteration as started:
+                step, input = started.value
+            if step != "run":
+                return bool(step == "interrupted")
+            found = False
+            for chunk in graph.stream(input, config, control=execution.control, **_options_of(request)):
+                found = found or _is_interrupt(chunk)
+            return found
+
+    async def _aexecute(self, execution: Execution) -> bool:
+        claimed = execution.claimed
+        request = open_request(self._codec, claimed.data)
+        execution.deletes_thread = request.on_completion == "delete"
+        config = config_of(claimed, request)
+        async with self._sources[claimed.graph].aopen(config) as made:
+            graph = self._graph_for(claimed, made)
+            starting = start(claimed, request, graph, self._repair)
+            try:
+                read = next(starting)
+                while True:
+                    read = starting.send(await graph.aget_state(read))
+            except StopIteration as started:
+                step, input = started.value
+            if step != "run":
+                return bool(step == "interrupted")
+            found = False
+            async for chunk in graph.astream(input, config, control=execution.control, **_options_of(request)):
+                found = found or _is_interrupt(chunk)
+            return found
+
+    def _graph_for(self, claimed: ClaimedRun, made: Graph) -> Graph:
+        graph = self._prepared.get(claimed.graph) or self._prepare(claimed.graph, made)
+        seconds = claimed.options.get("superstep_timeout")
+        return graph if seconds is None else graph.copy({"step_timeout": seconds})
+
+    def _prepare(self, name: str, graph: Graph) -> Graph:
+        """Return a copy of a graph that stores its state with the worker's saver and is recorded."""
+        given = graph.checkpointer
+        # A clone, for a strict graph, has other types, but the same connections.
+        is_own = given in (None, True) or getattr(given, "lease_manager", None) is self._own_saver.lease_manager
+        if not is_own:
+            raise ConfigurationError(
+                f"graph {name!r} was compiled with a checkpointer that is not the worker's: "
+                f"{type(given).__name__}. Compile it without one, or with the saver of the worker's state"
+            )
+        return self._record(graph.copy({"checkpointer": self._saver}))
+
+
+def start(
+    claimed: ClaimedRun, request: RunInput, graph: Graph, repair: Repair | None
+) -> Generator[RunnableConfig, StateSnapshot, tuple[Step, Any]]:
+    """Decide how a claimed run starts or goes on: yield configs of states to read, return the step and its input.
+
+    Args:
+        claimed: The run.
+        request: What was enqueued.
+        graph: Its graph.
+        repair: Changes a new run's input; `None` for not at all.
+    """
+    configurable = {"thread_id": claimed.thread_id}
+    if claimed.checkpoint_id is None:
+        # It has stored nothing. Given again, a command or an input of the same checkpoint has the same effect.
+        if request.command is not None or request.input is None or repair is None or claimed.head_id is None:
+            return "run", request.input if request.command is None else request.command
+        if request.checkpoint_id is not None:
+            configurable["checkpoint_id"] = request.checkpoint_id
+        return "run", repair((yield {"configurable": configurable}), request.input)
+    state = yield {"configurable": configurable}
+    before = graph.interrupt_before_nodes if request.interrupt_before is None else request.interrupt_before
+    after = graph.interrupt_after_nodes if request.interrupt_after is None else request.interrupt_after
+    has_run = False
+    if after and state.tasks and state.parent_config is not None and (state.metadata or {}).get("source") == "loop":
+        parent = yield state.parent_config
+        has_run = is_among(parent.tasks, after)
+    return next_step(state, before=before, has_run=has_run), None
+
+
+def config_of(claimed: ClaimedRun, request: RunInput) -> RunnableConfig:
+    """Return the config with which a run's graph is invoked.
+
+    The run's id is where the Agent Server puts it, too, so that its checkpoints and records are found by it.
+    """
+    given: Mapping[str, Any] = request.config or {}
+    ids = {"thread_id": claimed.thread_id, "run_id": claimed.run_id}
+    configurable = {**given.get("configurable", {}), **ids}
+    configurable.pop("checkpoint_id", None)
+    if claimed.checkpoint_id is None and request.checkpoint_id is not None:
+        configurable["checkpoint_id"] = request.checkpoint_id
+    metadata = {
+        "graph_id": claimed.graph,
+        **given.get("metadata", {}),
+        **(request.metadata or {}),
+        "run_id": claimed.run_id,
+        "run_attempt": claimed.attempt,
+    }
+    config: dict[str, Any] = {**given, "configurable": configurable, "metadata": metadata}
+    config.pop("run_id", None)
+    with suppress(ValueError):
+        config["run_id"] = UUID(claimed.run_id)
+    return cast("RunnableConfig", config)
+
+
+def _options_of(request: RunInput) -> dict[str, Any]:
+    options = {
+        "context": request.context,
+        "interrupt_before": request.interrupt_before,
+        "interrupt_after": request.interrupt_after,
+        "durability": request.durability,
+    }
+    return {"stream_mode": "updates", **{name: value for name, value in options.items() if value is not None}}
+
+
+def _is_interrupt(chunk: Any) -> bool:
+    return isinstance(chunk, dict) and _INTERRUPT in chunk

@@ -1,0 +1,88 @@
+"""Decisions of a worker about a run: how it goes on after a crash, and what its end means. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal
+
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage
+from langgraph.constants import START
+from langgraph.types import PregelTask, StateSnapshot
+
+Repair = Callable[[StateSnapshot, Any], Any]
+"""Function from a thread's state and a new run's input to the input that the run is given."""
+
+Step = Literal["run", "interrupted", "success"]
+
+_REPAIRED: Final = "The call was cancelled before its result was stored. It may have taken effect."
+
+
+def next_step(state: StateSnapshot, *, before: Sequence[str] | str = (), has_run: bool = False) -> Step:
+    """Return what is left to do for a run whose newest checkpoint is given.
+
+    Going on from a checkpoint passes its breakpoints, so the run counts as interrupted where it would have stopped.
+
+    Args:
+        state: The state at that checkpoint, with pending writes.
+        before: Nodes before which the run is interrupted; `*` for all.
+        has_run: Whether a node after which the run is interrupted has made the checkpoint.
+    """
+    if not state.tasks:
+        return "success"
+    unfinished = [task for task in state.tasks if task.result is None]
+    if unfinished and all(task.interrupts for task in unfinished):
+        return "interrupted"
+    return "interrupted" if has_run or is_among(state.tasks, before) else "run"
+
+
+def is_among(tasks: Sequence[PregelTask], nodes: Sequence[str] | str) -> bool:
+    """Return whether a task is of one of the given nodes, or, with `*`, of any but the one that takes the input."""
+    return any(task.name != START if nodes == "*" else task.name in nodes for task in tasks)
+
+
+def repair_tool_calls(state: StateSnapshot, input: Any) -> Any:
+    """Return a run's input with results for the tool calls that an earlier run of the thread has left unanswered.
+
+    Providers refuse a conversation in which a tool call has no result. A result that was stored with the pending writes
+    of an unfinished superstep is used; for any other call, a message of status `error` is added.
+
+    Args:
+        state: The thread's state.
+        input: The new run's input.
+    """
+    values = state.values
+    messages = values.get("messages") if isinstance(values, Mapping) else None
+    if not isinstance(messages, list) or not isinstance(input, Mapping):
+        return input
+    answers = unanswered_calls(messages, state)
+    if not answers:
+        return input
+    given = input.get("messages", [])
+    return {**input, "messages": [*answers, *(given if isinstance(given, list) else [given])]}
+
+
+def unanswered_calls(messages: Sequence[AnyMessage], state: StateSnapshot) -> list[BaseMessage]:
+    """Return a result for each unanswered tool call of the newest message of a model."""
+    # Shown in the state, but dropped when a run starts with a new input.
+    pending = {answer.tool_call_id: answer for task in state.tasks for answer in _tool_messages(task.result)}
+    answered: set[str] = set()
+    for message in reversed(messages):
+        if isinstance(message, ToolMessage):
+            if message.tool_call_id not in pending:
+                answered.add(message.tool_call_id)
+            continue
+        if not isinstance(message, AIMessage):
+            return []
+        return [
+            pending.get(call["id"] or "")
+            or ToolMessage(_REPAIRED, name=call["name"], tool_call_id=call["id"] or "", status="error")
+            for call in message.tool_calls
+            if call["id"] not in answered
+        ]
+    return []
+
+
+def _tool_messages(result: Any) -> list[ToolMessage]:
+    messages = result.get("messages") if isinstance(result, Mapping) else None
+    found = messages if isinstance(messages, list) else [messages]
+    return [message for message in found if isinstance(message, ToolMessage)]

@@ -1,0 +1,241 @@
+"""Workers, which claim runs from the queue and run their graphs, in threads or on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
+
+from langgraph_pgstate.runs.control import Control, WorkerSettings
+from langgraph_pgstate.runs.executing import Execution, Executor, outcome_of
+from langgraph_pgstate.runs.graphs import graph_sources
+from langgraph_pgstate.runs.resuming import repair_tool_calls
+from langgraph_pgstate.settings import WorkerOptions, check_options
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.state import AsyncPGState, PGState
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class _Worker:
+    """The part of both workers that runs nothing."""
+
+    _saver: Any
+
+    def _prepare(self, state: PGState | AsyncPGState, graphs: Mapping[str, Any], options: WorkerOptions) -> None:
+        check_options(type(self), options, WorkerOptions)
+        settings = WorkerSettings.of(options)
+        sources = graph_sources(graphs)
+        repair = options.get("repair", repair_tool_calls)
+        self._saver = state.saver._leased(settings.lease_ttl)
+        self._executor = Executor(self._saver, state.saver, sources, state.record, state._codec, repair)
+        self._signals = 0
+        self._last_signal: int | None = None
+        self._control = Control(
+            state._database.dsn,
+            state._queries,
+            [*sources],
+            settings,
+            state.recorder()._settings,
+            self._begin,
+            self._interrupt,
+            adopts=state._codec if options.get("adopt", False) else None,
+        )
+
+    @property
+    def worker_id(self) -> str:
+        """The id of this worker, which holds the leases of its runs."""
+        return self._control.worker_id
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code for a supervisor: 0 if it drained, 128 and the signal's number if it was forced."""
+        return 128 + self._last_signal if self._signals > 1 and self._last_signal is not None else 0
+
+    def stop(self) -> None:
+        """Ask the worker to drain, or at the second call to stop at once. Does not wait; safe in a signal handler."""
+        self._signals += 1
+        if self._signals > 1:
+            self._control.force()
+        else:
+            self._control.drain()
+
+    def _signalled(self, number: int, _: Any = None) -> None:
+        self._last_signal = number
+        self.stop()
+
+    def _begin(self, execution: Execution) -> None:
+        raise NotImplementedError
+
+    def _interrupt(self, execution: Execution) -> bool:
+        raise NotImplementedError
+
+
+class Worker(_Worker):
+    """A worker that runs graphs in threads.
+
+    Each run has a lease on its thread; a run that lost it stores nothing. A node that blocks cannot be cancelled: when
+    its run is stopped, the worker waits for the superstep boundary, and after `drain_timeout` (for a timeout, at once)
+    it goes on without the node, whose result is not stored.
+
+    Args:
+        state: The state whose queue is worked on. It stays open until the worker is closed.
+        graphs: Graphs by name, or factories that make one for each run. They are compiled without a checkpointer, or
+            with the state's.
+        options: See `WorkerOptions`.
+
+    Raises:
+        ConfigurationError: If a graph or an option is not usable.
+
+    Example:
+        >>> with Worker(state, {"agent": graph}):
+        ...     state.runs.enqueue("agent", {"messages": []}, thread_id="trip-1").wait()
+    """
+
+    def __init__(self, state: PGState, graphs: Mapping[str, Any], **options: Unpack[WorkerOptions]) -> None:
+        self._prepare(state, graphs, options)
+
+    def __enter__(self) -> Self:
+        self._control.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def run_forever(self) -> int:
+        """Work until SIGTERM or SIGINT, then drain; a second signal stops at once. Call it in the main thread.
+
+        Returns:
+            The exit code for a supervisor.
+
+        Raises:
+            PGStateError: If the database cannot be used when the worker starts.
+        """
+        return self._run(once=False)
+
+    def run_until_idle(self) -> int:
+        """Work until no run can be claimed. Runs of other workers and delayed runs are not waited for."""
+        return self._run(once=True)
+
+    def drain(self) -> None:
+        """Stop claiming, give running runs back at their next superstep boundaries, and wait until that is done."""
+        self._control.drain()
+        self._control.join()
+
+    def close(self) -> None:
+        """Drain and stop. Safe to repeat."""
+        self.drain()
+        self._saver.lease_manager.close()
+
+    def _run(self, *, once: bool) -> int:
+        is_main = threading.current_thread() is threading.main_thread()
+        before = {number: signal.signal(number, self._signalled) for number in _SIGNALS} if is_main else {}
+        try:
+            self._control.start(once=once)
+            # With a timeout, so that Python can call signal handlers.
+            while not self._control.join(0.5):
+                pass
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            self.close()
+        return self.exit_code
+
+    def _begin(self, execution: Execution) -> None:
+        # Not of an executor, whose threads the interpreter would wait for at its exit.
+        name = f"pgstate-run-{execution.key.run_id}"
+        threading.Thread(target=self._work, args=(execution,), name=name, daemon=True).start()
+
+    def _interrupt(self, execution: Execution) -> bool:
+        return False
+
+    def _work(self, execution: Execution) -> None:
+        self._control.report(execution, self._executor.execute(execution))
+
+
+class AsyncWorker(_Worker):
+    """Async twin of `Worker`: runs graphs as tasks of the event loop in which it is entered.
+
+    A run that is stopped is cancelled at once; only a drain waits for the superstep boundary.
+    """
+
+    def __init__(self, state: AsyncPGState, graphs: Mapping[str, Any], **options: Unpack[WorkerOptions]) -> None:
+        self._prepare(state, graphs, options)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        await asyncio.to_thread(self._control.start)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def run_forever(self) -> int:
+        """Async twin of `Worker.run_forever`."""
+        return await self._run(once=False)
+
+    async def run_until_idle(self) -> int:
+        """Async twin of `Worker.run_until_idle`."""
+        return await self._run(once=True)
+
+    async def drain(self) -> None:
+        """Async twin of `Worker.drain`."""
+        self._control.drain()
+        await asyncio.to_thread(self._control.join)
+
+    async def close(self) -> None:
+        """Async twin of `Worker.close`."""
+        await self.drain()
+        await self._saver.lease_manager.close()
+
+    async def _run(self, *, once: bool) -> int:
+        loop = self._loop = asyncio.get_running_loop()
+        is_main = threading.current_thread() is threading.main_thread()
+        for number in _SIGNALS if is_main else ():
+            loop.add_signal_handler(number, self._signalled, number)
+        try:
+            await asyncio.to_thread(self._control.start, once=once)
+            await asyncio.to_thread(self._control.join)
+        finally:
+            for number in _SIGNALS if is_main else ():
+                loop.remove_signal_handler(number)
+            await self.close()
+        return self.exit_code
+
+    def _begin(self, execution: Execution) -> None:
+        try:
+            self._on_loop(self._create_task, execution)
+        except RuntimeError:
+            # The loop is closed.
+            execution.ask("drain", 0.0)
+            self._control.report(execution, outcome_of(execution, asyncio.CancelledError()))
+
+    def _interrupt(self, execution: Execution) -> bool:
+        try:
+            self._on_loop(self._cancel_task, execution)
+        except RuntimeError:
+            return False
+        return True
+
+    def _on_loop(self, call: Any, execution: Execution) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(call, execution)
+
+    def _create_task(self, execution: Execution) -> None:
+        execution.task = asyncio.get_running_loop().create_task(self._work(execution), name=execution.key.run_id)
+
+    def _cancel_task(self, execution: Execution) -> None:
+        if execution.task is not None:
+            execution.task.cancel()
+
+    async def _work(self, execution: Execution) -> None:
+        self._control.report(execution, await self._executor.aexecute(execution))

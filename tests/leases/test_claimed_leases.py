@@ -1,0 +1,50 @@
+"""Leases that a claim has taken: runs write under them, and somebody else renews and releases them."""
+
+from __future__ import annotations
+
+import pytest
+from support import APIS, config_of, invoke, loop_graph, open_saver
+
+from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.errors import LeaseLostError
+from langgraph_pgstate.operations.leases import leases
+from langgraph_pgstate.sql import queries
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_run_writes_under_a_claimed_lease_and_keeps_it(api: type, dsn: str, schema: str) -> None:
+    known = queries(schema)
+    with Database.open(dsn, schema=schema, pool=False) as database:
+        async with open_saver(api, dsn, schema, guard="lease", lease_ttl=600) as saver:
+            lease = database.run(leases.take, known, "t", "worker", 60.0)
+            with saver.lease_manager.hold_claimed(lease):
+                graph = loop_graph(3).compile(checkpointer=saver)
+                assert (await invoke(graph, saver, {"count": 0}, config_of("t")))["count"] == 3
+            found = database.run(leases.list_leases, known, leases.request_leases(10, None)).items
+            assert [(one.thread_id, one.fencing_token) for one in found] == [("t", lease.fencing_token)]
+        # Nor does the saver release it when it is closed.
+        assert database.run(leases.renew, known, [("t", lease.fencing_token)], 60.0)
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+@pytest.mark.parametrize("api", APIS)
+async def test_nothing_is_written_under_a_lost_claim(api: type, is_told: bool, dsn: str, schema: str) -> None:
+    known = queries(schema)
+    with Database.open(dsn, schema=schema, pool=False) as database:
+        async with open_saver(api, dsn, schema, guard="lease") as saver:
+            lease = database.run(leases.take, known, "t", "worker", 60.0)
+            with saver.lease_manager.hold_claimed(lease) as held:
+
+                def lose(count: int) -> None:
+                    if count == 1:
+                        if is_told:
+                            held.is_lost = True
+                        else:
+                            database.run(leases.take, known, "t", "other", 60.0, [lease.fencing_token])
+
+                graph = loop_graph(3, lose).compile(checkpointer=saver)
+                with pytest.raises(LeaseLostError):
+                    await invoke(graph, saver, {"count": 0}, config_of("t"), durability="sync")
+            state = await saver.aget_tuple(config_of("t"))
+            assert state is not None
+            assert state.checkpoint["channel_values"]["count"] == 1

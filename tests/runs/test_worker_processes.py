@@ -1,0 +1,232 @@
+"""Workers that are killed, stopped, drained and restarted, as processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from langgraph.graph import START, StateGraph
+from support import wait_until
+from support_worker import STEPS, WORKERS, Place, enqueue, runs, wait_for_ends, worker
+from test_connections import Restartable, server  # noqa: F401
+
+from langgraph_pgstate import PGState
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """Where the processes of a test meet."""
+    return Place(tmp_path)
+
+
+def begun(place: Place) -> dict[str, int]:
+    """How many times each superstep began."""
+    return dict(Counter(note for note, _ in place.notes() if note.startswith("begin")))
+
+
+def once(*again: int) -> dict[str, int]:
+    """Each superstep once, and some of them twice."""
+    return {f"begin step {count}": 2 if count in again else 1 for count in range(STEPS)}
+
+
+def stored(state: PGState, thread_id: str) -> int:
+    """The number of supersteps in a thread's newest checkpoint."""
+    found = state.saver.get_tuple({"configurable": {"thread_id": thread_id}})
+    return 0 if found is None else int(found.checkpoint["channel_values"].get("count", 0))
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+def test_a_run_whose_worker_is_killed_is_finished_by_another(
+    kind: type, place: Place, dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    graphs = {"agent": place.graph()}
+    place.hold("step 2")
+    with PGState.open(dsn, schema=schema) as state, worker(kind, dsn, schema, graphs) as first:
+        enqueue(state, thread_id="t")
+        place.wait_for("begin step 2")
+        wait_until(lambda: stored(state, "t") == 2, "the checkpoint before")
+        os.kill(first.pid or 0, signal.SIGKILL)
+        place.release("step 2")
+        with worker(kind, dsn, schema, graphs):
+            wait_for_ends(connection, schema)
+        assert runs(connection, schema) == [("t", "success", 2)]
+        assert stored(state, "t") == STEPS
+    assert begun(place) == once(2)
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+def test_a_run_that_has_stored_nothing_starts_from_its_input(
+    kind: type, place: Place, dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    graphs = {"agent": place.graph()}
+    place.hold("step 1")
+    with PGState.open(dsn, schema=schema) as state, worker(kind, dsn, schema, graphs) as first:
+        enqueue(state, thread_id="t", durability="exit")
+        place.wait_for("begin step 1")
+        os.kill(first.pid or 0, signal.SIGKILL)
+        place.release("step 1")
+        with worker(kind, dsn, schema, graphs):
+            wait_for_ends(connection, schema)
+        assert runs(connection, schema) == [("t", "success", 2)]
+        assert stored(state, "t") == STEPS
+    assert begun(place) == once(0, 1)
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+def test_a_worker_that_was_stopped_past_its_lease_writes_and_ends_nothing(
+    kind: type, place: Place, dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    graphs = {"agent": place.graph()}
+    place.hold("step 2")
+    with PGState.open(dsn, schema=schema) as state, worker(kind, dsn, schema, graphs) as first:
+        enqueue(state, thread_id="t")
+        place.wait_for("begin step 2")
+        wait_until(lambda: stored(state, "t") == 2, "the checkpoint before")
+        os.kill(first.pid or 0, signal.SIGSTOP)
+        place.hold("step 3")
+        place.release("step 2")
+        with worker(kind, dsn, schema, graphs):
+            other = place.wait_for("begin step 3")
+            assert other != first.pid
+            os.kill(first.pid or 0, signal.SIGCONT)
+            # It goes on in the node in which it was stopped, and may begin no other.
+            place.wait_for("end step 2", 2)
+            head = connection.execute(f"SELECT max(checkpoint_id) FROM {schema}.checkpoints".encode()).fetchone()
+            time.sleep(0.5)
+            assert (
+                head == connection.execute(f"SELECT max(checkpoint_id) FROM {schema}.checkpoints".encode()).fetchone()
+            )
+            assert runs(connection, schema) == [("t", "running", 2)]
+            place.release("step 3")
+            wait_for_ends(connection, schema)
+            assert first.is_alive()
+        assert runs(connection, schema) == [("t", "success", 2)]
+        writes = f"SELECT count(*) FROM {schema}.checkpoints WHERE thread_id = 't'".encode()
+        assert connection.execute(writes).fetchone() == (STEPS + 2,)
+        # It has noticed, and works on.
+        enqueue(state, thread_id="u")
+        wait_for_ends(connection, schema)
+        assert runs(connection, schema)[1] == ("u", "success", 1)
+    assert {note for note, pid in place.notes() if pid == first.pid} >= {"end step 2"}
+    assert begun(place)["begin step 2"] == 3
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+def test_a_drained_run_goes_on_elsewhere_within_a_second(
+    kind: type, place: Place, dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    graphs = {"agent": place.graph()}
+    place.hold("step 1")
+    with PGState.open(dsn, schema=schema) as state, worker(kind, dsn, schema, graphs) as first:
+        enqueue(state, thread_id="t")
+        place.wait_for("begin step 1")
+        with worker(kind, dsn, schema, graphs, concurrency=1) as second:
+            # It is ready as soon as it has run something.
+            enqueue(state, "agent", {"count": STEPS - 1}, thread_id="other")
+            place.wait_for(f"end step {STEPS - 1}")
+            os.kill(first.pid or 0, signal.SIGTERM)
+            time.sleep(0.2)
+            assert first.is_alive()
+            place.release("step 1")
+            since = time.monotonic()
+            assert place.wait_for("begin step 2") == second.pid
+            assert time.monotonic() - since < 1
+            first.join(10)
+            assert first.exitcode == 0
+            wait_for_ends(connection, schema)
+        assert ("t", "success", 1) in runs(connection, schema)
+        workers = f"SELECT count(*) FROM {schema}.workers".encode()
+        assert connection.execute(workers).fetchone() == (1,)
+    assert begun(place) == {**once(), f"begin step {STEPS - 1}": 2}
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+def test_a_run_that_does_not_drain_in_time_is_repeated_elsewhere(
+    kind: type, place: Place, dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    graphs = {"agent": place.graph()}
+    place.hold("step 1")
+    with PGState.open(dsn, schema=schema) as state:
+        enqueue(state, thread_id="t")
+        with worker(kind, dsn, schema, graphs, drain_timeout=0.3) as first:
+            place.wait_for("begin step 1")
+            os.kill(first.pid or 0, signal.SIGTERM)
+            first.join(10)
+            assert first.exitcode == 0
+        assert runs(connection, schema) == [("t", "pending", 0)]
+        place.release("step 1")
+        with worker(kind, dsn, schema, graphs):
+            wait_for_ends(connection, schema)
+        assert runs(connection, schema) == [("t", "success", 1)]
+    assert begun(place) == once(1)
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+def test_a_second_signal_does_not_wait(
+    kind: type, place: Place, dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    place.hold("step 1")
+    with PGState.open(dsn, schema=schema) as state, worker(kind, dsn, schema, {"agent": place.graph()}) as first:
+        enqueue(state, thread_id="t")
+        place.wait_for("begin step 1")
+        for _ in range(2):
+            os.kill(first.pid or 0, signal.SIGINT)
+            time.sleep(0.1)
+        first.join(10)
+        assert first.exitcode == 130
+        assert runs(connection, schema) == [("t", "pending", 0)]
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+def test_a_run_that_kills_its_workers_becomes_a_dead_letter_and_blocks_nobody(
+    kind: type, place: Place, dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    def kill(state: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    killer = StateGraph(dict)
+    killer.add_node("kill", kill)
+    killer.add_edge(START, "kill")
+    graphs = {"killer": killer, "agent": place.graph()}
+    deaths = 0
+    with PGState.open(dsn, schema=schema) as state:
+        enqueue(state, "killer", {}, thread_id="k")
+        enqueue(state, thread_id="t")
+        while connection.execute(f"SELECT 1 FROM {schema}.queue".encode()).fetchall():
+            with worker(kind, dsn, schema, graphs, "run_until_idle", max_crashes=3, concurrency=1) as process:
+                process.join(30)
+                deaths += process.exitcode == -signal.SIGKILL
+            assert deaths <= 6
+        error = state.runs.list(thread_id="k").items[0]
+        # Those that have stored a checkpoint made progress.
+        assert deaths >= 3
+        assert (error.status, error.error_type) == ("error", "WorkerDied")
+        assert runs(connection, schema)[1] == ("t", "success", 1)
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+def test_a_restart_of_the_server_in_the_middle_of_a_run(
+    kind: type,
+    place: Place,
+    server: Restartable,  # noqa: F811
+) -> None:
+    schema = f"restart_{kind.__name__.lower()}"
+    place.hold("step 2")
+    with PGState.open(server.dsn, schema=schema) as state:
+        state.setup()
+        with worker(kind, server.dsn, schema, {"agent": place.graph()}):
+            enqueue(state, thread_id="t")
+            place.wait_for("begin step 2")
+            server.stop()
+            server.start()
+            place.release("step 2")
+            with psycopg.connect(server.dsn, autocommit=True) as connection:
+                wait_for_ends(connection, schema)
+                assert runs(connection, schema) == [("t", "success", 1)]
+    assert begun(place) == once()

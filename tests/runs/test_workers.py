@@ -1,0 +1,532 @@
+"""Workers within a process: how runs end, are tried again, are cancelled, and what a graph is given."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Annotated, Any, TypedDict
+
+import psycopg
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.runtime import Runtime
+from langgraph.types import Command, interrupt
+from support import FORK, loop_graph, wait_until
+from support_worker import WORKERS, runs, wait_for_ends
+
+from langgraph_pgstate import AsyncPGState, AsyncWorker, Backoff, PGState, Worker
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, RunCancelledError, RunFailedError
+
+
+class State(TypedDict, total=False):
+    messages: Annotated[list[Any], add_messages]
+    seen: Any
+
+
+def graph_of(*nodes: Callable[..., Any], **options: Any) -> Any:
+    """A graph whose nodes follow one another."""
+    builder = StateGraph(State, **options)
+    before = START
+    for node in nodes:
+        builder.add_node(node.__name__, node)
+        builder.add_edge(before, node.__name__)
+        before = node.__name__
+    builder.add_edge(before, END)
+    return builder.compile()
+
+
+@pytest.fixture
+def state(dsn: str, schema: str) -> Iterator[PGState]:
+    """A state to enqueue with and to look at what workers did."""
+    with PGState.open(dsn, schema=schema) as state:
+        yield state
+
+
+@asynccontextmanager
+async def working(kind: type, dsn: str, schema: str, graphs: Any, **options: Any) -> AsyncIterator[Any]:
+    """A worker of either API, in this process, with a state of its own."""
+    options = {"poll": 0.05, **options}
+    if kind is Worker:
+        with PGState.open(dsn, schema=schema) as state:
+            worker = Worker(state, graphs, **options)
+            await asyncio.to_thread(worker.__enter__)
+            try:
+                yield worker
+            finally:
+                await asyncio.to_thread(worker.close)
+        return
+    async with AsyncPGState.open(dsn, schema=schema) as state, AsyncWorker(state, graphs, **options) as worker:
+        yield worker
+
+
+async def result(run: Any) -> Any:
+    """What a run left."""
+    return await asyncio.to_thread(run.wait, 20)
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+async def test_a_graph_is_given_what_was_enqueued(kind: type, dsn: str, schema: str, state: PGState) -> None:
+    class Context(TypedDict):
+        user: str
+
+    def look(state: State, config: RunnableConfig, runtime: Runtime[Context]) -> dict[str, Any]:
+        configurable = config["configurable"]
+        return {
+            "seen": {
+                "context": runtime.context,
+                "tags": config["tags"],
+                "metadata": config["metadata"],
+                "ids": [configurable["thread_id"], configurable["run_id"], configurable["mine"]],
+            }
+        }
+
+    async with working(kind, dsn, schema, {"agent": graph_of(look, context_schema=Context)}):
+        run = state.runs.enqueue(
+            "agent",
+            {"messages": ["hi"]},
+            thread_id="t",
+            config={"configurable": {"mine": 1}, "tags": ["a"], "metadata": {"one": 1}},
+            context={"user": "u"},
+            metadata={"two": 2},
+        )
+        seen = (await result(run))["seen"]
+    assert (seen["context"], seen["ids"]) == ({"user": "u"}, ["t", run.run_id, 1])
+    assert "a" in seen["tags"]
+    assert {"one": 1, "two": 2, "run_id": run.run_id, "run_attempt": 1, "graph_id": "agent"}.items() <= seen[
+        "metadata"
+    ].items()
+    found = state.saver.get_tuple({"configurable": {"thread_id": "t"}})
+    assert found is not None
+    assert found.metadata["run_id"] == run.run_id
+    # The queue's run and the record's are one, with what the recorder knows.
+    await asyncio.to_thread(wait_until, lambda: (state.runs.get("t", run.run_id) or run).steps == 1, "the record")
+    recorded = state.runs.get("t", run.run_id)
+    assert recorded is not None
+    assert (recorded.status, recorded.attempt, recorded.agent) == ("success", 1, "agent")
+    assert len(state.runs.list(thread_id="t").items) == 1
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+async def test_an_interrupt_ends_a_run_and_a_command_goes_on(kind: type, dsn: str, schema: str, state: PGState) -> None:
+    def ask(state: State) -> dict[str, Any]:
+        return {"seen": interrupt("sure?")}
+
+    async with working(kind, dsn, schema, {"agent": graph_of(ask)}):
+        run = state.runs.enqueue("agent", {"messages": []}, thread_id="t")
+        assert [one.value for one in (await result(run))["__interrupt__"]] == ["sure?"]
+        assert run.status() == "interrupted"
+        run = state.runs.enqueue("agent", command=Command(resume="yes"), thread_id="t")
+        assert (await result(run))["seen"] == "yes"
+
+
+@pytest.mark.parametrize("when", ["interrupt_before", "interrupt_after"])
+@pytest.mark.parametrize("kind", WORKERS)
+async def test_a_breakpoint_ends_a_run_and_no_input_goes_on(
+    kind: type, when: str, dsn: str, schema: str, state: PGState
+) -> None:
+    async with working(kind, dsn, schema, {"agent": loop_graph(3).compile()}):
+        for count in (0 if when == "interrupt_before" else 1, 1 if when == "interrupt_before" else 2):
+            given: dict[str, Any] = {when: ["step"]}
+            run = state.runs.enqueue(
+                "agent", {"count": 0} if not state.runs.list().items else None, thread_id="t", **given
+            )
+            assert (await result(run))["count"] == count
+            assert run.status() == "interrupted"
+        assert (await result(state.runs.enqueue("agent", thread_id="t")))["count"] == 3
+
+
+class Flaky(Exception):
+    """An error that passes."""
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+async def test_errors_are_tried_again_as_the_policy_says(kind: type, dsn: str, schema: str, state: PGState) -> None:
+    calls: list[Any] = []
+
+    def first(state: State, config: RunnableConfig) -> dict[str, Any]:
+        calls.append(("first", config["metadata"]["run_attempt"]))
+        return {}
+
+    def second(state: State, config: RunnableConfig) -> dict[str, Any]:
+        calls.append(("second", config["metadata"]["run_attempt"]))
+        if config["metadata"]["run_attempt"] < 3:
+            raise Flaky(f"attempt {config['metadata']['run_attempt']}")
+        return {"seen": "done"}
+
+    async with working(kind, dsn, schema, {"agent": graph_of(first, second)}):
+        policy = Backoff(initial=0.05, jitter=0, retry_on=[Flaky])
+        run = state.runs.enqueue("agent", {"messages": []}, thread_id="t", max_attempts=3, retry=policy)
+        assert (await result(run))["seen"] == "done"
+        # What was stored is not repeated.
+        assert calls == [("first", 1), ("second", 1), ("second", 2), ("second", 3)]
+
+        for options in (
+            {"max_attempts": 2, "retry": policy},
+            {"max_attempts": 2, "retry": Backoff(retry_on=[KeyError])},
+            {},
+        ):
+            run = state.runs.enqueue("agent", {"messages": []}, **options)  # type: ignore[arg-type]
+            with pytest.raises(RunFailedError, match="Flaky: attempt") as failed:
+                await result(run)
+            assert failed.value.status == "error"
+        letters = state.runs.dead_letters().items
+        assert [letter.attempt for letter in letters] == [1, 1, 2]
+        assert "raise Flaky" in (letters[0].error_traceback or "")
+        # A dead letter goes on from its newest checkpoint when it is retried.
+        calls.clear()
+        last = letters[0]
+        assert state.runs.retry(last.thread_id, last.run_id)
+        with pytest.raises(RunFailedError):
+            await result(state.runs.handle(last.thread_id, last.run_id))
+        assert calls == [("second", 1)]
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+async def test_a_run_that_takes_too_long_ends_as_timeout(kind: type, dsn: str, schema: str, state: PGState) -> None:
+    gate, calls = threading.Event(), []
+
+    def block(state: State) -> dict[str, Any]:
+        calls.append(1)
+        gate.wait(30)
+        return {"seen": "late"}
+
+    async with working(kind, dsn, schema, {"agent": graph_of(block)}):
+        run = state.runs.enqueue("agent", {"messages": []}, thread_id="t", timeout=0.3)
+        since = time.monotonic()
+        with pytest.raises(RunFailedError) as failed:
+            await result(run)
+        assert failed.value.status == "timeout"
+        assert time.monotonic() - since < 5
+        gate.set()
+        # The node's late result is not stored, and the thread is free.
+        run = state.runs.enqueue("agent", {"messages": []}, thread_id="t")
+        await result(run)
+        await asyncio.to_thread(wait_until, lambda: len(calls) == 2, "the second run")
+    history = [*state.saver.list({"configurable": {"thread_id": "t"}})]
+    assert {found.metadata["run_id"] for found in history if "seen" in found.checkpoint["channel_values"]} == {
+        run.run_id
+    }
+
+
+async def test_a_superstep_that_takes_too_long_ends_as_timeout(dsn: str, schema: str, state: PGState) -> None:
+    async def sleep(state: State) -> dict[str, Any]:
+        await asyncio.sleep(30)
+        return {}
+
+    async def fail(state: State) -> dict[str, Any]:
+        raise TimeoutError("mine")
+
+    async with working(AsyncWorker, dsn, schema, {"sleep": graph_of(sleep), "fail": graph_of(fail)}):
+        for graph, status in (("sleep", "timeout"), ("fail", "error")):
+            with pytest.raises(RunFailedError) as failed:
+                await result(state.runs.enqueue(graph, {"messages": []}, superstep_timeout=0.2))
+            assert failed.value.status == status
+
+
+async def was_asked_to_stop(worker: Worker) -> None:
+    """Wait until a worker has asked its run to stop."""
+    executions = worker._control._executions
+    await asyncio.to_thread(wait_until, lambda: any(one.stop for one in [*executions.values()]), "the request to stop")
+
+
+@contextmanager
+def gated(calls: list[str]) -> Iterator[Any]:
+    """A graph of two nodes, the first of which waits for the event that comes with it."""
+    gate = threading.Event()
+
+    def wait(state: State) -> dict[str, Any]:
+        calls.append("wait")
+        gate.wait(30)
+        return {"messages": [AIMessage("waited", id="w")]}
+
+    def after(state: State) -> dict[str, Any]:
+        calls.append("after")
+        return {}
+
+    try:
+        yield graph_of(wait, after), gate
+    finally:
+        gate.set()
+
+
+@pytest.mark.parametrize("action", ["cancel", "interrupt", "rollback"])
+@pytest.mark.parametrize("kind", WORKERS)
+async def test_a_running_run_is_cancelled(
+    kind: type, action: str, dsn: str, schema: str, state: PGState, connection: psycopg.Connection
+) -> None:
+    calls: list[str] = []
+    with gated(calls) as (graph, gate):
+        async with working(kind, dsn, schema, {"agent": graph}) as worker:
+            earlier = state.runs.enqueue("agent", {"messages": [HumanMessage("one", id="1")]}, thread_id="t")
+            gate.set()
+            await result(earlier)
+            before = state.saver.get_tuple({"configurable": {"thread_id": "t"}})
+            gate.clear()
+            calls.clear()
+            run = state.runs.enqueue("agent", {"messages": [HumanMessage("two", id="2")]}, thread_id="t")
+            await asyncio.to_thread(wait_until, lambda: bool(calls), "the node")
+            assert state.runs.cancel("t", run.run_id, action) == "running"
+            if kind is Worker:
+                # A node that blocks is waited for.
+                await was_asked_to_stop(worker)
+                assert run.status() == "running"
+                gate.set()
+            await asyncio.to_thread(wait_for_ends, connection, schema)
+            assert calls == ["wait"]
+            if action == "rollback":
+                with pytest.raises(RunCancelledError):
+                    await result(run)
+                gate.set()
+                await asyncio.sleep(0.2)
+                assert state.saver.get_tuple({"configurable": {"thread_id": "t"}}) == before
+                assert [row[1] for row in runs(connection, schema)] == ["success"]
+            else:
+                assert run.status() == {"cancel": "cancelled", "interrupt": "interrupted"}[action]
+        # Nor does the recorder bring the run back.
+        assert len(runs(connection, schema)) == (1 if action == "rollback" else 2)
+
+
+@pytest.mark.parametrize("strategy", ["interrupt", "rollback"])
+@pytest.mark.parametrize("kind", WORKERS)
+async def test_a_newer_run_supersedes_a_running_one(
+    kind: type, strategy: Any, dsn: str, schema: str, state: PGState
+) -> None:
+    calls: list[str] = []
+    with gated(calls) as (graph, gate):
+        async with working(kind, dsn, schema, {"agent": graph}) as worker:
+            first = state.runs.enqueue("agent", {"messages": [HumanMessage("one", id="1")]}, thread_id="t")
+            await asyncio.to_thread(wait_until, lambda: bool(calls), "the node")
+            second = state.runs.enqueue(
+                "agent", {"messages": [HumanMessage("two", id="2")]}, thread_id="t", multitask_strategy=strategy
+            )
+            if kind is Worker:
+                await was_asked_to_stop(worker)
+                gate.set()
+            else:
+                await asyncio.to_thread(wait_until, lambda: len(calls) > 1, "the second run")
+                gate.set()
+            values = await result(second)
+        messages = [message.id for message in values["messages"]]
+        if strategy == "rollback":
+            assert messages == ["2", "w"]
+        else:
+            assert first.status() == "interrupted"
+            assert messages[0] == "1"
+            assert "2" in messages
+
+
+@pytest.mark.parametrize("repair", ["default", "own", None])
+async def test_an_interrupted_tool_call_gets_a_result_before_the_next_input(
+    repair: Any, dsn: str, schema: str, state: PGState
+) -> None:
+    calls: list[list[Any]] = []
+
+    def model(state: State) -> Any:
+        messages = state["messages"]
+        calls.append(messages)
+        if len(calls) == 1:
+            return {"messages": [AIMessage("", tool_calls=[{"name": "book", "args": {}, "id": "c"}])]}
+        return {"messages": [AIMessage("done")]}
+
+    async def tools(state: State) -> Any:
+        if isinstance(state["messages"][-1], AIMessage) and state["messages"][-1].tool_calls:
+            started.set()
+            await asyncio.sleep(30)
+        return {}
+
+    def own(state: Any, given: Any) -> Any:
+        assert state.next == ("tools",)
+        return {"messages": [ToolMessage("mine", tool_call_id="c"), *given["messages"]]}
+
+    started = asyncio.Event()
+    options: dict[str, Any] = {} if repair == "default" else {"repair": own if repair == "own" else None}
+    async with working(AsyncWorker, dsn, schema, {"agent": graph_of(model, tools)}, **options):
+        state.runs.enqueue("agent", {"messages": [HumanMessage("go")]}, thread_id="t")
+        await started.wait()
+        run = state.runs.enqueue(
+            "agent", {"messages": [HumanMessage("stop")]}, thread_id="t", multitask_strategy="interrupt"
+        )
+        await result(run)
+    kinds = [message.type for message in calls[1]]
+    if repair is None:
+        assert kinds == ["human", "ai", "human"]
+        return
+    assert kinds == ["human", "ai", "tool", "human"]
+    assert (calls[1][2].content == "mine") is (repair == "own")
+    assert (calls[1][2].status == "error") is (repair == "default")
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+async def test_a_factory_makes_a_graph_for_each_run(kind: type, dsn: str, schema: str, state: PGState) -> None:
+    made = []
+
+    @contextmanager
+    def make(config: RunnableConfig) -> Iterator[Any]:
+        made.append(config["configurable"]["thread_id"])
+        yield loop_graph(config["configurable"]["steps"])
+
+    async with working(kind, dsn, schema, {"agent": make}):
+        for steps in (1, 3):
+            run = state.runs.enqueue(
+                "agent", {"count": 0}, thread_id=str(steps), config={"configurable": {"steps": steps}}
+            )
+            assert (await result(run))["count"] == steps
+    assert made == ["1", "3"]
+
+
+async def test_an_async_factory_fails_the_runs_of_a_blocking_worker(dsn: str, schema: str, state: PGState) -> None:
+    async def make() -> Any:
+        return loop_graph(1)
+
+    async with working(Worker, dsn, schema, {"agent": make}):
+        with pytest.raises(RunFailedError, match="AsyncWorker"):
+            await result(state.runs.enqueue("agent", {"count": 0}))
+    async with working(AsyncWorker, dsn, schema, {"agent": make}):
+        assert (await result(state.runs.enqueue("agent", {"count": 0})))["count"] == 1
+
+
+def test_a_graph_with_another_checkpointer_is_refused(state: PGState) -> None:
+    with pytest.raises(ConfigurationError, match=r"graph 'agent' was compiled with .*InMemorySaver"):
+        Worker(state, {"agent": loop_graph(1).compile(checkpointer=InMemorySaver())})
+    for checkpointer in (None, state.saver, state.saver.with_allowlist([("a", "b")])):
+        Worker(state, {"agent": loop_graph(1).compile(checkpointer=checkpointer)})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"concurrency": 0},
+        {"concurrency": True},
+        {"queues": "default"},
+        {"queues": []},
+        {"lease_ttl": 0},
+        {"poll": "1"},
+        {"drain_timeout": -1},
+        {"unknown": 1},
+    ],
+)
+def test_unusable_options_are_refused(options: Any, state: PGState) -> None:
+    with pytest.raises((ConfigurationError, ArgumentTypeError)):
+        Worker(state, {"agent": loop_graph(1)}, **options)
+
+
+async def test_a_worker_leaves_other_queues_and_graphs_alone(
+    dsn: str, schema: str, state: PGState, connection: psycopg.Connection
+) -> None:
+    async with working(Worker, dsn, schema, {"agent": loop_graph(1)}, queues=["one", "two"]):
+        done = [state.runs.enqueue("agent", {"count": 0}, queue=queue) for queue in ("one", "two")]
+        left = state.runs.enqueue("agent", {"count": 0}), state.runs.enqueue("other", {"count": 0}, queue="one")
+        for run in done:
+            await result(run)
+        assert [run.status() for run in left] == ["pending", "pending"]
+        assert [(run.graph, run.is_accepted) for run in state.runs.queued().items] == [
+            ("agent", False),
+            ("other", False),
+        ]
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+async def test_a_busy_event_loop_and_a_blocking_node_keep_their_leases(
+    kind: type, dsn: str, schema: str, state: PGState, connection: psycopg.Connection
+) -> None:
+    async def block(state: State) -> dict[str, Any]:
+        time.sleep(2)  # on the loop
+        return {"seen": "done"}
+
+    def block_thread(state: State) -> dict[str, Any]:
+        time.sleep(2)
+        return {"seen": "done"}
+
+    graph = graph_of(block if kind is AsyncWorker else block_thread)
+    async with working(Worker, dsn, schema, {"none": graph}, lease_ttl=0.6):  # recovers what seems lost
+
+        def main() -> None:
+            async def work() -> None:
+                async with working(kind, dsn, schema, {"agent": graph}, lease_ttl=0.6):
+                    await result(run)
+
+            asyncio.run(work())
+
+        run = state.runs.enqueue("agent", {"messages": []}, thread_id="t")
+        await asyncio.to_thread(main)
+    assert runs(connection, schema) == [("t", "success", 1)]
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+async def test_crashed_runs_of_a_plain_invoke_are_adopted_when_asked(
+    kind: type, dsn: str, schema: str, state: PGState, connection: psycopg.Connection
+) -> None:
+    for thread_id in ("crashed", "gone on"):
+        process = FORK.Process(target=_die_in, args=(dsn, schema, thread_id))
+        process.start()
+        process.join()
+        assert process.exitcode == 1
+    later = loop_graph(3).compile(checkpointer=state.saver)
+    later.invoke({"count": 2}, {"configurable": {"thread_id": "gone on"}})
+    async with working(kind, dsn, schema, {"agent": loop_graph(3)}):
+        await asyncio.sleep(0.3)
+        assert state.runs.queued().items == ()
+    async with working(kind, dsn, schema, {"agent": loop_graph(3)}, adopt=True):
+        wait = lambda: [row[:2] for row in runs(connection, schema) if row[0] == "crashed"] == [("crashed", "success")]  # noqa: E731
+        await asyncio.to_thread(wait_until, wait, "the end of the crashed run")
+    values = state.saver.get_tuple({"configurable": {"thread_id": "crashed"}})
+    assert values is not None
+    assert values.checkpoint["channel_values"]["items"] == ["item 0", "item 1", "item 2"]
+    assert state.runs.adopt() == []
+
+
+def _die_in(dsn: str, schema: str, thread_id: str) -> None:
+    """Invoke a graph that kills this process in its second superstep."""
+    with PGState.open(dsn, schema=schema) as state:
+
+        def die(count: int) -> None:
+            if count == 1:
+                state.flush()
+                os._exit(1)
+
+        graph = state.record(loop_graph(3, die).compile(checkpointer=state.saver, name="agent"))
+        graph.invoke({"count": 0}, {"configurable": {"thread_id": thread_id}}, durability="sync")
+
+
+async def test_one_running_run_of_a_thread_at_a_time_in_the_order_of_enqueueing(
+    dsn: str, schema: str, state: PGState
+) -> None:
+    running, most, order = [], [], []
+
+    def work(state: State) -> dict[str, Any]:
+        running.append(1)
+        most.append(len(running))
+        order.append(state["messages"][-1].content)
+        time.sleep(0.01)
+        running.pop()
+        return {}
+
+    async with (
+        working(Worker, dsn, schema, {"agent": graph_of(work)}),
+        working(Worker, dsn, schema, {"agent": graph_of(work)}),
+    ):
+        made = [state.runs.enqueue("agent", {"messages": [str(number)]}, thread_id="t") for number in range(10)]
+        await result(made[-1])
+    assert max(most) == 1
+    assert order == [str(number) for number in range(10)]
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+async def test_a_thread_is_deleted_when_its_run_succeeds_if_asked(
+    kind: type, dsn: str, schema: str, state: PGState, connection: psycopg.Connection
+) -> None:
+    async with working(kind, dsn, schema, {"agent": loop_graph(1)}):
+        state.runs.enqueue("agent", {"count": 0}, thread_id="t", on_completion="delete")
+        count = f"SELECT count(*) FROM {schema}.threads".encode()
+        await asyncio.to_thread(wait_until, lambda: connection.execute(count).fetchone() == (0,), "the deletion")
+        await asyncio.sleep(0.6)
+    assert connection.execute(f"SELECT count(*) FROM {schema}.checkpoints".encode()).fetchone() == (0,)
+    assert runs(connection, schema) == []

@@ -1,0 +1,128 @@
+"""Workers in processes of their own, graphs that note what they do and wait where a test wants, rows of the queue."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from support import FORK, GUARD_SECONDS, loop_graph, wait_until
+
+from langgraph_pgstate import AsyncPGState, PGState
+from langgraph_pgstate.runs import AsyncWorker, RunHandle, Worker
+
+WORKERS = [Worker, AsyncWorker]
+STEPS = 4
+
+
+class Place:
+    """A directory in which processes note what they do, and wait.
+
+    Args:
+        directory: The directory.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._notes = directory / "notes"
+
+    def note(self, what: str) -> None:
+        """Add a line, which names the process."""
+        with self._notes.open("a") as file:
+            file.write(f"{what} {os.getpid()}\n")
+
+    def notes(self) -> list[tuple[str, int]]:
+        """All lines so far, with their processes."""
+        lines = self._notes.read_text().splitlines() if self._notes.exists() else []
+        return [(what, int(pid)) for what, pid in (line.rsplit(" ", 1) for line in lines)]
+
+    def hold(self, what: str) -> None:
+        """Have `pause` wait from now on."""
+        (self.directory / f"hold {what}").touch()
+
+    def release(self, what: str) -> None:
+        """Let those that wait go on."""
+        (self.directory / f"hold {what}").unlink()
+
+    def pause(self, what: str) -> None:
+        """Note that something begins, wait as long as it is held, and note that it goes on."""
+        self.note(f"begin {what}")
+        while (self.directory / f"hold {what}").exists():
+            time.sleep(0.005)
+        self.note(f"end {what}")
+
+    def graph(self, steps: int = STEPS) -> Any:
+        """A graph that notes each of its supersteps, and pauses in it."""
+        return loop_graph(steps, lambda count: self.pause(f"step {count}"))
+
+    def wait_for(self, what: str, times: int = 1) -> int:
+        """Wait until something was noted so many times; the process that noted it last."""
+        found: list[int] = []
+
+        def has_come() -> bool:
+            found[:] = [pid for note, pid in self.notes() if note == what]
+            return len(found) >= times
+
+        wait_until(has_come, f"{what} in {self.notes()}")
+        return found[-1]
+
+
+def enqueue(state: PGState, graph: str = "agent", input: Any = None, **options: Any) -> RunHandle:
+    """Enqueue a run, by default of a graph that counts."""
+    given = {"count": 0} if input is None and "command" not in options else input
+    return state.runs.enqueue(graph, given, **options)
+
+
+def runs(connection: psycopg.Connection, schema: str) -> list[tuple[Any, ...]]:
+    """Thread, status and attempt of all runs, in the order of their threads."""
+    query = f"SELECT thread_id, status, attempt FROM {schema}.runs ORDER BY thread_id, started_at"
+    return connection.execute(query.encode()).fetchall()
+
+
+def wait_for_ends(connection: psycopg.Connection, schema: str) -> None:
+    """Wait until the queue is empty."""
+    query = f"SELECT 1 FROM {schema}.queue LIMIT 1".encode()
+    wait_until(lambda: not connection.execute(query).fetchall(), "an empty queue")
+
+
+def work(kind: type, dsn: str, schema: str, graphs: dict[str, Any], method: str = "run_forever", **options: Any) -> int:
+    """Run a worker of either API in this process, until it ends; its exit code."""
+    options = {"poll": 0.05, "lease_ttl": 1.5, **options}
+    if kind is Worker:
+        with PGState.open(dsn, schema=schema) as state:
+            return getattr(Worker(state, graphs, **options), method)()
+
+    async def main() -> int:
+        async with AsyncPGState.open(dsn, schema=schema) as state:
+            return await getattr(AsyncWorker(state, graphs, **options), method)()
+
+    # `asyncio.run` would wait for nodes that block.
+    return asyncio.new_event_loop().run_until_complete(main())
+
+
+@contextmanager
+def worker(
+    kind: type, dsn: str, schema: str, graphs: dict[str, Any], method: str = "run_forever", **options: Any
+) -> Iterator[BaseProcess]:
+    """A worker in a process of its own, which is killed at the end if it still lives."""
+
+    def main() -> None:
+        # A graph's own threads are not waited for, as in the CLI.
+        os._exit(work(kind, dsn, schema, graphs, method, **options))
+
+    process = FORK.Process(target=main, daemon=True)
+    process.start()
+    try:
+        yield process
+    finally:
+        if process.is_alive():
+            os.kill(process.pid or 0, signal.SIGCONT)
+            process.kill()
+        process.join(GUARD_SECONDS)
