@@ -12,7 +12,7 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from langgraph_pgstate import __version__
-from langgraph_pgstate.cli import branches, interrupts, ledger, record, threads, upcast
+from langgraph_pgstate.cli import branches, interrupts, ledger, queue, record, threads, upcast
 from langgraph_pgstate.cli.options import STRATEGIES, ThreadsOption
 from langgraph_pgstate.cli.output import (
     INTERRUPTED,
@@ -336,10 +336,17 @@ for _command in (
     record.sweep,
     interrupts.interrupts,
     interrupts.answer,
+    queue.worker,
+    queue.enqueue,
+    queue.cancel,
+    queue.resume,
     upcast.upcast,
     upcast.backfill,
 ):
     app.command()(_command)
+
+
+app.command("dead-letters")(queue.dead_letters)
 
 
 @app.command("import-langgraph")

@@ -6,10 +6,11 @@ import os
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from langchain_core.messages import ToolMessage
+from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from rich.markup import escape
 from rich.padding import Padding
@@ -21,11 +22,12 @@ from langgraph_pgstate.cli.children import DemoError, ToolRuns, started
 from langgraph_pgstate.cli.output import bytes_in_words, console, count, progress_bar, shorten
 from langgraph_pgstate.cli.tree import draw, outline, short_id
 from langgraph_pgstate.cli.weigh import WholeValues
-from langgraph_pgstate.cli.worker import Job
+from langgraph_pgstate.cli.worker import QUEUED_GRAPH, Job
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.operations.admin.sizes import get_server_version, get_thread_size, list_table_sizes
 from langgraph_pgstate.operations.threads.prune import next_threads
 from langgraph_pgstate.operations.tools.tool_executions import list_executions
+from langgraph_pgstate.runs.runs import Runs
 from langgraph_pgstate.saver import PGStateSaver
 from langgraph_pgstate.sql import queries
 
@@ -86,9 +88,10 @@ class Demo:
             self._resume(before)
             self._fork()
             self._print_once()
+            self._work_off()
             whole = WholeValues()
             nodes = outline(whole.counted(saver.list(self._config)))
-            _title("5  The checkpoint tree", "superstep, node, id, process, what it added")
+            _title("6  The checkpoint tree", "superstep, node, id, process, what it added")
             console.print(draw(nodes, self._thread_id, min(_WIDTH, console.width)))
             self._weigh(whole)
         self._close(time.monotonic() - began_at)
@@ -122,7 +125,7 @@ class Demo:
             inside = ", ".join(child.runs.inside)
             for name in child.runs.inside:
                 _line(name, f"({begun[name]}) is running …")
-            _note(f"The superstep is half done. Stored at this moment: {self._stored()}.")
+            _note(f"The superstep is half done. Stored at this moment: {self._stored(self._config)}.")
             ending = child.kill()
         console.print(f"   [bold red]kill -9 {child.pid}[/]   p1 is gone inside {inside}, by [bold]{ending}[/].")
         return child.runs
@@ -133,13 +136,13 @@ class Demo:
             return runs.inside["book_hotel"] > 0 or (runs.begun.total() > 1 and runs.inside.total() > 0)
         return runs.inside["book_hotel"] > 0 and runs.finished["book_flight"] > 0
 
-    def _stored(self) -> str:
+    def _stored(self, config: RunnableConfig) -> str:
         """Wait for the pending writes of the running superstep, and return them."""
         deadline = time.monotonic() + (0.5 if self._model else 5.0)
         answered: list[str] = []
         while not answered and time.monotonic() < deadline:
             time.sleep(0.02)
-            latest = self._saver.get_tuple(self._config)
+            latest = self._saver.get_tuple(config)
             writes = latest.pending_writes or [] if latest else []
             answered = [
                 str(message.name)
@@ -147,7 +150,7 @@ class Demo:
                 for message in (value if isinstance(value, list) else [value])
                 if isinstance(message, ToolMessage)
             ]
-        checkpoints = sum(1 for _ in self._saver.list(self._config, metadata_only=True))
+        checkpoints = sum(1 for _ in self._saver.list(config, metadata_only=True))
         pending = f" and, as a pending write, the answer of {', '.join(answered)}" if answered else ""
         return f"{count(checkpoints, 'checkpoint')}{pending}"
 
@@ -228,6 +231,39 @@ class Demo:
                 raise DemoError(f"the voucher was printed {printed} times")
             self._show_ledger(f"Not printed again: {_lines(file)}.")
 
+    def _work_off(self) -> None:
+        """Enqueue a run, kill the worker that runs it, and let another one finish it."""
+        runs = Runs(self._database, self._queries)
+        thread_id = f"{self._thread_id}-queue"
+        run = runs.enqueue(QUEUED_GRAPH, {"messages": [HumanMessage(FIRST_WISH)]}, thread_id=thread_id)
+        with started(replace(self._job("work", "p6", hotel_seconds=_HANGING_SECONDS), thread_id=thread_id)) as child:
+            _title("5  A queue and its workers", f"worker p6, pid {child.pid}")
+            _line("you", f"enqueue “{FIRST_WISH}” on thread {thread_id}", lines=2)
+            begun: dict[str, str] = {}
+            for event in child.events():
+                if event["what"] == "answer":
+                    raise DemoError("the model called no tool to be killed in; run the demo again")
+                _show(event, begun)
+                if self._is_amid(child.runs):
+                    break
+            before = child.runs
+            _note(f"Stored: {self._stored({'configurable': {'thread_id': thread_id}})}.")
+            ending = child.kill()
+        console.print(
+            f"   [bold red]kill -9 {child.pid}[/]   p6 is gone inside {', '.join(before.inside)}, by {ending}."
+        )
+        with started(replace(self._job("work", "p7"), thread_id=thread_id)) as child:
+            _note(f"Another worker (p7, pid {child.pid}) finds the run of the dead one, and finishes it:")
+            for event in child.events():
+                _show(event, begun)
+        again = [name for name in before.finished if child.runs.begun[name]]
+        if again and not self._model:
+            raise DemoError(f"{', '.join(again)} had finished before the kill and was run again")
+        found = runs.get(thread_id, run.run_id)
+        if found is None or found.status != "success":
+            raise DemoError(f"the run ended as {found and found.status}")
+        _note(f"The run ended as {found.status}, attempt {found.attempt}. Nobody invoked the graph again.")
+
     def _show_ledger(self, what: str) -> None:
         """Print the voucher in the ledger and in the file."""
         newest = self._database.run(list_executions, self._queries, self._thread_id, None, 1)[0]
@@ -245,7 +281,7 @@ class Demo:
         tables = self._database.run(list_table_sizes, self._queries)
         threads = next((table.rows for table in tables if table.name == "threads"), 1)
         stored = size.state_bytes + size.segment_bytes
-        _title("6  The bytes", "counted from what was written")
+        _title("7  The bytes", "counted from what was written")
         table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
         table.add_column(no_wrap=True)
         table.add_column(justify="right", no_wrap=True)

@@ -69,7 +69,7 @@ def answer(
     by: Annotated[str | None, typer.Option(metavar="NAME", help="Who answers; else the user of this shell.")] = None,
     text: Annotated[bool, typer.Option("--text", help="Take VALUE as text, not as JSON.")] = False,
 ) -> None:
-    """Answer an interrupt, once. The graph goes on when the application resumes it."""
+    """Answer an interrupt, once. An enqueued run is resumed by a worker, others when the application resumes them."""
     target: Target = ctx.obj
     with target.connect() as parts:
         part = parts.threads
@@ -80,10 +80,14 @@ def answer(
             interrupt = matching[0].interrupt_id if matching else interrupt
         given = part.answer(thread, value if text else value_of(value), by=by or _shell_user(), interrupt_id=interrupt)
         left = part.interrupts(thread)
+        is_queued = bool(parts.runs.queued(thread_id=thread, limit=1).items)
     if target.is_json:
         print_json(as_json(given) | {"open_interrupts": len(left)})
         return
-    console.print(f"answered; thread {escape(thread)} goes on when the application passes it `threads.resume(…)`")
+    if is_queued:
+        console.print(f"answered; a worker resumes thread {escape(thread)}")
+    else:
+        console.print(f"answered; thread {escape(thread)} goes on when the application passes it `threads.resume(…)`")
     if left:
         console.print(f"[yellow]it still waits for {count(len(left), 'answer')}[/]")
 

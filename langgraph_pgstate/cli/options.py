@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 
 THREAD_STATUSES: Final = ("idle", "busy", "interrupted", "error")
-RUN_STATUSES: Final = ("pending", "running", "interrupted", "success", "error", "cancelled")
+RUN_STATUSES: Final = ("pending", "running", "interrupted", "success", "error", "cancelled", "timeout")
 USAGE_KEYS: Final = ("agent", "model", "tenant", "user", "day")
 STRATEGIES: Final = ("keep_latest", "delete", "delete_all")
 DECISIONS: Final = ("done", "retry", "fail")

@@ -118,17 +118,24 @@ def runs(
     user: UserOption = None,
     agent: AgentOption = None,
     min_steps: Annotated[int | None, typer.Option(metavar="N", help="Only with N supersteps or more.")] = None,
+    queued: Annotated[bool, typer.Option("--queued", help="Only pending and running runs of the queue.")] = False,
     limit: LimitOption = 20,
 ) -> None:
-    """List runs, newest first, with status, duration and cost."""
+    """List runs, newest first, with status, duration and cost; and which no worker accepts."""
     options: dict[str, Any] = {"user_id": user, "agent": agent, "min_steps": min_steps, "limit": limit}
     if since:
         options["since"] = age(since)
     if failed and (thread or status):
         raise typer.BadParameter("--failed goes without --thread and --status")
+    if queued and (failed or status or since or user or agent or min_steps):
+        raise typer.BadParameter("--queued goes with --thread and --limit only")
     target: Target = ctx.obj
+    if queued:
+        _queued(target, thread, limit)
+        return
     with target.connect() as parts:
         part = parts.runs
+        waiting = [one for one in part.counts() if one.ready and one.status == "pending" and not one.is_accepted]
         page = part.failed(**options) if failed else part.list(thread_id=thread, status=status, **options)
     if target.is_json:
         print_json_page(page.items, page.next)
@@ -146,6 +153,28 @@ def runs(
         )
     spare = ("steps", "tokens", "agent", "cost", "took")
     show(table, len(page.items), "run", page.next, spare=spare, prose=("error",))
+    for one in waiting:
+        runs_of = f"{count(one.count, 'run')} of graph {escape(one.graph)} in queue {escape(one.queue)}"
+        console.print(f"[yellow]no worker accepts {runs_of}[/]")
+
+
+def _queued(target: Target, thread: str | None, limit: int) -> None:
+    with target.connect() as parts:
+        page = parts.runs.queued(thread_id=thread, limit=limit)
+    if target.is_json:
+        print_json_page(page.items, page.next)
+        return
+    table = new_table("thread", "run", "graph", "queue", "status", "enqueued", "note", right=("attempt",))
+    for run in page.items:
+        run_id = run.run_id[-8:] if console.is_terminal else run.run_id
+        note = f"to be ended: {run.cancel}" if run.cancel else ""
+        if run.status == "pending" and not run.is_accepted:
+            note = "[yellow]no worker accepts it[/]"
+        elif not run.is_ready:
+            note = f"after {format_time(run.run_after)}" if run.run_after else "after another run of its thread"
+        names = map(escape, (run.thread_id, run_id, run.graph, run.queue))
+        table.add_row(*names, _status(run.status), format_time(run.enqueued_at), note, str(run.attempt))
+    show(table, len(page.items), "queued run", page.next, spare=("queue", "attempt", "enqueued"))
 
 
 def trace(
@@ -159,7 +188,7 @@ def trace(
     """Draw a run as a tree of nodes, model calls and tools, with times, tokens and cost."""
     target: Target = ctx.obj
     with target.connect() as parts:
-        found = _find_run(parts.runs, thread, run)
+        found = find_run(parts.runs, thread, run)
         roots = parts.spans.tree(thread, found.run_id)
     if target.is_json:
         print_json({"run": found, "spans": roots})
@@ -398,7 +427,7 @@ def _amount(name: str, text: str) -> Decimal:
         raise ConfigurationError(f"--{name.replace('_', '-')} is a price like 3 or 0.15, not {text!r}") from None
 
 
-def _find_run(part: Runs, thread_id: str, run_id: str | None) -> Run:
+def find_run(part: Runs, thread_id: str, run_id: str | None) -> Run:
     """Return a run by its id, by the beginning or end of its id, or the newest.
 
     Raises:

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableConfig
 
@@ -30,11 +31,14 @@ from langgraph_pgstate.cli.agent import (
 )
 from langgraph_pgstate.cli.tree import WRITER_KEY
 from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.runs.worker import Worker
 from langgraph_pgstate.saver import PGStateSaver
 from langgraph_pgstate.sql import queries
+from langgraph_pgstate.state import PGState
 from langgraph_pgstate.tools import Happened, ToolLedger, current_execution
 from langgraph_pgstate.types import ToolExecution
 
+QUEUED_GRAPH: Final = "travel"
 _HANGING_SECONDS: Final = 60.0
 
 
@@ -43,7 +47,7 @@ class Job:
     """The job of a child process.
 
     Attributes:
-        part: `begin`, `resume`, `fork`, `print` or `reprint`.
+        part: `begin`, `resume`, `fork`, `print`, `reprint` or `work`.
         dsn: The database.
         schema: Its schema.
         thread_id: The thread.
@@ -74,6 +78,9 @@ class Job:
 def run(job: Job) -> None:
     """Run a job."""
     model = provider_model(job.model) if job.model else offline_model()
+    if job.part == "work":
+        _work(job, model)
+        return
     with (
         PGStateSaver.from_conn_string(job.dsn, schema=job.schema) as saver,
         Database.open(job.dsn, schema=job.schema, pool=2) as database,
@@ -103,6 +110,16 @@ def run(job: Job) -> None:
         for turn in range(2, job.turns + 2):
             answer = graph.invoke({"messages": [HumanMessage(follow_up(turn))]}, config)
             _tell("turn", turn=turn, messages=len(answer["messages"]))
+
+
+def _work(job: Job, model: BaseChatModel) -> None:
+    """Run what is enqueued, and report the answer of the thread's agent."""
+    with PGState.open(job.dsn, schema=job.schema) as state:
+        graph = build_agent(model, state.saver, _tell_tool, hotel_seconds=job.hotel_seconds)
+        Worker(state, {QUEUED_GRAPH: graph}, poll=0.1).run_until_idle()
+        found = state.saver.get_tuple({"configurable": {"thread_id": job.thread_id}})
+    messages = found.checkpoint["channel_values"]["messages"] if found else []
+    _tell("answer", text=str(messages[-1].text) if messages else "", messages=len(messages))
 
 
 def _voucher_printer(file: Path, ledger: ToolLedger, *, hangs: bool) -> Callable[[str], str]:

@@ -106,6 +106,10 @@ def test_kills_resumes_forks_and_weighs_twice_in_a_row(directory: Path) -> None:
         assert re.search(r"the ledger +unknown; its check looks into the file: the line is there", shown)
         assert re.search(r"Not printed again: the file has 1 line\..*success, attempt\s+1", shown, re.DOTALL)
 
+        # Killed with its worker, the enqueued run is finished by another one, which does not repeat what was done.
+        assert re.search(r"kill -9 \d+ +p6 is gone inside book_hotel, by SIGKILL", shown)
+        assert re.search(r"The run ended as success, attempt 2", shown)
+
         # The fork goes another way, and both are in the tree.
         assert "make it Porto" in shown
         assert "branch 1" in shown

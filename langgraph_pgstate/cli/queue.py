@@ -1,0 +1,261 @@
+"""The commands of the queue: `worker`, `enqueue`, `cancel`, `dead-letters` and `resume`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.markup import escape
+
+from langgraph_pgstate.cli.options import LimitOption, ThreadArgument
+from langgraph_pgstate.cli.output import (
+    as_json,
+    console,
+    count,
+    format_time,
+    new_table,
+    one_of,
+    print_json,
+    print_json_page,
+    shorten,
+    show,
+)
+from langgraph_pgstate.cli.record import find_run
+from langgraph_pgstate.cli.target import Parts, Target
+from langgraph_pgstate.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.runs.graphs import GraphSource
+
+CANCELLATIONS: Final = ("cancel", "interrupt", "rollback")
+LETTER_ACTIONS: Final = ("list", "retry", "discard")
+_CONFIG: Final = "langgraph.json"
+# Threads of nodes that block end with the process if they take longer.
+_THREAD_SECONDS: Final = 1.0
+
+RunArgument = Annotated[
+    str | None, typer.Argument(metavar="[RUN]", help="The run, or the beginning or end of its id; else the newest.")
+]
+
+
+def worker(
+    ctx: typer.Context,
+    graphs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[GRAPH]...", help="A graph: agent.py:graph, shop.agents:graph or name=agent.py:graph."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help=f"The graphs of a {_CONFIG}; ./{_CONFIG} without a GRAPH.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Stop when no run can be claimed.")] = False,
+    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at once.")] = 10,
+    queue: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Serve this queue; may be repeated. Else: default.")
+    ] = None,
+    drain_timeout: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="How long runs may take to stop after SIGTERM.")
+    ] = 30.0,
+    adopt: Annotated[bool, typer.Option("--adopt", help="Also take over crashed runs that were not enqueued.")] = False,
+) -> None:
+    """Run graphs from the queue, until SIGTERM; exit code 0 after a drain, 130 or 143 after a second signal."""
+    from langgraph_pgstate.runs.graphs import load_config, load_graphs
+
+    target: Target = ctx.obj
+    if target.is_json:
+        raise ConfigurationError("a worker prints no JSON")
+    if config is None and not graphs:
+        if not Path(_CONFIG).exists():
+            raise ConfigurationError(f"name a graph, like agent.py:graph, or --config FILE; there is no ./{_CONFIG}")
+        config = Path(_CONFIG)
+    found = load_graphs(graphs or ())
+    if config is not None:
+        found = {**load_config(config), **found}
+    options = {
+        "concurrency": concurrency,
+        "queues": queue or ["default"],
+        "drain_timeout": drain_timeout,
+        "adopt": adopt,
+    }
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    logging.getLogger("langgraph_pgstate.worker").setLevel(logging.INFO)
+    with target.connect():
+        pass
+    with target.open() as dsn:
+        code = _work(dsn, target.schema, found, options, once=once)
+    _leave(code)
+
+
+def enqueue(
+    ctx: typer.Context,
+    graph: Annotated[str, typer.Argument(metavar="GRAPH", help="Name of the graph, as the workers know it.")],
+    input: Annotated[
+        str | None,
+        typer.Argument(metavar="[JSON]", help="The input; without it the thread goes on.", show_default=False),
+    ] = None,
+    thread: Annotated[str | None, typer.Option(metavar="ID", help="The thread; else a new one.")] = None,
+    run: Annotated[str | None, typer.Option(metavar="ID", help="The run's id; enqueued once under it.")] = None,
+    queue: Annotated[str, typer.Option(metavar="NAME", help="The queue.")] = "default",
+    priority: Annotated[int, typer.Option(metavar="N", help="Higher is claimed first.")] = 0,
+    strategy: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="If the thread is busy: enqueue, reject, interrupt or rollback.",
+            callback=one_of("enqueue", "reject", "interrupt", "rollback"),
+        ),
+    ] = "enqueue",
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the run's end, and print the state it left.")] = False,
+) -> None:
+    """Enqueue a run of a graph; a worker runs it."""
+    try:
+        given = None if input is None else json.loads(input)
+    except ValueError as error:
+        raise ConfigurationError(f"the input is not JSON: {error}") from None
+    target: Target = ctx.obj
+    with target.connect() as parts:
+        options: Any = {"queue": queue, "priority": priority, "multitask_strategy": strategy}
+        handle = parts.runs.enqueue(graph, given, thread_id=thread, run_id=run, **options)
+        values = as_json(handle.wait()) if wait else None
+    facts = {"thread_id": handle.thread_id, "run_id": handle.run_id}
+    if target.is_json:
+        print_json(facts | ({"values": values} if wait else {}))
+    elif wait:
+        print_json(values)
+    else:
+        console.print(f"enqueued run {handle.run_id} of thread {escape(handle.thread_id)}", soft_wrap=True)
+
+
+def cancel(
+    ctx: typer.Context,
+    thread: ThreadArgument,
+    run: RunArgument = None,
+    action: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="cancel; interrupt ends it as interrupted; rollback also deletes its checkpoints.",
+            callback=one_of(*CANCELLATIONS),
+        ),
+    ] = "cancel",
+) -> None:
+    """Cancel an enqueued run."""
+    target: Target = ctx.obj
+    with target.connect() as parts:
+        found = find_run(parts.runs, thread, run)
+        status = parts.runs.cancel(thread, found.run_id, action)
+    if target.is_json:
+        print_json({"thread_id": thread, "run_id": found.run_id, "status": status})
+    elif status == "running":
+        console.print("its worker was asked to stop it")
+    else:
+        console.print(f"the run is {status}")
+
+
+def dead_letters(
+    ctx: typer.Context,
+    action: Annotated[
+        str, typer.Argument(metavar="[ACTION]", help="list, retry or discard.", callback=one_of(*LETTER_ACTIONS))
+    ] = "list",
+    thread: Annotated[
+        str | None, typer.Argument(metavar="[THREAD]", help="With retry and discard: the thread.")
+    ] = None,
+    run: RunArgument = None,
+    limit: LimitOption = 20,
+) -> None:
+    """List enqueued runs that failed for good, newest first; retry or discard one."""
+    target: Target = ctx.obj
+    if (action == "list") is not (thread is None):
+        raise ConfigurationError("dead-letters takes retry THREAD [RUN], discard THREAD [RUN], or nothing to list all")
+    with target.connect() as parts:
+        if thread is not None:
+            _settle_letter(target, parts, action, thread, run)
+            return
+        page = parts.runs.dead_letters(limit=limit)
+    if target.is_json:
+        print_json_page(page.items, page.next)
+        return
+    table = new_table("thread", "run", "graph", "status", "ended", "attempts", "error")
+    for letter in page.items:
+        run_id = letter.run_id[-8:] if console.is_terminal else letter.run_id
+        error = ": ".join(part for part in (letter.error_type, letter.error_message) if part)
+        cells = [letter.thread_id, run_id, letter.agent or "", letter.status, format_time(letter.ended_at)]
+        table.add_row(*map(escape, cells), str(letter.attempt), escape(shorten(error, 80)))
+    show(table, len(page.items), "dead letter", page.next, spare=("attempts", "graph"), prose=("error",))
+
+
+def resume(
+    ctx: typer.Context,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every crashed run that was not enqueued and can go on.")
+    ] = False,
+    graph: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only of this graph; may be repeated.")
+    ] = None,
+) -> None:
+    """Enqueue runs of a plain `graph.invoke` whose process died, so that a worker finishes them."""
+    if not everything and not graph:
+        raise ConfigurationError("say which runs: --all or --graph NAME")
+    target: Target = ctx.obj
+    with target.connect() as parts:
+        found = parts.runs.adopt(graph or None)
+    if target.is_json:
+        print_json(*({"thread_id": one.thread_id, "run_id": one.run_id} for one in found))
+        return
+    for one in found:
+        console.print(f"enqueued run {one.run_id} of thread {escape(one.thread_id)}", soft_wrap=True)
+    console.print(f"{count(len(found), 'crashed run')} enqueued")
+
+
+def _settle_letter(target: Target, parts: Parts, action: str, thread: str, run: str | None) -> None:
+    found = find_run(parts.runs, thread, run)
+    take = parts.runs.retry if action == "retry" else parts.runs.discard
+    if not take(thread, found.run_id):
+        raise ConfigurationError(f"run {found.run_id} of thread {thread!r} is no dead letter: it is {found.status}")
+    if target.is_json:
+        print_json({"thread_id": thread, "run_id": found.run_id, "action": action})
+    else:
+        console.print("enqueued again" if action == "retry" else "discarded")
+
+
+def _work(dsn: str, schema: str, graphs: dict[str, GraphSource], options: Any, *, once: bool) -> int:
+    """Run a worker until it stops, and return its exit code."""
+    from langgraph_pgstate.runs.worker import AsyncWorker
+    from langgraph_pgstate.settings import PoolSettings
+    from langgraph_pgstate.state import AsyncPGState
+
+    async def work() -> int:
+        async with AsyncPGState.open(dsn, schema=schema, pool=PoolSettings(max_size=options["concurrency"])) as state:
+            worker = AsyncWorker(state, graphs, **options)
+            return await (worker.run_until_idle() if once else worker.run_forever())
+
+    loop = asyncio.new_event_loop()
+    # Blocking nodes run in these threads, several of one run at once.
+    threads = ThreadPoolExecutor(max(32, 4 * options["concurrency"]))
+    loop.set_default_executor(threads)
+    try:
+        # `asyncio.run` would wait for nodes that block.
+        return loop.run_until_complete(work())
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _leave(code: int) -> None:
+    """End the process, also if a node that blocks has not ended."""
+    deadline = time.monotonic() + _THREAD_SECONDS
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+    raise typer.Exit(code)

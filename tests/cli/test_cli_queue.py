@@ -1,0 +1,155 @@
+"""The commands of the queue: `worker`, `enqueue`, `runs --queued`, `cancel`, `dead-letters` and `resume`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from support import wait_until
+from typer.testing import CliRunner
+
+from langgraph_pgstate import PGState
+from langgraph_pgstate.cli.app import app
+
+AGENT = """
+import os, time
+from typing import TypedDict
+from langgraph.graph import START, StateGraph
+from langgraph.types import interrupt
+
+class State(TypedDict, total=False):
+    said: str
+    heard: str
+
+def answer(state):
+    if state["said"] == "fail":
+        raise ValueError("no [such] word")
+    if state["said"] == "ask":
+        return {"heard": interrupt("what?")}
+    if state["said"] == "hang":
+        open("hangs", "w").close()
+        while not os.path.exists("go on"):
+            time.sleep(0.01)
+    return {"heard": state["said"].upper()}
+
+builder = StateGraph(State)
+builder.add_node("answer", answer)
+builder.add_edge(START, "answer")
+graph = builder.compile()
+"""
+
+
+@pytest.fixture
+def run(dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """What `pgstate` prints, from a directory with an agent."""
+    monkeypatch.delenv("PGSTATE_DSN", raising=False)
+    monkeypatch.setattr("langgraph_pgstate.cli.output.console._width", 140)
+    (tmp_path / "agent.py").write_text(AGENT)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str, code: int = 0) -> str:
+        result = CliRunner().invoke(app, ["--dsn", dsn, "--schema", schema, *arguments])
+        assert result.exit_code == code, result.output + repr(result.exception)
+        assert "Traceback" not in result.output
+        return result.output
+
+    return run
+
+
+def start(dsn: str, schema: str, directory: Path, *arguments: str) -> subprocess.Popen[str]:
+    """A worker as a process."""
+    command = [sys.executable, "-m", "langgraph_pgstate", "--dsn", dsn, "--schema", schema, "worker", *arguments]
+    return subprocess.Popen(command, cwd=directory, stderr=subprocess.PIPE, text=True)
+
+
+def work(dsn: str, schema: str, directory: Path, *arguments: str) -> str:
+    """What a worker logs that stops when nothing is left to do."""
+    with start(dsn, schema, directory, *arguments, "--once") as process:
+        _, log = process.communicate(timeout=60)
+    assert process.returncode == 0, log
+    return log
+
+
+def test_runs_are_enqueued_listed_run_and_cancelled(run: Any, dsn: str, schema: str, tmp_path: Path) -> None:
+    assert "no queued runs" in run("runs", "--queued")
+    enqueued = json.loads(run("--json", "enqueue", "agent", '{"said": "hi"}', "--thread", "t"))
+    again = json.loads(
+        run("--json", "enqueue", "agent", '{"said": "hi"}', "--thread", "t", "--run", enqueued["run_id"])
+    )
+    assert again == enqueued
+    run("enqueue", "agent", '{"said": "you"}', "--thread", "t")
+    run("enqueue", "other", '{"said": "you"}', "--thread", "u")
+    shown = run("runs", "--queued")
+    assert shown.count("no worker accepts it") == 3
+    assert "no worker accepts 1 run of graph other in queue default" in run("runs")
+    assert "cancelled" in run("cancel", "u")
+    log = work(dsn, schema, tmp_path, "agent.py:graph")
+    assert "runs agent" in log
+    assert [json.loads(line)["status"] for line in run("--json", "runs", "--thread", "t").splitlines()] == [
+        "success"
+    ] * 2
+    assert "no queued runs" in run("runs", "--queued")
+
+
+def test_an_answer_is_taken_up_by_a_worker(run: Any, dsn: str, schema: str, tmp_path: Path) -> None:
+    (tmp_path / "langgraph.json").write_text('{"graphs": {"shop": "./agent.py:graph"}}')
+    run("enqueue", "shop", '{"said": "ask"}', "--thread", "t")
+    work(dsn, schema, tmp_path)
+    assert "a worker resumes thread t" in run("answer", "t", "this")
+    work(dsn, schema, tmp_path, "--config", "langgraph.json")
+    with PGState.open(dsn, schema=schema) as state:
+        found = state.saver.get_tuple({"configurable": {"thread_id": "t"}})
+    assert found is not None
+    assert found.checkpoint["channel_values"]["heard"] == "this"
+
+
+def test_dead_letters_are_listed_retried_and_discarded(run: Any, dsn: str, schema: str, tmp_path: Path) -> None:
+    assert "no dead letters" in run("dead-letters")
+    run("enqueue", "agent", '{"said": "fail"}', "--thread", "t")
+    assert "failed: ValueError" in work(dsn, schema, tmp_path, "agent.py:graph")
+    shown = run("dead-letters")
+    for word in ("t", "agent", "error", "ValueError: no [such] word"):
+        assert word in shown
+    assert run("dead-letters", "retry", "t") == "enqueued again\n"
+    assert "is no dead letter" in run("dead-letters", "retry", "t", code=1)
+    work(dsn, schema, tmp_path, "agent.py:graph")
+    assert run("dead-letters", "discard", "t") == "discarded\n"
+    assert "no dead letters" in run("dead-letters")
+
+
+def test_a_worker_drains_and_is_forced_by_signals(
+    run: Any, dsn: str, schema: str, tmp_path: Path, connection: psycopg.Connection
+) -> None:
+    run("enqueue", "agent", '{"said": "hang"}', "--thread", "t")
+    with start(dsn, schema, tmp_path, "agent.py:graph") as process:
+        wait_until((tmp_path / "hangs").exists, "the node")
+        process.send_signal(signal.SIGTERM)
+        wait_until(
+            lambda: connection.execute(f"SELECT 1 FROM {schema}.queue WHERE status = 'running'".encode()).rowcount == 1,
+            "nothing",
+        )
+        process.send_signal(signal.SIGTERM)
+        # The node blocks for ever, and still the process ends.
+        assert process.wait(20) == 143
+    assert "pending" in run("runs", "--queued")
+    (tmp_path / "go on").touch()
+    work(dsn, schema, tmp_path, "agent.py:graph")
+    assert "success" in run("runs", "--thread", "t")
+
+
+def test_a_worker_that_cannot_start_says_why(run: Any, dsn: str, schema: str) -> None:
+    assert "there is no ./langgraph.json" in run("worker", code=1)
+    assert "has no 'agent'; its graphs are builder, graph" in run("worker", "agent.py:agent", code=1)
+    assert "the input is not JSON" in run("enqueue", "agent", "{", code=1)
+    assert "--all or --graph" in run("resume", code=1)
+    assert "0 crashed runs enqueued" in run("resume", "--all")
+    assert os.environ.get("PGSTATE_DSN") is None
+    missing = CliRunner().invoke(app, ["--dsn", dsn, "--schema", "no_such", "worker", "agent.py:graph"])
+    assert missing.exit_code == 1
