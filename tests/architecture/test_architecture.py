@@ -117,6 +117,66 @@ def test_psycopg_is_imported_in_db_only() -> None:
     assert {name for name in users if not name.startswith("db/")} == set()
 
 
+def private_names(tree: ast.AST, own: set[str]) -> Iterator[str]:
+    """Names that another package keeps private: modules and names that are imported, attributes, LangGraph's keys."""
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.ImportFrom) and not str(node.module).startswith("langgraph_pgstate"):
+            names = [*str(node.module).split("."), *(alias.name for alias in node.names)]
+        elif isinstance(node, ast.Import):
+            names = [part for alias in node.names for part in alias.name.split(".")]
+        elif isinstance(node, ast.Attribute):
+            names = [node.attr] if node.attr not in own else []
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("__pregel_"):
+            yield node.value
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in {"getattr", "setattr", "attrgetter"}:
+            given = (each.value for each in node.args if isinstance(each, ast.Constant))
+            names = [each for each in given if isinstance(each, str) and each not in own]
+        yield from (name for name in names if re.match("_(?!_)", name))
+
+
+def names_assigned(tree: ast.AST) -> set[str]:
+    """Names of all attributes, functions, variables and modules that a module defines."""
+    found = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+            found.add(node.attr)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return found
+
+
+# `NamedTuple` and the standard library have no public names for these.
+STANDARD = {"_asdict", "_replace", "_exit", "_initializing", "_is_protocol"}
+MAY_TOUCH = {"langgraph_compat.py", "db/embedded.py"}
+
+
+def test_private_names_of_others_stand_in_one_module() -> None:
+    """But for those of the embedded PostgreSQL's library."""
+    others = {name: tree for name, tree in MODULES.items() if name not in MAY_TOUCH}
+    own = STANDARD.union(*map(names_assigned, others.values()))
+    assert {name: found for name, tree in others.items() if (found := set(private_names(tree, own)))} == {}
+
+
+def test_the_search_for_private_names_finds_them() -> None:
+    source = """
+from langgraph._internal import _constants
+from langgraph.checkpoint.serde.types import _DeltaSnapshot as DeltaSnapshot
+import langgraph.pregel._loop
+frame = sys._getframe(1)
+hook = getattr(serde, "_unpack_ext_hook")
+lazy._counter = 1
+super()._reviver(value)
+prefix = "__pregel_"
+self._mine, other._mine = 1, 2
+"""
+    tree = ast.parse(source)
+    assert {*private_names(tree, names_assigned(tree))} == {
+        *("_internal", "_constants", "_DeltaSnapshot", "_loop", "_getframe", "_unpack_ext_hook", "_counter"),
+        *("_reviver", "__pregel_"),
+    }
+
+
 def undocumented(module: str) -> Iterator[str]:
     """Public classes, functions and methods without a docstring; an override may go by that of its base."""
     dotted = "langgraph_pgstate." + module.removesuffix(".py").removesuffix("__init__").replace("/", ".")
