@@ -118,26 +118,12 @@ class RunRecord:
         """Return the current time."""
         return self.zero + time.perf_counter()
 
-    def note_step(self, step: int) -> None:
-        """Note a superstep of the root graph."""
-        if self.last_step == step:
-            return
-        if self.first_step is None:
-            self.first_step = step
-        self.last_step = step
-        self.change()
-
     def note_checkpoint(self, namespace: str, step: int | None, checkpoint_id: str) -> None:
         """Note a checkpoint that is about to be put."""
         if step is not None:
             self.checkpoints[namespace, step] = checkpoint_id
             if len(self.checkpoints) > _MOST_CHECKPOINTS:
                 self.checkpoints.popitem(last=False)
-
-    def change(self) -> None:
-        """Mark the run's row as changed."""
-        self.version += 1
-        self.is_changed = True
 
     def row(self, settings: RecorderSettings) -> dict[str, Any]:
         """Return the run's row."""

@@ -53,6 +53,7 @@ from langgraph_pgstate.operations.threads.search import request_change, request_
 from langgraph_pgstate.operations.tools import tool_executions
 from langgraph_pgstate.operations.tools.tool_executions import Intent, Outcome, Recorded
 from langgraph_pgstate.record.tracker import Tracker
+from langgraph_pgstate.record.write_queue import WriteQueue
 from langgraph_pgstate.settings import RecorderSettings
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger
@@ -329,16 +330,17 @@ class Bench:
     def listing(self) -> Any:
         return request_list(config_of("t"), None, None, None, False)
 
-    def tracker(self) -> Tracker:
-        tracker = Tracker(RecorderSettings())
+    def queue(self) -> WriteQueue:
+        queue = WriteQueue(RecorderSettings())
+        tracker = Tracker(queue)
         root = uuid4()
         tracker.begin("chain", "graph", root, None, [], {"thread_id": "t"}, {})
         # A graph that does nothing yet may still be refused.
         tracker.begin("chain", "node", uuid4(), root, [], {}, {})
-        return tracker
+        return queue
 
     def note(self) -> Any:
-        pending = self.tracker().collect()
+        pending = self.queue().collect()
         assert pending is not None
         return pending.journal_entry
 
@@ -451,7 +453,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "record.journal.put_entry": lambda bench: (journal.entry_of(("t", "run"), "entry", bench.note()), lambda: 60.0),
     "record.journal.write": lambda bench: (["t"], bench.note(), bool),
     "record.journal.recover": lambda bench: (),
-    "record.recording.write_pending": lambda bench: (bench.tracker(), bool, "holder", 15.0),
+    "record.recording.write_pending": lambda bench: (bench.queue(), bool, "holder", 15.0),
     "record.recording.renew_runs": lambda bench: ([("t", "run")], "holder", 15.0),
     "record.recording.tell_time": lambda bench: (),
     "threads.expiry.set_expiry": lambda bench: ("t", request_ttl(timedelta(days=1))),

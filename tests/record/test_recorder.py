@@ -80,8 +80,8 @@ def simple(saver: Any, *nodes: Any) -> Any:
 
 def test_a_run_is_a_tree_of_spans(dsn: str, schema: str, connection: Connection) -> None:
     with recording(dsn, schema) as (saver, recorder):
-        Prices(recorder._database).set("gpt-x", 2, 10, cache_read="0.5", provider="azure.ai.openai")
-        Prices(recorder._database).set("gpt-x", 100, 100)
+        Prices(saver._database).set("gpt-x", 2, 10, cache_read="0.5", provider="azure.ai.openai")
+        Prices(saver._database).set("gpt-x", 100, 100)
         recorder.record(agent_graph(saver)).invoke(hello(), config(user_id="ann"))
     spans = {span["name"]: span for span in rows(connection, schema, "spans")}
     assert {name: span["kind"] for name, span in spans.items()} == {

@@ -20,7 +20,7 @@ from support import FORK, GUARD_SECONDS, config_of, loop_graph, move_journal, pu
 from support_recorder import config, model, recording, recording_async, rows
 
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import ConfigurationError, SchemaMissingError
 from langgraph_pgstate.operations.admin import maintenance
 from langgraph_pgstate.operations.checkpoints.planning import plan_put
@@ -31,6 +31,7 @@ from langgraph_pgstate.record import Recorder
 from langgraph_pgstate.record.capture import capture
 from langgraph_pgstate.record.prices import AsyncPrices, Prices
 from langgraph_pgstate.record.tracker import Tracker
+from langgraph_pgstate.record.write_queue import WriteQueue
 from langgraph_pgstate.settings import RecorderSettings
 from langgraph_pgstate.sql import queries
 
@@ -144,8 +145,8 @@ def test_a_run_that_takes_long_says_that_it_is_alive(dsn: str, schema: str, conn
         )
         running.start()
         wait_until(lambda: bool(rows(connection, schema, "runs")), "the run's row")
-        wait_until(lambda: recorder._tracker.waiting == 0, "all of the start")
-        wait_until(lambda: not any(run.is_changed for run in recorder._tracker._runs.values()), "all of the run")
+        wait_until(lambda: recorder._queue.waiting == 0, "all of the start")
+        wait_until(lambda: not any(run.is_changed for run in recorder._queue._runs.values()), "all of the run")
         first = rows(connection, schema, "runs")[0]["alive_until"]
         # Guard: a note promises no more than its recorder's own patience.
         assert first < datetime.now(UTC) + timedelta(seconds=5)
@@ -171,20 +172,20 @@ def test_an_attempt_after_a_crash_ends_what_the_first_left(dsn: str, schema: str
 
 def test_what_is_late_reopens_nothing(dsn: str, schema: str, connection: Connection) -> None:
     """A batch whose answer was lost is sent again after later ones."""
-    with recording(dsn, schema) as (_saver, recorder):
-        tracker = recorder._tracker
+    with recording(dsn, schema) as (saver, recorder):
+        tracker, queue = recorder._tracker, recorder._queue
         root = uuid.uuid4()
         tracker.begin("chain", "graph", root, None, [], {"thread_id": "t"}, {})
         tracker.begin("chain", "node", uuid.uuid4(), root, [], {}, {})
-        first = tracker.collect()
+        first = queue.collect()
         tracker.end(root, {})
-        last = tracker.collect()
+        last = queue.collect()
         assert first is not None
         assert last is not None
         for pending in (last, first):
-            recorder._database.run(journal.write, recorder._queries, [], pending.journal_entry)
-        tracker.acknowledge(last)
-        assert not tracker.is_busy
+            saver._database.run(journal.write, saver._queries, [], pending.journal_entry)
+        queue.acknowledge(last)
+        assert not queue.is_busy
     found = rows(connection, schema, "spans") + rows(connection, schema, "runs")
     assert [row["status"] for row in found] == ["success", "cancelled", "success"]
 
@@ -192,16 +193,16 @@ def test_what_is_late_reopens_nothing(dsn: str, schema: str, connection: Connect
 def test_a_change_between_collecting_and_acknowledging_is_written_too(
     dsn: str, schema: str, connection: Connection
 ) -> None:
-    with recording(dsn, schema) as (_, recorder):
-        tracker = recorder._tracker
+    with recording(dsn, schema) as (saver, recorder):
+        tracker, queue = recorder._tracker, recorder._queue
         root = uuid.uuid4()
         tracker.begin("chain", "graph", root, None, [], {"thread_id": "t"}, {})
         tracker.begin("chain", "node", uuid.uuid4(), root, [], {}, {})
-        first = tracker.collect()
+        first = queue.collect()
         assert first is not None
         tracker.end(root, {})
-        recorder._database.run(journal.write, recorder._queries, [], first.journal_entry)
-        tracker.acknowledge(first)
+        saver._database.run(journal.write, saver._queries, [], first.journal_entry)
+        queue.acknowledge(first)
         recorder.flush()
     assert rows(connection, schema, "spans")[0]["status"] == rows(connection, schema, "runs")[0]["status"] == "success"
 
@@ -210,10 +211,10 @@ def test_a_put_that_comes_to_nothing_leaves_its_spans_in_the_queue(
     dsn: str, schema: str, connection: Connection
 ) -> None:
     with recording(dsn, schema) as (_, recorder):
-        tracker = recorder._tracker
+        tracker, queue = recorder._tracker, recorder._queue
         root = uuid.uuid4()
         tracker.begin("chain", "graph", root, None, [], {"thread_id": "t"}, {})
-        assert tracker.take(tracker.run_on("t")) is not None
+        assert queue.take(tracker.run_on("t")) is not None
         tracker.end(root, {})
         recorder.flush()
     assert rows(connection, schema, "spans")[0]["status"] == "success"
@@ -226,16 +227,17 @@ def begin(tracker: Tracker, parent: uuid.UUID | None, name: str, step: int | Non
     return id
 
 
-def taken(tracker: Tracker, namespace: str, step: int) -> list[str]:
-    pending = tracker.take(tracker.run_on("t"), put=(namespace, step))
+def taken(tracker: Tracker, queue: WriteQueue, namespace: str, step: int) -> list[str]:
+    pending = queue.take(tracker.run_on("t"), put=(namespace, step))
     if pending is None:
         return []
-    tracker.acknowledge(pending)
+    queue.acknowledge(pending)
     return [span.name for span, _ in pending.spans]
 
 
 def test_what_runs_ahead_of_a_put_is_left_for_the_next() -> None:
-    tracker = Tracker(RecorderSettings(interval=NEVER))
+    queue = WriteQueue(RecorderSettings(interval=NEVER))
+    tracker = Tracker(queue)
     root = begin(tracker, None, "graph")
     for name, step in (("ended", 4), ("ahead", 6), ("below", 9)):
         more = {"langgraph_checkpoint_ns": "ended:1|below:1"} if name == "below" else {}
@@ -243,16 +245,17 @@ def test_what_runs_ahead_of_a_put_is_left_for_the_next() -> None:
     parent = begin(tracker, root, "parent", 5)
     child = begin(tracker, parent, "child")
     # What has only begun may end at once; what something is below of is noted with that.
-    assert taken(tracker, "", 4) == ["graph", "ended", "below", "parent"]
+    assert taken(tracker, queue, "", 4) == ["graph", "ended", "below", "parent"]
     tracker.end(child, {})
-    assert taken(tracker, "", 5) == ["ahead", "child"]
+    assert taken(tracker, queue, "", 5) == ["ahead", "child"]
     tracker.end(parent, {})
-    assert taken(tracker, "", 6) == ["parent"]
+    assert taken(tracker, queue, "", 6) == ["parent"]
 
 
 def test_a_put_that_is_sent_again_belongs_to_its_run_though_another_has_begun_meanwhile() -> None:
     """Only what was committed with it is taken to be written. Two runs that nothing guards share a thread here."""
-    tracker = Tracker(RecorderSettings(interval=NEVER))
+    queue = WriteQueue(RecorderSettings(interval=NEVER))
+    tracker = Tracker(queue)
     first = begin(tracker, None, "first")
     begin(tracker, first, "node", 1)
     put = request_put(ValueCodec(), *put_arguments(config_of("t"), 1))
@@ -265,7 +268,7 @@ def test_a_put_that_is_sent_again_belongs_to_its_run_though_another_has_begun_me
     tracker.before_put(plan)
     committed = [orjson.loads(row)["run_id"] for row in plan.journal_entry.runs]
     tracker.after_put(plan)
-    pending = tracker.collect()
+    pending = queue.collect()
     assert pending is not None
     left = [orjson.loads(row)["run_id"] for row in pending.journal_entry.runs]
     assert len({*committed, *left}) == 2
@@ -274,11 +277,12 @@ def test_a_put_that_is_sent_again_belongs_to_its_run_though_another_has_begun_me
 
 @pytest.mark.parametrize("has_writer", [True, False])
 def test_what_nobody_else_would_write_soon_a_put_takes_along(has_writer: bool) -> None:
-    tracker = Tracker(RecorderSettings(interval=1e-9 if has_writer else NEVER), has_writer=has_writer)
+    queue = WriteQueue(RecorderSettings(interval=1e-9 if has_writer else NEVER), has_writer=has_writer)
+    tracker = Tracker(queue)
     root = begin(tracker, None, "graph")
     begin(tracker, root, "running", 1)
     tracker.end(begin(tracker, root, "ahead", 6), {})
-    assert taken(tracker, "", 0) == ["graph", "running", "ahead"]
+    assert taken(tracker, queue, "", 0) == ["graph", "running", "ahead"]
 
 
 @pytest.mark.parametrize(
@@ -288,7 +292,7 @@ def test_what_nobody_else_would_write_soon_a_put_takes_along(has_writer: bool) -
 )
 def test_a_row_says_the_same_whether_it_is_made_at_once_or_piece_by_piece(value: Any) -> None:
     settings = RecorderSettings()
-    tracker = Tracker(settings)
+    tracker = Tracker(WriteQueue(settings))
     root = begin(tracker, None, "graph")
     span = begin(tracker, root, f"node {value}"[:20], 1, lc_agent_name=str(value)[:9], langgraph_node="n")
     record = tracker.find(span)
@@ -324,7 +328,7 @@ def test_a_full_queue_makes_the_graph_wait_and_drops_nothing(dsn: str, schema: s
     waiting = []
     settings = RecorderSettings(queue_size=10, interval=NEVER)
     with recording(dsn, schema, settings, hook=False) as (saver, recorder):
-        graph = loop_graph(60, lambda count: waiting.append(recorder._tracker.waiting))
+        graph = loop_graph(60, lambda count: waiting.append(recorder._queue.waiting))
         recorder.record(graph.compile(checkpointer=saver)).invoke(start(), {**config(), "recursion_limit": 100})
     assert max(waiting) < 20
     assert len(rows(connection, schema, "spans", kind="node")) == 60
@@ -334,7 +338,7 @@ async def test_a_full_queue_makes_an_asynchronous_graph_wait(dsn: str, schema: s
     waiting = []
     settings = RecorderSettings(queue_size=10, interval=NEVER)
     async with recording_async(dsn, schema, settings, hook=False) as (saver, recorder):
-        graph = loop_graph(60, lambda count: waiting.append(recorder._tracker.waiting))
+        graph = loop_graph(60, lambda count: waiting.append(recorder._queue.waiting))
         limited = {**config(), "recursion_limit": 100}
         await recorder.record(graph.compile(checkpointer=saver)).ainvoke(start(), limited)
     assert max(waiting) < 20
@@ -367,7 +371,7 @@ def test_a_database_that_fails_breaks_no_graph_and_loses_nothing(dsn: str, schem
         assert result["count"] == 3
         with pytest.raises(SchemaMissingError):
             recorder.flush()
-        assert recorder._tracker.waiting > 0
+        assert recorder._queue.waiting > 0
         with recording(dsn, schema):
             pass
         recorder.flush()
@@ -388,7 +392,7 @@ def test_what_could_not_be_written_is_said_at_the_end(dsn: str, schema: str) -> 
 def test_a_row_that_is_refused_does_not_keep_the_others_back(dsn: str, schema: str, connection: Connection) -> None:
     with recording(dsn, schema) as (_saver, recorder):
         connection.execute(f"ALTER TABLE {schema}.spans ADD CHECK (step <> 2)".encode())
-        recorder._tracker.settings = RecorderSettings(interval=NEVER)
+        recorder._queue.settings = RecorderSettings(interval=NEVER)
         recorder.record(loop_graph(3).compile()).invoke(start(), config())
     assert [span["step"] for span in rows(connection, schema, "spans", kind="node")] == [1, 3]
     assert rows(connection, schema, "runs")[0]["status"] == "success"
@@ -448,9 +452,8 @@ def test_setup_in_a_callers_transaction_leaves_her_lock_timeout(dsn: str, schema
 
 
 async def test_prices_are_set_listed_and_deleted(dsn: str, schema: str) -> None:
-    async with recording_async(dsn, schema) as (_, recorder):
-        assert isinstance(recorder._database, AsyncDatabase)
-        prices = AsyncPrices(recorder._database)
+    async with recording_async(dsn, schema) as (saver, _):
+        prices = AsyncPrices(saver._database)
         await prices.set("m", 1, 2.5)
         await prices.set("m", "0.15", "0.6", provider="openai", reasoning=1)
         await prices.set("m", 3, 2.5)
@@ -467,8 +470,8 @@ async def test_prices_are_set_listed_and_deleted(dsn: str, schema: str) -> None:
 
 
 def test_a_blocking_price_list_answers_the_same(dsn: str, schema: str) -> None:
-    with recording(dsn, schema) as (_, recorder):
-        prices = Prices(recorder._database)
+    with recording(dsn, schema) as (saver, _):
+        prices = Prices(saver._database)
         prices.set("m", 1, 2)
         assert [price.model for price in prices.list()] == ["m"]
         assert prices.delete("m")
