@@ -40,7 +40,6 @@ __all__ = [
     "AsyncConnectionPool",
     "AsyncDatabase",
     "AsyncPsycopgConnection",
-    "BlockingRunner",
     "ConnectionPool",
     "Database",
     "PsycopgConnection",
@@ -450,30 +449,6 @@ class Database:
         connection.pgconn.finish()
         if self._pool is not None and hasattr(self._pool, "drain"):
             self._pool.drain()
-
-
-class BlockingRunner:
-    """A blocking database behind the protocol `Runner`. Never suspends, so that `run_blocking` runs its callers."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def run(
-        self, operation: Callable[Concatenate[Connection, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Run an operation as `Database.run` does."""
-        return self._database.run(operation, *args, **kwargs)
-
-    async def run_within(
-        self,
-        seconds: float,
-        operation: Callable[Concatenate[Connection, P], Awaitable[T]],
-        /,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        """Run an operation as `Database.run_within` does."""
-        return self._database.run_within(seconds, operation, *args, **kwargs)
 
 
 class AsyncDatabase:

@@ -59,27 +59,6 @@ class Connection(Protocol):
 Operation = Callable[Concatenate[Connection, P], Awaitable[T]]
 
 
-class Runner(Protocol):
-    """A database that runs operations. `AsyncDatabase` is one; `BlockingRunner` makes one of a `Database`."""
-
-    async def run(
-        self, operation: Callable[Concatenate[Connection, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Run an idempotent operation, with retries."""
-        ...
-
-    async def run_within(
-        self,
-        seconds: float,
-        operation: Callable[Concatenate[Connection, P], Awaitable[T]],
-        /,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        """Run an idempotent operation, and wait at most `seconds` for connections in total."""
-        ...
-
-
 def run_blocking(operation: Awaitable[T]) -> T:
     """Run an operation on a blocking connection to its end.
 

@@ -10,8 +10,9 @@ from contextlib import suppress
 from typing import Any, TypeVar
 from uuid import UUID
 
-from langgraph_pgstate.db.database import AsyncDatabase, BlockingRunner, Database
-from langgraph_pgstate.db.protocol import Runner, run_blocking
+from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.protocol import run_blocking
+from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner
 from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.record.awaiting import NOTHING, Awaited, Later, Mark
 from langgraph_pgstate.record.handler import RecordingHandler, attach
@@ -35,7 +36,7 @@ class _RecorderBase(RecordingHandler):
         self._settings = settings
         self._queue = WriteQueue(settings, has_writer=not self._is_borrowed)
         self._tracker = Tracker(self._queue, keys)
-        runner: Runner = BlockingRunner(database) if isinstance(database, Database) else database
+        runner = BlockingRunner(database) if isinstance(database, Database) else AsyncRunner(database)
         self._writer = Writer(runner, queries(database.schema), self._queue, self._tracker)
         self._is_idle = False
         self._is_closed = False

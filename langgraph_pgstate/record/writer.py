@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 
 from langgraph_pgstate.codec.ids import new_entry_id
-from langgraph_pgstate.db.protocol import Runner
+from langgraph_pgstate.db.runners import Runner
 from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.operations.admin import maintenance, orphans
 from langgraph_pgstate.operations.leases import guards
