@@ -24,7 +24,7 @@ from langgraph_pgstate.settings import RecorderSettings, ThreadKeys
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.types import MaintenanceReport
 
-log = logging.getLogger("langgraph_pgstate.record")
+_log = logging.getLogger("langgraph_pgstate.record")
 G = TypeVar("G", bound=Any)
 
 
@@ -151,7 +151,7 @@ class Recorder(_RecorderBase):
             if not self._is_closed:
                 self.flush()
         except PGStateError:
-            log.warning("%d spans and events were not written", self._queue.waiting)
+            _log.warning("%d spans and events were not written", self._queue.waiting)
             raise
         finally:
             with self._turn:
@@ -309,7 +309,7 @@ class AsyncRecorder(_RecorderBase):
             if not self._is_closed:
                 await self.flush()
         except PGStateError:
-            log.warning("%d spans and events were not written", self._queue.waiting)
+            _log.warning("%d spans and events were not written", self._queue.waiting)
             raise
         finally:
             self._is_closed = True

@@ -326,7 +326,7 @@ class EventRecord:
         self.run = run
         self.kind = kind
         self.created_at = run.now()
-        self.event_id = new_event_id(self.created_at, kind)
+        self.event_id = _new_event_id(self.created_at, kind)
         self.facts = facts
         self.content = {name: capture(value) for name, value in (content or {}).items()}
         self.agent = span.agent if span is not None else run.agent
@@ -350,7 +350,7 @@ class EventRecord:
         }
 
 
-def new_event_id(seconds: float, kind: str) -> str:
+def _new_event_id(seconds: float, kind: str) -> str:
     """Return an id that sorts by time within a thread."""
     moment = datetime.fromtimestamp(seconds, UTC)
     return f"{moment:%Y%m%d%H%M%S%f}-{kind}-{new_revision():014x}"

@@ -22,7 +22,7 @@ from langgraph_pgstate.record.records import REFUSED, EventRecord, RunRecord, Sp
 from langgraph_pgstate.record.write_queue import WriteQueue
 from langgraph_pgstate.settings import ThreadKeys
 
-log = logging.getLogger("langgraph_pgstate.record")
+_log = logging.getLogger("langgraph_pgstate.record")
 
 _HIDDEN = "langsmith:hidden"
 _STEP_TAG = "graph:step"
@@ -190,7 +190,7 @@ class Tracker:
         try:
             self._before_put(plan)
         except Exception:
-            log.exception(
+            _log.exception(
                 "spans could not be added to the put of %s; they are written separately", plan.request.address
             )
 

@@ -22,7 +22,7 @@ from langgraph_pgstate.record.write_queue import WriteQueue
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import MaintenanceReport
 
-log = logging.getLogger("langgraph_pgstate.record")
+_log = logging.getLogger("langgraph_pgstate.record")
 # Older journal entries belong to processes that died.
 _LEFT_SECONDS = 30.0
 # A live process moves journal entries to the tables every 0.4 s, so older ones have no writer.
@@ -66,7 +66,7 @@ class Writer:
             self._log(error)
             return error
         except Exception as error:
-            log.exception("%d spans and events are not written yet", self._queue.waiting)
+            _log.exception("%d spans and events are not written yet", self._queue.waiting)
             return PGStateError(str(error))
         return None
 
@@ -125,4 +125,4 @@ class Writer:
         return MaintenanceReport(tuple(made), tuple(dropped), settled, swept, orphan_writes=orphaned)
 
     def _log(self, error: PGStateError) -> None:
-        log.warning("%d spans and events are not written yet: %s", self._queue.waiting, error)
+        _log.warning("%d spans and events are not written yet: %s", self._queue.waiting, error)

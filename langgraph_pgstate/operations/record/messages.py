@@ -81,9 +81,9 @@ async def get_conversation(db: Connection, queries: Queries, filter: Conversatio
     found = await last_changes(db, queries, filter.thread_id, filter.checkpoint_id, filter.channel)
     if not found and filter.checkpoint_id is not None and not (await db.fetch(queries.has_checkpoint, key))[0][0]:
         raise NotFoundError(f"there is no checkpoint {filter.checkpoint_id!r} of thread {filter.thread_id!r}")
-    changes = of_one_channel(found)
+    changes = _of_one_channel(found)
     present = [change for change in changes if change.change != "removed"]
-    chosen = window(present, filter.last, filter.max_tokens)
+    chosen = _window(present, filter.last, filter.max_tokens)
     if not chosen:
         return ()
     rows = await db.fetch(
@@ -106,7 +106,7 @@ async def last_changes(
     return [Change(*row) for row in await db.fetch(queries.get_message_outline, key)]
 
 
-def of_one_channel(changes: Sequence[Change]) -> Sequence[Change]:
+def _of_one_channel(changes: Sequence[Change]) -> Sequence[Change]:
     """Return the changes of `messages`, or of the last changed channel if there are none."""
     channels = {change.channel for change in changes}
     if len(channels) <= 1:
@@ -116,7 +116,7 @@ def of_one_channel(changes: Sequence[Change]) -> Sequence[Change]:
     return [change for change in changes if change.channel == channel]
 
 
-def window(messages: Sequence[Change], last: int | None, max_tokens: int | None) -> list[Change]:
+def _window(messages: Sequence[Change], last: int | None, max_tokens: int | None) -> list[Change]:
     """Return a conversation's opening system messages and its last `last` others, or as many as fit `max_tokens`.
 
     The opening messages count among the tokens, but are never left out.
