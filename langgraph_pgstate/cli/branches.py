@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.text import Text
 
+from langgraph_pgstate.cli.drawing import Text, console
 from langgraph_pgstate.cli.options import CheckpointOption, ThreadArgument
-from langgraph_pgstate.cli.output import as_json, console, count, format_time, print_json
+from langgraph_pgstate.cli.output import as_json, count, format_time, print_json
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import NotFoundError, StateVersionError
 

@@ -9,10 +9,8 @@ from typing import Any, Final
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.base import CheckpointTuple
-from rich.style import Style
-from rich.text import Text
-from rich.tree import Tree
 
+from langgraph_pgstate.cli.drawing import Style, Text, Tree
 from langgraph_pgstate.cli.output import shorten
 
 WRITER_KEY: Final = "process"

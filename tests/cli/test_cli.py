@@ -360,14 +360,14 @@ def test_without_its_extra_the_script_says_so(missing: str) -> None:
 
 @pytest.mark.parametrize("module", ["app", "output", "target", "options"])
 def test_help_imports_no_langgraph(module: str) -> None:
-    """With a package that imports nothing itself, the commands import only typer and rich."""
+    """With a package that imports nothing itself, the commands import only typer."""
     code = f"""
 import sys, types
 package = types.ModuleType("langgraph_pgstate")
 package.__path__, package.__version__ = [{str(Path(langgraph_pgstate.__file__).parent)!r}], "0"
 sys.modules["langgraph_pgstate"] = package
 import langgraph_pgstate.cli.{module}
-print(*{{"langgraph", "langchain_core", "psycopg", "pydantic"}} & sys.modules.keys())
+print(*{{"langgraph", "langchain_core", "psycopg", "pydantic", "rich"}} & sys.modules.keys())
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == ""

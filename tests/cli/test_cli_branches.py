@@ -28,7 +28,7 @@ class Order:
 def run(dsn: str, saver: PGStateSaver, monkeypatch: pytest.MonkeyPatch) -> Run:
     """What `pgstate` prints on a terminal 120 columns wide."""
     monkeypatch.delenv("PGSTATE_DSN", raising=False)
-    monkeypatch.setattr("langgraph_pgstate.cli.output.console._width", 120)
+    monkeypatch.setattr("langgraph_pgstate.cli.output.console.made._width", 120)
 
     def run(*arguments: str, code: int = 0) -> str:
         result = CliRunner().invoke(app, ["--dsn", dsn, "--schema", saver.schema, *arguments])

@@ -25,7 +25,7 @@ Run = Any
 def run(dsn: str, saver: PGStateSaver, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> Run:
     """What `pgstate` prints on a terminal 140 columns wide, of a thread with four actions."""
     monkeypatch.delenv("PGSTATE_DSN", raising=False)
-    monkeypatch.setattr("langgraph_pgstate.cli.output.console._width", 140)
+    monkeypatch.setattr("langgraph_pgstate.cli.output.console.made._width", 140)
     record = Record(connection, saver.schema)
     record.execution("call-1", 0, preview="paid [90]")
     record.execution("call-2", 1, None, status="unknown", tool="charge", arguments={"order": "[17]"})

@@ -61,7 +61,7 @@ def record(connection: psycopg.Connection, saver: PGStateSaver) -> Record:
 def run(dsn: str, record: Record, monkeypatch: pytest.MonkeyPatch) -> Run:
     """What `pgstate` prints on a terminal 140 columns wide."""
     monkeypatch.delenv("PGSTATE_DSN", raising=False)
-    monkeypatch.setattr("langgraph_pgstate.cli.output.console._width", 140)
+    monkeypatch.setattr("langgraph_pgstate.cli.output.console.made._width", 140)
 
     def run(*arguments: str, code: int = 0) -> str:
         result = CliRunner().invoke(app, ["--dsn", dsn, "--schema", record.schema, *arguments])
@@ -110,7 +110,7 @@ def test_runs_are_listed(run: Run) -> None:
 
 def test_a_narrow_terminal_cuts_nothing_off(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     wide = run("runs")
-    monkeypatch.setattr("langgraph_pgstate.cli.output.console._width", 60)
+    monkeypatch.setattr("langgraph_pgstate.cli.output.console.made._width", 60)
     assert run("runs").splitlines()[1].split() == wide.splitlines()[1].split()
     assert "8.8 s 4 5,521 0.0203" in lines(run("runs"), "trip-to-prague")[0]
 

@@ -26,7 +26,7 @@ Run = Any
 def run(dsn: str, saver: PGStateSaver, monkeypatch: pytest.MonkeyPatch) -> Run:
     """What `pgstate` prints on a terminal 140 columns wide."""
     monkeypatch.delenv("PGSTATE_DSN", raising=False)
-    monkeypatch.setattr("langgraph_pgstate.cli.output.console._width", 140)
+    monkeypatch.setattr("langgraph_pgstate.cli.output.console.made._width", 140)
 
     def run(*arguments: str, code: int = 0, input: str | None = None) -> str:
         result = CliRunner().invoke(app, ["--dsn", dsn, "--schema", saver.schema, *arguments], input=input)

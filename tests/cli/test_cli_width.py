@@ -141,8 +141,8 @@ def test_every_command_is_looked_at() -> None:
 
 
 def test_nothing_is_wider_than_the_terminal(dsn: str, schema_of_all: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output.console, "_width", WIDTH)
-    monkeypatch.setattr(output.console, "_force_terminal", True)
+    monkeypatch.setattr(output.console.made, "_width", WIDTH)
+    monkeypatch.setattr(output.console.made, "_force_terminal", True)
     for name, shown in printed(dsn, schema_of_all).items():
         wide = [line for line in shown.splitlines() if len(line.rstrip()) > WIDTH]
         assert (name, wide) == (name, [])
@@ -162,7 +162,7 @@ def test_every_command_prints_json(dsn: str, schema_of_all: str) -> None:
 
 
 def test_a_pipe_gets_all_of_it(dsn: str, schema_of_all: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output.console, "_width", WIDTH)
+    monkeypatch.setattr(output.console.made, "_width", WIDTH)
     shown = printed(dsn, schema_of_all)
     for name, words in {
         "threads": [THREAD, WAITING, *LABELS.values()],

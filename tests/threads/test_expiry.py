@@ -300,7 +300,7 @@ def test_only_a_threads_first_checkpoint_costs_a_statement(dsn: str, schema: str
 
 
 def test_the_commands(dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("langgraph_pgstate.cli.output.console._width", 160)
+    monkeypatch.setattr("langgraph_pgstate.cli.output.console.made._width", 160)
 
     def run(*arguments: str, code: int = 0) -> str:
         result = CliRunner().invoke(app, ["--dsn", dsn, "--schema", schema, *arguments])

@@ -264,7 +264,7 @@ def assert_imported(old: PostgresSaver, state: PGState, connection: psycopg.Conn
 
 
 def test_on_the_command_line(dsn: str, plain: PGState, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("langgraph_pgstate.cli.output.console._width", 140)
+    monkeypatch.setattr("langgraph_pgstate.cli.output.console.made._width", 140)
     chain(plain, "t", "a", "ab")
 
     def run(*arguments: str) -> Any:
