@@ -26,7 +26,6 @@ import langgraph_pgstate
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.adapters import BlockingConnection
-from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.db.protocol import run_blocking
 from langgraph_pgstate.errors import CorruptStateError
 from langgraph_pgstate.operations.checkpoints import writes
@@ -60,8 +59,13 @@ from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger
 from langgraph_pgstate.types import Price
 
 PACKAGE = Path(langgraph_pgstate.__file__).parent
+
+
 MODULES = {str(path.relative_to(PACKAGE)): ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
 OPERATIONS = {name: tree for name, tree in MODULES.items() if name.startswith("operations/")}
+
 
 SQL = re.compile(
     r"^\s*(SELECT|INSERT\s+INTO|UPDATE\s+\S+\s+SET|DELETE\s+FROM|CREATE|ALTER|DROP|TRUNCATE|LOCK\s+TABLE|WITH\s+\w+\s+AS)\b"
@@ -389,6 +393,8 @@ NAMED = {
     "tools.tool_executions.settle": {"is_gone": True, "answers": 0},
     "tools.tool_executions.take_over": {"is_gone": True, "answers": 0},
 }
+
+
 CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "checkpoints.checkpoints.put": lambda bench: (bench.codec, bench.plan(), True),
     "checkpoints.checkpoints.get_tuple": lambda bench: (bench.codec, bench.address),
@@ -510,41 +516,3 @@ def test_an_operation_never_suspends_over_a_blocking_connection(
     operation = getattr(__import__(f"langgraph_pgstate.operations.{module}", fromlist=["*"]), function)
     bench = Bench(connection, saver.schema)
     run_blocking(operation(bench.db, bench.queries, *CALLS[name](bench), **NAMED.get(name, {})))
-
-
-def test_an_operation_that_suspends_is_refused() -> None:
-    class Suspending:
-        def __await__(self) -> Iterator[None]:
-            yield None
-
-    async def operation() -> None:
-        await Suspending()
-
-    with pytest.raises(RuntimeError, match="suspended"):
-        run_blocking(operation())
-
-
-def test_a_suspending_operation_runs_its_cleanup_before_it_is_refused() -> None:
-    closed = []
-
-    class Suspending:
-        def __await__(self) -> Iterator[None]:
-            yield None
-
-    async def operation() -> None:
-        try:
-            await Suspending()
-        finally:
-            closed.append(True)
-
-    with pytest.raises(RuntimeError, match="suspended"):
-        run_blocking(operation())
-    assert closed == [True]
-
-
-def test_what_an_operation_raises_reaches_the_caller(connection: psycopg.Connection) -> None:
-    async def operation(db: Any) -> None:
-        raise LookupError("mine")
-
-    with pytest.raises(LookupError, match="mine"):
-        Database(connection, schema="pgstate").run(operation)

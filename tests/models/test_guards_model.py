@@ -17,7 +17,6 @@ from typing import Any
 import psycopg
 import pytest
 from support import GUARD_SECONDS, config_of, put_arguments
-from test_guards import rows
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.codec.values import ValueCodec
@@ -31,6 +30,7 @@ from langgraph_pgstate.operations.leases import leases
 from langgraph_pgstate.operations.leases.guards import Guard
 from langgraph_pgstate.operations.threads import threads
 from langgraph_pgstate.sql import queries
+from tests.operations.leases.test_guards import rows
 
 REFUSALS = (StaleHeadError, LeaseLostError, LeaseHeldError, ThreadDeletedError)
 

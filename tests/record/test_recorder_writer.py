@@ -8,7 +8,6 @@ import threading
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from typing import Any
 
 import orjson
@@ -21,21 +20,20 @@ from support_recorder import config, model, recording, recording_async, rows
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import Database
-from langgraph_pgstate.errors import ConfigurationError, SchemaMissingError
-from langgraph_pgstate.operations.admin import maintenance
+from langgraph_pgstate.errors import SchemaMissingError
 from langgraph_pgstate.operations.checkpoints.planning import plan_put
 from langgraph_pgstate.operations.checkpoints.requests import request_put
 from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.operations.record.journal_entry import JournalEntry
 from langgraph_pgstate.record import Recorder
 from langgraph_pgstate.record.capture import capture
-from langgraph_pgstate.record.prices import AsyncPrices, Prices
 from langgraph_pgstate.record.tracker import Tracker
 from langgraph_pgstate.record.write_queue import WriteQueue
 from langgraph_pgstate.settings import RecorderSettings
-from langgraph_pgstate.sql import queries
 
 Connection = psycopg.Connection
+
+
 NEVER = 1_000_000.0
 
 
@@ -396,85 +394,6 @@ def test_a_row_that_is_refused_does_not_keep_the_others_back(dsn: str, schema: s
         recorder.record(loop_graph(3).compile()).invoke(start(), config())
     assert [span["step"] for span in rows(connection, schema, "spans", kind="node")] == [1, 3]
     assert rows(connection, schema, "runs")[0]["status"] == "success"
-
-
-def months(connection: Connection, schema: str) -> set[str]:
-    query = "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = %s::regclass"
-    return {row[0].split(".")[-1] for row in connection.execute(query, [f"{schema}.spans"]).fetchall()}
-
-
-def test_months_are_made_ahead_moved_out_of_the_default_and_dropped(
-    dsn: str, schema: str, connection: Connection
-) -> None:
-    with recording(dsn, schema) as (_, recorder):
-        this_month = connection.execute("SELECT to_char(now() AT TIME ZONE 'UTC', '\"spans_\"YYYY_MM')").fetchone()[0]
-        made = months(connection, schema)
-        assert len(made) == 4
-        assert {this_month, "spans_default"} <= made
-        connection.execute(
-            f"INSERT INTO {schema}.spans (thread_id, run_id, span_id, started_at, kind, name, status, semconv_version)"
-            " SELECT 't', 'r', n::text, '2020-05-05', 'node', 'n', 'success', '' FROM generate_series(1, 10) n".encode()
-        )
-        report = recorder.maintain(months=3)
-        assert len(report.months_made) == 2
-        assert "2020_05" in report.months_made
-        assert len(rows(connection, schema, "spans_2020_05")) == len(rows(connection, schema, "spans")) == 10
-        assert recorder.maintain(months=3).months_made == ()
-        assert recorder.maintain(drop_older_than=1200).months_dropped == ()
-        assert recorder.maintain(drop_older_than=12).months_dropped == ("2020_05",)
-        assert rows(connection, schema, "spans") == []
-        assert this_month in months(connection, schema)
-        with pytest.raises(ConfigurationError):
-            recorder.maintain(drop_older_than=0)
-
-
-def test_setup_leaves_months_for_later_that_others_hold_up(dsn: str, schema: str, connection: Connection) -> None:
-    with recording(dsn, schema) as (saver, recorder):
-        for month in months(connection, schema) - {"spans_default"}:
-            connection.execute(f"DROP TABLE {schema}.{month}".encode())
-        with psycopg.connect(dsn) as other:
-            other.execute(f"SELECT count(*) FROM {schema}.spans".encode())
-            saver.setup()
-        assert months(connection, schema) == {"spans_default"}
-        saver.setup()
-        assert len(months(connection, schema)) == 4
-        recorder.record(loop_graph(1).compile(checkpointer=saver)).invoke(start(), config())
-
-
-def test_setup_in_a_callers_transaction_leaves_her_lock_timeout(dsn: str, schema: str, connection: Connection) -> None:
-    with recording(dsn, schema), connection.transaction():
-        for month in months(connection, schema) - {"spans_default"}:
-            connection.execute(f"DROP TABLE {schema}.{month}".encode())
-        connection.execute("SET LOCAL lock_timeout = '7s'")
-        database = Database(connection, schema=schema)
-        assert len(database.run(maintenance.make_months, queries(schema), lock_timeout="200ms")) == 3
-        assert connection.execute("SHOW lock_timeout").fetchone() == ("7s",)
-
-
-async def test_prices_are_set_listed_and_deleted(dsn: str, schema: str) -> None:
-    async with recording_async(dsn, schema) as (saver, _):
-        prices = AsyncPrices(saver._database)
-        await prices.set("m", 1, 2.5)
-        await prices.set("m", "0.15", "0.6", provider="openai", reasoning=1)
-        await prices.set("m", 3, 2.5)
-        first, second = await prices.list("m")
-        assert (first.input, first.output, first.valid_from) == (Decimal(3), Decimal("2.5"), None)
-        assert (second.input, second.reasoning) == (Decimal("0.15"), Decimal(1))
-        with pytest.raises(ConfigurationError):
-            await prices.set("m", -1, 0)
-        with pytest.raises(ConfigurationError):
-            await prices.set("m", float("nan"), 0)
-        assert await prices.delete("m")
-        assert not await prices.delete("m")
-        assert len(await prices.list()) == 1
-
-
-def test_a_blocking_price_list_answers_the_same(dsn: str, schema: str) -> None:
-    with recording(dsn, schema) as (saver, _):
-        prices = Prices(saver._database)
-        prices.set("m", 1, 2)
-        assert [price.model for price in prices.list()] == ["m"]
-        assert prices.delete("m")
 
 
 def test_what_has_begun_is_in_the_tables_within_a_second() -> None:

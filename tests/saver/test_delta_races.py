@@ -20,10 +20,10 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.pregel import _checkpoint as pregel
 from support import GUARD_SECONDS, config_of
-from test_hazards import Elsewhere
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import StaleHeadError
+from tests.saver.test_hazards import Elsewhere
 
 THREAD = config_of("t")
 

@@ -11,11 +11,11 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 from official import Account
 from samples import config_of, forget, id_of, message, messages, put_values
-from test_versions import START_ONE, One, T
 
 from langgraph_pgstate import AsyncPGStateSaver, PGState, PGStateSaver
 from langgraph_pgstate.admin import Admin
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, UnreadableFormatError, UnsafeTypeError
+from tests.operations.checkpoints.test_versions import START_ONE, One, T
 
 
 @pytest.fixture

@@ -19,12 +19,12 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from pydantic import BaseModel
 from support import config_of, put_arguments
 from support_record import ask
-from test_state import APIS, open_state
 
 from langgraph_pgstate import PGState
 from langgraph_pgstate.errors import NotFoundError, UnsafeTypeError
 from langgraph_pgstate.operations.checkpoints.differences import States, _rebuilt, compare
 from langgraph_pgstate.types.branches import Difference, ValueChange
+from tests.test_state import APIS, open_state
 
 
 @pytest.fixture(params=APIS, ids=lambda api: api.__name__)

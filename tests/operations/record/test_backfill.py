@@ -15,9 +15,6 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
 from official import fill, official_saver
 from support import GUARD_SECONDS, config_of
-from test_delta_messages import build, delta, gone, said
-from test_record_states import IDLE, assert_equal, human, put, said_in, viewed
-from test_transfer import Rot
 from typer.testing import CliRunner
 
 from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver
@@ -25,6 +22,9 @@ from langgraph_pgstate.admin import Admin
 from langgraph_pgstate.cli.app import app
 from langgraph_pgstate.operations.record import conversations
 from langgraph_pgstate.types import Progress
+from tests.operations.record.test_delta_messages import build, delta, gone, said
+from tests.operations.transfer.test_transfer import Rot
+from tests.record.test_record_states import IDLE, assert_equal, human, put, said_in, viewed
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
 from typing import Any
 
 import psycopg
@@ -11,7 +10,7 @@ import pytest
 from support_record import Parts, Record, ask, at, every_page, open_parts
 
 from langgraph_pgstate import PGStateSaver
-from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 
 
@@ -20,12 +19,6 @@ def record(connection: psycopg.Connection, saver: PGStateSaver) -> Record:
     record = Record(connection, saver.schema)
     record.thread()
     return record
-
-
-@pytest.fixture(params=[Database, AsyncDatabase], ids=["blocking", "async"])
-async def parts(request: pytest.FixtureRequest, dsn: str, record: Record) -> AsyncIterator[Parts]:
-    async with open_parts(request.param, dsn, record.schema) as parts:
-        yield parts
 
 
 async def said(parts: Parts, *arguments: Any, **options: Any) -> str:
