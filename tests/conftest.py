@@ -53,8 +53,10 @@ def dsn() -> Iterator[str]:
 def _hurry(uri: str) -> None:
     """Wait for no disk: the tests kill processes, not the machine; and a thousand schemas are made."""
     with psycopg.connect(uri, autocommit=True) as connection:
-        for setting in ("fsync", "full_page_writes", "synchronous_commit"):
+        for setting in ("fsync", "full_page_writes", "synchronous_commit", "autovacuum"):
             connection.execute(f"ALTER SYSTEM SET {setting} = off")
+        connection.execute("ALTER SYSTEM SET checkpoint_timeout = '1h'")
+        connection.execute("ALTER SYSTEM SET max_wal_size = '4GB'")
         connection.execute("SELECT pg_reload_conf()")
 
 
@@ -152,7 +154,7 @@ class Schemas:
         return self._kept
 
     def _empty(self, name: str) -> None:
-        """Remove all rows; by `TRUNCATE`, which takes ten times as long, where they are many or something holds them."""
+        """Remove all rows: by `TRUNCATE`, which takes ten times as long, where they are many or held."""
         connection = self._connection()
         filled = connection.execute(_FILLED, {"schema": name}).fetchall()
         few = [sql.Identifier(name, table) for table, size in filled if size <= _FEW_BYTES]

@@ -20,7 +20,7 @@ import psycopg
 import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.types import Interrupt
-from support import config_of, put_arguments
+from support import check_each, config_of, put_arguments
 
 import langgraph_pgstate
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
@@ -104,9 +104,9 @@ def test_imports_point_downward_only() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_sql_is_in_sql_files_only(module: str) -> None:
-    assert [(line, text) for line, text in strings(MODULES[module]) if SQL.match(text)] == []
+def test_sql_is_in_sql_files_only() -> None:
+    found = {name: [each for each in strings(tree) if SQL.match(each[1])] for name, tree in MODULES.items()}
+    assert {name: lines for name, lines in found.items() if lines} == {}
 
 
 def test_the_search_for_sql_finds_it() -> None:
@@ -197,10 +197,9 @@ def undocumented(module: str) -> Iterator[str]:
                 yield f"{node.name}.{inner.name}"
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_everything_public_says_what_it_is(module: str) -> None:
-    assert ast.get_docstring(MODULES[module]), "the module has no docstring"
-    assert list(undocumented(module)) == []
+def test_everything_public_says_what_it_is() -> None:
+    assert [name for name, tree in MODULES.items() if not ast.get_docstring(tree)] == []
+    assert {name: found for name in MODULES if (found := list(undocumented(name)))} == {}
 
 
 def methods(cls: type) -> dict[str, Any]:
@@ -225,13 +224,13 @@ def test_both_savers_have_the_same_methods() -> None:
     assert methods(PGStateSaver).keys() == methods(AsyncPGStateSaver).keys()
 
 
-@pytest.mark.parametrize("name", sorted(methods(PGStateSaver)))
-def test_both_savers_take_the_same_arguments(name: str) -> None:
-    blocking, suspending = methods(PGStateSaver)[name], methods(AsyncPGStateSaver)[name]
-    if callable(getattr(blocking, "__func__", blocking)):
-        assert parameters(blocking) == parameters(suspending)
-    else:
-        assert type(blocking) is type(suspending)
+def test_both_savers_take_the_same_arguments() -> None:
+    for name, blocking in methods(PGStateSaver).items():
+        suspending = methods(AsyncPGStateSaver)[name]
+        if callable(getattr(blocking, "__func__", blocking)):
+            assert parameters(blocking) == parameters(suspending), name
+        else:
+            assert type(blocking) is type(suspending), name
 
 
 def test_both_ledgers_have_the_same_methods_with_the_same_arguments() -> None:
@@ -292,10 +291,13 @@ def has_db(call: ast.AST) -> bool:
     return isinstance(call, ast.Call) and bool(call.args) and ast.unparse(call.args[0]) == "db"
 
 
-@pytest.mark.parametrize("name", operation_functions())
-def test_an_operation_is_async_and_awaits_nothing_but_its_connection(name: str) -> None:
+def test_an_operation_is_async_and_awaits_nothing_but_its_connection() -> None:
     """Its awaits are methods of its connection, and other operations or helpers that are given the same connection."""
-    node = operation_functions()[name]
+    functions = operation_functions()
+    check_each(lambda name: awaits_its_connection_only(functions[name]), functions)
+
+
+def awaits_its_connection_only(node: ast.AST) -> None:
     assert isinstance(node, ast.AsyncFunctionDef)
     assert not any(isinstance(inner, ast.AsyncFor | ast.Yield | ast.YieldFrom) for inner in ast.walk(node))
     awaited = [inner.value for inner in ast.walk(node) if isinstance(inner, ast.Await)]
@@ -309,9 +311,9 @@ def test_an_operation_is_async_and_awaits_nothing_but_its_connection(name: str) 
         assert has_db(call) or (of_db and ast.unparse(call.func.value) in {"db", *helpers}), ast.unparse(call)
 
 
-@pytest.mark.parametrize("module", OPERATIONS)
-def test_operations_know_nothing_of_loops_threads_and_clocks(module: str) -> None:
-    assert imported(OPERATIONS[module]) & {"asyncio", "threading", "time", "concurrent", "anyio", "queue"} == set()
+def test_operations_know_nothing_of_loops_threads_and_clocks() -> None:
+    known = {"asyncio", "threading", "time", "concurrent", "anyio", "queue"}
+    assert {name: found for name, tree in OPERATIONS.items() if (found := imported(tree) & known)} == {}
 
 
 class Bench:

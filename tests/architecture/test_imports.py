@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 from support_server import ROOT
@@ -62,26 +61,6 @@ def test_settings_and_results_import_no_part() -> None:
         "from langgraph_pgstate import PoolSettings, PruneResult, RecorderSettings, RetryPolicy, ThreadKeys"
     )
     assert not found & {"langgraph", "langchain_core", "psycopg", *HEAVY}
-
-
-def test_type_checkers_know_the_names_and_no_others(tmp_path: Path) -> None:
-    snippet = tmp_path / "snippet.py"
-    snippet.write_text(
-        "from langgraph_pgstate import AsyncPGState, PGStateSaver, ToolPolicy\n"
-        "reveal_type(PGStateSaver.setup)\n"
-        "from langgraph_pgstate.types import Nothing\n"
-        "from langgraph_pgstate import PGSaver\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--no-incremental", "--follow-imports=silent", snippet],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    said = done.stdout.splitlines()
-    assert ["metadata_index" in said[0], '"Nothing"' in said[1], '"PGSaver"' in said[2]] == [True] * 3, done.stdout
-    assert "Found 2 errors" in said[3]
 
 
 @pytest.mark.parametrize("guard", ["None", '"lease"'])

@@ -15,7 +15,7 @@ import pytest
 from langchain_core.messages import HumanMessage
 from psycopg import sql
 from psycopg.pq import ExecStatus
-from support import config_of, put_arguments
+from support import check_each, config_of, put_arguments
 
 import langgraph_pgstate.sql
 from langgraph_pgstate import PGStateSaver
@@ -74,20 +74,24 @@ def without_parameters(text: str) -> str:
     return re.sub(r"(?<![:\w]):[a-z_]+", "NULL", text)
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_is_valid_sql_as_it_stands(name: str, connection: psycopg.Connection) -> None:
+def test_a_file_is_valid_sql_as_it_stands(connection: psycopg.Connection) -> None:
     """Only named parameters are replaced; the server parses a message whole before it runs its first statement."""
-    with pytest.raises(psycopg.Error) as raised:
-        connection.execute(f"SELECT 1 / 0;\n{without_parameters(read(name))}".encode())
-    assert isinstance(raised.value, psycopg.errors.DivisionByZero), raised.value
+
+    def check(name: str) -> None:
+        with pytest.raises(psycopg.Error) as raised:
+            connection.execute(f"SELECT 1 / 0;\n{without_parameters(read(name))}".encode())
+        assert isinstance(raised.value, psycopg.errors.DivisionByZero), raised.value
+
+    check_each(check, FILES)
 
 
-@pytest.mark.parametrize("name", [file for file in FILES if file.startswith("queries/")])
-def test_a_query_file_works_without_the_schema_marker(
-    name: str, saver: PGStateSaver, connection: psycopg.Connection
-) -> None:
+def test_a_query_file_works_without_the_schema_marker(saver: PGStateSaver, connection: psycopg.Connection) -> None:
     """With the schema on search_path a file can be pasted into psql, where `/*schema*/` is a comment."""
     connection.execute(sql.SQL("SET search_path = {}").format(sql.Identifier(saver.schema)))
+    check_each(lambda name: prepare_each(name, connection), [file for file in FILES if file.startswith("queries/")])
+
+
+def prepare_each(name: str, connection: psycopg.Connection) -> None:
     statements = [part for part in re.split(r"^(?=-- name: )", read(name), flags=re.MULTILINE) if part.strip()]
     assert statements
     for statement in statements:
@@ -106,24 +110,24 @@ def prepare(connection: psycopg.Connection, text: bytes) -> None:
     assert result.status == ExecStatus.COMMAND_OK, result.error_message.decode()
 
 
-@pytest.mark.parametrize("name", NAMES)
 def test_the_server_prepares_the_query_with_nothing_on_search_path(
-    name: str, saver: PGStateSaver, connection: psycopg.Connection
+    saver: PGStateSaver, connection: psycopg.Connection
 ) -> None:
     connection.execute("SET search_path = ''")
-    prepare(connection, queries(saver.schema).all[name].text)
+    known = queries(saver.schema).all
+    check_each(lambda name: prepare(connection, known[name].text), NAMES)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_query_says_what_it_is_for(name: str) -> None:
-    purpose = queries("pgstate").all[name].purpose
-    assert purpose[0].isupper()
-    assert purpose.endswith(".")
-    assert "\n" not in purpose
+def test_a_query_says_what_it_is_for() -> None:
+    purposes = {name: query.purpose for name, query in queries("pgstate").all.items()}
+    assert {name: text for name, text in purposes.items() if not re.fullmatch(r"[A-Z].*\.", text)} == {}
 
 
-@pytest.mark.parametrize("name", [file for file in FILES if "create_schema" not in file])
-def test_every_table_carries_the_schema_marker(name: str) -> None:
+def test_every_table_carries_the_schema_marker() -> None:
+    check_each(check_markers, [file for file in FILES if "create_schema" not in file])
+
+
+def check_markers(name: str) -> None:
     # A variant's own lines are no comments.
     text = re.sub(r"--(?!\+).*", "", read(name))
     verbs = r"FROM|JOIN|INTO|UPDATE|TABLE|TABLE IF NOT EXISTS|ON|ONLY|USING|REFERENCES"
@@ -446,23 +450,29 @@ def touched_rows(node: dict[str, Any]) -> int:
 
 
 @pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])
-@pytest.mark.parametrize("name", HOT)
-def test_a_hot_query_never_scans_a_table(name: str, generic: bool, crowd: Crowd) -> None:
+def test_a_hot_query_never_scans_a_table(generic: bool, crowd: Crowd) -> None:
     """Planned with and without knowledge of its arguments, as a long-lived connection comes to do."""
     connection, known, calls = crowd
-    plan = plan_of(connection, known.all[name], calls[name], generic=generic, analyze=False)
-    scanned = [node["Relation Name"] for node in plan if node["Node Type"] == "Seq Scan" and "Relation Name" in node]
-    assert scanned == []
+
+    def check(name: str) -> None:
+        plan = plan_of(connection, known.all[name], calls[name], generic=generic, analyze=False)
+        scans = [node["Relation Name"] for node in plan if node["Node Type"] == "Seq Scan" and "Relation Name" in node]
+        assert scans == []
+
+    check_each(check, HOT)
 
 
 @pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])
-@pytest.mark.parametrize("name", HOT)
-def test_a_hot_query_touches_few_rows(name: str, generic: bool, crowd: Crowd) -> None:
+def test_a_hot_query_touches_few_rows(generic: bool, crowd: Crowd) -> None:
     """An index walked from end to end is no better than a sequential scan, and EXPLAIN alone does not tell."""
     connection, known, calls = crowd
-    plan = plan_of(connection, known.all[name], calls[name], generic=generic, analyze=True)
-    assert any(node.get("Relation Name") in TABLES for node in plan)
-    assert sum(map(touched_rows, plan)) <= MOST_ROWS
+
+    def check(name: str) -> None:
+        plan = plan_of(connection, known.all[name], calls[name], generic=generic, analyze=True)
+        assert any(node.get("Relation Name") in TABLES for node in plan)
+        assert sum(map(touched_rows, plan)) <= MOST_ROWS
+
+    check_each(check, HOT)
 
 
 def test_the_plan_reader_would_notice_a_scan(crowd: Crowd) -> None:

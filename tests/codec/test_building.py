@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from samples import config_of, forget, put_values, values_of
+from support import examples
 
 from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.codec import building
@@ -442,7 +443,9 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=examples(300), derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
+)
 @given(value=VALUES)
 def test_types_of_every_kind_are_read_by_another_process(value: Any, reader: Callable[[bytes], list[str]]) -> None:
     """As LangGraph's own serializer reads them when it builds whatever is named; and nothing is imported for it."""
@@ -576,7 +579,7 @@ def test_what_could_not_be_read_back_is_said_when_it_is_stored(
             put_values(saver, config_of(), {"channel": stored})
     records = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
     assert len(records) == 1
-    assert f"test_types.{name} is stored, and a new process could not read it back" in records[0]
+    assert f"test_building.{name} is stored, and a new process could not read it back" in records[0]
     assert why in records[0]
     caplog.clear()
     building._warned.clear()

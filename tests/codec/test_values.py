@@ -27,6 +27,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.types import Interrupt, Send
 from pydantic import BaseModel
 from samples import exactly
+from support import examples
 
 from langgraph_pgstate.codec import values
 from langgraph_pgstate.codec.messages import DIGEST_SIZE
@@ -43,7 +44,7 @@ pytestmark = [pytest.mark.smoke, pytest.mark.filterwarnings("ignore:Pydantic ser
 
 
 QUICK = settings(
-    max_examples=250, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(250), derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 

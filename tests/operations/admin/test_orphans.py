@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -17,9 +16,12 @@ import pytest
 from langgraph.checkpoint.serde.types import TASKS
 from langgraph.types import Send
 from support import APIS, GUARD_SECONDS, config_of, loop_graph, open_saver, put_arguments, put_chain
+from support_cli import words
+from typer.testing import CliRunner
 
 from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.admin import Admin
+from langgraph_pgstate.cli.app import app
 from langgraph_pgstate.operations.admin import orphans
 
 THREAD = config_of("t")
@@ -242,9 +244,9 @@ def test_threads_are_visited_page_by_page(dsn: str, schema: str, rows: Rows, mon
 
 async def test_the_commands_count_them(dsn: str, schema: str, rows: Rows) -> None:
     def pgstate(*arguments: str) -> str:
-        command = [sys.executable, "-m", "langgraph_pgstate", "--dsn", dsn, "--schema", schema, *arguments]
-        run = subprocess.run(command, capture_output=True, text=True, timeout=GUARD_SECONDS, check=True)
-        return " ".join(run.stdout.split())
+        run = CliRunner().invoke(app, ["--dsn", dsn, "--schema", schema, *arguments])
+        assert run.exit_code == 0, run.output
+        return words(run)
 
     async with open_saver(PGStateSaver, dsn, schema) as saver:
         await put_chain(saver, "t", 2)

@@ -20,6 +20,7 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
 from official import official_saver
 from samples import checkpoint_of, config_of, id_of, message, put_values
+from support import examples
 
 from langgraph_pgstate import AsyncPGState, AsyncPGStateSaver, PGState, PGStateSaver
 from langgraph_pgstate.admin import Admin
@@ -673,7 +674,7 @@ states = st.dictionaries(st.sampled_from(["a", "b", "c", "d", "e"]), plain | tex
     made=st.dictionaries(st.sampled_from(["a", "c", "e", "f", "g"]), plain | texts, max_size=4),
     data=st.data(),
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_lazily_or_at_once_or_going_on_the_values_are_the_same(
     old: dict[str, Any], made: dict[str, Any], data: st.DataObject, saver: PGStateSaver, admin: Admin
 ) -> None:
