@@ -248,28 +248,6 @@ def graph_with_tools(ledger: LoopToolLedger, **options: Any) -> Any:
     return record(builder.compile())
 
 
-async def test_a_graph_is_made_once_and_recorded_on_every_loop(
-    environment: pytest.MonkeyPatch, connection: psycopg.Connection, schema: str
-) -> None:
-    graph = graph_with_tools(LoopToolLedger())
-
-    async def work() -> None:
-        async with checkpointer() as saver:
-            mine = graph.copy(update={"checkpointer": saver})
-            await mine.ainvoke({"messages": []}, config_of(f"t{id(saver)}"))
-
-    await asyncio.gather(*(in_its_own_loop(work) for _ in range(3)))
-    assert (count(connection, schema, "runs"), count(connection, schema, "tool_executions")) == (3, 3)
-    for name, kind in (("auditor", "chain"), ("charge", "tool"), ("audit", "node")):
-        found = connection.execute(
-            f"SELECT status, run_id IN (SELECT run_id FROM {schema}.runs) FROM {schema}.spans "
-            "WHERE name = %s AND kind = %s",
-            [name, kind],
-        ).fetchall()
-        assert found == [("success", True)] * 3, name
-    assert connection.execute(f"SELECT DISTINCT status FROM {schema}.runs").fetchall() == [("success",)]
-
-
 async def test_the_ledger_keeps_its_policies_and_does_each_action_once(environment: pytest.MonkeyPatch) -> None:
     ledger = LoopToolLedger()
     done = []
@@ -328,11 +306,6 @@ async def test_new_threads_have_the_time_to_live_that_the_variable_says(
 async def test_tools_without_a_server_stop_the_run_whatever_the_model_is_told() -> None:
     with pytest.raises(ToolSetupError, match="there is no PGState on this event loop"):
         await graph_with_tools(LoopToolLedger(), handle_tool_errors=True).ainvoke({"messages": []}, config_of("t"))
-
-
-async def test_a_recorded_graph_runs_without_a_server() -> None:
-    lonely = record(StateGraph(Answers).add_node("say", lambda said: {}).add_edge(START, "say").compile())
-    assert await lonely.ainvoke({"messages": []}) == lonely.invoke({"messages": []})
 
 
 def test_nothing_blocks_the_loop(environment: pytest.MonkeyPatch) -> None:

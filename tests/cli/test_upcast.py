@@ -19,7 +19,7 @@ def run(dsn: str, saver: PGStateSaver, monkeypatch: pytest.MonkeyPatch, tmp_path
     """What `pgstate` prints on a terminal 140 columns wide, from a directory with an application in it."""
     monkeypatch.delenv("PGSTATE_DSN", raising=False)
     monkeypatch.setenv("USER", "operator")
-    monkeypatch.setattr("langgraph_pgstate.cli.output.console._width", 140)
+    monkeypatch.setattr("langgraph_pgstate.cli.output.console.made._width", 140)
     (tmp_path / "the_app.py").write_text(UPCASTERS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

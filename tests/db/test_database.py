@@ -23,7 +23,6 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from support import (
     APIS,
     GUARD_SECONDS,
-    backends,
     config_of,
     counted,
     holding,
@@ -328,6 +327,8 @@ async def test_an_exhausted_pool_is_said_to_be_unavailable(api: type, dsn: str, 
 
 
 RAISE_CONFLICT = "DO $$ BEGIN RAISE EXCEPTION 'lost a race' USING ERRCODE = '40001'; END $$"
+
+
 DIE = "SELECT pg_terminate_backend(pg_backend_pid())"
 
 
@@ -555,18 +556,6 @@ async def test_a_listing_holds_no_connection_while_its_caller_works(
         assert await asyncio.wait_for(nested(), GUARD_SECONDS) == configs[::-1]
 
 
-def test_a_blocking_listing_left_half_read_holds_nothing(dsn: str, schema: str) -> None:
-    with PGStateSaver.from_conn_string(dsn, schema=schema, pool=PoolSettings(max_size=1, timeout=5)) as saver:
-        saver.setup()
-        config: Any = config_of("t")
-        for step in range(3):
-            config = saver.put(*put_arguments(config, step))
-        listing = saver.list(config_of("t"))
-        next(listing)
-        assert saver.get_tuple(config) is not None
-        assert len(list(listing)) == 2
-
-
 @asynccontextmanager
 async def saver_through(
     api: type, kind: str, dsn: str, schema: str, prepare_threshold: int | None
@@ -645,162 +634,6 @@ async def test_statements_are_prepared_only_when_wanted(api: type, dsn: str, sch
             await maybe(pool.putconn(own))
 
 
-def blocking_calls(saver: AsyncPGStateSaver, config: Any) -> dict[str, Any]:
-    """Every blocking method of a saver, as a call."""
-    return {
-        "get": lambda: saver.get(config),
-        "get_tuple": lambda: saver.get_tuple(config),
-        "list": lambda: list(saver.list(config_of("t"))),
-        "put": lambda: saver.put(*put_arguments(config, 7)),
-        "put_writes": lambda: saver.put_writes(config, [("messages", "x")], "task"),
-        "get_delta_channel_history": lambda: saver.get_delta_channel_history(config=config, channels=["messages"]),
-        "copy_thread": lambda: saver.copy_thread("t", "u"),
-        "prune": lambda: saver.prune(["t"]),
-        "delete_for_runs": lambda: saver.delete_for_runs(["run"]),
-        "delete_thread": lambda: saver.delete_thread("t"),
-    }
-
-
-async def test_blocking_methods_of_the_async_saver_answer_another_thread(async_saver: AsyncPGStateSaver) -> None:
-    (config,) = await put_chain(async_saver, "t", 1)
-    answers = {}
-    for name, call in blocking_calls(async_saver, config).items():
-        answers[name] = await asyncio.wait_for(asyncio.to_thread(call), GUARD_SECONDS)
-    assert answers["get_tuple"].config == config
-    assert answers["get"]["id"] == config["configurable"]["checkpoint_id"]
-    assert len(answers["list"]) == 1
-    assert answers["put"]["configurable"]["thread_id"] == "t"
-    assert answers["prune"].checkpoints == 1
-    assert await async_saver.aget_tuple(config_of("t")) is None
-    assert await async_saver.aget_tuple(config_of("u")) is not None
-
-
-def test_blocking_methods_of_the_async_saver_refuse_on_its_own_thread(dsn: str, schema: str) -> None:
-    """They would wait for themselves; the error says what to do instead, and nothing was done."""
-
-    async def work() -> None:
-        async with AsyncPGStateSaver.from_conn_string(dsn, schema=schema) as saver:
-            await saver.setup()
-            configs = await put_chain(saver, "t", 2)
-            for call in blocking_calls(saver, configs[-1]).values():
-                with pytest.raises(ConfigurationError, match=r"await saver\.a.*PGStateSaver"):
-                    call()
-            assert [item.config async for item in saver.alist(config_of("t"))] == configs[::-1]
-            done.append(True)
-
-    done: list[bool] = []
-    # On a thread that can be left behind, should one of them wait after all.
-    loop = threading.Thread(target=lambda: asyncio.run(work()), daemon=True)
-    loop.start()
-    loop.join(GUARD_SECONDS)
-    assert done == [True]
-
-
-def test_blocking_methods_of_an_async_saver_whose_loop_is_over_refuse(dsn: str, schema: str) -> None:
-    async def make() -> AsyncPGStateSaver:
-        async with AsyncPGStateSaver.from_conn_string(dsn, schema=schema) as saver:
-            await saver.setup()
-            return saver
-
-    saver = asyncio.run(make())
-    for call in blocking_calls(saver, config_of("t")).values():
-        with pytest.raises(ConfigurationError, match="not running"):
-            call()
-
-
-async def test_a_blocking_node_may_use_the_async_saver_of_its_own_graph(async_saver: AsyncPGStateSaver) -> None:
-    """LangGraph runs blocking nodes of an asynchronous graph in threads; there the blocking methods are for."""
-    seen = []
-
-    def hook(count: int) -> None:
-        seen.append(async_saver.get_tuple(config_of("t")) is not None)
-
-    graph = loop_graph(3, hook).compile(checkpointer=async_saver)
-    await asyncio.wait_for(graph.ainvoke({"items": [], "count": 0}, config_of("t"), durability="sync"), GUARD_SECONDS)
-    assert seen == [True] * 3
-
-
-@pytest.mark.parametrize("api", APIS)
-async def test_a_clone_shares_the_pool_and_what_is_remembered(
-    api: type, dsn: str, schema: str, connection: psycopg.Connection
-) -> None:
-    """LangGraph works on clones in strict mode: they must not connect, look at the schema or read parents again."""
-    with counted(named(dsn, schema)) as proxy:
-        async with open_saver(api, proxy.dsn, schema, pool=1) as saver:
-            configs = await put_chain(saver, "t", 8, messages=[f"message {index}" * 40 for index in range(5)])
-            clone = saver.with_allowlist([("some.module", "SomeType")])
-            assert clone is not saver
-            before = proxy.count
-            longer = [f"message {index}" * 40 for index in range(6)]
-            stored = await clone.aput(*put_arguments(configs[-1], 8, messages=longer))
-            assert proxy.count - before == 1
-            assert len(backends(connection, schema)) == 1
-            assert (await saver.aget_tuple(stored)).checkpoint["channel_values"]["messages"] == longer
-        old, new = connection.execute(
-            f"SELECT segment_ids FROM {schema}.checkpoints ORDER BY checkpoint_id DESC LIMIT 2"
-        ).fetchall()[::-1]
-        assert set(old[0]) < set(new[0])
-
-
-@pytest.mark.parametrize("api", APIS)
-async def test_clones_take_turns_on_a_single_connection(api: type, dsn: str, schema: str) -> None:
-    async with open_saver(api, dsn, schema, pool=False) as saver:
-        clones = [saver.with_allowlist([("some.module", f"Type{index}")]) for index in range(8)]
-        await asyncio.gather(*(put_chain(clone, f"t{index}", 10) for index, clone in enumerate(clones)))
-        for index in range(8):
-            assert len([item async for item in saver.alist(config_of(f"t{index}"))]) == 10
-
-
-@pytest.mark.parametrize("pool", [4, False], ids=["pool", "single"])
-def test_eight_threads_hammer_one_blocking_saver(pool: int | bool, dsn: str, schema: str) -> None:
-    """Each reads back exactly what it wrote."""
-
-    def work(number: int) -> None:
-        config: Any = config_of(f"t{number}")
-        for step in range(25):
-            arguments = put_arguments(config, step, messages=[f"{number} {index}" for index in range(step + 1)])
-            config = saver.put(*arguments)
-            saver.put_writes(config, [("messages", f"{number} {step}")], f"task {number}")
-            found = saver.get_tuple(config_of(f"t{number}"))
-            assert found is not None
-            assert found.config == config
-            assert found.checkpoint["channel_values"] == arguments[1]["channel_values"]
-            assert found.pending_writes == [(f"task {number}", "messages", f"{number} {step}")]
-        assert len(list(saver.list(config_of(f"t{number}")))) == 25
-
-    with PGStateSaver.from_conn_string(dsn, schema=schema, pool=pool) as saver, ThreadPoolExecutor(8) as executor:
-        saver.setup()
-        for done in [executor.submit(work, number) for number in range(8)]:
-            done.result(GUARD_SECONDS)
-
-
-@pytest.mark.parametrize("pool", [4, False], ids=["pool", "single"])
-async def test_forty_tasks_hammer_one_async_saver(pool: int | bool, dsn: str, schema: str) -> None:
-    async with AsyncPGStateSaver.from_conn_string(dsn, schema=schema, pool=pool) as saver:
-        await saver.setup()
-        chains = await asyncio.wait_for(
-            asyncio.gather(*(put_chain(saver, f"t{number}", 10) for number in range(40))), GUARD_SECONDS
-        )
-        for number, configs in enumerate(chains):
-            assert [item.config async for item in saver.alist(config_of(f"t{number}"))] == configs[::-1]
-
-
-async def test_a_cancelled_call_leaves_the_connection_usable(
-    dsn: str, schema: str, connection: psycopg.Connection
-) -> None:
-    """The put is there or not, and the only connection goes on working."""
-    async with open_saver(AsyncPGStateSaver, named(dsn, schema), schema, pool=1) as saver:
-        with holding(dsn, f"INSERT INTO {schema}.threads (thread_id) VALUES ('blocked')"):
-            held = asyncio.create_task(put_chain(saver, "blocked", 1))
-            await asyncio.to_thread(wait_until, lambda: waiting(connection, schema) == 1, "the put waits in the server")
-            held.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await asyncio.wait_for(held, GUARD_SECONDS)
-            (config,) = await asyncio.wait_for(put_chain(saver, "free", 1), GUARD_SECONDS)
-            assert (await saver.aget_tuple(config)).config == config
-        assert await saver.aget_tuple(config_of("blocked")) is None
-
-
 @pytest.mark.parametrize("source", [42, "postgresql://", None, object()])
 @pytest.mark.parametrize("api", APIS)
 async def test_anything_but_a_connection_or_a_pool_is_refused(api: type, source: Any) -> None:
@@ -872,7 +705,6 @@ class Bouncer:
 
 
 def is_root() -> bool:
-    import os
 
     return os.geteuid() == 0
 
@@ -924,20 +756,6 @@ async def test_thousands_of_operations_through_pgbouncer(
             await set_up(saver)
     finally:
         bouncer.close()
-
-
-def test_a_saver_made_before_a_fork_is_refused_in_the_child(dsn: str, schema: str) -> None:
-    """Two processes on one connection would read each other's threads."""
-    with PGStateSaver.from_conn_string(dsn, schema=schema) as saver:
-        saver.setup()
-        child = os.fork()
-        if child == 0:
-            try:
-                saver.get_tuple({"configurable": {"thread_id": "t"}})
-            except ConfigurationError:
-                os._exit(7)
-            os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 def test_a_single_connection_stays_closed_after_its_block(dsn: str, schema: str) -> None:
