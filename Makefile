@@ -10,6 +10,9 @@ PYTEST := $(BIN)/python -m pytest $(WORKERS)
 # Tests that are repeated on other versions of PostgreSQL.
 MARKS ?= not slow and not once
 
+# Each worker and each of the tests' processes would compile the tests and the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo studio test test-all test-versions test-servers chaos check lint bench bench-quick clean
 

@@ -6,9 +6,7 @@ from typing import Any
 
 import ormsgpack
 import pytest
-from langchain_core.messages import (
-    HumanMessage,
-)
+from langchain_core.messages import HumanMessage
 
 from langgraph_pgstate.codec import frames
 from langgraph_pgstate.codec.lists import Run

@@ -14,17 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import PoolTimeout
-from support import (
-    APIS,
-    GUARD_SECONDS,
-    Gate,
-    config_of,
-    open_saver,
-    put_arguments,
-    put_chain,
-    terminate,
-    wait_until,
-)
+from support import APIS, GUARD_SECONDS, Gate, config_of, open_saver, put_arguments, put_chain, terminate, wait_until
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver, PoolSettings, RetryPolicy
 from langgraph_pgstate.db import database as databases

@@ -9,18 +9,12 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
-from support import (
-    Gate,
-)
+from support import Gate
 
 from langgraph_pgstate import AsyncPGState, AsyncPGStateSaver, PGState, PGStateSaver, PoolSettings
 from langgraph_pgstate.db import database as databases
 from langgraph_pgstate.db.translate import is_retryable, refusal, translate
-from langgraph_pgstate.errors import (
-    ConfigurationError,
-    PGStateError,
-    UnavailableError,
-)
+from langgraph_pgstate.errors import ConfigurationError, PGStateError, UnavailableError
 
 
 @pytest.fixture

@@ -24,17 +24,7 @@ from langgraph.config import get_config
 from langgraph.errors import EmptyInputError
 from langgraph.graph import START, StateGraph
 from langgraph.pregel._loop import PregelLoop
-from support import (
-    APIS,
-    GUARD_SECONDS,
-    config_of,
-    counted,
-    holding,
-    loop_graph,
-    open_saver,
-    put_arguments,
-    wait_until,
-)
+from support import APIS, GUARD_SECONDS, config_of, counted, holding, loop_graph, open_saver, put_arguments, wait_until
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.db.adapters import BlockingConnection

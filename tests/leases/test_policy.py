@@ -7,17 +7,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from support import (
-    APIS,
-    config_of,
-    open_saver,
-    put_arguments,
-)
+from support import APIS, config_of, open_saver, put_arguments
 
 from langgraph_pgstate import PGState
-from langgraph_pgstate.errors import (
-    ConfigurationError,
-)
+from langgraph_pgstate.errors import ConfigurationError
 from tests.operations.leases.test_guards import rows
 
 

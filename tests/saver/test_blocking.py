@@ -7,11 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support import (
-    GUARD_SECONDS,
-    config_of,
-    put_arguments,
-)
+from support import GUARD_SECONDS, config_of, put_arguments
 
 from langgraph_pgstate import PGStateSaver, PoolSettings
 from langgraph_pgstate.errors import ConfigurationError

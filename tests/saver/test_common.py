@@ -6,15 +6,7 @@ import asyncio
 
 import psycopg
 import pytest
-from support import (
-    APIS,
-    backends,
-    config_of,
-    counted,
-    open_saver,
-    put_arguments,
-    put_chain,
-)
+from support import APIS, backends, config_of, counted, open_saver, put_arguments, put_chain
 
 from tests.db.test_database import named
 

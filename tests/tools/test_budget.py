@@ -12,10 +12,7 @@ from langchain_core.tools import tool
 from langgraph.graph import END, START, MessagesState, StateGraph
 from support_ledger import Bench, ask, calls, thread
 
-from langgraph_pgstate.errors import (
-    ConfigurationError,
-    RunBudgetExceededError,
-)
+from langgraph_pgstate.errors import ConfigurationError, RunBudgetExceededError
 from langgraph_pgstate.tools import Budget
 from tests.tools.test_ledger_more import ToolCaller, of_api
 

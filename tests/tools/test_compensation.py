@@ -11,10 +11,7 @@ import pytest
 from langchain_core.tools import StructuredTool, tool
 from support_ledger import Bench, ask, calls, thread, tool_of
 
-from langgraph_pgstate.errors import (
-    NotFoundError,
-    ToolOutcomeUnknownError,
-)
+from langgraph_pgstate.errors import NotFoundError, ToolOutcomeUnknownError
 from langgraph_pgstate.types import ToolExecution
 from tests.tools.test_action_runner import divide, past_of
 from tests.tools.test_ledger import CHARGE, Till

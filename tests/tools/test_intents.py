@@ -13,13 +13,8 @@ from langgraph.types import Send
 from support_ledger import Bench, ask, calls, open_ledger, thread, tool_of
 
 from langgraph_pgstate import PGStateSaver
-from langgraph_pgstate.errors import (
-    ConfigurationError,
-    NotFoundError,
-)
-from langgraph_pgstate.tools import (
-    current_execution,
-)
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from langgraph_pgstate.tools import current_execution
 from tests.tools.test_ledger import CHARGE, Till
 
 pytestmark = pytest.mark.smoke

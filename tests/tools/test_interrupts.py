@@ -12,10 +12,7 @@ import pytest
 from langgraph.types import Command, interrupt
 from support_ledger import Bench, ask, calls, thread, tool_of
 
-from langgraph_pgstate.errors import (
-    ToolFailedError,
-    ToolOutcomeUnknownError,
-)
+from langgraph_pgstate.errors import ToolFailedError, ToolOutcomeUnknownError
 from tests.tools.test_ledger import CHARGE, Till, leave_behind, rows, run_and_lose
 from tests.tools.test_ledger_more import of_api, one_node
 

@@ -15,12 +15,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 from support_ledger import LEDGERS, Bench, ask, calls, open_bench, open_ledger, thread, tool_of
 
-from langgraph_pgstate.errors import (
-    ConfigurationError,
-    ToolFailedError,
-    ToolOutcomeUnknownError,
-    ToolTimeoutError,
-)
+from langgraph_pgstate.errors import ConfigurationError, ToolFailedError, ToolOutcomeUnknownError, ToolTimeoutError
 from langgraph_pgstate.tools import Happened, ToolPolicy, ToolSettings, action_runner, current_execution
 
 pytestmark = pytest.mark.smoke

@@ -22,12 +22,7 @@ from support import run_children
 from support_ledger import LEDGERS, Bench, agent_graph, ask, calls, open_bench, open_ledger, thread, tool_of
 
 from langgraph_pgstate import PGStateSaver
-from langgraph_pgstate.errors import (
-    ConfigurationError,
-    NotFoundError,
-    ToolOvertakenError,
-    ToolSetupError,
-)
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError, ToolOvertakenError, ToolSetupError
 from langgraph_pgstate.tools import current_execution
 
 

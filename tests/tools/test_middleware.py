@@ -9,22 +9,9 @@ import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
-from support_ledger import (
-    LEDGERS,
-    Bench,
-    Line,
-    ask,
-    calls,
-    open_bench,
-    open_on_line,
-    thread,
-    tool_of,
-)
+from support_ledger import LEDGERS, Bench, Line, ask, calls, open_bench, open_on_line, thread, tool_of
 
-from langgraph_pgstate.errors import (
-    ConfigurationError,
-    UnavailableError,
-)
+from langgraph_pgstate.errors import ConfigurationError, UnavailableError
 from tests.tools.test_ledger import CHARGE, Till
 from tests.tools.test_ledger_more import ToolCaller, of_api
 from tests.tools.test_ledger_outages import AGAIN

@@ -8,16 +8,8 @@ import psycopg
 import pytest
 from support_ledger import Bench, ask, thread, tool_of
 
-from langgraph_pgstate.errors import (
-    ConfigurationError,
-    ToolFailedError,
-    ToolOutcomeUnknownError,
-)
-from langgraph_pgstate.tools import (
-    Backoff,
-    ToolPolicy,
-    ToolSettings,
-)
+from langgraph_pgstate.errors import ConfigurationError, ToolFailedError, ToolOutcomeUnknownError
+from langgraph_pgstate.tools import Backoff, ToolPolicy, ToolSettings
 from tests.tools.test_ledger import CHARGE, Till, rows, run_and_lose
 from tests.tools.test_ledger_more import of_api, one_node
 

@@ -17,16 +17,9 @@ from langgraph.types import Command
 from support_ledger import Bench, ask, calls, thread, tool_of
 
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.errors import (
-    ConfigurationError,
-    CorruptStateError,
-    NotFoundError,
-    UnreadableFormatError,
-)
+from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, NotFoundError, UnreadableFormatError
 from langgraph_pgstate.operations.tools.tool_executions import Outcome, Recorded
-from langgraph_pgstate.tools import (
-    ToolSettings,
-)
+from langgraph_pgstate.tools import ToolSettings
 from langgraph_pgstate.tools.results import ParentAnswer, masked, restore, success
 from langgraph_pgstate.types import ToolExecution
 from tests.tools.test_ledger import rows
@@ -37,6 +30,7 @@ READ = calls(("call_1", "read", {"title": "A. K."}))
 
 BOOK = "All happy families are alike. " * 10_000
 
+pytestmark = pytest.mark.smoke
 
 contents = st.one_of(
     st.none(),

@@ -15,17 +15,7 @@ import psycopg
 import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
-from support import (
-    APIS,
-    GUARD_SECONDS,
-    config_of,
-    holding,
-    open_saver,
-    put_arguments,
-    put_chain,
-    run_children,
-    set_up,
-)
+from support import APIS, GUARD_SECONDS, config_of, holding, open_saver, put_arguments, put_chain, run_children, set_up
 
 from langgraph_pgstate import AsyncPGStateSaver, PGState, PGStateSaver
 from langgraph_pgstate.admin import Admin

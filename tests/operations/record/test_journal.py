@@ -17,17 +17,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from psycopg.conninfo import make_conninfo
-from support import (
-    FORK,
-    GUARD_SECONDS,
-    backends,
-    config_of,
-    counted,
-    holding,
-    move_journal,
-    put_arguments,
-    wait_until,
-)
+from support import FORK, GUARD_SECONDS, backends, config_of, counted, holding, move_journal, put_arguments, wait_until
 from support_recorder import rows
 from typer.testing import CliRunner
 

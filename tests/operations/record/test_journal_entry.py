@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support import (
-    config_of,
-)
+from support import config_of
 from support_recorder import rows
 
 from langgraph_pgstate import PGState

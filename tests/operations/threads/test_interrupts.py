@@ -12,9 +12,7 @@ from langgraph.types import Command, Interrupt
 from support import counted
 
 from langgraph_pgstate import PGState, PGStateSaver
-from langgraph_pgstate.errors import (
-    AlreadyAnsweredError,
-)
+from langgraph_pgstate.errors import AlreadyAnsweredError
 from langgraph_pgstate.operations.threads import interrupts
 from tests.threads.test_interrupts import asking, config_of, fanned_out, ids
 

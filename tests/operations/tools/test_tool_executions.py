@@ -7,17 +7,9 @@ import pytest
 from support_ledger import LEDGERS, Bench, ask, open_bench, thread, tool_of
 
 from langgraph_pgstate import PGStateSaver
-from langgraph_pgstate.errors import (
-    ConfigurationError,
-    ToolBusyError,
-    ToolOvertakenError,
-    ToolSetupError,
-)
+from langgraph_pgstate.errors import ConfigurationError, ToolBusyError, ToolOvertakenError, ToolSetupError
 from langgraph_pgstate.sql import queries
-from langgraph_pgstate.tools import (
-    ToolLedger,
-    ToolSettings,
-)
+from langgraph_pgstate.tools import ToolLedger, ToolSettings
 from tests.tools.test_ledger import CHARGE, Till, leave_behind, rows
 
 pytestmark = pytest.mark.smoke

@@ -1,4 +1,4 @@
-"""What the record answers: threads, runs, spans, events, statistics and provenance, in both APIs."""
+"""Both classes of each part that reads the record take the same arguments."""
 
 from __future__ import annotations
 
