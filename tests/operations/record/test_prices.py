@@ -7,15 +7,13 @@ from decimal import Decimal
 import pytest
 from support_recorder import recording_async
 
-from langgraph_pgstate.db.database import AsyncDatabase
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.record.prices import AsyncPrices
 
 
 async def test_prices_are_set_listed_and_deleted(dsn: str, schema: str) -> None:
-    async with recording_async(dsn, schema) as (_, recorder):
-        assert isinstance(recorder._database, AsyncDatabase)
-        prices = AsyncPrices(recorder._database)
+    async with recording_async(dsn, schema) as (saver, _):
+        prices = AsyncPrices(saver._database)
         await prices.set("m", 1, 2.5)
         await prices.set("m", "0.15", "0.6", provider="openai", reasoning=1)
         await prices.set("m", 3, 2.5)
