@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import kinds
@@ -17,7 +16,6 @@ from samples import config_of, put_values, values_of
 from support_cli import Run, converse, pgstate, words
 from typer.testing import CliRunner
 
-import langgraph_pgstate
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.cli import options
 from langgraph_pgstate.cli.app import app
@@ -222,21 +220,6 @@ def test_without_its_extra_the_script_says_so(missing: str) -> None:
     result = subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True, check=False)
     assert result.returncode == 2
     assert result.stderr == "pgstate needs its `cli` extra: pip install 'langgraph-pgstate[cli]'\n"
-
-
-@pytest.mark.parametrize("module", ["app", "output", "target", "options"])
-def test_help_imports_no_langgraph(module: str) -> None:
-    """With a package that imports nothing itself, the commands import only typer."""
-    code = f"""
-import sys, types
-package = types.ModuleType("langgraph_pgstate")
-package.__path__, package.__version__ = [{str(Path(langgraph_pgstate.__file__).parent)!r}], "0"
-sys.modules["langgraph_pgstate"] = package
-import langgraph_pgstate.cli.{module}
-print(*{{"langgraph", "langchain_core", "psycopg", "pydantic", "rich"}} & sys.modules.keys())
-"""
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == ""
 
 
 def test_choices_are_those_of_the_operations() -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-import psycopg
 import pytest
 
-from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.db.protocol import run_blocking
 
 
@@ -40,11 +37,3 @@ def test_a_suspending_operation_runs_its_cleanup_before_it_is_refused() -> None:
     with pytest.raises(RuntimeError, match="suspended"):
         run_blocking(operation())
     assert closed == [True]
-
-
-def test_what_an_operation_raises_reaches_the_caller(connection: psycopg.Connection) -> None:
-    async def operation(db: Any) -> None:
-        raise LookupError("mine")
-
-    with pytest.raises(LookupError, match="mine"):
-        Database(connection, schema="pgstate").run(operation)

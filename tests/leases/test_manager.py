@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
-from contextvars import Context
 from typing import Annotated, Any, TypedDict
 
 import anyio
@@ -24,22 +23,23 @@ from langgraph.config import get_config
 from langgraph.errors import EmptyInputError
 from langgraph.graph import START, StateGraph
 from langgraph.pregel._loop import PregelLoop
-from support import APIS, GUARD_SECONDS, config_of, counted, holding, loop_graph, open_saver, put_arguments, wait_until
+from support import APIS, GUARD_SECONDS, config_of, holding, loop_graph, open_saver, put_arguments, wait_until
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.db.adapters import BlockingConnection
 from langgraph_pgstate.db.protocol import run_blocking
-from langgraph_pgstate.errors import LeaseHeldError, LeaseLostError, PGStateError, UnavailableError
+from langgraph_pgstate.errors import LeaseHeldError, LeaseLostError, PGStateError
 from langgraph_pgstate.leases import registry
 from langgraph_pgstate.operations.checkpoints.addresses import Address, address_of
 from langgraph_pgstate.operations.leases import leases as operations
 from langgraph_pgstate.operations.leases.guards import Guard
-from langgraph_pgstate.settings import RetryPolicy
 from langgraph_pgstate.sql import queries
 from tests.leases.test_leases import hold, leases, maybe
 from tests.operations.leases.test_guards import INPUT, rows
 
 FOREVER = {"guard": "lease", "lease_ttl": 3600}
+
+
 # Rounds of the event loop: from the first moment of a run to its third superstep.
 ROUNDS = [0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987]
 
@@ -135,33 +135,6 @@ async def test_a_cancelled_run_gives_its_lease_back(
         assert connection.execute(f"SELECT thread_id, fencing_token FROM {schema}.leases").fetchall() == before
 
 
-@pytest.mark.parametrize("stop", [stop_by_anyio, stop_by_task])
-@pytest.mark.parametrize("api", APIS)
-async def test_a_lease_that_is_taken_after_its_run_was_cancelled_is_given_back(
-    api: type, stop: Any, dsn: str, schema: str, connection: psycopg.Connection
-) -> None:
-    """The statement waits for a lock of another session, on the server, while nobody waits for its answer."""
-    async with open_saver(api, dsn, schema, **FOREVER) as saver:
-        graph = endless(saver)
-        async with hold(saver.lease_manager, "t"):
-            pass
-        with holding(dsn, f"SELECT FROM {schema}.leases FOR UPDATE"):
-            running = asyncio.create_task(stop(10**9, lambda: graph.ainvoke(INPUT, config_without_end("t"))))
-            await asyncio.to_thread(wait_until, lambda: is_blocked(connection), "a statement that waits")
-            running.cancel()
-            if stop is stop_by_anyio:
-                # Again at every await, as anyio does.
-                while not running.done():
-                    running.cancel()
-                    await asyncio.sleep(0)
-            with suppress(asyncio.CancelledError):
-                await running
-        await asyncio.to_thread(wait_until, lambda: not is_blocked(connection), "its end")
-        await wait_until_free(connection, schema)
-        await asyncio.sleep(0.1)
-        assert all_free(connection, schema)
-
-
 def extend(state: list[str], writes: Sequence[list[str]]) -> list[str]:
     return [*state, *(item for write in writes for item in write)]
 
@@ -203,65 +176,9 @@ async def test_a_run_whose_delta_channels_are_not_read_gives_its_lease_back(
         await wait_until_free(connection, schema)
 
 
-@pytest.mark.parametrize("api", APIS)
-async def test_a_lease_whose_taking_was_not_answered_is_given_back(
-    api: type, dsn: str, schema: str, connection: psycopg.Connection
-) -> None:
-    with counted(dsn) as proxy:
-        options: dict[str, Any] = {**FOREVER, "pool": 1, "retry": RetryPolicy(attempts=1)}
-        async with open_saver(api, proxy.dsn, schema, **options) as saver:
-            await saver.aput(*put_arguments(config_of("u"), 0))
-            graph = loop_graph(1).compile(checkpointer=saver)
-            proxy.answers_to_lose = 1
-            with pytest.raises(UnavailableError):
-                await graph.ainvoke(INPUT, config_of("t"))
-            assert connection.execute(f"SELECT count(*) FROM {schema}.leases").fetchone() == (2,)
-            await wait_until_free(connection, schema)
-
-
 def is_blocked(connection: psycopg.Connection) -> bool:
     query = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     return bool(connection.execute(query).fetchall())
-
-
-@pytest.mark.parametrize("api", APIS)
-async def test_a_run_that_is_cancelled_while_it_waits_for_a_connection_takes_no_lease(
-    api: type, dsn: str, schema: str, connection: psycopg.Connection
-) -> None:
-    async with open_saver(api, dsn, schema, **FOREVER, pool=1) as saver:
-        graph = endless(saver)
-        await saver.aput(*put_arguments(config_of("u"), 0))
-        with holding(dsn, f"LOCK TABLE {schema}.checkpoints"):
-            reading = asyncio.create_task(saver.aget_tuple(config_of("u")))
-            await asyncio.to_thread(wait_until, lambda: is_blocked(connection), "a statement that waits")
-            for _ in range(3):
-                await stop_by_anyio(20, lambda: graph.ainvoke(INPUT, config_without_end("t")))
-        await reading
-        await saver.aget_tuple(config_of("u"))
-        assert leases(connection, schema) == [("u", False)]
-
-
-@pytest.mark.parametrize("api", APIS)
-async def test_a_run_that_is_cancelled_while_it_waits_for_its_turn_takes_no_lease(
-    api: type, dsn: str, schema: str, connection: psycopg.Connection
-) -> None:
-    async with open_saver(api, dsn, schema, **FOREVER, on_busy="wait", wait_timeout=GUARD_SECONDS) as saver:
-        graph = endless(saver)
-        async with hold(saver.lease_manager, "t") as held:
-            token = (held.lease if hasattr(held, "lease") else held).fencing_token
-            # From outside: its runs know the block around them.
-            for rounds in (200, 400, 800):
-                work = asyncio.get_running_loop().create_task(
-                    stop_by_anyio(rounds, lambda: graph.ainvoke(INPUT, config_without_end("t"))),
-                    context=Context(),
-                )
-                await work
-        await wait_until_free(connection, schema)
-        await asyncio.sleep(0.6)  # longer than between two attempts to take it
-        # At most one took it: the statement of the last may have been on its way when it was cancelled.
-        [(last,)] = connection.execute(f"SELECT fencing_token FROM {schema}.leases").fetchall()
-        assert last - token <= 1
-        assert all_free(connection, schema)
 
 
 @pytest.mark.parametrize("api", APIS)

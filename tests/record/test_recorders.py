@@ -334,17 +334,6 @@ async def test_a_blocking_recorder_does_not_hold_up_a_loop(dsn: str, schema: str
         assert rows(connection, schema, "runs")[0]["status"] == "success"
 
 
-async def test_ends_are_awaited_by_asynchronous_managers_and_only_called_by_blocking_ones(
-    dsn: str, schema: str
-) -> None:
-    """What the trick of `_Awaited` rests on, on this version of Python and of LangChain."""
-    async with recording_async(dsn, schema) as (_, recorder):
-        assert inspect.iscoroutinefunction(recorder.on_chain_end)
-        answer = recorder.on_chain_end({}, run_id=__import__("uuid").uuid4())
-        assert not asyncio.iscoroutine(answer)
-        await answer
-
-
 def public(cls: type) -> dict[str, Any]:
     return {name: value for name, value in vars(cls).items() if not name.startswith("_") and callable(value)}
 

@@ -11,7 +11,7 @@ from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.admin import maintenance
 from langgraph_pgstate.sql import queries
-from tests.record.test_recorder_writer import Connection, start
+from tests.record.test_writer import Connection, start
 
 
 def months(connection: Connection, schema: str) -> set[str]:

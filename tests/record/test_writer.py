@@ -10,23 +10,15 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import orjson
 import psycopg
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage
-from langgraph.graph import START, MessagesState, StateGraph
-from support import FORK, GUARD_SECONDS, config_of, loop_graph, move_journal, put_arguments, wait_until
-from support_recorder import config, model, recording, recording_async, rows
+from support import FORK, GUARD_SECONDS, loop_graph, move_journal, wait_until
+from support_recorder import config, recording, rows
 
-from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import SchemaMissingError
-from langgraph_pgstate.operations.checkpoints.planning import plan_put
-from langgraph_pgstate.operations.checkpoints.requests import request_put
 from langgraph_pgstate.operations.record import journal
-from langgraph_pgstate.operations.record.journal_entry import JournalEntry
 from langgraph_pgstate.record import Recorder
-from langgraph_pgstate.record.capture import capture
 from langgraph_pgstate.record.tracker import Tracker
 from langgraph_pgstate.record.write_queue import WriteQueue
 from langgraph_pgstate.settings import RecorderSettings
@@ -168,26 +160,6 @@ def test_an_attempt_after_a_crash_ends_what_the_first_left(dsn: str, schema: str
     assert rows(connection, schema, "spans", span_id="left")[0]["error_type"] == "ProcessDied"
 
 
-def test_what_is_late_reopens_nothing(dsn: str, schema: str, connection: Connection) -> None:
-    """A batch whose answer was lost is sent again after later ones."""
-    with recording(dsn, schema) as (saver, recorder):
-        tracker, queue = recorder._tracker, recorder._queue
-        root = uuid.uuid4()
-        tracker.begin("chain", "graph", root, None, [], {"thread_id": "t"}, {})
-        tracker.begin("chain", "node", uuid.uuid4(), root, [], {}, {})
-        first = queue.collect()
-        tracker.end(root, {})
-        last = queue.collect()
-        assert first is not None
-        assert last is not None
-        for pending in (last, first):
-            saver._database.run(journal.write, saver._queries, [], pending.journal_entry)
-        queue.acknowledge(last)
-        assert not queue.is_busy
-    found = rows(connection, schema, "spans") + rows(connection, schema, "runs")
-    assert [row["status"] for row in found] == ["success", "cancelled", "success"]
-
-
 def test_a_change_between_collecting_and_acknowledging_is_written_too(
     dsn: str, schema: str, connection: Connection
 ) -> None:
@@ -233,79 +205,6 @@ def taken(tracker: Tracker, queue: WriteQueue, namespace: str, step: int) -> lis
     return [span.name for span, _ in pending.spans]
 
 
-def test_what_runs_ahead_of_a_put_is_left_for_the_next() -> None:
-    queue = WriteQueue(RecorderSettings(interval=NEVER))
-    tracker = Tracker(queue)
-    root = begin(tracker, None, "graph")
-    for name, step in (("ended", 4), ("ahead", 6), ("below", 9)):
-        more = {"langgraph_checkpoint_ns": "ended:1|below:1"} if name == "below" else {}
-        tracker.end(begin(tracker, root, name, step, **more), {})
-    parent = begin(tracker, root, "parent", 5)
-    child = begin(tracker, parent, "child")
-    # What has only begun may end at once; what something is below of is noted with that.
-    assert taken(tracker, queue, "", 4) == ["graph", "ended", "below", "parent"]
-    tracker.end(child, {})
-    assert taken(tracker, queue, "", 5) == ["ahead", "child"]
-    tracker.end(parent, {})
-    assert taken(tracker, queue, "", 6) == ["parent"]
-
-
-def test_a_put_that_is_sent_again_belongs_to_its_run_though_another_has_begun_meanwhile() -> None:
-    """Only what was committed with it is taken to be written. Two runs that nothing guards share a thread here."""
-    queue = WriteQueue(RecorderSettings(interval=NEVER))
-    tracker = Tracker(queue)
-    first = begin(tracker, None, "first")
-    begin(tracker, first, "node", 1)
-    put = request_put(ValueCodec(), *put_arguments(config_of("t"), 1))
-    plan = plan_put(ValueCodec(), put, None)
-    plan.journal_entry = JournalEntry()
-    tracker.before_put(plan)
-    # It was refused, as where a prune took its parent.
-    begin(tracker, begin(tracker, None, "second"), "node", 1)
-    plan.journal_entry = JournalEntry()
-    tracker.before_put(plan)
-    committed = [orjson.loads(row)["run_id"] for row in plan.journal_entry.runs]
-    tracker.after_put(plan)
-    pending = queue.collect()
-    assert pending is not None
-    left = [orjson.loads(row)["run_id"] for row in pending.journal_entry.runs]
-    assert len({*committed, *left}) == 2
-    assert committed == [str(first)]
-
-
-@pytest.mark.parametrize("has_writer", [True, False])
-def test_what_nobody_else_would_write_soon_a_put_takes_along(has_writer: bool) -> None:
-    queue = WriteQueue(RecorderSettings(interval=1e-9 if has_writer else NEVER), has_writer=has_writer)
-    tracker = Tracker(queue)
-    root = begin(tracker, None, "graph")
-    begin(tracker, root, "running", 1)
-    tracker.end(begin(tracker, root, "ahead", 6), {})
-    assert taken(tracker, queue, "", 0) == ["graph", "running", "ahead"]
-
-
-@pytest.mark.parametrize(
-    "value",
-    ["plain", "a\0b", "\ud800", 2**70, "long" * 2000, {"a\0": ["\0", {"b": None}]}],
-    ids=["plain", "nul", "surrogate", "large", "long", "nested"],
-)
-def test_a_row_says_the_same_whether_it_is_made_at_once_or_piece_by_piece(value: Any) -> None:
-    settings = RecorderSettings()
-    tracker = Tracker(WriteQueue(settings))
-    root = begin(tracker, None, "graph")
-    span = begin(tracker, root, f"node {value}"[:20], 1, lc_agent_name=str(value)[:9], langgraph_node="n")
-    record = tracker.find(span)
-    assert record is not None
-    record.input = capture({"value": value})
-    tracker.end(span, {"value": value})
-    said = orjson.loads(record.dump(settings))
-    exact = orjson.loads(orjson.dumps(record._row(settings)))
-    # A column that a row does not name is empty.
-    assert [{name: each for name, each in row.items() if each not in (None, {})} for row in (said, exact)] == [
-        {name: each for name, each in exact.items() if each not in (None, {})}
-    ] * 2
-    assert b"\\u0000" not in record.dump(settings)
-
-
 def test_a_thread_that_is_deleted_while_it_runs_does_not_come_back(
     dsn: str, schema: str, connection: Connection
 ) -> None:
@@ -320,45 +219,6 @@ def test_a_thread_that_is_deleted_while_it_runs_does_not_come_back(
         graph = loop_graph(3, clear).compile()
         graph.with_config(callbacks=[recorder]).invoke({"items": [], "count": 3}, config())
     assert [rows(connection, schema, table) for table in ("runs", "spans", "events", "threads")] == [[], [], [], []]
-
-
-def test_a_full_queue_makes_the_graph_wait_and_drops_nothing(dsn: str, schema: str, connection: Connection) -> None:
-    waiting = []
-    settings = RecorderSettings(queue_size=10, interval=NEVER)
-    with recording(dsn, schema, settings, hook=False) as (saver, recorder):
-        graph = loop_graph(60, lambda count: waiting.append(recorder._queue.waiting))
-        recorder.record(graph.compile(checkpointer=saver)).invoke(start(), {**config(), "recursion_limit": 100})
-    assert max(waiting) < 20
-    assert len(rows(connection, schema, "spans", kind="node")) == 60
-
-
-async def test_a_full_queue_makes_an_asynchronous_graph_wait(dsn: str, schema: str, connection: Connection) -> None:
-    waiting = []
-    settings = RecorderSettings(queue_size=10, interval=NEVER)
-    async with recording_async(dsn, schema, settings, hook=False) as (saver, recorder):
-        graph = loop_graph(60, lambda count: waiting.append(recorder._queue.waiting))
-        limited = {**config(), "recursion_limit": 100}
-        await recorder.record(graph.compile(checkpointer=saver)).ainvoke(start(), limited)
-    assert max(waiting) < 20
-    assert len(rows(connection, schema, "spans", kind="node")) == 60
-
-
-def test_many_spans_are_several_batches_and_one_total(dsn: str, schema: str, connection: Connection) -> None:
-    """The end of a run is written with the last of its spans, or its sums would lack some."""
-    asked = model()
-
-    def think(state: MessagesState) -> Any:
-        for _ in range(1200):
-            asked.invoke("hello")
-        return {"messages": [AIMessage("done")]}
-
-    graph = StateGraph(MessagesState)
-    graph.add_node("think", think)
-    graph.add_edge(START, "think")
-    with recording(dsn, schema, RecorderSettings(interval=NEVER), hook=False) as (_, recorder):
-        recorder.record(graph.compile()).invoke({"messages": [HumanMessage("x")]}, config())
-    assert len(rows(connection, schema, "spans", kind="llm")) == 1200
-    assert rows(connection, schema, "runs")[0]["input_tokens"] == 120_000
 
 
 @pytest.mark.bare
@@ -385,15 +245,6 @@ def test_what_could_not_be_written_is_said_at_the_end(dsn: str, schema: str) -> 
         recorder.record(loop_graph(1).compile()).invoke(start(), config())
         with pytest.raises(SchemaMissingError):
             recorder.close()
-
-
-def test_a_row_that_is_refused_does_not_keep_the_others_back(dsn: str, schema: str, connection: Connection) -> None:
-    with recording(dsn, schema) as (_saver, recorder):
-        connection.execute(f"ALTER TABLE {schema}.spans ADD CHECK (step <> 2)".encode())
-        recorder._queue.settings = RecorderSettings(interval=NEVER)
-        recorder.record(loop_graph(3).compile()).invoke(start(), config())
-    assert [span["step"] for span in rows(connection, schema, "spans", kind="node")] == [1, 3]
-    assert rows(connection, schema, "runs")[0]["status"] == "success"
 
 
 def test_what_has_begun_is_in_the_tables_within_a_second() -> None:
