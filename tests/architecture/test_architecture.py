@@ -398,11 +398,12 @@ NAMED = {
 
 
 CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
-    "checkpoints.checkpoints.put": lambda bench: (bench.codec, bench.plan(), True),
-    "checkpoints.checkpoints.get_tuple": lambda bench: (bench.codec, bench.address),
-    "checkpoints.checkpoints.read_values": lambda bench: ("t", "", ["c1"], [1, 2]),
-    "checkpoints.checkpoints.read_writes": lambda bench: ("t", "", ["c1"]),
-    "checkpoints.checkpoints.read_pending_sends": lambda bench: (bench.codec, []),
+    "checkpoints.sending.put": lambda bench: (bench.codec, bench.plan()),
+    "checkpoints.replanning.plan_from_database": lambda bench: (bench.codec, bench.plan().request),
+    "checkpoints.getting.get_tuple": lambda bench: (bench.codec, bench.address),
+    "checkpoints.getting.read_values": lambda bench: ("t", "", ["c1"], [1, 2]),
+    "checkpoints.getting.read_writes": lambda bench: ("t", "", ["c1"]),
+    "checkpoints.getting.read_pending_sends": lambda bench: (bench.codec, []),
     "checkpoints.listing.list_page": lambda bench: (bench.codec, bench.listing()),
     "checkpoints.history.get_delta_channel_history": lambda bench: (bench.codec, Address("t", "", None), ["messages"]),
     "checkpoints.writes.put_writes": lambda bench: (bench.writes(),),

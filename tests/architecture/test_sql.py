@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -19,10 +19,13 @@ from support import check_each, config_of, put_arguments
 
 import langgraph_pgstate.sql
 from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db import database
 from langgraph_pgstate.db.adapters import BlockingConnection
 from langgraph_pgstate.db.protocol import run_blocking
-from langgraph_pgstate.operations.checkpoints.checkpoints import _query_of
+from langgraph_pgstate.operations.checkpoints.building import build_put
+from langgraph_pgstate.operations.checkpoints.planning import PutPlan, plan_put
+from langgraph_pgstate.operations.checkpoints.requests import request_put
 from langgraph_pgstate.operations.record.message_hook import MessageHook
 from langgraph_pgstate.operations.record.projections import ProjectionHook
 from langgraph_pgstate.operations.record.put_hook import PutHooks
@@ -48,20 +51,38 @@ TABLES = (
 NAMES = sorted(queries("pgstate").all)
 SQL = Path(langgraph_pgstate.sql.__file__).parent
 FILES = sorted(str(path.relative_to(SQL)) for path in SQL.rglob("*.sql") if path.parent.name != "langgraph")
-# Which of them puts are sent as, whatever they inherit and bring.
-PUTS = sorted(
-    {
-        _query_of(
-            queries("pgstate"),
-            SimpleNamespace(bases=dict.fromkeys(range(bases)), new_segments=dict.fromkeys(range(segments))),  # type: ignore[arg-type]
-            touches,
-            replaces,
-            is_recorded=is_recorded,
-        ).name
-        for bases, segments in product(range(3), range(3))
-        for touches, replaces, is_recorded in product([False, True], repeat=3)
-    }
-)
+
+
+def puts() -> list[str]:
+    """The variants that puts are sent as, whatever they inherit and bring."""
+
+    class Recording:
+        def before_put(self, plan: PutPlan, config: Any) -> list[Any]:
+            assert plan.journal_entry is not None
+            plan.journal_entry.events.append(b"{}")
+            return []
+
+        def after_put(self, plan: PutPlan) -> None: ...
+
+    codec = ValueCodec(None)
+    request = request_put(codec, *put_arguments(config_of("t"), 1))
+    plan = plan_put(codec, request, None)
+    found = set()
+    for bases, segments in product(range(3), range(3)):
+        plan = replace(
+            plan,
+            bases={f"c{number}": number for number in range(bases)},
+            new_segments=dict.fromkeys(range(segments), b""),
+        )
+        for request.touches_thread, replaces, hook in product([False, True], [False, True], [None, Recording()]):
+            batch = build_put(queries("pgstate"), plan, replaces, hook)
+            query, parameters = batch.statements[batch.position]
+            assert parameters.keys() >= set(query.parameters)
+            found.add(query.name)
+    return sorted(found)
+
+
+PUTS = puts()
 THREADS = 10_000
 Crowd = tuple[psycopg.Connection, Queries, dict[str, dict[str, Any]]]
 
@@ -136,16 +157,13 @@ def check_markers(name: str) -> None:
 
 
 def test_query_names_are_unique_over_all_files() -> None:
-    found = [name for file in FILES for name in re.findall(r"^-- name: (\w+)$", read(file), re.MULTILINE)]
-    assert sorted(set(found)) == sorted(found)
-    variants = {
-        "put_checkpoint": [name.removeprefix("put_checkpoint_") for name in PUTS if name != "put_checkpoint"],
-        "list_threads": ["of_user", "of_tenant", "with_status"],
-        "search_messages": ["of_thread"],
-        "list_runs": ["of_thread", "with_status", "failed"],
-        "find_present": ["held"],
-    }
-    assert sorted([*found, *(f"{name}_{each}" for name, ones in variants.items() for each in ones)]) == NAMES
+    found = [name for file in FILES for name in re.findall(r"^-- (?:name|variant): (\w+)$", read(file), re.MULTILINE)]
+    assert sorted(found) == NAMES
+
+
+def test_puts_have_fewer_than_20_variants_and_use_each() -> None:
+    assert len(PUTS) < 20
+    assert [name for name in NAMES if re.fullmatch(r"put_checkpoint(_.*)?", name)] == PUTS
 
 
 def test_every_statement_of_a_query_file_has_a_name() -> None:
@@ -292,7 +310,7 @@ def crowd(dsn: str) -> Iterator[Crowd]:
 HOT = [
     "put_checkpoint_based_segment",
     "put_checkpoint_segment_recorded",
-    "put_checkpoint_segment_touching",
+    "put_checkpoint_touching",
     "get_checkpoint",
     "get_latest_checkpoint",
     "put_writes",
@@ -366,9 +384,12 @@ def record_calls(connection: psycopg.Connection, schema: str) -> dict[str, dict[
         for step in range(2):
             alone = unaccompanied.put(*put_arguments(alone, step, messages=[HumanMessage("long " * 1000)] * (step + 1)))
         # It is there already, and so are its segments; sent again it is another.
-        for name in ("put_checkpoint_based_segment", "put_checkpoint_segment_touching"):
+        for name in ("put_checkpoint_based_segment", "put_checkpoint_touching"):
             sent = calls[name]
-            sent.update(checkpoint_id=sent["checkpoint_id"] + "-2", new_id=-sent["new_id"])
+            ids = {
+                key: [-id for id in sent[key]] if key == "new_ids" else -sent[key] for key in sent if "new_id" in key
+            }
+            sent.update(checkpoint_id=sent["checkpoint_id"] + "-2", **ids)
         for ids in ("ab", "b"):
             messages = [HumanMessage(id, id=id) for id in ids]
             fork: Any = {"configurable": {**config["configurable"], "thread_id": "copy"}}

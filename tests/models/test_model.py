@@ -30,7 +30,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from samples import config_of, exact_tuple, exactly, id_of, message
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
-from langgraph_pgstate.operations.checkpoints import checkpoints, planning
+from langgraph_pgstate.operations.checkpoints import planning, sending
 
 CALL = "tools:5f0c"
 NAMESPACES = ["", "agent", CALL]
@@ -691,7 +691,7 @@ def test_so_they_do_where_processes_give_their_segments_the_same_ids(
         return numbers.choice([id for id in range(60) if not any(id in ids for ids in taken)])
 
     monkeypatch.setattr(planning, "new_segment_id", one_of_few)
-    monkeypatch.setattr(checkpoints, "_PUT_ATTEMPTS", 200)
+    monkeypatch.setattr(sending, "_PUT_ATTEMPTS", 200)
     run_machine(dsn, schema, connection, examples=8, steps=40, fixed=True)
 
 

@@ -18,7 +18,7 @@ from langgraph_pgstate.codec.states import Elements, Manifest, Scalar, Slice
 from langgraph_pgstate.codec.values import Fingerprints
 from langgraph_pgstate.db.adapters import BlockingConnection
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError
-from langgraph_pgstate.operations.checkpoints import checkpoints, planning
+from langgraph_pgstate.operations.checkpoints import planning, sending
 from langgraph_pgstate.operations.checkpoints.addresses import Address, address_of
 from langgraph_pgstate.saver import cache
 from langgraph_pgstate.saver.cache import Cache
@@ -369,8 +369,8 @@ def test_one_namespace_does_not_drive_out_all_others() -> None:
 def test_who_is_forked_from_again_and_again_stays_known(saver: PGStateSaver, monkeypatch: pytest.MonkeyPatch) -> None:
     root = put_values(saver, config_of(), {"messages": messages(0, 50)})
     asked = []
-    plan = checkpoints._plan_from_database
-    monkeypatch.setattr(checkpoints, "_plan_from_database", lambda *args: asked.append(args) or plan(*args))
+    plan = sending.plan_from_database
+    monkeypatch.setattr(sending, "plan_from_database", lambda *args: asked.append(args) or plan(*args))
     forks = [
         put_values(saver, root, {"messages": [*messages(0, 50), *messages(100 + number, 102)]})
         for number in range(cache._CHECKPOINTS * 2)

@@ -17,7 +17,7 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import NotFoundError
 from langgraph_pgstate.langgraph_compat import DELTA_COUNTERS, REMOVE_ALL_MESSAGES, DeltaSnapshot, is_schedule_channel
 from langgraph_pgstate.operations.checkpoints.addresses import Address
-from langgraph_pgstate.operations.checkpoints.checkpoints import get_tuple
+from langgraph_pgstate.operations.checkpoints.getting import get_tuple
 from langgraph_pgstate.operations.checkpoints.history import get_delta_channel_history
 from langgraph_pgstate.operations.checkpoints.reading import load_tuple
 from langgraph_pgstate.operations.checkpoints.versions import UNVERSIONED, StateVersions

@@ -21,7 +21,7 @@ from langgraph_pgstate.operations.checkpoints.addresses import (
     identifier,
     thread_id_of,
 )
-from langgraph_pgstate.operations.checkpoints.checkpoints import get_tuple
+from langgraph_pgstate.operations.checkpoints.getting import get_tuple
 from langgraph_pgstate.operations.checkpoints.reading import load_value
 from langgraph_pgstate.operations.leases.guards import refuse_deleted
 from langgraph_pgstate.operations.record import journal
