@@ -56,16 +56,13 @@ async def get_tuple(
             segments.append((n, data))
         elif kind == 2:
             writes.append(WritesRow(a, b, n, data))
-        elif kind == 4:
-            # The id of a fork of an older checkpoint must be the newest.
-            advance_ids_past(a)
         else:
-            head = CheckpointRow(
-                Address(address.thread_id, address.checkpoint_ns, a), b, c, data, ids, n, state_version, kind == _CUT
-            )
+            # The namespace's newest id: the id of a fork of an older checkpoint must sort after it.
+            advance_ids_past(a)
+            found = address if address.checkpoint_id else Address(address.thread_id, address.checkpoint_ns, a)
+            head = CheckpointRow(found, b, c, data, ids, n, state_version, kind == _CUT)
     if head is None:
         return None
-    advance_ids_past(str(head.address.checkpoint_id))
     sends: list[Any] = []
     if head.parent_id and _is_old(head):
         id = str(head.address.checkpoint_id)

@@ -95,44 +95,35 @@ SELECT ('pgstate-guard:base:' || found.count)::integer FROM (SELECT count(*) AS 
 WHERE found.count < cardinality(:base_ids::text[]);
 
 -- name: get_checkpoint
--- Return one checkpoint by id: its row (of kind 3 if its parent is missing), its segments, its pending writes, and the
--- id of the namespace's newest checkpoint if that is another. If the caller knows the revision, only the segments that
--- it asks for.
-WITH head AS MATERIALIZED (
-    SELECT checkpoint_id, parent_checkpoint_id, metadata, state, segment_ids, revision, state_version
-    FROM /*schema*/checkpoints
-    WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id
-)
+-- Return one checkpoint by id: its row (of kind 3 if its parent is missing) with the id of the namespace's newest
+-- checkpoint, its segments, and its pending writes. If the caller knows the revision, only the segments that it asks for.
 SELECT
     CASE WHEN parent_checkpoint_id IS NULL OR EXISTS (
         SELECT 1 FROM /*schema*/checkpoints p
         WHERE p.thread_id = :thread_id AND p.checkpoint_ns = :checkpoint_ns
             AND p.checkpoint_id = head.parent_checkpoint_id
     ) THEN 0 ELSE 3 END AS kind,
-    checkpoint_id AS a, parent_checkpoint_id AS b, metadata::text AS c, revision AS n, state AS data,
-    segment_ids AS ids, state_version
-FROM head
+    (
+        SELECT newest.checkpoint_id FROM /*schema*/checkpoints newest
+        WHERE newest.thread_id = :thread_id AND newest.checkpoint_ns = :checkpoint_ns
+        ORDER BY newest.checkpoint_id DESC LIMIT 1
+    ) AS a,
+    parent_checkpoint_id AS b, metadata::text AS c, revision AS n, state AS data, segment_ids AS ids, state_version
+FROM /*schema*/checkpoints head
+WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id
 UNION ALL
 SELECT 1, NULL, NULL, NULL, s.segment_id, s.data, NULL, NULL
 FROM /*schema*/segments s
 WHERE s.thread_id = :thread_id AND s.segment_id = ANY((
-    SELECT CASE WHEN revision = :known_revision::bigint THEN :missing_ids::integer[] ELSE segment_ids END FROM head
+    -- A second look at the row takes less time than a common table expression.
+    SELECT CASE WHEN revision = :known_revision::bigint THEN :missing_ids::integer[] ELSE segment_ids END
+    FROM /*schema*/checkpoints
+    WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id
 )::integer[])
 UNION ALL
-(
-    SELECT 2, w.task_id, w.task_path, NULL, w.idx, w.data, NULL, NULL
-    FROM /*schema*/writes w
-    WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns
-        AND w.checkpoint_id = (SELECT checkpoint_id FROM head)
-    ORDER BY w.created_at, w.idx
-)
-UNION ALL
-SELECT 4, newest.checkpoint_id, NULL, NULL, NULL, NULL, NULL, NULL
-FROM (
-    SELECT c.checkpoint_id FROM /*schema*/checkpoints c
-    WHERE c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns AND c.checkpoint_id > :checkpoint_id
-    ORDER BY c.checkpoint_id DESC LIMIT 1
-) AS newest;
+SELECT 2, w.task_id, w.task_path, NULL, w.idx, w.data, NULL, NULL
+FROM /*schema*/writes w
+WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns AND w.checkpoint_id = :checkpoint_id;
 
 -- name: get_latest_checkpoint
 -- Return the newest checkpoint of a namespace: its row (of kind 3 if its parent is missing), its segments and its
@@ -159,13 +150,10 @@ WHERE s.thread_id = :thread_id AND s.segment_id = ANY((
     SELECT CASE WHEN revision = :known_revision::bigint THEN :missing_ids::integer[] ELSE segment_ids END FROM head
 )::integer[])
 UNION ALL
-(
-    SELECT 2, w.task_id, w.task_path, NULL, w.idx, w.data, NULL, NULL
-    FROM /*schema*/writes w
-    WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns
-        AND w.checkpoint_id = (SELECT checkpoint_id FROM head)
-    ORDER BY w.created_at, w.idx
-);
+SELECT 2, w.task_id, w.task_path, NULL, w.idx, w.data, NULL, NULL
+FROM /*schema*/writes w
+WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns
+    AND w.checkpoint_id = (SELECT checkpoint_id FROM head);
 
 -- name: get_values
 -- Return which of some checkpoints of a namespace exist, some segments of the thread, and the checkpoints' pending
@@ -179,13 +167,9 @@ SELECT 1, NULL, NULL, NULL, s.segment_id, s.data
 FROM /*schema*/segments s
 WHERE s.thread_id = :thread_id AND s.segment_id = ANY(:segment_ids::integer[])
 UNION ALL
-(
-    SELECT 2, w.checkpoint_id, w.task_id, w.task_path, w.idx, w.data
-    FROM /*schema*/writes w
-    WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns
-        AND w.checkpoint_id = ANY(:checkpoint_ids)
-    ORDER BY w.created_at, w.idx
-);
+SELECT 2, w.checkpoint_id, w.task_id, w.task_path, w.idx, w.data
+FROM /*schema*/writes w
+WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns AND w.checkpoint_id = ANY(:checkpoint_ids);
 
 -- name: get_newest
 -- Return the id of a namespace's newest checkpoint.
