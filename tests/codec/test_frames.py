@@ -74,23 +74,6 @@ def test_time_is_spent_on_a_large_value_where_it_saves_most() -> None:
         assert abs(size - len(chosen.compress(content))) < 100 < abs(size - len(other.compress(content)))
 
 
-def test_one_sample_tells_of_eight_values() -> None:
-    """Guard: without a bound what once held prose would be taken for prose for ever."""
-    text, table = prose(200_000), records(200_000)
-    # Where a sample would be taken it is not what it is.
-    odd = text[:97_000] + table[:6_000] + text[103_000:]
-    frame, hint = frames.pack_large(text)
-    assert frame == frames.pack(text)
-    taken_for_prose, sampled = frames.pack_large(odd, hint)[0], frames.pack_large(odd)[0]
-    assert len(sampled) < len(taken_for_prose)
-    found = []
-    for _ in range(9):
-        frame, hint = frames.pack_large(odd, hint)
-        assert frames.unpack(frame, "here") == odd
-        found.append(frame)
-    assert found == [taken_for_prose] * 7 + [sampled] * 2
-
-
 def test_large_values_of_before_are_read() -> None:
     """They have no magic number, but a byte of ours."""
     content = prose(100_000)

@@ -211,10 +211,7 @@ class _SegmentWriter:
             return Inline(type_, data), False
         if len(data) < _SHARED_BYTES:
             return self._share(channel, type_, data), False
-        if len(data) <= frames.MAX_WITH_DICTIONARY:
-            return Slice(type_, self._add(data), 0, len(data)), False
-        frame, hint = frames.pack_large(data, base.hint if isinstance(base, Slice) else None)
-        return Slice(type_, self._add(data, frame), 0, len(data), hint), False
+        return Slice(type_, self._add(data), 0, len(data)), False
 
     def move_inline(self, channel: str, entry: Inline) -> Entry:
         """Return the entry of an inherited value that was stored in its checkpoint's row."""
@@ -284,9 +281,9 @@ class _SegmentWriter:
         content = b"".join([PLAIN_MARK if are_plain else b"", array_header(len(parts)), *parts])
         return Run(self._add(content), 0, len(parts), size)
 
-    def _add(self, content: bytes, frame: bytes | None = None) -> int:
+    def _add(self, content: bytes) -> int:
         segment_id = new_segment_id(self._taken, self.segments)
-        self.segments[segment_id] = frames.pack(content) if frame is None else frame
+        self.segments[segment_id] = frames.pack(content)
         self.contents[segment_id] = content
         return segment_id
 
