@@ -34,7 +34,11 @@ WITH held AS (
 --+segments|touching , new_segments AS (
 --+segments|touching     -- The frames are concatenated in one parameter, because an array of them would be sent as text.
 --+segments|touching     INSERT INTO /*schema*/segments (thread_id, segment_id, data)
---+segments|touching     SELECT :thread_id, new.segment_id, substr(:new_data::bytea, new.start, new.length)
+--+segments|touching     SELECT :thread_id, new.segment_id, CASE
+--+segments|touching         -- A single large segment is passed through without a copy.
+--+segments|touching         WHEN new.length = octet_length(:new_data::bytea) THEN :new_data
+--+segments|touching         ELSE substr(:new_data, new.start, new.length)
+--+segments|touching     END
 --+segments|touching     FROM held CROSS JOIN LATERAL unnest(:new_ids::integer[], :new_starts::integer[], :new_lengths::integer[])
 --+segments|touching         AS new (segment_id, start, length)
 --+segments|touching )
