@@ -10,6 +10,9 @@ PYTEST := $(BIN)/python -m pytest $(WORKERS)
 # Tests that are repeated on other versions of PostgreSQL.
 MARKS ?= not slow and not once
 
+# Each worker and each of the tests' processes would compile the tests and the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo studio test test-all test-versions test-servers chaos check lint bench bench-quick clean
 
@@ -31,8 +34,8 @@ studio: $(STAMP) ## Look at an agent in LangGraph Studio: `langgraph dev` on exa
 test: $(STAMP) ## Run the tests on the embedded PostgreSQL, or on PGSTATE_TEST_DSN
 	@$(PYTEST)
 
-test-all: $(STAMP) ## Run the tests, the slow ones included
-	@$(PYTEST) -m ''
+test-all: $(STAMP) ## Run the tests, the slow ones included, with all of Hypothesis' examples
+	@PGSTATE_TEST_ALL=1 $(PYTEST) -m ''
 
 test-versions: $(STAMP) test-servers ## Run the tests on PostgreSQL 16 and 15, and some with the lowest versions of all dependencies
 	@$(BIN)/python tests/run_lowest.py $(WORKERS)

@@ -42,7 +42,7 @@ from langgraph_pgstate.sql import preload, queries
 from langgraph_pgstate.state import AsyncPGState
 from langgraph_pgstate.tools import AsyncToolLedger, ToolPolicy
 
-log = logging.getLogger("langgraph_pgstate.agent_server")
+_log = logging.getLogger("langgraph_pgstate.agent_server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ async def checkpointer() -> AsyncIterator[AsyncPGStateSaver]:
         else:
             await database.run(schema.check_version, queries(settings.schema))
         where = "the server that PGSTATE_DSN names" if settings.dsn else f"the embedded server, data in {settings.path}"
-        log.info("checkpoints are stored in schema %s of %s", settings.schema, where)
+        _log.info("checkpoints are stored in schema %s of %s", settings.schema, where)
         opened = _Opened(asyncio.get_running_loop(), state, settings.record)
         _note(opened)
         try:

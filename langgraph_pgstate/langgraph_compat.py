@@ -21,7 +21,7 @@ from contextlib import AsyncExitStack, ExitStack
 from functools import cache
 from operator import attrgetter
 from types import FrameType, FunctionType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import ormsgpack
 from langgraph.checkpoint.base import _with_msgpack_allowlist as with_msgpack_allowlist
@@ -45,11 +45,14 @@ __all__ = [
     "SEND",
     "TASK_ID",
     "DeltaSnapshot",
+    "SerializerBase",
     "advance_ids_past",
     "calling_loop",
     "extension_hook_of",
     "has_own_hook",
     "ignores_remove_all",
+    "interrupt_counter",
+    "is_schedule_channel",
     "is_strict",
     "msgpack_encoder",
     "send_class",
@@ -112,6 +115,16 @@ has_own_hook: Final[Callable[[Any], bool]] = attrgetter("_custom_unpack_ext_hook
 """Return whether a `JsonPlusSerializer` was given an extension hook."""
 # The frames that are searched for LangGraph's loop; wrappers of the saver may stand between.
 _FRAMES: Final = 21
+
+# Channels for scheduling, pending input, interrupts and resume values, as `langgraph._internal._constants` and
+# `StateGraph.compile` name them; `start:` is of older versions.
+_SCHEDULE_PREFIXES: Final = ("branch:", "join:", "start:", "__pregel_")
+_SCHEDULE: Final = frozenset(
+    {"__start__", "__input__", "__interrupt__", "__resume__", "__error__", "__scheduled__", "__no_writes__"}
+)
+
+_replacing_counters: Final = threading.Lock()
+_C = TypeVar("_C", bound=Callable[[], int])
 
 
 def advance_ids_past(checkpoint_id: str) -> None:
@@ -217,6 +230,50 @@ def send_class() -> type[Send]:
     from langgraph.types import Send
 
     return Send
+
+
+def is_schedule_channel(name: str) -> bool:
+    """Return whether a channel is LangGraph's own, which no user's graph has declared."""
+    return name in _SCHEDULE or name.startswith(_SCHEDULE_PREFIXES)
+
+
+def interrupt_counter(scratchpad: Any, kind: Callable[[int], _C]) -> _C | None:
+    """Replace a task's counter of interrupts, and return the new one; LangGraph's own can be advanced but not read.
+
+    Args:
+        scratchpad: The task's `PregelScratchpad`.
+        kind: A class whose instances return their count and advance it when they are called; made with a first count.
+
+    Returns:
+        The counter, the same for each call; `None` if there is no scratchpad, or its counter is of an unknown kind.
+    """
+    lazy = getattr(scratchpad, "interrupt_counter", None)
+    if lazy is None or not hasattr(lazy, "_counter"):
+        return None
+    with _replacing_counters:
+        before: _C | Any = lazy._counter
+        if type(before) is not kind:
+            found = re.fullmatch(r"count\((\d+)\)", repr(getattr(before, "__self__", None)))
+            if before is not None and found is None:
+                return None
+            lazy._counter = kind(0 if found is None else int(found[1]))
+        counter: _C = lazy._counter
+        return counter
+
+
+class SerializerBase(jsonplus.JsonPlusSerializer):
+    """LangGraph's serializer, with names for the two methods by which it builds objects."""
+
+    def use_extension_hook(self, hook: Callable[[int, bytes], Any]) -> None:
+        """Build msgpack extensions with this function."""
+        self._unpack_ext_hook = hook
+
+    def revive(self, value: dict[str, Any]) -> Any:
+        """Build an object of the JSON format that LangGraph wrote before 2024."""
+        return super()._reviver(value)
+
+    def _reviver(self, value: dict[str, Any]) -> Any:
+        return self.revive(value)
 
 
 def ignores_remove_all(channel: Any) -> bool:

@@ -31,12 +31,12 @@ DSN_VARIABLE = "PGSTATE_DSN"
 # A b-tree entry may not exceed a third of a page, 2,704 bytes; what is left is for the tuple itself.
 MAX_KEY_BYTES = 2600
 
-DEFAULT_LEASE_TTL = 30.0
+_DEFAULT_LEASE_TTL = 30.0
 DEFAULT_QUEUE = "default"
 DEFAULT_SIZE_LIMIT = 16 * 1024 * 1024
 DEFAULT_CACHE_BYTES = 128 * 1024 * 1024
-DEFAULT_WAIT_TIMEOUT = 60.0
-DEFAULT_TOMBSTONES = timedelta(days=1)
+_DEFAULT_WAIT_TIMEOUT = 60.0
+_DEFAULT_TOMBSTONES = timedelta(days=1)
 MAX_LEASE_SECONDS = 366 * 24 * 3600.0
 
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_$]{0,62}")
@@ -338,9 +338,9 @@ class GuardSettings:
 
     head: bool = False
     lease: bool = False
-    lease_ttl: float = DEFAULT_LEASE_TTL
+    lease_ttl: float = _DEFAULT_LEASE_TTL
     on_busy: str = "raise"
-    wait_timeout: float = DEFAULT_WAIT_TIMEOUT
+    wait_timeout: float = _DEFAULT_WAIT_TIMEOUT
     tombstones_for: timedelta = timedelta(0)
 
     @classmethod
@@ -351,9 +351,9 @@ class GuardSettings:
             ConfigurationError: If one is not usable.
         """
         guard = options.get("guard")
-        lease_ttl = options.get("lease_ttl", DEFAULT_LEASE_TTL)
+        lease_ttl = options.get("lease_ttl", _DEFAULT_LEASE_TTL)
         on_busy = options.get("on_busy", "raise")
-        wait_timeout = options.get("wait_timeout", DEFAULT_WAIT_TIMEOUT)
+        wait_timeout = options.get("wait_timeout", _DEFAULT_WAIT_TIMEOUT)
         tombstones_for = options.get("tombstones_for")
         if guard is not None and not isinstance(guard, str | list | tuple | set | frozenset):
             raise ArgumentTypeError(f'guard is "head", "lease" or both in a tuple, not {guard!r}')
@@ -366,7 +366,7 @@ class GuardSettings:
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_LEASE_SECONDS:
                 raise ConfigurationError(f"{name} must be seconds, more than 0 and less than a year, not {value!r}")
         if tombstones_for is None:
-            tombstones_for = DEFAULT_TOMBSTONES if names else timedelta(0)
+            tombstones_for = _DEFAULT_TOMBSTONES if names else timedelta(0)
         if not isinstance(tombstones_for, timedelta) or tombstones_for < timedelta(0):
             raise ConfigurationError(f"tombstones_for must be a timedelta that is not negative, not {tombstones_for!r}")
         return cls("head" in names, "lease" in names, float(lease_ttl), on_busy, float(wait_timeout), tombstones_for)
@@ -639,8 +639,3 @@ def check_schema_name(schema: str) -> str:
             "then letters, digits, _ or $, 63 at most"
         )
     return schema
-
-
-def dsn_from_environment(dsn: str | None = None) -> str | None:
-    """Return the DSN to use: the argument, else `PGSTATE_DSN`, else `None` (embedded)."""
-    return dsn or os.environ.get(DSN_VARIABLE) or None

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import operator
+import os
 import selectors
 import socket
 import statistics
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict, TypeVar
 
 import psycopg
 from langchain_core.messages import HumanMessage
@@ -25,6 +26,7 @@ from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.sql import queries
 
 Saver = PGStateSaver | AsyncPGStateSaver
+T = TypeVar("T")
 APIS = [PGStateSaver, AsyncPGStateSaver]
 
 # A child starts in milliseconds because everything is imported already; it must not touch its parent's connections.
@@ -54,6 +56,22 @@ async def set_up(saver: Saver) -> None:
         await saver.setup()
     else:
         await asyncio.to_thread(saver.setup)
+
+
+def check_each(check: Callable[[T], None], items: Iterable[T]) -> None:
+    """Check every item, and name all that fail, with the reason."""
+    failed = {}
+    for item in items:
+        try:
+            check(item)
+        except Exception as error:  # an assertion's too
+            failed[str(item)] = f"{type(error).__name__}: {error}"
+    assert not failed, "\n".join(f"{item}: {why}" for item, why in failed.items())
+
+
+def examples(number: int) -> int:
+    """How many examples a Hypothesis test takes: all of them in `make test-all`, a third of them otherwise."""
+    return number if os.environ.get("PGSTATE_TEST_ALL") else number // 3
 
 
 def config_of(thread_id: str, namespace: str = "") -> dict[str, Any]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import psycopg
 from psycopg import sql
 from support import config_of, put_arguments
 
-from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.operations.runs import cancelling, claiming, ending, enqueue, listing, tending
@@ -20,6 +22,7 @@ from langgraph_pgstate.sql import queries
 from langgraph_pgstate.types import ClaimedRun, EnqueuedRun, Recovered, RunKey, Tended
 
 CODEC = ValueCodec()
+STATES = [PGState, AsyncPGState]
 TTL = 60.0
 _numbers = itertools.count()
 
@@ -179,3 +182,21 @@ def request(thread_id: str | None = None, *, graph: str = "graph", input: Any = 
 def key_of(run: ClaimedRun | RunKey) -> RunKey:
     """A run under its lease."""
     return run.key if isinstance(run, ClaimedRun) else run
+
+
+@asynccontextmanager
+async def open_state(api: type, dsn: str, schema: str, **options: Any) -> AsyncIterator[Any]:
+    """A state of either API, on a server."""
+    if api is PGState:
+        with PGState.open(dsn, schema=schema, **options) as state:
+            yield state
+    else:
+        async with AsyncPGState.open(dsn, schema=schema, **options) as state:
+            yield state
+
+
+async def call(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Call a method of either API."""
+    if asyncio.iscoroutinefunction(function):
+        return await function(*arguments, **options)
+    return await asyncio.to_thread(function, *arguments, **options)

@@ -1,9 +1,7 @@
-"""Options: every entry point refuses a wrong name before anything is opened, and mypy knows names and types."""
+"""Options: every entry point refuses a wrong name before anything is opened."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,6 @@ from langgraph_pgstate import AsyncPGState, AsyncPGStateSaver, PGState, PGStateS
 from langgraph_pgstate.settings import ConnectionOptions, SaverOptions
 from langgraph_pgstate.state import OpenStateOptions, StateOptions
 
-ROOT = Path(__file__).parent.parent
 NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
 SYNC, ASYNC = (PGStateSaver, PGState), (AsyncPGStateSaver, AsyncPGState)
 
@@ -57,30 +54,3 @@ def test_every_option_is_described_once() -> None:
 def test_a_database_is_no_connection(dsn: str) -> None:
     with PGStateSaver.from_conn_string(dsn) as saver, pytest.raises(TypeError, match="a psycopg Connection"):
         PGStateSaver(saver._database)  # type: ignore[arg-type]
-
-
-def test_mypy_knows_the_options(tmp_path: Path) -> None:
-    snippet = tmp_path / "snippet.py"
-    snippet.write_text(
-        "from psycopg import Connection\n"
-        "from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver\n"
-        "def check(connection: Connection) -> None:\n"
-        "    PGStateSaver(connection, schema='app', guard=('head', 'lease'), cache_bytes=0)\n"
-        "    PGState.open('', pool=3, project=['a'], on_corrupt='previous')\n"
-        "    AsyncPGState.embedded('here', guard='head')\n"
-        "    PGStateSaver(connection, gaurd='head')\n"
-        "    PGStateSaver.from_conn_string('', cache_bytes='much')\n"
-        "    PGState.open('', projects=['a'])\n"
-        "    AsyncPGState.embedded('here', strict='yes')\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--follow-imports=silent", snippet],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    errors = [line.split(": ", 2) for line in done.stdout.splitlines() if ": error: " in line]
-    assert [int(where.rpartition(":")[2]) for where, _, _ in errors] == [7, 8, 9, 10], done.stdout
-    for (_, _, text), name in zip(errors, ("gaurd", "cache_bytes", "projects", "strict"), strict=True):
-        assert name in text

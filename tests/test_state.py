@@ -15,10 +15,10 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.graph import END, START, MessagesState, StateGraph
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from support import config_of, invoke
-from test_architecture import methods, parameters
 
 from langgraph_pgstate import AsyncPGState, PGState, ThreadKeys
 from langgraph_pgstate.errors import ConfigurationError
+from tests.architecture.test_architecture import methods, parameters
 
 pytestmark = pytest.mark.smoke
 

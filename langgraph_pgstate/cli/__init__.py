@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from importlib.util import find_spec
 from types import FrameType
 
 _VALUE_OPTIONS = ("--dsn", "--schema")
@@ -13,12 +14,14 @@ _FLAGS = ("--json",)
 def main() -> None:
     """Run the command line."""
     try:
-        import rich
         import typer
+
+        if find_spec("rich") is None:
+            raise ImportError("rich")
     except ImportError:
         sys.stderr.write("pgstate needs its `cli` extra: pip install 'langgraph-pgstate[cli]'\n")
         raise SystemExit(2) from None
-    del rich, typer
+    del typer
     from langgraph_pgstate.cli.app import app
 
     # A signal raises, so that every `finally` runs and the embedded server stops.

@@ -28,7 +28,7 @@ from langgraph_pgstate.tools import ToolLedger
 Listener = Callable[[str, str, str], None]
 """A function that is called for every tool with its name, `begin` or `end`, and its arguments or result."""
 
-INSTRUCTIONS: Final = (
+_INSTRUCTIONS: Final = (
     "You book trips. First search for flights with search_flights. Then, in one go, call book_flight for the cheapest "
     "and book_hotel for two nights. Then convert the total of both prices to dollars with convert_currency, and tell "
     "the traveller in two sentences what is booked. Answer later questions with the tools where they help."
@@ -72,13 +72,13 @@ def build_agent(
         printer: Another tool, with an effect outside the database.
         ledger: Runs the tools, if given.
     """
-    tools = trip_tools(listener, hotel_seconds)
+    tools = _trip_tools(listener, hotel_seconds)
     if printer is not None:
         tools.append(StructuredTool.from_function(_announced(printer, listener)))
     thinker = model.bind_tools(tools)
 
     def agent(state: MessagesState) -> dict[str, list[BaseMessage]]:
-        return {"messages": [thinker.invoke([SystemMessage(INSTRUCTIONS), *state["messages"]])]}
+        return {"messages": [thinker.invoke([SystemMessage(_INSTRUCTIONS), *state["messages"]])]}
 
     def route(state: MessagesState) -> list[Send] | str:
         last = state["messages"][-1]
@@ -94,7 +94,7 @@ def build_agent(
     return builder.compile(checkpointer=checkpointer)
 
 
-def trip_tools(listener: Listener, hotel_seconds: float) -> list[BaseTool]:
+def _trip_tools(listener: Listener, hotel_seconds: float) -> list[BaseTool]:
     """Return the tools. Their results depend only on their arguments."""
 
     def search_flights(origin: str, destination: str) -> str:

@@ -8,19 +8,17 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 from typer.core import TyperGroup
 
 from langgraph_pgstate import __version__
 from langgraph_pgstate.cli import branches, interrupts, ledger, queue, record, threads, upcast
+from langgraph_pgstate.cli.drawing import console, errors, escape
 from langgraph_pgstate.cli.options import STRATEGIES, ThreadsOption
 from langgraph_pgstate.cli.output import (
     INTERRUPTED,
     as_json,
     bytes_in_words,
-    console,
     count,
-    errors,
     fail,
     job,
     new_table,
@@ -41,6 +39,11 @@ if TYPE_CHECKING:
 class _Commands(TyperGroup):
     """Shows errors of the package as one line; other errors are bugs and keep their stack trace."""
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        # click would cut each text to one line.
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, " ".join((one.help or "").split())) for name, one in self.commands.items()])
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
@@ -57,7 +60,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    # Plain: rich takes three times as long to import as all else that the help needs.
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

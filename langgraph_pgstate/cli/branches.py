@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.text import Text
 
+from langgraph_pgstate.cli.drawing import Text, console
 from langgraph_pgstate.cli.options import CheckpointOption, ThreadArgument
-from langgraph_pgstate.cli.output import as_json, console, count, format_time, print_json
+from langgraph_pgstate.cli.output import as_json, count, format_time, print_json
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import NotFoundError, StateVersionError
 
@@ -170,7 +170,7 @@ def diff(
     if target.is_json:
         print_json(difference)
     else:
-        print_difference(difference, full=full)
+        _print_difference(difference, full=full)
 
 
 def _print_state(step: LineageStep, values: Mapping[str, Any], *, full: bool) -> None:
@@ -203,7 +203,7 @@ def _line(start: str, value: Any, style: str, full: bool) -> Text:
     return line
 
 
-def print_difference(difference: Difference, *, full: bool = False) -> None:
+def _print_difference(difference: Difference, *, full: bool = False) -> None:
     """Print a difference, channel by channel."""
     console.print(Text(f"--- {_place_of(difference.first)}", style="red"))
     console.print(Text(f"+++ {_place_of(difference.second)}", style="green"))

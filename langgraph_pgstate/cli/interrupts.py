@@ -7,12 +7,11 @@ import os
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
+from langgraph_pgstate.cli.drawing import console, escape
 from langgraph_pgstate.cli.options import AgentOption, LimitOption, TenantOption, ThreadArgument, UserOption
 from langgraph_pgstate.cli.output import (
     as_json,
-    console,
     count,
     format_time,
     new_table,

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
+from langgraph_pgstate.cli.drawing import console, escape
 from langgraph_pgstate.cli.interrupts import value_of, value_text
 from langgraph_pgstate.cli.options import DECISIONS, LimitOption, ThreadArgument
-from langgraph_pgstate.cli.output import console, format_time, new_table, one_of, print_json, shorten, show
+from langgraph_pgstate.cli.output import format_time, new_table, one_of, print_json, shorten, show
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 

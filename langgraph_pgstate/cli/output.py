@@ -13,26 +13,12 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.markup import escape
-from rich.measure import Measurement
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.progress import Progress as ProgressBar
-from rich.table import Table
+
+from langgraph_pgstate.cli.drawing import Console, Measurement, ProgressBar, Table, console, errors, escape
 
 if TYPE_CHECKING:
     from langgraph_pgstate.types import Progress
 
-console: Final = Console(highlight=False)
-errors: Final = Console(stderr=True, highlight=False, soft_wrap=True)
 _WIDEST: Final = 1000
 INTERRUPTED: Final = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -72,6 +58,15 @@ def format_time(moment: datetime | None) -> str:
 
 def progress_bar() -> ProgressBar:
     """Return a bar with the work done, the time it took, and an estimate of the time that is left."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
     return ProgressBar(
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -80,7 +75,8 @@ def progress_bar() -> ProgressBar:
         TimeElapsedColumn(),
         TextColumn("left:"),
         TimeRemainingColumn(),
-        console=errors,
+        # A console itself: a bar uses it as a context manager.
+        console=getattr(errors, "made", errors),
         transient=True,
         disable=not errors.is_terminal,
     )
@@ -159,6 +155,8 @@ def one_of(*choices: str) -> Callable[[str | None], str | None]:
 
 def new_table(*columns: str, right: Sequence[str] = ()) -> Table:
     """Return an empty table; the columns in `right` are aligned to the right."""
+    from rich import box
+
     table = Table(box=box.SIMPLE_HEAD)
     for column in columns:
         table.add_column(column, no_wrap=True)

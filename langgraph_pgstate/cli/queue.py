@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.markup import escape
 
+from langgraph_pgstate.cli.drawing import console, escape
 from langgraph_pgstate.cli.options import LimitOption, ThreadArgument
 from langgraph_pgstate.cli.output import (
     as_json,
-    console,
     count,
     format_time,
     new_table,

@@ -9,11 +9,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.markup import escape
-from rich.table import Table
-from rich.text import Text
-from rich.tree import Tree
 
+from langgraph_pgstate.cli.drawing import Table, Text, Tree, console, escape
 from langgraph_pgstate.cli.options import (
     RUN_STATUSES,
     THREAD_STATUSES,
@@ -26,7 +23,6 @@ from langgraph_pgstate.cli.options import (
 )
 from langgraph_pgstate.cli.output import (
     bytes_in_words,
-    console,
     count,
     format_time,
     job,

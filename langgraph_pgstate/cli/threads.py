@@ -6,9 +6,8 @@ from datetime import timedelta
 from typing import Annotated
 
 import typer
-from rich.markup import escape
-from rich.text import Text
 
+from langgraph_pgstate.cli.drawing import Text, console, escape
 from langgraph_pgstate.cli.interrupts import value_text
 from langgraph_pgstate.cli.options import (
     CheckpointOption,
@@ -20,7 +19,6 @@ from langgraph_pgstate.cli.options import (
 )
 from langgraph_pgstate.cli.output import (
     bytes_in_words,
-    console,
     count,
     format_time,
     new_table,

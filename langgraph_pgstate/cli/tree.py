@@ -9,10 +9,8 @@ from typing import Any, Final
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.base import CheckpointTuple
-from rich.style import Style
-from rich.text import Text
-from rich.tree import Tree
 
+from langgraph_pgstate.cli.drawing import Style, Text, Tree
 from langgraph_pgstate.cli.output import shorten
 
 WRITER_KEY: Final = "process"
@@ -21,7 +19,7 @@ WRITER_KEY: Final = "process"
 _STYLES: Final = ("red", "green", "magenta", "cyan", "yellow", "blue")
 _HEAD, _TAIL = 5, 2
 _NEWEST: Final = ""
-NO_LABELS: Final[Mapping[str, str]] = {}
+_NO_LABELS: Final[Mapping[str, str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ def outline(checkpoints: Iterable[CheckpointTuple]) -> list[Node]:
     return sorted(nodes, key=lambda node: node.id)
 
 
-def draw(nodes: Sequence[Node], title: str, width: int, labels: Mapping[str, str] = NO_LABELS) -> Tree:
+def draw(nodes: Sequence[Node], title: str, width: int, labels: Mapping[str, str] = _NO_LABELS) -> Tree:
     """Return the tree of some nodes, with lines of at most `width` columns.
 
     Args:

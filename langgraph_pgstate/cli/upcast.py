@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
+from langgraph_pgstate.cli.drawing import Table, console, escape
 from langgraph_pgstate.cli.options import ThreadsOption
-from langgraph_pgstate.cli.output import console, count, job, new_table, print_json, print_table
+from langgraph_pgstate.cli.output import count, job, new_table, print_json, print_table
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 

@@ -109,7 +109,7 @@ class Types:
             return REFUSED if namespace is None or _is_initializing(namespace) else PLAIN
         known, is_data = self._is_data.get(key, (None, False))
         if known is not found:
-            is_data = is_data_type(found)
+            is_data = _is_data_type(found)
             self._is_data[key] = (found, is_data)
         return found if is_data else REFUSED
 
@@ -120,7 +120,7 @@ class Types:
             return found
         if found is datetime:
             return datetime.fromisoformat
-        return _from_isoformat(None, found) if is_class(found) and _descends(found, datetime) else REFUSED
+        return _from_isoformat(None, found) if _is_class(found) and _descends(found, datetime) else REFUSED
 
     def why_refused(self, module: str, name: str) -> str:
         """Return the reason why `find` refuses a type."""
@@ -170,26 +170,26 @@ class Types:
         found: Any = None
         for part in path.split(".") if path else ():
             found = (_namespace(found) if found is not None else namespace).get(part)
-            if not is_class(found):
+            if not _is_class(found):
                 return None
         return found
 
 
-def is_data_type(found: Any) -> bool:
+def _is_data_type(found: Any) -> bool:
     """Return whether an object is a class whose instances are data, without running any of its code."""
-    if not is_class(found) or _descends(found, type):
+    if not _is_class(found) or _descends(found, type):
         return False
     return any(map(_is_data_base, _lineage(found))) or _is_old_model(found)
 
 
-def is_class(found: Any) -> bool:
+def _is_class(found: Any) -> bool:
     """Return whether an object is a class, regardless of its `__class__` attribute."""
     return issubclass(type(found), type)
 
 
 def is_model(found: Any) -> bool:
     """Return whether an object is a pydantic model class of version 1 or 2."""
-    return is_class(found) and (_descends(found, BaseModel) or _is_old_model(found))
+    return _is_class(found) and (_descends(found, BaseModel) or _is_old_model(found))
 
 
 def is_imported(module: str) -> bool:
@@ -278,13 +278,13 @@ def _is_data_base(base: type) -> bool:
 def _is_old_model(found: Any) -> bool:
     namespace = _imported("pydantic.v1.main")
     base = namespace.get("BaseModel") if namespace else None
-    return is_class(base) and _descends(found, base)
+    return _is_class(base) and _descends(found, base)
 
 
 def _nested_names(namespace: Mapping[str, Any], module: str, start: str = "") -> Iterator[tuple[str, str]]:
     """Yield path and name of every class nested in a module's classes."""
     for name, found in [*namespace.items()]:
-        if not is_class(found) or f"{start}{name}" != _qualified_name(found):
+        if not _is_class(found) or f"{start}{name}" != _qualified_name(found):
             continue
         inner = _namespace(found)
         if inner.get("__module__") == module:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from importlib import resources
-from typing import Final, NamedTuple
+from typing import Final
 
 import xxhash
 import zstandard
@@ -54,23 +54,8 @@ _PROSE_HASH_LOG = 6
 # HTML and logs to 0.48 of their size or less, and prose to 0.51 or more.
 _SAMPLE_SIZE = 4 * 1024
 _MAX_REPETITIVE = 0.5
-# Values of a channel are mostly of one kind, so one sample serves this many of them. A sample costs a fiftieth of a put
-# of 200 KB.
-_VALUES_PER_SAMPLE: Final = 8
 # Short-lived content is stored raw up to this size.
 _MAX_SHORT_LIVED_RAW = 12 * 1024
-
-
-class CompressionHint(NamedTuple):
-    """The result of sampling a large value; later values of its channel are likely to be similar.
-
-    Attributes:
-        is_repetitive: Whether the sample shrank to half of its size or less.
-        remaining: Number of further values the result is used for.
-    """
-
-    is_repetitive: bool
-    remaining: int
 
 
 _MAGICLESS: Final = zstandard.FORMAT_ZSTD1_MAGICLESS
@@ -107,15 +92,12 @@ class _Contexts:
         self.decompress_dictionary = zstandard.ZstdDecompressor(dict_data=_dictionary_for_one()).decompress
         self.decompress = zstandard.ZstdDecompressor().decompress
 
-    def compress_large(self, content: bytes, hint: CompressionHint | None) -> tuple[bytes, CompressionHint]:
-        """Return content compressed with the table that suits it, and the hint for the next value."""
-        if hint is None or not hint.remaining:
-            start = max(0, (len(content) - _SAMPLE_SIZE) // 2)
-            sample = content[start : start + _SAMPLE_SIZE]
-            is_repetitive = len(self._compress_repetitive(sample)) <= _MAX_REPETITIVE * len(sample)
-            hint = CompressionHint(is_repetitive, _VALUES_PER_SAMPLE)
-        packed = (self._compress_repetitive if hint.is_repetitive else self._compress_prose)(content)
-        return packed, CompressionHint(hint.is_repetitive, hint.remaining - 1)
+    def compress_large(self, content: bytes) -> bytes:
+        """Return content compressed with the table that suits it."""
+        start = max(0, (len(content) - _SAMPLE_SIZE) // 2)
+        sample = content[start : start + _SAMPLE_SIZE]
+        is_repetitive = len(self._compress_repetitive(sample)) <= _MAX_REPETITIVE * len(sample)
+        return (self._compress_repetitive if is_repetitive else self._compress_prose)(content)
 
 
 def _compressor(dictionary: zstandard.ZstdCompressionDict | None, **parameters: int) -> Callable[[bytes], bytes]:
@@ -158,7 +140,7 @@ def pack(content: bytes) -> bytes:
     """Return content as a frame."""
     size = len(content)
     if size > MAX_WITH_DICTIONARY:
-        return pack_large(content)[0]
+        return _pack_large(content)
     if size >= _MIN_COMPRESSED:
         contexts = _take_contexts()
         packed = (contexts.compress_small if size <= _MAX_SMALL else contexts.compress_medium)(content)
@@ -168,17 +150,12 @@ def pack(content: bytes) -> bytes:
     return pack_raw(content)
 
 
-def pack_large(content: bytes, hint: CompressionHint | None = None) -> tuple[bytes, CompressionHint]:
-    """Return content of many kilobytes as a frame, compressed without the dictionary, and a hint for the next value.
-
-    Args:
-        content: The content.
-        hint: The hint of an earlier value that is likely to be similar; without it a sample is taken.
-    """
+def _pack_large(content: bytes) -> bytes:
+    """Return content of many kilobytes as a frame, compressed without the dictionary."""
     contexts = _take_contexts()
-    packed, hint = contexts.compress_large(content, hint)
+    packed = contexts.compress_large(content)
     _idle.append(contexts)
-    return packed if len(packed) < len(content) else pack_raw(content), hint
+    return packed if len(packed) < len(content) else pack_raw(content)
 
 
 def pack_raw(content: bytes) -> bytes:
@@ -193,7 +170,7 @@ def pack_short_lived(content: bytes) -> bytes:
     stored raw.
     """
     if len(content) > _MAX_SHORT_LIVED_RAW:
-        return pack_large(content)[0]
+        return _pack_large(content)
     return pack_raw(content)
 
 

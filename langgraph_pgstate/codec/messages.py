@@ -29,7 +29,7 @@ PACK_OPTIONS: Final = (
     | ormsgpack.OPT_REPLACE_SURROGATES
 )
 UNPACK_OPTIONS: Final = ormsgpack.OPT_NON_STR_KEYS
-EXTENSION_PYDANTIC: Final = 5
+_EXTENSION_PYDANTIC: Final = 5
 DIGEST_SIZE: Final = 16
 
 _METHOD = "model_validate_json"
@@ -45,7 +45,7 @@ _USAGE_DETAILS = {
 }
 
 ExtensionHook = Callable[[int, bytes], Any]
-Builder = Callable[[dict[str, Any]], BaseMessage | None]
+_Builder = Callable[[dict[str, Any]], BaseMessage | None]
 
 
 # pydantic's own `__setattr__` looks up fields first; the slots' setters skip that.
@@ -55,7 +55,7 @@ _set_extra = BaseModel.__dict__["__pydantic_extra__"].__set__
 _set_private = BaseModel.__dict__["__pydantic_private__"].__set__
 
 
-class MessageShape:
+class _MessageShape:
     """The encoding of one message class.
 
     Attributes:
@@ -94,7 +94,7 @@ class MessageShape:
             packed = ormsgpack.packb(fields, option=PACK_OPTIONS)
         except ormsgpack.MsgpackEncodeError:
             return None
-        return extension(EXTENSION_PYDANTIC, self.prefix + packed + _SUFFIX), is_plain
+        return extension(_EXTENSION_PYDANTIC, self.prefix + packed + _SUFFIX), is_plain
 
 
 def _plainness(cls: type[BaseMessage], check: Callable[[dict[str, Any]], bool]) -> Callable[[dict[str, Any]], bool]:
@@ -118,7 +118,7 @@ def _plainness(cls: type[BaseMessage], check: Callable[[dict[str, Any]], bool]) 
     return is_plain
 
 
-def _builders(cls: type[BaseMessage], is_plain: Callable[[dict[str, Any]], bool]) -> tuple[Builder, Builder]:
+def _builders(cls: type[BaseMessage], is_plain: Callable[[dict[str, Any]], bool]) -> tuple[_Builder, _Builder]:
     names = list(cls.model_fields)
     name_set = set(names)
     new = cls.__new__
@@ -203,7 +203,7 @@ _CHECKS: dict[type[BaseMessage], Callable[[dict[str, Any]], bool]] = {
     SystemMessage: _always,
     ToolMessage: _tool_is_plain,
 }
-SHAPES: Final = {cls: MessageShape(cls, check) for cls, check in _CHECKS.items()}
+SHAPES: Final = {cls: _MessageShape(cls, check) for cls, check in _CHECKS.items()}
 
 
 def is_message(value: Any) -> bool:
@@ -250,7 +250,7 @@ def decoding_hook(
         return fallback(code, data)
 
     def hook(code: int, data: bytes) -> Any:
-        shape = shapes.get(data[:_HEAD_SIZE]) if code == EXTENSION_PYDANTIC else None
+        shape = shapes.get(data[:_HEAD_SIZE]) if code == _EXTENSION_PYDANTIC else None
         if shape is None or not data.startswith(shape.prefix) or not data.endswith(_SUFFIX):
             return fallback(code, data)
         # A live message's fingerprint is taken from its packed fields, which these bytes already are.

@@ -21,13 +21,12 @@ from langgraph.checkpoint.serde.jsonplus import (
     EXT_PYDANTIC_V1,
     EXT_PYDANTIC_V2,
     LC_REVIVER,
-    JsonPlusSerializer,
 )
 
 from langgraph_pgstate.codec.building import NUMPY, PLAIN, REFUSED, Types, is_enum, is_imported, is_model, warn_plain
 from langgraph_pgstate.codec.messages import UNPACK_OPTIONS
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.langgraph_compat import DeltaSnapshot, msgpack_encoder, send_class, strict_hook
+from langgraph_pgstate.langgraph_compat import DeltaSnapshot, SerializerBase, msgpack_encoder, send_class, strict_hook
 from langgraph_pgstate.settings import AllowedTypes, check_allowed_types
 
 _allowlist_lock = threading.Lock()
@@ -42,7 +41,7 @@ _CALLS: Final[Mapping[int, Callable[[Any, Any], Any]]] = {
 }
 
 
-class StateSerializer(JsonPlusSerializer):
+class StateSerializer(SerializerBase):
     """LangGraph's serializer: it writes the same bytes and reads them by the rule of `Types`.
 
     A refused type is reported to LangGraph's serde event listeners and its value is read as plain data. `ValueCodec`
@@ -70,7 +69,7 @@ class StateSerializer(JsonPlusSerializer):
         self.types = types
         self._encode = msgpack_encoder(types.note_stored, types.noted)
         if not self.builds_all:
-            self._unpack_ext_hook = _extension_hook(types)
+            self.use_extension_hook(_extension_hook(types))
 
     def with_msgpack_allowlist(self, extra_allowlist: Iterable[tuple[str, ...] | type]) -> Self:
         """Return a serializer that may also build some types, or this one if it already may."""
@@ -87,11 +86,11 @@ class StateSerializer(JsonPlusSerializer):
             return super().dumps_typed(obj)
         return "msgpack", self._encode(obj)
 
-    def _reviver(self, value: dict[str, Any]) -> Any:
-        # The JSON format that LangGraph wrote before 2024: names of LangChain's (lc 1) and of any module's (lc 2).
+    def revive(self, value: dict[str, Any]) -> Any:
+        """Build an object that the rule of `Types` allows: a name of LangChain's (lc 1), or of any module's (lc 2)."""
         id = value.get("id")
         if self.builds_all or value.get("type") != "constructor" or value.get("lc") not in (1, 2):
-            return super()._reviver(value)
+            return super().revive(value)
         if not isinstance(id, list) or len(id) < 2 or not all(isinstance(part, str) for part in id):
             return value
         if value["lc"] == 1:

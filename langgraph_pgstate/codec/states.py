@@ -58,14 +58,12 @@ class Slice:
         segment_id: The segment.
         offset: Offset of the value in the segment's content, in bytes.
         length: Its size in bytes.
-        hint: The compression hint; `None` for a small value, or if another process compressed it.
     """
 
     type: str
     segment_id: int
     offset: int
     length: int
-    hint: frames.CompressionHint | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +106,7 @@ class Manifest:
         return self.entries.get(channel, NOTHING)
 
     def reuse_cached(self, cached: Manifest | None) -> None:
-        """Replace entries by the equal ones of a cached manifest, which also hold block keys and compression hints.
+        """Replace lists by the equal ones of a cached manifest, which also hold block keys.
 
         Does nothing if the cached manifest is of another revision of the row.
         """
@@ -116,17 +114,15 @@ class Manifest:
             return
         for channel, before in cached.entries.items():
             entry = self.entries.get(channel)
-            if isinstance(entry, Elements) and isinstance(before, Elements):
-                if (
-                    entry.fingerprints is None
-                    or before.fingerprints is None
-                    or entry.fingerprints.digests != before.fingerprints.digests
-                ):
-                    # Re-encoding a decoded list can give different bytes, so equal fingerprints are required.
-                    continue
-            elif not isinstance(before, Slice) or entry != before:
-                continue
-            self.entries[channel] = before
+            if (
+                isinstance(entry, Elements)
+                and isinstance(before, Elements)
+                and entry.fingerprints is not None
+                and before.fingerprints is not None
+                # Re-encoding a decoded list can give different bytes, so equal fingerprints are required.
+                and entry.fingerprints.digests == before.fingerprints.digests
+            ):
+                self.entries[channel] = before
 
     def size_of(self, channel: str) -> int:
         """Return the encoded size of a channel's value in bytes; 0 if it is not known."""

@@ -64,7 +64,7 @@ class BlockingConnection:
         if answer is not None:
             return answer.command_tuples or 0
         # In the caller's pipeline the result arrives with the next sync; leaving an inner pipeline syncs.
-        with self.connection.pipeline() if is_in_pipeline(self.connection) else nullcontext():
+        with self.connection.pipeline() if _is_in_pipeline(self.connection) else nullcontext():
             cursor = self._execute(query, parameters)
         return cursor.rowcount
 
@@ -194,7 +194,7 @@ class AsyncConnection:
             answer = await self.connection.wait(self._statements.answer(query, parameters))
         if answer is not None:
             return answer.command_tuples or 0
-        async with self.connection.pipeline() if is_in_pipeline(self.connection) else nullcontext():
+        async with self.connection.pipeline() if _is_in_pipeline(self.connection) else nullcontext():
             cursor = await self._execute(query, parameters)
         return cursor.rowcount
 
@@ -338,6 +338,6 @@ def in_transaction(connection: PsycopgConnection | AsyncPsycopgConnection) -> bo
     return connection.pgconn.transaction_status in OPEN
 
 
-def is_in_pipeline(connection: PsycopgConnection | AsyncPsycopgConnection) -> bool:
+def _is_in_pipeline(connection: PsycopgConnection | AsyncPsycopgConnection) -> bool:
     """Return whether the caller has put a connection into pipeline mode."""
     return connection.pgconn.pipeline_status != PipelineStatus.OFF

@@ -312,7 +312,7 @@ class Database:
         Raises:
             PGStateError: The translated driver error.
         """
-        return self._run(self._tries(self._retry), operation, *args, **kwargs)
+        return self._run(None, operation, *args, **kwargs)
 
     def run_within(
         self,
@@ -327,16 +327,17 @@ class Database:
         Raises:
             PGStateError: The translated driver error.
         """
-        return self._run(self._tries(self._retry, seconds), operation, *args, **kwargs)
+        return self._run(seconds, operation, *args, **kwargs)
 
     def _run(
         self,
-        tries: Tries,
+        seconds: float | None,
         operation: Callable[Concatenate[Connection, P], Awaitable[T]],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
+        tries = Tries(self._retry, self._outage, self.schema, time.monotonic(), self.is_borrowed, seconds)
         while True:
             try:
                 db, switched = self._acquire(tries)
@@ -362,7 +363,7 @@ class Database:
         **kwargs: P.kwargs,
     ) -> T:
         """Run an operation without retrying it."""
-        tries = self._tries(_ONCE)
+        tries = Tries(_ONCE, self._outage, self.schema, time.monotonic(), self.is_borrowed)
         try:
             db, switched = self._acquire(tries)
             try:
@@ -387,7 +388,7 @@ class Database:
         Raises:
             PGStateError: If no connection is available or the commit fails; translated.
         """
-        tries = self._tries(_ONCE)
+        tries = Tries(_ONCE, self._outage, self.schema, time.monotonic(), self.is_borrowed)
         try:
             db, switched = self._acquire(tries)
         except _DRIVER_ERRORS as error:
@@ -408,11 +409,6 @@ class Database:
                 raise translate(error, self.schema) from error
         finally:
             self._release(db.connection, switched)
-
-    def _tries(self, policy: RetryPolicy, seconds: float | None = None) -> Tries:
-        now = time.monotonic()
-        deadline = None if seconds is None else now + seconds
-        return Tries(policy, self._outage, self.schema, now, is_borrowed=self.is_borrowed, deadline=deadline)
 
     def _acquire(self, tries: Tries) -> tuple[BlockingConnection, bool]:
         """Return a connection in autocommit mode, and whether it was switched to that mode.
@@ -597,7 +593,7 @@ class AsyncDatabase:
         **kwargs: P.kwargs,
     ) -> T:
         """Async twin of `Database.run`."""
-        return await self._run(self._tries(self._retry), operation, *args, **kwargs)
+        return await self._run(None, operation, *args, **kwargs)
 
     async def run_within(
         self,
@@ -608,16 +604,17 @@ class AsyncDatabase:
         **kwargs: P.kwargs,
     ) -> T:
         """Async twin of `Database.run_within`."""
-        return await self._run(self._tries(self._retry, seconds), operation, *args, **kwargs)
+        return await self._run(seconds, operation, *args, **kwargs)
 
     async def _run(
         self,
-        tries: Tries,
+        seconds: float | None,
         operation: Callable[Concatenate[Connection, P], Awaitable[T]],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
+        tries = Tries(self._retry, self._outage, self.schema, time.monotonic(), self.is_borrowed, seconds)
         while True:
             try:
                 db, switched = await self._acquire(tries)
@@ -643,7 +640,7 @@ class AsyncDatabase:
         **kwargs: P.kwargs,
     ) -> T:
         """Async twin of `Database.run_once`."""
-        tries = self._tries(_ONCE)
+        tries = Tries(_ONCE, self._outage, self.schema, time.monotonic(), self.is_borrowed)
         try:
             db, switched = await self._acquire(tries)
             try:
@@ -661,7 +658,7 @@ class AsyncDatabase:
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[tuple[AsyncPsycopgConnection, Connection]]:
         """Async twin of `Database.lend`."""
-        tries = self._tries(_ONCE)
+        tries = Tries(_ONCE, self._outage, self.schema, time.monotonic(), self.is_borrowed)
         try:
             db, switched = await self._acquire(tries)
         except _DRIVER_ERRORS as error:
@@ -682,11 +679,6 @@ class AsyncDatabase:
                 raise translate(error, self.schema) from error
         finally:
             await self._release(db.connection, switched)
-
-    def _tries(self, policy: RetryPolicy, seconds: float | None = None) -> Tries:
-        now = time.monotonic()
-        deadline = None if seconds is None else now + seconds
-        return Tries(policy, self._outage, self.schema, now, is_borrowed=self.is_borrowed, deadline=deadline)
 
     async def _acquire(self, tries: Tries) -> tuple[AsyncConnection, bool]:
         """Async twin of `Database._acquire`."""

@@ -6,9 +6,9 @@ synchronous callers run the same function to its end with a single `send`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from langgraph_pgstate.types import Parameters, Query, Rows
 
@@ -54,9 +54,6 @@ class Connection(Protocol):
     def transaction(self) -> AbstractAsyncContextManager[None]:
         """Open an explicit transaction, or a savepoint inside the caller's transaction."""
         ...
-
-
-Operation = Callable[Concatenate[Connection, P], Awaitable[T]]
 
 
 def run_blocking(operation: Awaitable[T]) -> T:

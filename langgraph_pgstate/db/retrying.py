@@ -74,7 +74,12 @@ class Tries:
     take does not count.
 
     Args:
-        deadline: The monotonic time at which the call gives up, if that is before the outage's limit.
+        policy: The number of tries and the delays between them.
+        outage: The outage that the call shares with others.
+        schema: The schema, for errors.
+        now: The monotonic time.
+        is_borrowed: Whether the only connection is the caller's.
+        seconds: Seconds after which the call gives up, if that is before the outage's limit.
 
     Attributes:
         in_transaction: Whether the last try was inside the caller's transaction, which a retry cannot repeat.
@@ -100,14 +105,13 @@ class Tries:
         outage: Outage,
         schema: str,
         now: float,
-        *,
         is_borrowed: bool,
-        deadline: float | None = None,
+        seconds: float | None = None,
     ) -> None:
         self._policy, self._outage, self._schema, self._is_borrowed = policy, outage, schema, is_borrowed
         self._count = self._refusals = self._violations = 0
         self._seconds = outage.wait_seconds(now)
-        self._deadline = deadline
+        self._deadline = None if seconds is None else now + seconds
         self._waiting_since: float | None = now
         self.in_transaction = False
 

@@ -7,57 +7,32 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 from langgraph_pgstate.call_site import CallSite
 from langgraph_pgstate.db.database import AsyncDatabase, Database
-from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.errors import LeaseHeldError, LeaseLostError, PGStateError
+from langgraph_pgstate.db.protocol import run_blocking
+from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner
+from langgraph_pgstate.errors import LeaseLostError, PGStateError
 from langgraph_pgstate.langgraph_compat import unwind_when_cancelled
-from langgraph_pgstate.leases.registry import CLOSING_SECONDS, HeldLease, LeaseRegistry, Run, next_holder
-from langgraph_pgstate.operations.leases import leases
-from langgraph_pgstate.process_identity import is_known_dead
+from langgraph_pgstate.leases.registry import HeldLease, Run
+from langgraph_pgstate.leases.taking import LeaseTaker
 from langgraph_pgstate.settings import GuardSettings
 from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.types import Lease
 
 T = TypeVar("T")
 
-_FIRST_DELAY, _LONGEST_DELAY = 0.02, 0.5
 # Seconds for which `close` waits for pending releases.
 _CLOSE_SECONDS: Final = 3.0
 
 _NOT_YET: Final = "lease %d could not be released yet: %s"
-_NOT_RENEWED: Final = "leases could not be renewed or released; they expire unless a later attempt succeeds: %s"
 
 _log = logging.getLogger("langgraph_pgstate.leases")
 
 
-class _LeftError(Exception):
-    """The caller was cancelled before the statement that takes its lease was sent."""
-
-
-async def _take_unless_left(
-    db: Connection, queries: Queries, thread_id: str, holder: str, ttl: float, free: Sequence[int], call_site: CallSite
-) -> Lease:
-    """Take a lease, unless the caller was cancelled."""
-    if call_site.is_left:
-        raise _LeftError
-    call_site.was_asked = call_site.is_asking = True
-    try:
-        return await leases.take(db, queries, thread_id, holder, ttl, free)
-    finally:
-        call_site.is_asking = False
-
-
-def _next_delay(delay: float, deadline: float, since: float) -> float:
-    now = time.monotonic()
-    return max(0.0, min(delay, (deadline if now < deadline else since + CLOSING_SECONDS) - now))
-
-
-class LeaseManager(LeaseRegistry):
+class LeaseManager(LeaseTaker):
     """The leases of blocking runs. A thread renews them.
 
     Args:
@@ -67,9 +42,7 @@ class LeaseManager(LeaseRegistry):
     """
 
     def __init__(self, database: Database, queries: Queries, settings: GuardSettings) -> None:
-        super().__init__(settings)
-        self._database = database
-        self._queries = queries
+        super().__init__(BlockingRunner(database), queries, settings)
         # A queue, because a garbage collector's callback may call its `put`, but may not take a lock.
         self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -168,7 +141,7 @@ class LeaseManager(LeaseRegistry):
         for thread_id, holder in self._survey_doubts():
             if time.monotonic() < deadline:
                 with suppress(PGStateError):
-                    self._settle(thread_id, holder)
+                    run_blocking(self._settle(thread_id, holder))
         thread, self._thread = self._thread, None
         if thread is not None:
             self._wake.put(True)
@@ -177,36 +150,8 @@ class LeaseManager(LeaseRegistry):
     def _take(
         self, thread_id: str, run: Run | None, is_read_first: bool, deadline: float, call_site: CallSite | None = None
     ) -> HeldLease:
-        call_site, since = call_site or CallSite.here(), time.monotonic()
-        holder = run.holder_id if run is not None else next_holder()
-        dead: list[int] = []
-        delay = _FIRST_DELAY
-        ttl = self._settings.lease_ttl
-        try:
-            while True:
-                free = [*self._free_tokens(thread_id, run, call_site), *dead]
-                try:
-                    lease = self._database.run(
-                        _take_unless_left, self._queries, thread_id, holder, ttl, free, call_site
-                    )
-                    return self._note_taken(lease, run, is_read_first, call_site)
-                except LeaseHeldError as error:
-                    call_site.was_asked = False
-                    if error.fencing_token not in dead and is_known_dead(error.holder_id or ""):
-                        dead.append(error.fencing_token or 0)
-                        continue
-                    if (
-                        time.monotonic() >= deadline
-                        and (found := self._explain(error, run, call_site, since)) is not None
-                    ):
-                        raise found from None
-                time.sleep(_next_delay(delay, deadline, since))
-                delay = min(delay * 2, _LONGEST_DELAY)
-        except BaseException as error:
-            self._note_doubt(thread_id, run, holder, call_site, error)
-            raise
-        finally:
-            self._start()
+        call_site = call_site or CallSite.here()
+        return run_blocking(self._take_lease(thread_id, run, is_read_first, deadline, call_site))
 
     def _end(self, held: HeldLease) -> None:
         try:
@@ -223,26 +168,16 @@ class LeaseManager(LeaseRegistry):
             self._wake.put(True)
 
     def _release(self, held: HeldLease) -> bool:
+        return run_blocking(self._release_surely(held))
+
+    async def _release_surely(self, held: HeldLease) -> bool:
         """Release a lease. If that fails, the renewing thread tries again until the lease expires."""
-        held.end()
-        held.is_returned = True
-        lease = held.lease
-        is_mine = not held.is_lost
         try:
-            if is_mine:
-                is_mine = self._database.run(leases.release, self._queries, lease.thread_id, lease.fencing_token)
+            return await self._release_lease(held)
         except BaseException:
-            held.is_returned = False
             self._start()
             self._wake.put(True)
             raise
-        # Only after the release, so that others can see until then that the run has ended.
-        self._note_gone(held)
-        return is_mine
-
-    def _settle(self, thread_id: str, holder: str) -> None:
-        self._database.run(leases.release, self._queries, thread_id, None, holder)
-        self._doubtful.pop(holder, None)
 
     def _start(self) -> None:
         with self._book:
@@ -258,31 +193,17 @@ class LeaseManager(LeaseRegistry):
         while self._thread is me:
             with suppress(queue.Empty):
                 self._wake.get(timeout=self._pause)
-            try:
-                mine, over = self._survey()
-                due = [held for held in mine if held.is_renewal_due(self._settings.lease_ttl)]
-                keys = [(held.lease.thread_id, held.lease.fencing_token) for held in due]
-                if keys:
-                    still = self._database.run(leases.renew, self._queries, keys, self._settings.lease_ttl)
-                    self._note_renewed(due, still)
-                for held in over:
-                    self._release(held)
-                for thread_id, holder in self._survey_doubts():
-                    self._settle(thread_id, holder)
-            except PGStateError as error:
-                _log.warning(_NOT_RENEWED, error)
+            run_blocking(self._renew_leases(self._release_surely))
             with self._book:
                 if not self._has_work and self._thread is me:
                     self._thread = None
 
 
-class AsyncLeaseManager(LeaseRegistry):
+class AsyncLeaseManager(LeaseTaker):
     """Async twin of `LeaseManager`. A task of the event loop renews the leases."""
 
     def __init__(self, database: AsyncDatabase, queries: Queries, settings: GuardSettings) -> None:
-        super().__init__(settings)
-        self._database = database
-        self._queries = queries
+        super().__init__(AsyncRunner(database), queries, settings)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -396,39 +317,10 @@ class AsyncLeaseManager(LeaseRegistry):
     async def _take_apart(
         self, thread_id: str, run: Run | None, is_read_first: bool, deadline: float, call_site: CallSite
     ) -> HeldLease:
-        since = time.monotonic()
-        holder = run.holder_id if run is not None else next_holder()
-        dead: list[int] = []
-        delay = _FIRST_DELAY
-        ttl = self._settings.lease_ttl
-        try:
-            while True:
-                free = [*self._free_tokens(thread_id, run, call_site), *dead]
-                try:
-                    lease = await self._database.run(
-                        _take_unless_left, self._queries, thread_id, holder, ttl, free, call_site
-                    )
-                    held = self._note_taken(lease, run, is_read_first, call_site)
-                    if held.has_ended:
-                        self._give_back(held)
-                    return held
-                except LeaseHeldError as error:
-                    call_site.was_asked = False
-                    if error.fencing_token not in dead and is_known_dead(error.holder_id or ""):
-                        dead.append(error.fencing_token or 0)
-                        continue
-                    if (
-                        time.monotonic() >= deadline
-                        and (found := self._explain(error, run, call_site, since)) is not None
-                    ):
-                        raise found from None
-                await asyncio.sleep(_next_delay(delay, deadline, since))
-                delay = min(delay * 2, _LONGEST_DELAY)
-        except BaseException as error:
-            self._note_doubt(thread_id, run, holder, call_site, error)
-            raise
-        finally:
-            self._start()
+        held = await self._take_lease(thread_id, run, is_read_first, deadline, call_site)
+        if held.has_ended:
+            self._give_back(held)
+        return held
 
     async def _end(self, held: HeldLease) -> None:
         try:
@@ -446,28 +338,11 @@ class AsyncLeaseManager(LeaseRegistry):
         """Release a lease in its own task. If that fails, the renewing task tries again until the lease expires."""
         held.end()
         held.is_returned = True
-        return self._keep(self._release(held))
-
-    async def _release(self, held: HeldLease) -> bool:
-        lease = held.lease
-        is_mine = not held.is_lost
-        try:
-            if is_mine:
-                is_mine = await self._database.run(leases.release, self._queries, lease.thread_id, lease.fencing_token)
-        except BaseException:
-            held.is_returned = False
-            raise
-        # Only after the release, so that others can see until then that the run has ended.
-        self._note_gone(held)
-        return is_mine
+        return self._keep(self._release_lease(held))
 
     def _settle_doubts(self) -> None:
         for thread_id, holder in self._survey_doubts():
             self._keep(self._settle(thread_id, holder))
-
-    async def _settle(self, thread_id: str, holder: str) -> None:
-        await self._database.run(leases.release, self._queries, thread_id, None, holder)
-        self._doubtful.pop(holder, None)
 
     def _keep(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
@@ -497,18 +372,6 @@ class AsyncLeaseManager(LeaseRegistry):
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), self._pause)
             self._wake.clear()
-            try:
-                mine, over = self._survey()
-                due = [held for held in mine if held.is_renewal_due(self._settings.lease_ttl)]
-                keys = [(held.lease.thread_id, held.lease.fencing_token) for held in due]
-                if keys:
-                    still = await self._database.run(leases.renew, self._queries, keys, self._settings.lease_ttl)
-                    self._note_renewed(due, still)
-                for held in over:
-                    await asyncio.shield(self._give_back(held))
-                for thread_id, holder in self._survey_doubts():
-                    await self._settle(thread_id, holder)
-            except PGStateError as error:
-                _log.warning(_NOT_RENEWED, error)
+            await self._renew_leases(lambda held: asyncio.shield(self._give_back(held)))
             if not self._has_work and self._task is me:
                 self._task = None

@@ -176,7 +176,7 @@ def render(kind: str, captured: Any, settings: RecorderSettings) -> JSON | None:
     """
     if not settings.content or captured is None:
         return None
-    text = dump(captured) if settings.redact is None else dump(_redacted(kind, captured, settings))
+    text = _dump(captured) if settings.redact is None else _dump(_redacted(kind, captured, settings))
     if len(text) <= settings.limit:
         return JSON(text)
     preview = text[: settings.limit].decode("utf-8", "ignore")
@@ -184,7 +184,7 @@ def render(kind: str, captured: Any, settings: RecorderSettings) -> JSON | None:
     return JSON(orjson.dumps({"$truncated": cut}))
 
 
-def dump(captured: Any) -> bytes:
+def _dump(captured: Any) -> bytes:
     """Return captured values as JSON that PostgreSQL accepts."""
     try:
         text = orjson.dumps(captured)

@@ -10,7 +10,7 @@ from langgraph_pgstate.codec.metadata import to_json
 if TYPE_CHECKING:
     from langgraph_pgstate.record.records import SpanRecord
 
-PROVIDERS = {
+_PROVIDERS = {
     "amazon_bedrock": "aws.bedrock",
     "bedrock": "aws.bedrock",
     "azure": "azure.ai.openai",
@@ -71,7 +71,7 @@ def describe_llm(span: SpanRecord) -> dict[str, Any]:
     attributes: dict[str, Any] = {"gen_ai.operation.name": operation}
     provider = metadata.get("ls_provider")
     if provider:
-        provider = PROVIDERS.get(str(provider), str(provider))
+        provider = _PROVIDERS.get(str(provider), str(provider))
         attributes["gen_ai.provider.name"] = provider
     model = metadata.get("ls_model_name") or invocation.get("model") or invocation.get("model_name")
     for name, keys in _REQUEST.items():

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, TypeVar
 from uuid import UUID
 
 from langgraph.callbacks import GraphCallbackHandler, GraphInterruptEvent, GraphResumeEvent
+from langgraph.pregel import Pregel
+from langgraph.pregel.remote import RemoteGraph
 
+from langgraph_pgstate.errors import ArgumentTypeError
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
 from langgraph_pgstate.operations.record.put_hook import Statement
 from langgraph_pgstate.record.capture import capture
 from langgraph_pgstate.record.records import RunRecord, SpanRecord
 from langgraph_pgstate.record.tracker import Tracker
 
-# A live process moves journal entries to the tables every 0.4 s, so older ones have no writer.
-_STUCK_SECONDS: Final = 1.0
+G = TypeVar("G", bound=Any)
 _LLM_REQUEST = (
     "model",
     "model_name",
@@ -41,15 +42,6 @@ class RecordingHandler(GraphCallbackHandler):
     """Call the handler in the graph's own thread or task, so that spans are noted in the order of their start."""
 
     _tracker: Tracker
-    _recovered_at: float | None
-
-    def _due_recovery(self) -> float | None:
-        """Return the minimum age in seconds of journal entries to recover now, or `None` if recovery is not due."""
-        now, before = time.monotonic(), self._recovered_at
-        if before is not None and now - before < _STUCK_SECONDS:
-            return None
-        self._recovered_at = now
-        return 0.0 if before is None else _STUCK_SECONDS
 
     def before_put(self, plan: PutPlan, config: Any) -> Sequence[Statement]:
         """Add the thread's pending records to a checkpoint's journal entry. Called by the saver; adds no statement."""
@@ -244,3 +236,17 @@ def _name_of(serialized: dict[str, Any] | None) -> str | None:
         return str(name)
     path = serialized.get("id")
     return str(path[-1]) if path else None
+
+
+def attach(graph: G, handler: GraphCallbackHandler) -> G:
+    """Return a graph with a callback handler attached.
+
+    Raises:
+        ArgumentTypeError: If the graph is remote or cannot take callbacks.
+    """
+    if isinstance(graph, RemoteGraph):
+        raise ArgumentTypeError("a RemoteGraph runs on another server; record it there")
+    if not isinstance(graph, Pregel):
+        raise ArgumentTypeError(f"a compiled graph or an @entrypoint is needed, not {type(graph).__name__}")
+    bound: G = graph.with_config(callbacks=[handler])
+    return bound

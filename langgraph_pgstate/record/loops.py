@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 from langgraph.callbacks import GraphCallbackHandler
 
-from langgraph_pgstate.record.handler import RecordingHandler
-from langgraph_pgstate.record.recorders import _bind
+from langgraph_pgstate.record.handler import RecordingHandler, attach
 
 G = TypeVar("G", bound=Any)
 
@@ -50,7 +49,7 @@ class LoopRecorder(GraphCallbackHandler):
         Raises:
             ConfigurationError: If the graph is remote or cannot take callbacks.
         """
-        return _bind(graph, self)
+        return attach(graph, self)
 
     def _find_by_span(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         ids = [kwargs.get("run_id"), kwargs.get("parent_run_id")]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.filters import MessageFilter
 from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of
 from langgraph_pgstate.operations.record import messages as operations
 from langgraph_pgstate.sql import Queries
@@ -54,17 +57,7 @@ class Messages:
         filter = operations.request_conversation(thread_id_of(thread_id), channel, checkpoint_id, last, max_tokens)
         return self._database.run(operations.get_conversation, self._queries, filter)
 
-    def search(
-        self,
-        query: str,
-        *,
-        user_id: str | None = None,
-        tenant_id: str | None = None,
-        thread_id: str | None = None,
-        best_first: bool = False,
-        limit: int = 20,
-        cursor: str | None = None,
-    ) -> Page[MessageHit]:
+    def search(self, query: str, **filters: Unpack[MessageFilter]) -> Page[MessageHit]:
         """Return a page of messages that match a search, newest first, from every branch. One round trip.
 
         The search includes removed messages, and excludes text that an edit replaced.
@@ -72,26 +65,13 @@ class Messages:
         Args:
             query: Words that a message must all contain; `"a phrase"`, `or` and `-without` work as in web searches.
                 Whole words are matched, without regard to case. There is no stemming.
-            user_id: Only in this user's threads.
-            tenant_id: Only in this tenant's threads.
-            thread_id: Only in this thread.
-            best_first: Sort by score instead of time.
-            limit: Page size, 1,000 at most.
-            cursor: `next` of the previous page.
+            **filters: See `MessageFilter`.
 
         Raises:
             ConfigurationError: If the query is empty or an argument is invalid.
         """
-        filter = operations.request_search(
-            query,
-            user_id=user_id,
-            tenant_id=tenant_id,
-            thread_id=None if thread_id is None else thread_id_of(thread_id),
-            best_first=best_first,
-            limit=limit,
-            cursor=cursor,
-        )
-        return self._database.run(operations.search_messages, self._queries, filter)
+        request = operations.request_search(query, **filters)
+        return self._database.run(operations.search_messages, self._queries, request)
 
 
 class AsyncMessages:
@@ -114,25 +94,7 @@ class AsyncMessages:
         filter = operations.request_conversation(thread_id_of(thread_id), channel, checkpoint_id, last, max_tokens)
         return await self._database.run(operations.get_conversation, self._queries, filter)
 
-    async def search(
-        self,
-        query: str,
-        *,
-        user_id: str | None = None,
-        tenant_id: str | None = None,
-        thread_id: str | None = None,
-        best_first: bool = False,
-        limit: int = 20,
-        cursor: str | None = None,
-    ) -> Page[MessageHit]:
+    async def search(self, query: str, **filters: Unpack[MessageFilter]) -> Page[MessageHit]:
         """Async twin of `Messages.search`."""
-        filter = operations.request_search(
-            query,
-            user_id=user_id,
-            tenant_id=tenant_id,
-            thread_id=None if thread_id is None else thread_id_of(thread_id),
-            best_first=best_first,
-            limit=limit,
-            cursor=cursor,
-        )
-        return await self._database.run(operations.search_messages, self._queries, filter)
+        request = operations.request_search(query, **filters)
+        return await self._database.run(operations.search_messages, self._queries, request)

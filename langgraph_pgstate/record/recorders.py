@@ -3,40 +3,67 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import threading
-import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any, TypeVar
 from uuid import UUID
 
-from langgraph.callbacks import GraphCallbackHandler
-from langgraph.pregel import Pregel
-from langgraph.pregel.remote import RemoteGraph
-
-from langgraph_pgstate.codec.ids import new_entry_id
 from langgraph_pgstate.db.database import AsyncDatabase, Database
-from langgraph_pgstate.errors import ArgumentTypeError, PGStateError
-from langgraph_pgstate.operations.admin import maintenance, orphans
-from langgraph_pgstate.operations.leases import guards
-from langgraph_pgstate.operations.record import journal, recording
-from langgraph_pgstate.process_identity import holder_id, is_known_dead
-from langgraph_pgstate.record.handler import RecordingHandler
+from langgraph_pgstate.db.protocol import run_blocking
+from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner
+from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.record.awaiting import NOTHING, Awaited, Later, Mark
+from langgraph_pgstate.record.handler import RecordingHandler, attach
 from langgraph_pgstate.record.records import RunRecord
 from langgraph_pgstate.record.tracker import Tracker
+from langgraph_pgstate.record.write_queue import WriteQueue
+from langgraph_pgstate.record.writer import Writer
 from langgraph_pgstate.settings import RecorderSettings, ThreadKeys
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.types import MaintenanceReport
 
-log = logging.getLogger("langgraph_pgstate.record")
-# Older journal entries belong to processes that died.
-_LEFT_SECONDS = 30.0
+_log = logging.getLogger("langgraph_pgstate.record")
 G = TypeVar("G", bound=Any)
 
 
-class Recorder(RecordingHandler):
+class _RecorderBase(RecordingHandler):
+    """The queue and the writer of either recorder, and the callbacks with which a run may end."""
+
+    def __init__(self, database: Database | AsyncDatabase, settings: RecorderSettings, keys: ThreadKeys | None) -> None:
+        self._is_borrowed = database.is_borrowed
+        self._settings = settings
+        self._queue = WriteQueue(settings, has_writer=not self._is_borrowed)
+        self._tracker = Tracker(self._queue, keys)
+        runner = BlockingRunner(database) if isinstance(database, Database) else AsyncRunner(database)
+        self._writer = Writer(runner, queries(database.schema), self._queue, self._tracker)
+        self._is_idle = False
+        self._is_closed = False
+        # These shadow the methods; see `Awaited`.
+        self.on_chain_end = Awaited(self._on_chain_end)  # type: ignore[method-assign]
+        self.on_chain_error = Awaited(self._on_chain_error)  # type: ignore[method-assign]
+
+    def record(self, graph: G) -> G:
+        """Return the graph with this recorder attached. Does not wait.
+
+        Raises:
+            ConfigurationError: If the graph is remote or cannot take callbacks.
+        """
+        return attach(graph, self)
+
+    def _on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> Awaitable[None]:
+        return self._wait_for(self._tracker.end(run_id, outputs))
+
+    def _on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> Awaitable[None]:
+        return self._wait_for(self._tracker.end(run_id, error=error))
+
+    def _wait_for(self, run: RunRecord | None) -> Awaitable[None]:
+        """Return an awaitable for the end of a chain, and of its run if one is given."""
+        raise NotImplementedError
+
+
+class Recorder(_RecorderBase):
     """A LangGraph callback handler that records runs and writes them in a background thread.
 
     A span's row is written within a second of its start, and its end in the same batch or a later one. The end of a run
@@ -58,31 +85,13 @@ class Recorder(RecordingHandler):
     def __init__(
         self, database: Database, settings: RecorderSettings | None = None, *, keys: ThreadKeys | None = None
     ) -> None:
-        self._database = database
-        self._is_borrowed = database.is_borrowed
-        self._settings = settings or RecorderSettings()
-        self._queries = queries(database.schema)
-        self._tracker = Tracker(self._settings, keys, has_writer=not self._is_borrowed)
+        super().__init__(database, settings or RecorderSettings(), keys)
         self._turn = threading.Condition()
         self._thread: threading.Thread | None = None
         self._asked = 0
         self._done = 0
         self._error: PGStateError | None = None
-        self._is_idle = False
-        self._recovered_at: float | None = None
-        self._is_closed = False
-        # These shadow the methods; see `_Awaited`.
-        self.on_chain_start = _Awaited(self._on_chain_start)  # type: ignore[assignment, method-assign]
-        self.on_chain_end = _Awaited(self._on_chain_end)  # type: ignore[method-assign]
-        self.on_chain_error = _Awaited(self._on_chain_error)  # type: ignore[method-assign]
-
-    def record(self, graph: G) -> G:
-        """Return the graph with this recorder attached.
-
-        Raises:
-            ConfigurationError: If the graph is remote or cannot take callbacks.
-        """
-        return _bind(graph, self)
+        self.on_chain_start = Awaited(self._on_chain_start)  # type: ignore[assignment, method-assign]
 
     def learn_clock(self) -> None:
         """Read the database's clock, so that the first run is dated by it. One round trip.
@@ -92,8 +101,7 @@ class Recorder(RecordingHandler):
         Raises:
             PGStateError: If the database does not respond.
         """
-        before = time.time()
-        self._tracker.set_offset(self._database.run(recording.tell_time, self._queries), before, time.time())
+        run_blocking(self._writer.learn_clock())
 
     def flush(self, patience: float | None = None) -> None:
         """Write all queued rows and wait until they are written.
@@ -104,25 +112,22 @@ class Recorder(RecordingHandler):
         Raises:
             PGStateError: If the rows could not be written. They stay queued and are tried again.
         """
-        if not self._tracker.is_busy:
+        if not self._queue.is_busy:
             return
         if self._write(self._settings.patience if patience is None else patience):
             error, self._error = self._error, None
             if error is None:
                 return
             raise error
-        raise PGStateError(f"{self._tracker.waiting} spans and events are not written yet; the database is slow")
+        raise PGStateError(f"{self._queue.waiting} spans and events are not written yet; the database is slow")
 
     def catch_up(self) -> None:
         """Bring the tables up to date for a reader: write queued rows, and recover those of dead processes.
 
         Recovery runs at most once a second. Errors are logged, and the rows are tried again.
         """
-        seconds = self._due_recovery()
-        if seconds is not None:
-            with suppress(PGStateError):
-                self.recover(seconds)
-        if self._tracker.has_news:
+        run_blocking(self._writer.recover_if_due())
+        if self._queue.has_news:
             with suppress(PGStateError):
                 self.flush()
 
@@ -134,7 +139,7 @@ class Recorder(RecordingHandler):
         Returns:
             The number of entries.
         """
-        return self._database.run(journal.recover, self._queries, seconds, is_known_dead, self._tracker.own_runs())
+        return run_blocking(self._writer.recover(seconds))
 
     def close(self) -> None:
         """Write all queued rows and stop the thread. Rows that could not be written are lost; their number is logged.
@@ -146,7 +151,7 @@ class Recorder(RecordingHandler):
             if not self._is_closed:
                 self.flush()
         except PGStateError:
-            log.warning("%d spans and events were not written", self._tracker.waiting)
+            _log.warning("%d spans and events were not written", self._queue.waiting)
             raise
         finally:
             with self._turn:
@@ -165,40 +170,22 @@ class Recorder(RecordingHandler):
             drop_older_than: Drop the spans of months that lie entirely more than this many months before the current
                 one.
         """
-        made = self._database.run(maintenance.make_months, self._queries, months, strayed=True)
-        dropped = []
-        if drop_older_than is not None:
-            dropped = self._database.run(maintenance.drop_months, self._queries, drop_older_than)
-        self.recover()
-        settled, after = 0, ("", "")
-        while page := self._database.run(maintenance.list_running, self._queries, after):
-            after = page[-1][:2]
-            for thread_id, dead in maintenance.choose_dead(page, is_known_dead).items():
-                settled += len(self._database.run(maintenance.settle_runs, self._queries, thread_id, dead))
-        swept = self._database.run(guards.sweep, self._queries)
-        orphaned = self._database.run(orphans.sweep, self._queries)
-        return MaintenanceReport(tuple(made), tuple(dropped), settled, swept, orphan_writes=orphaned)
+        return run_blocking(self._writer.maintain(months, drop_older_than))
 
     def _on_chain_start(self, *args: Any, run_id: UUID, **kwargs: Any) -> Awaitable[None]:
         RecordingHandler.on_chain_start(self, *args, run_id=run_id, **kwargs)
         span = self._tracker.find(run_id) if _in_loop() is not None else None
-        return _NOTHING if span is None or span.parent is not None else _Mark(span.run)
-
-    def _on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> Awaitable[None]:
-        return self._wait_for(self._tracker.end(run_id, outputs))
-
-    def _on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> Awaitable[None]:
-        return self._wait_for(self._tracker.end(run_id, error=error))
+        return NOTHING if span is None or span.parent is not None else Mark(span.run)
 
     def _wait_for(self, run: RunRecord | None) -> Awaitable[None]:
         """Write the end of a run. On an event loop, do so in another thread and return an awaitable for it."""
         if run is None:
             self._ended(None)
         elif run.is_awaited and not self._is_borrowed:
-            return _Later(lambda: asyncio.to_thread(self._note_end, run))
+            return Later(lambda: asyncio.to_thread(self._note_end, run))
         else:
             self._note_end(run)
-        return _NOTHING
+        return NOTHING
 
     def _ended(self, run: RunRecord | None) -> None:
         if run is not None:
@@ -207,27 +194,14 @@ class Recorder(RecordingHandler):
                 self._write(0)
             else:
                 self._note_end(run)
-        elif self._tracker.waiting >= self._settings.queue_size and not _in_loop():
+        elif self._queue.waiting >= self._settings.queue_size and not _in_loop():
             self._write(self._settings.patience)
 
     def _note_end(self, run: RunRecord) -> None:
-        """Commit the remaining rows of a run to the journal. On an error or timeout they are left to the writer."""
-        patience = self._settings.patience
-        pending = None if self._is_borrowed else self._tracker.take(run, everything=True)
-        if pending is None or not pending.is_complete:
-            self._write(patience)
-            return
-        entry = journal.entry_of(run.key, new_entry_id(), pending.journal_entry)
-        until = time.monotonic() + patience
+        """Commit the remaining rows of a run. On an error or timeout they are left to the thread."""
         try:
-            self._database.run_within(
-                patience, journal.put_entry, self._queries, entry, lambda: until - time.monotonic()
-            )
-        except PGStateError as error:
-            log.warning("%d spans and events are not written yet: %s", self._tracker.waiting, error)
-        else:
-            self._tracker.note(run.key[0])
-            self._tracker.acknowledge(pending)
+            if self._is_borrowed or not run_blocking(self._writer.write_end(run)):
+                self._write(self._settings.patience)
         finally:
             self._started()
 
@@ -248,7 +222,7 @@ class Recorder(RecordingHandler):
     def _write(self, patience: float) -> bool:
         """Make the thread write all queued rows, and return whether it finished in time."""
         if self._is_borrowed:
-            self._error = self._write_now(True)
+            self._error = run_blocking(self._writer.write(True))
             return True
         self._started()
         with self._turn:
@@ -264,9 +238,9 @@ class Recorder(RecordingHandler):
                     continue
                 asked = self._asked
                 everything = asked > self._done
-                if not everything and (self._is_closed or not self._tracker.is_busy):
+                if not everything and (self._is_closed or not self._queue.is_busy):
                     continue
-            self._error = self._write_now(everything) or (None if everything else self._error)
+            self._error = run_blocking(self._writer.write(everything)) or (None if everything else self._error)
             with self._turn:
                 self._done = asked
                 self._turn.notify_all()
@@ -275,7 +249,7 @@ class Recorder(RecordingHandler):
         """Wait until rows are due. Return false if there was nothing to do before the wait."""
         # Set before checking, so that a concurrent `_started` notifies.
         self._is_idle = True
-        if not self._tracker.is_busy:
+        if not self._queue.is_busy:
             if not self._is_closed:
                 self._turn.wait()
             self._is_idle = False
@@ -285,93 +259,49 @@ class Recorder(RecordingHandler):
             self._turn.wait(self._settings.interval)
         return True
 
-    def _write_now(self, everything: bool) -> PGStateError | None:
-        tracker = self._tracker
-        try:
-            if tracker.is_clock_due:
-                before = time.time()
-                tracker.set_clock(self._database.run(recording.tell_time, self._queries), before, time.time())
-                self.recover(_LEFT_SECONDS)
-            self._database.run(
-                recording.write_pending,
-                self._queries,
-                tracker,
-                is_known_dead,
-                holder_id(),
-                self._settings.ttl,
-                everything,
-            )
-        except PGStateError as error:
-            log.warning("%d spans and events are not written yet: %s", tracker.waiting, error)
-            return error
-        except Exception as error:
-            log.exception("%d spans and events are not written yet", tracker.waiting)
-            return PGStateError(str(error))
-        return None
 
-
-class AsyncRecorder(RecordingHandler):
+class AsyncRecorder(_RecorderBase):
     """Async twin of `Recorder`: a task of the event loop writes. Bound to the event loop of the first run."""
 
     def __init__(
         self, database: AsyncDatabase, settings: RecorderSettings | None = None, *, keys: ThreadKeys | None = None
     ) -> None:
-        self._database = database
-        self._is_borrowed = database.is_borrowed
-        self._settings = settings or RecorderSettings()
-        self._queries = queries(database.schema)
-        self._tracker = Tracker(self._settings, keys, has_writer=not self._is_borrowed)
+        super().__init__(database, settings or RecorderSettings(), keys)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._writing = asyncio.Lock()
-        self._is_idle = False
         self._is_urgent = False
-        self._recovered_at: float | None = None
-        self._is_closed = False
-        # These shadow the methods; see `_Awaited`.
-        self.on_chain_end = _Awaited(self._on_chain_end)  # type: ignore[method-assign]
-        self.on_chain_error = _Awaited(self._on_chain_error)  # type: ignore[method-assign]
-
-    def record(self, graph: G) -> G:
-        """Async twin of `Recorder.record`; not a coroutine."""
-        return _bind(graph, self)
 
     async def learn_clock(self) -> None:
         """Async twin of `Recorder.learn_clock`."""
         # Blocking runs in other threads write on this loop, too.
         self._loop = self._loop or asyncio.get_running_loop()
-        before = time.time()
-        self._tracker.set_offset(await self._database.run(recording.tell_time, self._queries), before, time.time())
+        await self._writer.learn_clock()
 
     async def flush(self, patience: float | None = None) -> None:
         """Async twin of `Recorder.flush`."""
-        if not self._tracker.is_busy:
+        if not self._queue.is_busy:
             return
         try:
             error = await asyncio.wait_for(
                 self._write_now(True), self._settings.patience if patience is None else patience
             )
         except TimeoutError:
-            error = PGStateError(f"{self._tracker.waiting} spans and events are not written yet; the database is slow")
+            error = PGStateError(f"{self._queue.waiting} spans and events are not written yet; the database is slow")
         if error is not None:
             raise error
 
     async def catch_up(self) -> None:
         """Async twin of `Recorder.catch_up`."""
-        seconds = self._due_recovery()
-        if seconds is not None:
-            with suppress(PGStateError):
-                await self.recover(seconds)
-        if self._tracker.has_news:
+        await self._writer.recover_if_due()
+        if self._queue.has_news:
             with suppress(PGStateError):
                 await self.flush()
 
     async def recover(self, seconds: float = 0.0) -> int:
         """Async twin of `Recorder.recover`."""
-        return await self._database.run(
-            journal.recover, self._queries, seconds, is_known_dead, self._tracker.own_runs()
-        )
+        return await self._writer.recover(seconds)
 
     async def close(self) -> None:
         """Async twin of `Recorder.close`."""
@@ -379,7 +309,7 @@ class AsyncRecorder(RecordingHandler):
             if not self._is_closed:
                 await self.flush()
         except PGStateError:
-            log.warning("%d spans and events were not written", self._tracker.waiting)
+            _log.warning("%d spans and events were not written", self._queue.waiting)
             raise
         finally:
             self._is_closed = True
@@ -391,43 +321,25 @@ class AsyncRecorder(RecordingHandler):
 
     async def maintain(self, *, months: int = 2, drop_older_than: int | None = None) -> MaintenanceReport:
         """Async twin of `Recorder.maintain`."""
-        made = await self._database.run(maintenance.make_months, self._queries, months, strayed=True)
-        dropped = []
-        if drop_older_than is not None:
-            dropped = await self._database.run(maintenance.drop_months, self._queries, drop_older_than)
-        await self.recover()
-        settled, after = 0, ("", "")
-        while page := await self._database.run(maintenance.list_running, self._queries, after):
-            after = page[-1][:2]
-            for thread_id, dead in maintenance.choose_dead(page, is_known_dead).items():
-                settled += len(await self._database.run(maintenance.settle_runs, self._queries, thread_id, dead))
-        swept = await self._database.run(guards.sweep, self._queries)
-        orphaned = await self._database.run(orphans.sweep, self._queries)
-        return MaintenanceReport(tuple(made), tuple(dropped), settled, swept, orphan_writes=orphaned)
-
-    def _on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> Awaitable[None]:
-        return self._wait_for(self._tracker.end(run_id, outputs))
-
-    def _on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> Awaitable[None]:
-        return self._wait_for(self._tracker.end(run_id, error=error))
+        return await self._writer.maintain(months, drop_older_than)
 
     def _wait_for(self, run: RunRecord | None) -> Awaitable[None]:
         """Return an awaitable for the end of a chain: it writes the run's rows, or waits for space in the queue."""
-        if run is None and self._tracker.waiting < self._settings.queue_size:
-            return _NOTHING
+        if run is None and self._queue.waiting < self._settings.queue_size:
+            return NOTHING
         here = _in_loop()
         if here is not None and here is self._loop:
-            return _Later(self._flush_patiently) if run is None else _Later(lambda: self._note_end(run))
+            return Later(self._flush_patiently) if run is None else Later(lambda: self._note_end(run))
         if run is None or self._loop is None or not self._loop.is_running():
             self._ended(run)
-            return _NOTHING
+            return NOTHING
         # A blocking run beside the loop, or a run on another loop.
         noting = asyncio.run_coroutine_threadsafe(self._note_end(run), self._loop)
         if here is not None:
-            return _Later(lambda: asyncio.shield(asyncio.wrap_future(noting)))
+            return Later(lambda: asyncio.shield(asyncio.wrap_future(noting)))
         with suppress(TimeoutError):
             noting.result(self._settings.patience)
-        return _NOTHING
+        return NOTHING
 
     async def _flush_patiently(self) -> None:
         # The error is logged; it must not fail the graph.
@@ -440,7 +352,8 @@ class AsyncRecorder(RecordingHandler):
             await self._write_now(True)
             return
         try:
-            await self._put_end(run)
+            if not await self._writer.write_end(run):
+                await self._flush_patiently()
         except asyncio.CancelledError:
             # The writer is not cancelled with the run: make it write at once.
             self._is_urgent = True
@@ -448,24 +361,6 @@ class AsyncRecorder(RecordingHandler):
             raise
         finally:
             self._started()
-
-    async def _put_end(self, run: RunRecord) -> None:
-        patience = self._settings.patience
-        pending = self._tracker.take(run, everything=True)
-        if pending is None or not pending.is_complete:
-            await self._flush_patiently()
-            return
-        entry = journal.entry_of(run.key, new_entry_id(), pending.journal_entry)
-        until = time.monotonic() + patience
-        try:
-            await self._database.run_within(
-                patience, journal.put_entry, self._queries, entry, lambda: until - time.monotonic()
-            )
-        except PGStateError as error:
-            log.warning("%d spans and events are not written yet: %s", self._tracker.waiting, error)
-        else:
-            self._tracker.note(run.key[0])
-            self._tracker.acknowledge(pending)
 
     def _ended(self, run: RunRecord | None) -> None:
         if run is not None:
@@ -495,7 +390,7 @@ class AsyncRecorder(RecordingHandler):
         while not self._is_closed:
             # As in `Recorder._wait`.
             self._is_idle = True
-            if not self._tracker.is_busy:
+            if not self._queue.is_busy:
                 await self._wake.wait()
                 self._is_idle = False
                 self._wake.clear()
@@ -510,95 +405,8 @@ class AsyncRecorder(RecordingHandler):
                 await self._write_now(is_urgent)
 
     async def _write_now(self, everything: bool) -> PGStateError | None:
-        tracker = self._tracker
-        try:
-            async with self._writing:
-                if tracker.is_clock_due:
-                    before = time.time()
-                    tracker.set_clock(await self._database.run(recording.tell_time, self._queries), before, time.time())
-                    await self.recover(_LEFT_SECONDS)
-                await self._database.run(
-                    recording.write_pending,
-                    self._queries,
-                    tracker,
-                    is_known_dead,
-                    holder_id(),
-                    self._settings.ttl,
-                    everything,
-                )
-        except PGStateError as error:
-            log.warning("%d spans and events are not written yet: %s", tracker.waiting, error)
-            return error
-        except Exception as error:
-            log.exception("%d spans and events are not written yet", tracker.waiting)
-            return PGStateError(str(error))
-        return None
-
-
-async def _coroutine() -> None:
-    """Make `inspect.iscoroutinefunction` accept `_Awaited`."""
-
-
-class _Awaited(functools.partial[Any]):
-    """A callback that LangChain's async managers await and its blocking managers call.
-
-    The async managers await a callback if `inspect.iscoroutinefunction` is true, which looks through a partial. The
-    blocking managers call it and run a returned coroutine in another thread while the event loop is blocked. LangGraph
-    uses them even inside an event loop, for the function of a conditional edge. The awaitable returned here is no
-    coroutine.
-    """
-
-    _callback: Callable[..., Awaitable[None]]
-
-    def __new__(cls, callback: Callable[..., Awaitable[None]]) -> _Awaited:
-        self = super().__new__(cls, _coroutine)
-        self._callback = callback
-        return self
-
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Awaitable[None]:
-        return self._callback(*args, **kwargs)
-
-
-class _Nothing:
-    """An awaitable that is already done."""
-
-    def __await__(self) -> Generator[Any, None, None]:
-        return
-        yield
-
-
-class _Mark:
-    """An awaitable that marks a run as one whose callbacks are awaited."""
-
-    def __init__(self, run: RunRecord) -> None:
-        self._run = run
-
-    def __await__(self) -> Generator[Any, None, None]:
-        self._run.is_awaited = True
-        return
-        yield
-
-
-class _Later:
-    """An awaitable that starts when it is awaited."""
-
-    def __init__(self, begin: Callable[[], Awaitable[None]]) -> None:
-        self._begin = begin
-
-    def __await__(self) -> Generator[Any, None, None]:
-        return self._begin().__await__()
-
-
-_NOTHING = _Nothing()
-
-
-def _bind(graph: G, handler: GraphCallbackHandler) -> G:
-    if isinstance(graph, RemoteGraph):
-        raise ArgumentTypeError("a RemoteGraph runs on another server; record it there")
-    if not isinstance(graph, Pregel):
-        raise ArgumentTypeError(f"a compiled graph or an @entrypoint is needed, not {type(graph).__name__}")
-    bound: G = graph.with_config(callbacks=[handler])
-    return bound
+        async with self._writing:
+            return await self._writer.write(everything)
 
 
 def _in_loop() -> asyncio.AbstractEventLoop | None:

@@ -118,26 +118,12 @@ class RunRecord:
         """Return the current time."""
         return self.zero + time.perf_counter()
 
-    def note_step(self, step: int) -> None:
-        """Note a superstep of the root graph."""
-        if self.last_step == step:
-            return
-        if self.first_step is None:
-            self.first_step = step
-        self.last_step = step
-        self.change()
-
     def note_checkpoint(self, namespace: str, step: int | None, checkpoint_id: str) -> None:
         """Note a checkpoint that is about to be put."""
         if step is not None:
             self.checkpoints[namespace, step] = checkpoint_id
             if len(self.checkpoints) > _MOST_CHECKPOINTS:
                 self.checkpoints.popitem(last=False)
-
-    def change(self) -> None:
-        """Mark the run's row as changed."""
-        self.version += 1
-        self.is_changed = True
 
     def row(self, settings: RecorderSettings) -> dict[str, Any]:
         """Return the run's row."""
@@ -340,7 +326,7 @@ class EventRecord:
         self.run = run
         self.kind = kind
         self.created_at = run.now()
-        self.event_id = new_event_id(self.created_at, kind)
+        self.event_id = _new_event_id(self.created_at, kind)
         self.facts = facts
         self.content = {name: capture(value) for name, value in (content or {}).items()}
         self.agent = span.agent if span is not None else run.agent
@@ -364,7 +350,7 @@ class EventRecord:
         }
 
 
-def new_event_id(seconds: float, kind: str) -> str:
+def _new_event_id(seconds: float, kind: str) -> str:
     """Return an id that sorts by time within a thread."""
     moment = datetime.fromtimestamp(seconds, UTC)
     return f"{moment:%Y%m%d%H%M%S%f}-{kind}-{new_revision():014x}"

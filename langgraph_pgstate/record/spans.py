@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Unpack
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.filters import Moment, SpanFilter
 from langgraph_pgstate.operations.checkpoints.addresses import identifier, thread_id_of
 from langgraph_pgstate.operations.record import spans as spans_operations
 from langgraph_pgstate.operations.record import statistics
-from langgraph_pgstate.operations.threads.paging import Moment
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Page, Span, SpanNode, ToolStatistics
 
@@ -25,34 +26,17 @@ class Spans:
         self._database = database
         self._queries = queries
 
-    def list(
-        self,
-        thread_id: str,
-        *,
-        run_id: str | None = None,
-        kind: str | None = None,
-        name: str | None = None,
-        status: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> Page[Span]:
+    def list(self, thread_id: str, **filters: Unpack[SpanFilter]) -> Page[Span]:
         """Return a page of a thread's spans, oldest first. One round trip.
 
         Args:
             thread_id: The thread.
-            run_id: Only spans of this run.
-            kind: Only spans of this kind: `graph`, `node`, `chain`, `llm`, `tool` or `retriever`.
-            name: Only spans of this name.
-            status: Only spans of this status.
-            limit: Page size, 1,000 at most.
-            cursor: `next` of the previous page.
+            **filters: See `SpanFilter`.
 
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        parameters = spans_operations.request_spans(
-            thread_id_of(thread_id), run_id=run_id, kind=kind, name=name, status=status, limit=limit, cursor=cursor
-        )
+        parameters = spans_operations.request_spans(thread_id_of(thread_id), **filters)
         return self._database.run(spans_operations.list_spans, self._queries, parameters)
 
     def tree(self, thread_id: str, run_id: str) -> tuple[SpanNode, ...]:
@@ -106,21 +90,9 @@ class AsyncSpans:
         self._database = database
         self._queries = queries
 
-    async def list(
-        self,
-        thread_id: str,
-        *,
-        run_id: str | None = None,
-        kind: str | None = None,
-        name: str | None = None,
-        status: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> Page[Span]:
+    async def list(self, thread_id: str, **filters: Unpack[SpanFilter]) -> Page[Span]:
         """Async twin of `Spans.list`."""
-        parameters = spans_operations.request_spans(
-            thread_id_of(thread_id), run_id=run_id, kind=kind, name=name, status=status, limit=limit, cursor=cursor
-        )
+        parameters = spans_operations.request_spans(thread_id_of(thread_id), **filters)
         return await self._database.run(spans_operations.list_spans, self._queries, parameters)
 
     async def tree(self, thread_id: str, run_id: str) -> tuple[SpanNode, ...]:

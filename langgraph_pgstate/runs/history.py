@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final, Unpack
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.filters import FailedRunFilter, Moment, RunFilter
 from langgraph_pgstate.operations.checkpoints.addresses import address_of, identifier, thread_id_of
 from langgraph_pgstate.operations.record import runs as runs_operations
 from langgraph_pgstate.operations.record import spans as spans_operations
 from langgraph_pgstate.operations.record import statistics
-from langgraph_pgstate.operations.threads.paging import Moment
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Page, Provenance, Run, Usage
+
+_DAY: Final = timedelta(days=1)
 
 
 class RunHistory:
@@ -28,80 +30,33 @@ class RunHistory:
         self._database = database
         self._queries = queries
 
-    def list(
-        self,
-        *,
-        thread_id: str | None = None,
-        status: str | None = None,
-        since: Moment | None = None,
-        until: datetime | None = None,
-        agent: str | None = None,
-        user_id: str | None = None,
-        tenant_id: str | None = None,
-        min_steps: int | None = None,
-        limit: int = 20,
-        cursor: str | None = None,
-    ) -> Page[Run]:
+    def list(self, **filters: Unpack[RunFilter]) -> Page[Run]:
         """Return a page of runs. One round trip; indexes serve the order, a thread's runs, and runs of a rare status.
 
         Args:
-            thread_id: Only runs of this thread.
-            status: Only runs of this status: `pending`, `running`, `interrupted`, `success`, `error` or `cancelled`.
-            since: Only runs that started at this time or later; a timedelta counts back from now.
-            until: Only runs that started before this time.
-            agent: Only runs of this agent.
-            user_id: Only runs of this user.
-            tenant_id: Only runs of this tenant.
-            min_steps: Only runs of at least this many supersteps.
-            limit: Page size, 1,000 at most.
-            cursor: `next` of the previous page.
+            **filters: See `RunFilter`.
 
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        filter = runs_operations.request_runs(
-            thread_id=None if thread_id is None else thread_id_of(thread_id),
-            status=status,
-            since=since,
-            until=until,
-            agent=agent,
-            user_id=user_id,
-            tenant_id=tenant_id,
-            min_steps=min_steps,
-            limit=limit,
-            cursor=cursor,
-        )
-        return self._database.run(runs_operations.list_runs, self._queries, filter)
+        request = runs_operations.request_runs(**filters)
+        return self._database.run(runs_operations.list_runs, self._queries, request)
 
-    def failed(
-        self,
-        *,
-        since: Moment = timedelta(days=1),
-        until: datetime | None = None,
-        agent: str | None = None,
-        user_id: str | None = None,
-        tenant_id: str | None = None,
-        min_steps: int | None = None,
-        limit: int = 20,
-        cursor: str | None = None,
-    ) -> Page[Run]:
+    def failed(self, **filters: Unpack[FailedRunFilter]) -> Page[Run]:
         """Return a page of runs that failed or whose process died, by default of the last day.
 
-        Takes the arguments of `list`. A run whose process died has the status `running` until another run or `maintain`
-        sets it to `error`. Its `is_crashed` is true before and after.
+        A run whose process died has the status `running` until another run or `maintain` sets it to `error`. Its
+        `is_crashed` is true before and after.
+
+        Args:
+            **filters: See `FailedRunFilter`.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
         """
-        filter = runs_operations.request_runs(
-            only_failed=True,
-            since=since,
-            until=until,
-            agent=agent,
-            user_id=user_id,
-            tenant_id=tenant_id,
-            min_steps=min_steps,
-            limit=limit,
-            cursor=cursor,
-        )
-        return self._database.run(runs_operations.list_runs, self._queries, filter)
+        given: FailedRunFilter = {"since": _DAY, **filters}
+        request = runs_operations.request_runs(only_failed=True, **given)
+        return self._database.run(runs_operations.list_runs, self._queries, request)
 
     def get(self, thread_id: str, run_id: str) -> Run | None:
         """Return one run, or `None` if it does not exist. One round trip."""
@@ -154,60 +109,16 @@ class AsyncRunHistory:
         self._database = database
         self._queries = queries
 
-    async def list(
-        self,
-        *,
-        thread_id: str | None = None,
-        status: str | None = None,
-        since: Moment | None = None,
-        until: datetime | None = None,
-        agent: str | None = None,
-        user_id: str | None = None,
-        tenant_id: str | None = None,
-        min_steps: int | None = None,
-        limit: int = 20,
-        cursor: str | None = None,
-    ) -> Page[Run]:
+    async def list(self, **filters: Unpack[RunFilter]) -> Page[Run]:
         """Async twin of `RunHistory.list`."""
-        filter = runs_operations.request_runs(
-            thread_id=None if thread_id is None else thread_id_of(thread_id),
-            status=status,
-            since=since,
-            until=until,
-            agent=agent,
-            user_id=user_id,
-            tenant_id=tenant_id,
-            min_steps=min_steps,
-            limit=limit,
-            cursor=cursor,
-        )
-        return await self._database.run(runs_operations.list_runs, self._queries, filter)
+        request = runs_operations.request_runs(**filters)
+        return await self._database.run(runs_operations.list_runs, self._queries, request)
 
-    async def failed(
-        self,
-        *,
-        since: Moment = timedelta(days=1),
-        until: datetime | None = None,
-        agent: str | None = None,
-        user_id: str | None = None,
-        tenant_id: str | None = None,
-        min_steps: int | None = None,
-        limit: int = 20,
-        cursor: str | None = None,
-    ) -> Page[Run]:
+    async def failed(self, **filters: Unpack[FailedRunFilter]) -> Page[Run]:
         """Async twin of `RunHistory.failed`."""
-        filter = runs_operations.request_runs(
-            only_failed=True,
-            since=since,
-            until=until,
-            agent=agent,
-            user_id=user_id,
-            tenant_id=tenant_id,
-            min_steps=min_steps,
-            limit=limit,
-            cursor=cursor,
-        )
-        return await self._database.run(runs_operations.list_runs, self._queries, filter)
+        given: FailedRunFilter = {"since": _DAY, **filters}
+        request = runs_operations.request_runs(only_failed=True, **given)
+        return await self._database.run(runs_operations.list_runs, self._queries, request)
 
     async def get(self, thread_id: str, run_id: str) -> Run | None:
         """Async twin of `RunHistory.get`."""

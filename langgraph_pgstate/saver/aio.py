@@ -42,7 +42,7 @@ from langgraph_pgstate.leases.manager import AsyncLeaseManager
 from langgraph_pgstate.leases.policy import GuardPolicy
 from langgraph_pgstate.leases.registry import HeldLease
 from langgraph_pgstate.operations.admin import schema
-from langgraph_pgstate.operations.checkpoints import checkpoints, corrupt_fallback, listing, writes
+from langgraph_pgstate.operations.checkpoints import corrupt_fallback, getting, listing, sending, writes
 from langgraph_pgstate.operations.checkpoints.addresses import Address, address_of, several, thread_id_of
 from langgraph_pgstate.operations.checkpoints.history import get_delta_channel_history
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan, plan_put
@@ -186,7 +186,7 @@ class AsyncPGStateSaver(CommonSaver):
     async def _get_tuple(self, address: Address) -> CheckpointTuple | None:
         try:
             found = await self._run(
-                checkpoints.get_tuple, self._queries, self._codec, address, self._saver_cache.cache.cached(address)
+                getting.get_tuple, self._queries, self._codec, address, self._saver_cache.cache.cached(address)
             )
             if found is None:
                 return None
@@ -232,22 +232,18 @@ class AsyncPGStateSaver(CommonSaver):
             plan = await asyncio.to_thread(plan_put, self._codec, request, parent)
         else:
             plan = plan_put(self._codec, request, parent)
-        touch = self._is_touch_due(plan.request.address, plan)
         if self._guard_policy is None:
-            arguments = (self._queries, self._codec, plan, touch, self._hook, config)
-            stored = await self._run(checkpoints.put, *arguments)
+            stored = await self._run(sending.put, self._queries, self._codec, plan, self._hook, config)
         else:
-            stored = await self._put_guarded(self._guard_policy, plan, touch, config)
-        return self._note_put(stored, touch)
+            stored = await self._put_guarded(self._guard_policy, plan, config)
+        return self._note_put(stored)
 
-    async def _put_guarded(self, guarding: GuardPolicy, plan: PutPlan, touch: bool, config: RunnableConfig) -> PutPlan:
+    async def _put_guarded(self, guarding: GuardPolicy, plan: PutPlan, config: RunnableConfig) -> PutPlan:
         address = plan.request.address
         async with self._writing(address.thread_id, config) as held:
             guard = guarding.before_put(plan.request, config, held)
             try:
-                return await self._run(
-                    checkpoints.put, self._queries, self._codec, plan, touch, self._hook, config, guard
-                )
+                return await self._run(sending.put, self._queries, self._codec, plan, self._hook, config, guard)
             except StaleHeadError as error:
                 guarding.note_refused(address, error)
                 raise

@@ -38,7 +38,7 @@ from langgraph_pgstate.leases.manager import LeaseManager
 from langgraph_pgstate.leases.policy import GuardPolicy
 from langgraph_pgstate.leases.registry import HeldLease
 from langgraph_pgstate.operations.admin import schema
-from langgraph_pgstate.operations.checkpoints import checkpoints, corrupt_fallback, listing, writes
+from langgraph_pgstate.operations.checkpoints import corrupt_fallback, getting, listing, sending, writes
 from langgraph_pgstate.operations.checkpoints.addresses import Address, address_of, several, thread_id_of
 from langgraph_pgstate.operations.checkpoints.history import get_delta_channel_history
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan, plan_put
@@ -196,7 +196,7 @@ class PGStateSaver(CommonSaver):
     def _get_tuple(self, address: Address) -> CheckpointTuple | None:
         try:
             found = self._run(
-                checkpoints.get_tuple, self._queries, self._codec, address, self._saver_cache.cache.cached(address)
+                getting.get_tuple, self._queries, self._codec, address, self._saver_cache.cache.cached(address)
             )
             return None if found is None else self._load(found)
         except CorruptStateError as error:
@@ -278,19 +278,18 @@ class PGStateSaver(CommonSaver):
             ThreadDeletedError: If the thread was deleted, under a guard. Nothing was written.
         """
         plan = plan_put(self._codec, *self._request(config, checkpoint, metadata, new_versions))
-        touch = self._is_touch_due(plan.request.address, plan)
         if self._guard_policy is None:
-            stored = self._run(checkpoints.put, self._queries, self._codec, plan, touch, self._hook, config)
+            stored = self._run(sending.put, self._queries, self._codec, plan, self._hook, config)
         else:
-            stored = self._put_guarded(self._guard_policy, plan, touch, config)
-        return self._note_put(stored, touch)
+            stored = self._put_guarded(self._guard_policy, plan, config)
+        return self._note_put(stored)
 
-    def _put_guarded(self, guarding: GuardPolicy, plan: PutPlan, touch: bool, config: RunnableConfig) -> PutPlan:
+    def _put_guarded(self, guarding: GuardPolicy, plan: PutPlan, config: RunnableConfig) -> PutPlan:
         address = plan.request.address
         with self._writing(address.thread_id, config) as held:
             guard = guarding.before_put(plan.request, config, held)
             try:
-                return self._run(checkpoints.put, self._queries, self._codec, plan, touch, self._hook, config, guard)
+                return self._run(sending.put, self._queries, self._codec, plan, self._hook, config, guard)
             except StaleHeadError as error:
                 guarding.note_refused(address, error)
                 raise

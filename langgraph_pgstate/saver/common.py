@@ -149,6 +149,9 @@ class CommonSaver(BaseCheckpointSaver[str]):
         if request.parent is not None:
             self._check_order(request.address, str(request.parent.checkpoint_id))
         request.states = self._states
+        request.touches_thread = request.parent is None or self._saver_cache.touches.is_due(
+            request.address.thread_id, time.monotonic()
+        )
         if self._hook is not None and request.address.checkpoint_ns and (root := root_of(request, metadata)):
             request.root = self._saver_cache.cache.manifest(root)
         return request, self._saver_cache.cache.manifest(request.parent) if request.parent else None
@@ -171,15 +174,13 @@ class CommonSaver(BaseCheckpointSaver[str]):
         self._guard_policy.note_refused(address, error)
         raise error
 
-    def _is_touch_due(self, address: Address, plan: PutPlan) -> bool:
-        return plan.request.parent is None or self._saver_cache.touches.is_due(address.thread_id, time.monotonic())
-
-    def _note_put(self, plan: PutPlan, touched: bool) -> RunnableConfig:
+    def _note_put(self, plan: PutPlan) -> RunnableConfig:
+        """Remember a checkpoint that was stored, and return its config."""
         address = plan.request.address
         self._saver_cache.cache.note_put(address, plan.manifest, plan.contents, plan.bases)
-        if touched:
+        if plan.request.touches_thread:
             self._saver_cache.touches.note(address.thread_id, time.monotonic())
-        if self._hook is not None and not plan.request.hook_refused:
+        if self._hook is not None and not plan.hook_refused:
             self._hook.after_put(plan)
         config: RunnableConfig = address.config  # type: ignore[assignment]
         return config

@@ -9,10 +9,9 @@ A query file holds statements like
 `/*schema*/` precedes every table and leaves the file valid SQL. `:parameter` names become `$1 … $n` in the order of
 their first use. Both are resolved once per schema.
 
-A statement may have variants. A line that begins with `--+recorded` belongs only to the variant `<name>_recorded`; a
-line that ends in `--!recorded` belongs to all others. A line may belong to several: `--+replacing|touching`. A line
-below the purpose may name the variants: `-- variants: recorded, touching [recorded]` declares `recorded`, `touching`
-and `touching_recorded`, and the last has the lines of both.
+A statement may have variants, each declared below its purpose by a line like `-- variant: put_checkpoint_based`. A line
+that begins with `--+based` belongs only to variants with that word in their name; a line that ends in `--!based` to all
+others. A line that begins with `--+segments|touching` belongs to variants with either word.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
-from itertools import product
 
 from langgraph_pgstate.settings import check_schema_name
 
 _MARKER = "/*schema*/"
 _SCHEMA_NAME = "/*schema_name*/pgstate"
-_HEADER = re.compile(r"^-- name: (\w+)\n((?:-- (?!variants: ).*\n)+)(?:-- variants: (.*)\n)?", re.MULTILINE)
+_HEADER = re.compile(r"^-- name: (\w+)\n((?:-- (?!variant: ).*\n)+)((?:-- variant: \w+\n)*)", re.MULTILINE)
+_VARIANT = re.compile(r"^-- variant: (\w+)$", re.MULTILINE)
 _VARIANT_LINE = re.compile(r"^--\+([\w|]+) (.*\n)", re.MULTILINE)
 _LEFT_OUT_LINE = re.compile(r"^(.*) --!([\w|]+)\n", re.MULTILINE)
 _MONTH = re.compile(r"[0-9]{4,}_[0-9]{2}")
@@ -207,10 +206,10 @@ def _load(schema: str, folder: str) -> list[NamedQuery]:
         for header, following in zip(headers, [*headers[1:], None], strict=True):
             body = text[header.end() : following.start() if following else len(text)].strip().rstrip(";")
             purpose = " ".join(line.removeprefix("-- ") for line in header.group(2).splitlines())
-            name = header.group(1)
-            found.append(_parse(name, purpose, _in_schema(_variant(body, ""), schema)))
-            for variant in _variants(header.group(3), body):
-                found.append(_parse(f"{name}_{variant}", purpose, _in_schema(_variant(body, variant), schema)))
+            base = header.group(1)
+            for name in (base, *_VARIANT.findall(header.group(3))):
+                lines = _lines_of(name.removeprefix(base), body)
+                found.append(_parse(name, purpose, _in_schema(lines, schema)))
     return found
 
 
@@ -223,33 +222,17 @@ def _files(folder: Traversable) -> Iterator[Traversable]:
             yield entry
 
 
-def _variants(declared: str | None, body: str) -> list[str]:
-    """Return the variants that a statement declares, or else those that its lines name.
-
-    `[based] [segment|segments], touching` declares all combinations of at most one of each bracket, and `touching`.
-    """
-    if not declared:
-        return [*dict.fromkeys(match.group(1) for match in _VARIANT_LINE.finditer(body))]
-    found = []
-    for kind in declared.split(", "):
-        choices = [
-            ["", *words.strip("[]").split("|")] if words.startswith("[") else words.split("|") for words in kind.split()
-        ]
-        found += ["_".join(filter(None, chosen)) for chosen in product(*choices)]
-    return [name for name in found if name]
-
-
-def _variant(body: str, name: str) -> str:
+def _lines_of(variant: str, body: str) -> str:
     """Return a statement with the lines of one variant, and without those of the others.
 
-    `--+touching SELECT` is a line of that variant only, `SELECT --!touching` one of all others.
+    `--+touching SELECT` is a line of variants with that word only, `SELECT --!touching` one of all others.
     """
 
-    def is_of(names: str) -> bool:
-        return any(f"_{each}_" in f"_{name}_" for each in names.split("|"))
+    def has_one(words: str) -> bool:
+        return any(f"_{word}_" in f"{variant}_" for word in words.split("|"))
 
-    body = _VARIANT_LINE.sub(lambda match: match.group(2) if is_of(match.group(1)) else "", body)
-    return _LEFT_OUT_LINE.sub(lambda match: "" if is_of(match.group(2)) else f"{match.group(1)}\n", body)
+    body = _VARIANT_LINE.sub(lambda match: match.group(2) if has_one(match.group(1)) else "", body)
+    return _LEFT_OUT_LINE.sub(lambda match: "" if has_one(match.group(2)) else f"{match.group(1)}\n", body)
 
 
 def _parse(name: str, purpose: str, body: str) -> NamedQuery:

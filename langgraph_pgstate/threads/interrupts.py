@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from langgraph.types import Command
 
+from langgraph_pgstate.filters import InterruptFilter
 from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of
 from langgraph_pgstate.operations.threads import interrupts
 from langgraph_pgstate.threads.common import AsyncThreadsBase, ThreadsBase
@@ -15,16 +16,7 @@ from langgraph_pgstate.types import Answer, InterruptedThread, Page, PendingInte
 class Interrupts(ThreadsBase):
     """Access to the interrupts made with `interrupt()`. Each takes one answer."""
 
-    def interrupted(
-        self,
-        *,
-        user_id: str | None = None,
-        tenant_id: str | None = None,
-        agent: str | None = None,
-        answered: bool = False,
-        limit: int = 20,
-        cursor: str | None = None,
-    ) -> Page[InterruptedThread]:
+    def interrupted(self, **filters: Unpack[InterruptFilter]) -> Page[InterruptedThread]:
         """Return a page of threads with unanswered interrupts, newest interrupt first.
 
         Needs no recorder. Breakpoints (`interrupt_before`) are not listed, as they take no answer. A page may hold
@@ -32,21 +24,13 @@ class Interrupts(ThreadsBase):
         until a prune removes them.
 
         Args:
-            user_id: Only threads of this user.
-            tenant_id: Only threads of this tenant.
-            agent: Only threads of this agent.
-            answered: Threads with answers with which no graph was resumed yet, instead of those with unanswered
-                interrupts.
-            limit: Page size, 1,000 at most.
-            cursor: `next` of the previous page.
+            **filters: See `InterruptFilter`.
 
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        filter = interrupts.request_interrupted(
-            user_id=user_id, tenant_id=tenant_id, agent=agent, answered=answered, limit=limit, cursor=cursor
-        )
-        return self._database.run(interrupts.list_interrupted, self._queries, self._codec, filter)
+        request = interrupts.request_interrupted(**filters)
+        return self._database.run(interrupts.list_interrupted, self._queries, self._codec, request)
 
     def interrupts(self, thread_id: str) -> tuple[PendingInterrupt, ...]:
         """Return the unanswered interrupts of one thread, oldest first. Three round trips."""
@@ -102,21 +86,10 @@ class Interrupts(ThreadsBase):
 class AsyncInterrupts(AsyncThreadsBase):
     """Async twin of `Interrupts`."""
 
-    async def interrupted(
-        self,
-        *,
-        user_id: str | None = None,
-        tenant_id: str | None = None,
-        agent: str | None = None,
-        answered: bool = False,
-        limit: int = 20,
-        cursor: str | None = None,
-    ) -> Page[InterruptedThread]:
+    async def interrupted(self, **filters: Unpack[InterruptFilter]) -> Page[InterruptedThread]:
         """Async twin of `Threads.interrupted`."""
-        filter = interrupts.request_interrupted(
-            user_id=user_id, tenant_id=tenant_id, agent=agent, answered=answered, limit=limit, cursor=cursor
-        )
-        return await self._database.run(interrupts.list_interrupted, self._queries, self._codec, filter)
+        request = interrupts.request_interrupted(**filters)
+        return await self._database.run(interrupts.list_interrupted, self._queries, self._codec, request)
 
     async def interrupts(self, thread_id: str) -> tuple[PendingInterrupt, ...]:
         """Async twin of `Threads.interrupts`."""

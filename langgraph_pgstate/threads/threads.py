@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
-from typing import Any
+from typing import Any, Unpack
 
+from langgraph_pgstate.filters import Moment, ThreadFilter, ThreadSearch, check_filters
 from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of
 from langgraph_pgstate.operations.record import runs as runs_operations
 from langgraph_pgstate.operations.threads import search as search_operations
-from langgraph_pgstate.operations.threads.paging import Moment, understanding
+from langgraph_pgstate.operations.threads.paging import understanding
 from langgraph_pgstate.threads.branches import AsyncBranches, Branches
 from langgraph_pgstate.threads.expiry import AsyncExpiry, Expiry
 from langgraph_pgstate.threads.interrupts import AsyncInterrupts, Interrupts
@@ -29,109 +29,34 @@ class Threads(Interrupts, Branches, Expiry):
         versions: Upcasts states before they are compared; by default they are compared as stored.
     """
 
-    def list(
-        self,
-        *,
-        user_id: str | None = None,
-        tenant_id: str | None = None,
-        agent: str | None = None,
-        status: str | None = None,
-        created_after: datetime | None = None,
-        created_before: datetime | None = None,
-        updated_after: datetime | None = None,
-        updated_before: datetime | None = None,
-        limit: int = 20,
-        cursor: str | None = None,
-    ) -> Page[Thread]:
+    def list(self, **filters: Unpack[ThreadFilter]) -> Page[Thread]:
         """Return a page of threads. One round trip; indexes serve the filters by user, tenant and status.
 
         Args:
-            user_id: Only threads of this user.
-            tenant_id: Only threads of this tenant.
-            agent: Only threads of this agent.
-            status: Only threads of this status: `idle`, `busy`, `interrupted` or `error`.
-            created_after: Only threads created at this time or later; times need a time zone.
-            created_before: Only threads created before this time.
-            updated_after: Only threads updated at this time or later.
-            updated_before: Only threads last updated before this time.
-            limit: Page size, 1,000 at most.
-            cursor: `next` of the previous page.
+            **filters: See `ThreadFilter`.
 
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        filter = search_operations.request_threads(
-            user_id=user_id,
-            tenant_id=tenant_id,
-            agent=agent,
-            status=status,
-            created_after=created_after,
-            created_before=created_before,
-            updated_after=updated_after,
-            updated_before=updated_before,
-            limit=limit,
-            cursor=cursor,
-        )
-        return self._database.run(search_operations.list_threads, self._queries, filter)
+        check_filters(filters, ThreadFilter)
+        request = search_operations.request_threads(**filters)
+        return self._database.run(search_operations.list_threads, self._queries, request)
 
-    def search(
-        self,
-        *,
-        metadata: Mapping[str, Any] | None = None,
-        state: Mapping[str, Any] | None = None,
-        where: str | None = None,
-        user_id: str | None = None,
-        tenant_id: str | None = None,
-        agent: str | None = None,
-        status: str | None = None,
-        created_after: datetime | None = None,
-        created_before: datetime | None = None,
-        updated_after: datetime | None = None,
-        updated_before: datetime | None = None,
-        limit: int = 20,
-        cursor: str | None = None,
-    ) -> Page[Thread]:
+    def search(self, **filters: Unpack[ThreadSearch]) -> Page[Thread]:
         """Return a page of threads by their metadata or state. One round trip.
 
         An index serves `metadata`, `state`, and the equalities in `where`. A `where` with only range conditions reads
         every projection. The filters of `list` apply as well.
 
         Args:
-            metadata: Only threads whose metadata contain this, as by jsonb's `@>`.
-            state: Only threads whose projected channels contain this, like `{"booking": {"hotel": "Astoria"}}`.
-            where: A condition on the projected channels, as a JSON path of PostgreSQL:
-                `$.booking.check_in >= "2027-03-01" && $.booking.check_in < "2027-04-01"`.
-            user_id: Only threads of this user.
-            tenant_id: Only threads of this tenant.
-            agent: Only threads of this agent.
-            status: Only threads of this status.
-            created_after: Only threads created at this time or later.
-            created_before: Only threads created before this time.
-            updated_after: Only threads updated at this time or later.
-            updated_before: Only threads last updated before this time.
-            limit: Page size, 1,000 at most.
-            cursor: `next` of the previous page.
+            **filters: See `ThreadSearch`.
 
         Raises:
             ConfigurationError: If an argument is invalid, or `where` is not a JSON path.
         """
-        filter = search_operations.request_threads(
-            user_id=user_id,
-            tenant_id=tenant_id,
-            agent=agent,
-            status=status,
-            created_after=created_after,
-            created_before=created_before,
-            updated_after=updated_after,
-            updated_before=updated_before,
-            limit=limit,
-            cursor=cursor,
-            metadata=metadata,
-            state=state,
-            where=where,
-        )
-        with understanding("where", where):
-            return self._database.run(search_operations.list_threads, self._queries, filter)
+        request = search_operations.request_threads(**filters)
+        with understanding("where", filters.get("where")):
+            return self._database.run(search_operations.list_threads, self._queries, request)
 
     def get(self, thread_id: str) -> Thread | None:
         """Return one thread with its head and its projected channels, or `None`. One round trip."""
@@ -189,70 +114,17 @@ class Threads(Interrupts, Branches, Expiry):
 class AsyncThreads(AsyncInterrupts, AsyncBranches, AsyncExpiry):
     """Async twin of `Threads`."""
 
-    async def list(
-        self,
-        *,
-        user_id: str | None = None,
-        tenant_id: str | None = None,
-        agent: str | None = None,
-        status: str | None = None,
-        created_after: datetime | None = None,
-        created_before: datetime | None = None,
-        updated_after: datetime | None = None,
-        updated_before: datetime | None = None,
-        limit: int = 20,
-        cursor: str | None = None,
-    ) -> Page[Thread]:
+    async def list(self, **filters: Unpack[ThreadFilter]) -> Page[Thread]:
         """Async twin of `Threads.list`."""
-        filter = search_operations.request_threads(
-            user_id=user_id,
-            tenant_id=tenant_id,
-            agent=agent,
-            status=status,
-            created_after=created_after,
-            created_before=created_before,
-            updated_after=updated_after,
-            updated_before=updated_before,
-            limit=limit,
-            cursor=cursor,
-        )
-        return await self._database.run(search_operations.list_threads, self._queries, filter)
+        check_filters(filters, ThreadFilter)
+        request = search_operations.request_threads(**filters)
+        return await self._database.run(search_operations.list_threads, self._queries, request)
 
-    async def search(
-        self,
-        *,
-        metadata: Mapping[str, Any] | None = None,
-        state: Mapping[str, Any] | None = None,
-        where: str | None = None,
-        user_id: str | None = None,
-        tenant_id: str | None = None,
-        agent: str | None = None,
-        status: str | None = None,
-        created_after: datetime | None = None,
-        created_before: datetime | None = None,
-        updated_after: datetime | None = None,
-        updated_before: datetime | None = None,
-        limit: int = 20,
-        cursor: str | None = None,
-    ) -> Page[Thread]:
+    async def search(self, **filters: Unpack[ThreadSearch]) -> Page[Thread]:
         """Async twin of `Threads.search`."""
-        filter = search_operations.request_threads(
-            user_id=user_id,
-            tenant_id=tenant_id,
-            agent=agent,
-            status=status,
-            created_after=created_after,
-            created_before=created_before,
-            updated_after=updated_after,
-            updated_before=updated_before,
-            limit=limit,
-            cursor=cursor,
-            metadata=metadata,
-            state=state,
-            where=where,
-        )
-        with understanding("where", where):
-            return await self._database.run(search_operations.list_threads, self._queries, filter)
+        request = search_operations.request_threads(**filters)
+        with understanding("where", filters.get("where")):
+            return await self._database.run(search_operations.list_threads, self._queries, request)
 
     async def get(self, thread_id: str) -> Thread | None:
         """Async twin of `Threads.get`."""

@@ -20,6 +20,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.protocol import Connection, run_blocking
 from langgraph_pgstate.db.revoking import arevoke, interrupt, revoke
+from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner, Runner
 from langgraph_pgstate.errors import PGStateError, ToolSetupError
 from langgraph_pgstate.operations.tools.tool_executions import renew
 from langgraph_pgstate.sql import Queries
@@ -39,23 +40,8 @@ class Overdue(Exception):
     """A tool did not end within its timeout."""
 
 
-class Executor(Protocol):
+class Executor(Runner, Protocol):
     """An executor, blocking or async."""
-
-    @property
-    def is_borrowed(self) -> bool:
-        """Whether the only connection is one of the caller's, which cannot be closed under a running tool."""
-        ...
-
-    async def run(
-        self, operation: Callable[Concatenate[Connection, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Run an operation on the database."""
-        ...
-
-    async def sleep(self, seconds: float) -> None:
-        """Sleep."""
-        ...
 
     async def call(self, function: Callable[[], Any]) -> Any:
         """Call a user's function and wait for it."""
@@ -121,31 +107,25 @@ class _Pulse:
         with self._lock:
             return {thread_id: dict(intents) for thread_id, intents in self._attempts.items()}
 
+    async def renew(self, runner: Runner, queries: Queries, attempts: dict[str, dict[str, str]]) -> None:
+        """Renew the liveness of attempts. Errors are logged."""
+        for thread_id, intents in attempts.items():
+            try:
+                await runner.run(renew, queries, thread_id, intents, self.ttl_seconds)
+            except PGStateError as error:
+                _log.warning("liveness of tool executions of thread %r could not be renewed: %s", thread_id, error)
 
-class BlockingExecutor:
+
+class BlockingExecutor(BlockingRunner):
     """The blocking executor. A thread renews liveness, and ends when no attempt is in progress."""
 
     def __init__(self, database: Database, queries: Queries, ttl_seconds: float) -> None:
-        self._database, self._queries = database, queries
+        super().__init__(database)
+        self._queries = queries
         self._pulse = _Pulse(ttl_seconds)
         self._beat_lock = threading.Lock()
         self._beater: threading.Thread | None = None
         self._wake = threading.Event()
-
-    @property
-    def is_borrowed(self) -> bool:
-        """Whether the only connection is one of the caller's."""
-        return self._database.is_borrowed
-
-    async def run(
-        self, operation: Callable[Concatenate[Connection, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Run an operation on the database."""
-        return self._database.run(operation, *args, **kwargs)
-
-    async def sleep(self, seconds: float) -> None:
-        """Sleep."""
-        time.sleep(seconds)  # noqa: ASYNC251
 
     async def call(self, function: Callable[[], Any]) -> Any:
         """Call a user's function, which must not be asynchronous."""
@@ -245,35 +225,17 @@ class BlockingExecutor:
                 if not attempts:
                     self._beater = None
                     return
-            for thread_id, intents in attempts.items():
-                try:
-                    self._database.run(renew, self._queries, thread_id, intents, self._pulse.ttl_seconds)
-                except PGStateError as error:
-                    _log.warning("liveness of tool executions of thread %r could not be renewed: %s", thread_id, error)
+            run_blocking(self._pulse.renew(self, self._queries, attempts))
 
 
-class AsyncExecutor:
+class AsyncExecutor(AsyncRunner):
     """The async executor. A task renews liveness, and ends when no attempt is in progress."""
 
     def __init__(self, database: AsyncDatabase, queries: Queries, ttl_seconds: float) -> None:
-        self._database, self._queries = database, queries
+        super().__init__(database)
+        self._queries = queries
         self._pulse = _Pulse(ttl_seconds)
         self._beater: asyncio.Task[None] | None = None
-
-    @property
-    def is_borrowed(self) -> bool:
-        """Whether the only connection is one of the caller's."""
-        return self._database.is_borrowed
-
-    async def run(
-        self, operation: Callable[Concatenate[Connection, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Run an operation on the database."""
-        return await self._database.run(operation, *args, **kwargs)
-
-    async def sleep(self, seconds: float) -> None:
-        """Sleep."""
-        await asyncio.sleep(seconds)
 
     async def call(self, function: Callable[[], Any]) -> Any:
         """Call a user's function, asynchronous or not."""
@@ -371,11 +333,7 @@ class AsyncExecutor:
             if not attempts:
                 self._beater = None
                 return
-            for thread_id, intents in attempts.items():
-                try:
-                    await self._database.run(renew, self._queries, thread_id, intents, self._pulse.ttl_seconds)
-                except PGStateError as error:
-                    _log.warning("liveness of tool executions of thread %r could not be renewed: %s", thread_id, error)
+            await self._pulse.renew(self, self._queries, attempts)
 
 
 class OffloadingExecutor(AsyncExecutor):

@@ -128,7 +128,7 @@ def intent_of_function(
         key = _own_key(tool, policy, arguments)
     else:
         fingerprint = _digest([tool, _lasting(arguments)])
-        key = f"{tool}:{task_of(config)}:{fingerprint[:16]}:{_ordinal(config, fingerprint)}"
+        key = f"{tool}:{_task_of(config)}:{fingerprint[:16]}:{_ordinal(config, fingerprint)}"
     return _intent(config, tool, key, None, arguments, settings, run_of, None)
 
 
@@ -141,7 +141,7 @@ def may_be_ahead(config: Mapping[str, Any]) -> bool:
     )
 
 
-def task_of(config: Mapping[str, Any]) -> str:
+def _task_of(config: Mapping[str, Any]) -> str:
     """Return the task id of a config."""
     return str(configurable_of(config).get(TASK_ID) or "")
 
@@ -197,7 +197,7 @@ def _intent(
         tool_call_id=tool_call_id,
         agent=str(to_json(agent)[0]) if agent else None,
         run_id=str(run_id) if run_id else None,
-        task_id=task_of(config) or None,
+        task_id=_task_of(config) or None,
         checkpoint_ns=namespace,
         checkpoint_id=heads.get(namespace),
         root_checkpoint_id=heads.get(""),

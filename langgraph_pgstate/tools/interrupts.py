@@ -6,7 +6,6 @@ id, which an answer may name. An answer without an id is accepted only if a sing
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,7 +15,7 @@ from typing import Any
 from langgraph.config import get_config
 from langgraph.types import interrupt
 
-from langgraph_pgstate.langgraph_compat import RESUME, SEND
+from langgraph_pgstate.langgraph_compat import RESUME, SEND, interrupt_counter
 from langgraph_pgstate.operations.checkpoints.addresses import configurable_of
 from langgraph_pgstate.tools.intents import scratchpad_of
 from langgraph_pgstate.types import ToolExecution
@@ -87,7 +86,7 @@ def skip_answers(count: int) -> None:
     except RuntimeError:
         return
     pad = scratchpad_of(config)
-    if pad is None or not count or (counter := _counter_of(pad)) is None:
+    if pad is None or not count or (counter := interrupt_counter(pad, _Counter)) is None:
         return
     with _skipping:
         while len(pad.resume) < count:
@@ -111,7 +110,7 @@ def answers_given() -> int:
 def counting_answers() -> Iterator[None]:
     """Count the task's answers that are used up by the calls in this block."""
     with suppress(RuntimeError):
-        _counter_of(scratchpad_of(get_config()))
+        interrupt_counter(scratchpad_of(get_config()), _Counter)
     reached: list[int] = []
     token = _reached.set(reached)
     try:
@@ -147,24 +146,6 @@ class _Counter:
 
 
 _reached: ContextVar[list[int] | None] = ContextVar("pgstate_reached", default=None)
-_making_counters = threading.Lock()
-
-
-def _counter_of(pad: Any) -> _Counter | None:
-    """Return a task's counter of interrupts. LangGraph's own can only be advanced, not read, so it is replaced."""
-    lazy = getattr(pad, "interrupt_counter", None)
-    with _making_counters:
-        inner = getattr(lazy, "_counter", pad)
-        if isinstance(inner, _Counter):
-            return inner
-        value = 0
-        if inner is not None:
-            found = re.fullmatch(r"count\((\d+)\)", repr(getattr(inner, "__self__", None)))
-            if found is None:
-                return None
-            value = int(found[1])
-        counter = lazy._counter = _Counter(value)  # type: ignore[union-attr]
-        return counter
 
 
 def _read(answer: Any, own: str, may_be_plain: bool) -> tuple[str, Any] | None:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 
-KeyFunction = Callable[[Mapping[str, Any]], Any]
+_KeyFunction = Callable[[Mapping[str, Any]], Any]
 """A function that returns an action's key from the tool's arguments."""
 
 
@@ -69,7 +69,7 @@ class ToolPolicy:
         ConfigurationError: If two attributes conflict.
     """
 
-    key: KeyFunction | None = None
+    key: _KeyFunction | None = None
     on_error: Literal["raise", "retry"] = "raise"
     retry: Backoff = Backoff()
     on_unknown: Literal["raise", "retry", "check", "ask"] = "raise"

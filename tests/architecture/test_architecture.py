@@ -20,13 +20,12 @@ import psycopg
 import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.types import Command, Interrupt
-from support import config_of, put_arguments
+from support import check_each, config_of, put_arguments
 
 import langgraph_pgstate
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.adapters import BlockingConnection
-from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.db.protocol import run_blocking
 from langgraph_pgstate.errors import CorruptStateError
 from langgraph_pgstate.operations.checkpoints import writes
@@ -57,14 +56,20 @@ from langgraph_pgstate.operations.threads.search import request_change, request_
 from langgraph_pgstate.operations.tools import tool_executions
 from langgraph_pgstate.operations.tools.tool_executions import Intent, Outcome, Recorded
 from langgraph_pgstate.record.tracker import Tracker
+from langgraph_pgstate.record.write_queue import WriteQueue
 from langgraph_pgstate.settings import RecorderSettings
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger
 from langgraph_pgstate.types import Price, RunKey
 
 PACKAGE = Path(langgraph_pgstate.__file__).parent
+
+
 MODULES = {str(path.relative_to(PACKAGE)): ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
 OPERATIONS = {name: tree for name, tree in MODULES.items() if name.startswith("operations/")}
+
 
 SQL = re.compile(
     r"^\s*(SELECT|INSERT\s+INTO|UPDATE\s+\S+\s+SET|DELETE\s+FROM|CREATE|ALTER|DROP|TRUNCATE|LOCK\s+TABLE|WITH\s+\w+\s+AS)\b"
@@ -103,9 +108,9 @@ def test_imports_point_downward_only() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_sql_is_in_sql_files_only(module: str) -> None:
-    assert [(line, text) for line, text in strings(MODULES[module]) if SQL.match(text)] == []
+def test_sql_is_in_sql_files_only() -> None:
+    found = {name: [each for each in strings(tree) if SQL.match(each[1])] for name, tree in MODULES.items()}
+    assert {name: lines for name, lines in found.items() if lines} == {}
 
 
 def test_the_search_for_sql_finds_it() -> None:
@@ -119,6 +124,66 @@ def test_the_search_for_sql_finds_it() -> None:
 def test_psycopg_is_imported_in_db_only() -> None:
     users = {name for name, tree in MODULES.items() if imported(tree) & {"psycopg", "psycopg_pool"}}
     assert {name for name in users if not name.startswith("db/")} == set()
+
+
+def private_names(tree: ast.AST, own: set[str]) -> Iterator[str]:
+    """Names that another package keeps private: modules and names that are imported, attributes, LangGraph's keys."""
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.ImportFrom) and not str(node.module).startswith("langgraph_pgstate"):
+            names = [*str(node.module).split("."), *(alias.name for alias in node.names)]
+        elif isinstance(node, ast.Import):
+            names = [part for alias in node.names for part in alias.name.split(".")]
+        elif isinstance(node, ast.Attribute):
+            names = [node.attr] if node.attr not in own else []
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("__pregel_"):
+            yield node.value
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in {"getattr", "setattr", "attrgetter"}:
+            given = (each.value for each in node.args if isinstance(each, ast.Constant))
+            names = [each for each in given if isinstance(each, str) and each not in own]
+        yield from (name for name in names if re.match("_(?!_)", name))
+
+
+def names_assigned(tree: ast.AST) -> set[str]:
+    """Names of all attributes, functions, variables and modules that a module defines."""
+    found = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+            found.add(node.attr)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return found
+
+
+# `NamedTuple` and the standard library have no public names for these.
+STANDARD = {"_asdict", "_replace", "_exit", "_initializing", "_is_protocol"}
+MAY_TOUCH = {"langgraph_compat.py", "db/embedded.py"}
+
+
+def test_private_names_of_others_stand_in_one_module() -> None:
+    """But for those of the embedded PostgreSQL's library."""
+    others = {name: tree for name, tree in MODULES.items() if name not in MAY_TOUCH}
+    own = STANDARD.union(*map(names_assigned, others.values()))
+    assert {name: found for name, tree in others.items() if (found := set(private_names(tree, own)))} == {}
+
+
+def test_the_search_for_private_names_finds_them() -> None:
+    source = """
+from langgraph._internal import _constants
+from langgraph.checkpoint.serde.types import _DeltaSnapshot as DeltaSnapshot
+import langgraph.pregel._loop
+frame = sys._getframe(1)
+hook = getattr(serde, "_unpack_ext_hook")
+lazy._counter = 1
+super()._reviver(value)
+prefix = "__pregel_"
+self._mine, other._mine = 1, 2
+"""
+    tree = ast.parse(source)
+    assert {*private_names(tree, names_assigned(tree))} == {
+        *("_internal", "_constants", "_DeltaSnapshot", "_loop", "_getframe", "_unpack_ext_hook", "_counter"),
+        *("_reviver", "__pregel_"),
+    }
 
 
 def undocumented(module: str) -> Iterator[str]:
@@ -136,10 +201,9 @@ def undocumented(module: str) -> Iterator[str]:
                 yield f"{node.name}.{inner.name}"
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_everything_public_says_what_it_is(module: str) -> None:
-    assert ast.get_docstring(MODULES[module]), "the module has no docstring"
-    assert list(undocumented(module)) == []
+def test_everything_public_says_what_it_is() -> None:
+    assert [name for name, tree in MODULES.items() if not ast.get_docstring(tree)] == []
+    assert {name: found for name in MODULES if (found := list(undocumented(name)))} == {}
 
 
 def methods(cls: type) -> dict[str, Any]:
@@ -164,13 +228,13 @@ def test_both_savers_have_the_same_methods() -> None:
     assert methods(PGStateSaver).keys() == methods(AsyncPGStateSaver).keys()
 
 
-@pytest.mark.parametrize("name", sorted(methods(PGStateSaver)))
-def test_both_savers_take_the_same_arguments(name: str) -> None:
-    blocking, suspending = methods(PGStateSaver)[name], methods(AsyncPGStateSaver)[name]
-    if callable(getattr(blocking, "__func__", blocking)):
-        assert parameters(blocking) == parameters(suspending)
-    else:
-        assert type(blocking) is type(suspending)
+def test_both_savers_take_the_same_arguments() -> None:
+    for name, blocking in methods(PGStateSaver).items():
+        suspending = methods(AsyncPGStateSaver)[name]
+        if callable(getattr(blocking, "__func__", blocking)):
+            assert parameters(blocking) == parameters(suspending), name
+        else:
+            assert type(blocking) is type(suspending), name
 
 
 def test_both_ledgers_have_the_same_methods_with_the_same_arguments() -> None:
@@ -231,10 +295,13 @@ def has_db(call: ast.AST) -> bool:
     return isinstance(call, ast.Call) and bool(call.args) and ast.unparse(call.args[0]) == "db"
 
 
-@pytest.mark.parametrize("name", operation_functions())
-def test_an_operation_is_async_and_awaits_nothing_but_its_connection(name: str) -> None:
+def test_an_operation_is_async_and_awaits_nothing_but_its_connection() -> None:
     """Its awaits are methods of its connection, and other operations or helpers that are given the same connection."""
-    node = operation_functions()[name]
+    functions = operation_functions()
+    check_each(lambda name: awaits_its_connection_only(functions[name]), functions)
+
+
+def awaits_its_connection_only(node: ast.AST) -> None:
     assert isinstance(node, ast.AsyncFunctionDef)
     assert not any(isinstance(inner, ast.AsyncFor | ast.Yield | ast.YieldFrom) for inner in ast.walk(node))
     awaited = [inner.value for inner in ast.walk(node) if isinstance(inner, ast.Await)]
@@ -248,9 +315,9 @@ def test_an_operation_is_async_and_awaits_nothing_but_its_connection(name: str) 
         assert has_db(call) or (of_db and ast.unparse(call.func.value) in {"db", *helpers}), ast.unparse(call)
 
 
-@pytest.mark.parametrize("module", OPERATIONS)
-def test_operations_know_nothing_of_loops_threads_and_clocks(module: str) -> None:
-    assert imported(OPERATIONS[module]) & {"asyncio", "threading", "time", "concurrent", "anyio", "queue"} == set()
+def test_operations_know_nothing_of_loops_threads_and_clocks() -> None:
+    known = {"asyncio", "threading", "time", "concurrent", "anyio", "queue"}
+    assert {name: found for name, tree in OPERATIONS.items() if (found := imported(tree) & known)} == {}
 
 
 class Bench:
@@ -273,16 +340,17 @@ class Bench:
     def listing(self) -> Any:
         return request_list(config_of("t"), None, None, None, False)
 
-    def tracker(self) -> Tracker:
-        tracker = Tracker(RecorderSettings())
+    def queue(self) -> WriteQueue:
+        queue = WriteQueue(RecorderSettings())
+        tracker = Tracker(queue)
         root = uuid4()
         tracker.begin("chain", "graph", root, None, [], {"thread_id": "t"}, {})
         # A graph that does nothing yet may still be refused.
         tracker.begin("chain", "node", uuid4(), root, [], {}, {})
-        return tracker
+        return queue
 
     def note(self) -> Any:
-        pending = self.tracker().collect()
+        pending = self.queue().collect()
         assert pending is not None
         return pending.journal_entry
 
@@ -340,12 +408,15 @@ NAMED = {
     "tools.tool_executions.settle": {"is_gone": True, "answers": 0},
     "tools.tool_executions.take_over": {"is_gone": True, "answers": 0},
 }
+
+
 CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
-    "checkpoints.checkpoints.put": lambda bench: (bench.codec, bench.plan(), True),
-    "checkpoints.checkpoints.get_tuple": lambda bench: (bench.codec, bench.address),
-    "checkpoints.checkpoints.read_values": lambda bench: ("t", "", ["c1"], [1, 2]),
-    "checkpoints.checkpoints.read_writes": lambda bench: ("t", "", ["c1"]),
-    "checkpoints.checkpoints.read_pending_sends": lambda bench: (bench.codec, []),
+    "checkpoints.sending.put": lambda bench: (bench.codec, bench.plan()),
+    "checkpoints.replanning.plan_from_database": lambda bench: (bench.codec, bench.plan().request),
+    "checkpoints.getting.get_tuple": lambda bench: (bench.codec, bench.address),
+    "checkpoints.getting.read_values": lambda bench: ("t", "", ["c1"], [1, 2]),
+    "checkpoints.getting.read_writes": lambda bench: ("t", "", ["c1"]),
+    "checkpoints.getting.read_pending_sends": lambda bench: (bench.codec, []),
     "checkpoints.listing.list_page": lambda bench: (bench.codec, bench.listing()),
     "checkpoints.history.get_delta_channel_history": lambda bench: (bench.codec, Address("t", "", None), ["messages"]),
     "checkpoints.writes.put_writes": lambda bench: (bench.writes(),),
@@ -430,7 +501,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "record.journal.put_entry": lambda bench: (journal.entry_of(("t", "run"), "entry", bench.note()), lambda: 60.0),
     "record.journal.write": lambda bench: (["t"], bench.note(), bool),
     "record.journal.recover": lambda bench: (),
-    "record.recording.write_pending": lambda bench: (bench.tracker(), bool, "holder", 15.0),
+    "record.recording.write_pending": lambda bench: (bench.queue(), bool, "holder", 15.0),
     "record.recording.renew_runs": lambda bench: ([("t", "run")], "holder", 15.0),
     "record.recording.tell_time": lambda bench: (),
     "threads.expiry.set_expiry": lambda bench: ("t", request_ttl(timedelta(days=1))),
@@ -488,41 +559,3 @@ def test_an_operation_never_suspends_over_a_blocking_connection(
     operation = getattr(__import__(f"langgraph_pgstate.operations.{module}", fromlist=["*"]), function)
     bench = Bench(connection, saver.schema)
     run_blocking(operation(bench.db, bench.queries, *CALLS[name](bench), **NAMED.get(name, {})))
-
-
-def test_an_operation_that_suspends_is_refused() -> None:
-    class Suspending:
-        def __await__(self) -> Iterator[None]:
-            yield None
-
-    async def operation() -> None:
-        await Suspending()
-
-    with pytest.raises(RuntimeError, match="suspended"):
-        run_blocking(operation())
-
-
-def test_a_suspending_operation_runs_its_cleanup_before_it_is_refused() -> None:
-    closed = []
-
-    class Suspending:
-        def __await__(self) -> Iterator[None]:
-            yield None
-
-    async def operation() -> None:
-        try:
-            await Suspending()
-        finally:
-            closed.append(True)
-
-    with pytest.raises(RuntimeError, match="suspended"):
-        run_blocking(operation())
-    assert closed == [True]
-
-
-def test_what_an_operation_raises_reaches_the_caller(connection: psycopg.Connection) -> None:
-    async def operation(db: Any) -> None:
-        raise LookupError("mine")
-
-    with pytest.raises(LookupError, match="mine"):
-        Database(connection, schema="pgstate").run(operation)

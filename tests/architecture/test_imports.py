@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 from support_server import ROOT
 
-import langgraph_pgstate
-
-PACKAGES = ("", ".record", ".saver", ".tools", ".types")
 HEAVY = (
     *("langgraph.types", "langgraph.graph", "langgraph.pregel", "langgraph.channels", "langgraph.prebuilt"),
     *("langsmith", "langgraph_sdk", "langchain_core.runnables.base", "langchain_core.tools", "langchain_core.tracers"),
@@ -66,42 +61,6 @@ def test_settings_and_results_import_no_part() -> None:
         "from langgraph_pgstate import PoolSettings, PruneResult, RecorderSettings, RetryPolicy, ThreadKeys"
     )
     assert not found & {"langgraph", "langchain_core", "psycopg", *HEAVY}
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_every_exported_name_is_there(package: str) -> None:
-    module = importlib.import_module(f"langgraph_pgstate{package}")
-    assert set(module.__all__) <= set(dir(module))
-    for name in module.__all__:
-        assert getattr(module, name) is not None
-        assert name in vars(module), "it is looked up once"
-
-
-def test_an_unknown_name_is_said_to_be_one() -> None:
-    with pytest.raises(AttributeError, match="'langgraph_pgstate' has no attribute 'PGSaver'"):
-        langgraph_pgstate.PGSaver  # noqa: B018
-    with pytest.raises(ImportError, match="PGSaver"):
-        exec("from langgraph_pgstate import PGSaver")
-
-
-def test_type_checkers_know_the_names_and_no_others(tmp_path: Path) -> None:
-    snippet = tmp_path / "snippet.py"
-    snippet.write_text(
-        "from langgraph_pgstate import AsyncPGState, PGStateSaver, ToolPolicy\n"
-        "reveal_type(PGStateSaver.setup)\n"
-        "from langgraph_pgstate.types import Nothing\n"
-        "from langgraph_pgstate import PGSaver\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--no-incremental", "--follow-imports=silent", snippet],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    said = done.stdout.splitlines()
-    assert ["metadata_index" in said[0], '"Nothing"' in said[1], '"PGSaver"' in said[2]] == [True] * 3, done.stdout
-    assert "Found 2 errors" in said[3]
 
 
 @pytest.mark.parametrize("guard", ["None", '"lease"'])

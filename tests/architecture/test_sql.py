@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -15,14 +15,17 @@ import pytest
 from langchain_core.messages import HumanMessage
 from psycopg import sql
 from psycopg.pq import ExecStatus
-from support import config_of, put_arguments
+from support import check_each, config_of, put_arguments
 
 import langgraph_pgstate.sql
 from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db import database
 from langgraph_pgstate.db.adapters import BlockingConnection
 from langgraph_pgstate.db.protocol import run_blocking
-from langgraph_pgstate.operations.checkpoints.checkpoints import _query_of
+from langgraph_pgstate.operations.checkpoints.building import build_put
+from langgraph_pgstate.operations.checkpoints.planning import PutPlan, plan_put
+from langgraph_pgstate.operations.checkpoints.requests import request_put
 from langgraph_pgstate.operations.record.message_hook import MessageHook
 from langgraph_pgstate.operations.record.projections import ProjectionHook
 from langgraph_pgstate.operations.record.put_hook import PutHooks
@@ -51,20 +54,38 @@ TABLES = (
 NAMES = sorted(queries("pgstate").all)
 SQL = Path(langgraph_pgstate.sql.__file__).parent
 FILES = sorted(str(path.relative_to(SQL)) for path in SQL.rglob("*.sql") if path.parent.name != "langgraph")
-# Which of them puts are sent as, whatever they inherit and bring.
-PUTS = sorted(
-    {
-        _query_of(
-            queries("pgstate"),
-            SimpleNamespace(bases=dict.fromkeys(range(bases)), new_segments=dict.fromkeys(range(segments))),  # type: ignore[arg-type]
-            touches,
-            replaces,
-            is_recorded=is_recorded,
-        ).name
-        for bases, segments in product(range(3), range(3))
-        for touches, replaces, is_recorded in product([False, True], repeat=3)
-    }
-)
+
+
+def puts() -> list[str]:
+    """The variants that puts are sent as, whatever they inherit and bring."""
+
+    class Recording:
+        def before_put(self, plan: PutPlan, config: Any) -> list[Any]:
+            assert plan.journal_entry is not None
+            plan.journal_entry.events.append(b"{}")
+            return []
+
+        def after_put(self, plan: PutPlan) -> None: ...
+
+    codec = ValueCodec(None)
+    request = request_put(codec, *put_arguments(config_of("t"), 1))
+    plan = plan_put(codec, request, None)
+    found = set()
+    for bases, segments in product(range(3), range(3)):
+        plan = replace(
+            plan,
+            bases={f"c{number}": number for number in range(bases)},
+            new_segments=dict.fromkeys(range(segments), b""),
+        )
+        for request.touches_thread, replaces, hook in product([False, True], [False, True], [None, Recording()]):
+            batch = build_put(queries("pgstate"), plan, replaces, hook)
+            query, parameters = batch.statements[batch.position]
+            assert parameters.keys() >= set(query.parameters)
+            found.add(query.name)
+    return sorted(found)
+
+
+PUTS = puts()
 THREADS = 10_000
 Crowd = tuple[psycopg.Connection, Queries, dict[str, dict[str, Any]]]
 
@@ -77,20 +98,24 @@ def without_parameters(text: str) -> str:
     return re.sub(r"(?<![:\w]):[a-z_]+", "NULL", text)
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_is_valid_sql_as_it_stands(name: str, connection: psycopg.Connection) -> None:
+def test_a_file_is_valid_sql_as_it_stands(connection: psycopg.Connection) -> None:
     """Only named parameters are replaced; the server parses a message whole before it runs its first statement."""
-    with pytest.raises(psycopg.Error) as raised:
-        connection.execute(f"SELECT 1 / 0;\n{without_parameters(read(name))}".encode())
-    assert isinstance(raised.value, psycopg.errors.DivisionByZero), raised.value
+
+    def check(name: str) -> None:
+        with pytest.raises(psycopg.Error) as raised:
+            connection.execute(f"SELECT 1 / 0;\n{without_parameters(read(name))}".encode())
+        assert isinstance(raised.value, psycopg.errors.DivisionByZero), raised.value
+
+    check_each(check, FILES)
 
 
-@pytest.mark.parametrize("name", [file for file in FILES if file.startswith("queries/")])
-def test_a_query_file_works_without_the_schema_marker(
-    name: str, saver: PGStateSaver, connection: psycopg.Connection
-) -> None:
+def test_a_query_file_works_without_the_schema_marker(saver: PGStateSaver, connection: psycopg.Connection) -> None:
     """With the schema on search_path a file can be pasted into psql, where `/*schema*/` is a comment."""
     connection.execute(sql.SQL("SET search_path = {}").format(sql.Identifier(saver.schema)))
+    check_each(lambda name: prepare_each(name, connection), [file for file in FILES if file.startswith("queries/")])
+
+
+def prepare_each(name: str, connection: psycopg.Connection) -> None:
     statements = [part for part in re.split(r"^(?=-- name: )", read(name), flags=re.MULTILINE) if part.strip()]
     assert statements
     for statement in statements:
@@ -109,24 +134,24 @@ def prepare(connection: psycopg.Connection, text: bytes) -> None:
     assert result.status == ExecStatus.COMMAND_OK, result.error_message.decode()
 
 
-@pytest.mark.parametrize("name", NAMES)
 def test_the_server_prepares_the_query_with_nothing_on_search_path(
-    name: str, saver: PGStateSaver, connection: psycopg.Connection
+    saver: PGStateSaver, connection: psycopg.Connection
 ) -> None:
     connection.execute("SET search_path = ''")
-    prepare(connection, queries(saver.schema).all[name].text)
+    known = queries(saver.schema).all
+    check_each(lambda name: prepare(connection, known[name].text), NAMES)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_query_says_what_it_is_for(name: str) -> None:
-    purpose = queries("pgstate").all[name].purpose
-    assert purpose[0].isupper()
-    assert purpose.endswith(".")
-    assert "\n" not in purpose
+def test_a_query_says_what_it_is_for() -> None:
+    purposes = {name: query.purpose for name, query in queries("pgstate").all.items()}
+    assert {name: text for name, text in purposes.items() if not re.fullmatch(r"[A-Z].*\.", text)} == {}
 
 
-@pytest.mark.parametrize("name", [file for file in FILES if "create_schema" not in file])
-def test_every_table_carries_the_schema_marker(name: str) -> None:
+def test_every_table_carries_the_schema_marker() -> None:
+    check_each(check_markers, [file for file in FILES if "create_schema" not in file])
+
+
+def check_markers(name: str) -> None:
     # A variant's own lines are no comments.
     text = re.sub(r"--(?!\+).*", "", read(name))
     verbs = r"FROM|JOIN|INTO|UPDATE|TABLE|TABLE IF NOT EXISTS|ON|ONLY|USING|REFERENCES"
@@ -135,16 +160,13 @@ def test_every_table_carries_the_schema_marker(name: str) -> None:
 
 
 def test_query_names_are_unique_over_all_files() -> None:
-    found = [name for file in FILES for name in re.findall(r"^-- name: (\w+)$", read(file), re.MULTILINE)]
-    assert sorted(set(found)) == sorted(found)
-    variants = {
-        "put_checkpoint": [name.removeprefix("put_checkpoint_") for name in PUTS if name != "put_checkpoint"],
-        "list_threads": ["of_user", "of_tenant", "with_status"],
-        "search_messages": ["of_thread"],
-        "list_runs": ["of_thread", "with_status", "failed"],
-        "find_present": ["held"],
-    }
-    assert sorted([*found, *(f"{name}_{each}" for name, ones in variants.items() for each in ones)]) == NAMES
+    found = [name for file in FILES for name in re.findall(r"^-- (?:name|variant): (\w+)$", read(file), re.MULTILINE)]
+    assert sorted(found) == NAMES
+
+
+def test_puts_have_fewer_than_20_variants_and_use_each() -> None:
+    assert len(PUTS) < 20
+    assert [name for name in NAMES if re.fullmatch(r"put_checkpoint(_.*)?", name)] == PUTS
 
 
 def test_every_statement_of_a_query_file_has_a_name() -> None:
@@ -291,7 +313,7 @@ def crowd(dsn: str) -> Iterator[Crowd]:
 HOT = [
     "put_checkpoint_based_segment",
     "put_checkpoint_segment_recorded",
-    "put_checkpoint_segment_touching",
+    "put_checkpoint_touching",
     "get_checkpoint",
     "get_latest_checkpoint",
     "put_writes",
@@ -365,9 +387,12 @@ def record_calls(connection: psycopg.Connection, schema: str) -> dict[str, dict[
         for step in range(2):
             alone = unaccompanied.put(*put_arguments(alone, step, messages=[HumanMessage("long " * 1000)] * (step + 1)))
         # It is there already, and so are its segments; sent again it is another.
-        for name in ("put_checkpoint_based_segment", "put_checkpoint_segment_touching"):
+        for name in ("put_checkpoint_based_segment", "put_checkpoint_touching"):
             sent = calls[name]
-            sent.update(checkpoint_id=sent["checkpoint_id"] + "-2", new_id=-sent["new_id"])
+            ids = {
+                key: [-id for id in sent[key]] if key == "new_ids" else -sent[key] for key in sent if "new_id" in key
+            }
+            sent.update(checkpoint_id=sent["checkpoint_id"] + "-2", **ids)
         for ids in ("ab", "b"):
             messages = [HumanMessage(id, id=id) for id in ids]
             fork: Any = {"configurable": {**config["configurable"], "thread_id": "copy"}}
@@ -449,23 +474,29 @@ def touched_rows(node: dict[str, Any]) -> int:
 
 
 @pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])
-@pytest.mark.parametrize("name", HOT)
-def test_a_hot_query_never_scans_a_table(name: str, generic: bool, crowd: Crowd) -> None:
+def test_a_hot_query_never_scans_a_table(generic: bool, crowd: Crowd) -> None:
     """Planned with and without knowledge of its arguments, as a long-lived connection comes to do."""
     connection, known, calls = crowd
-    plan = plan_of(connection, known.all[name], calls[name], generic=generic, analyze=False)
-    scanned = [node["Relation Name"] for node in plan if node["Node Type"] == "Seq Scan" and "Relation Name" in node]
-    assert scanned == []
+
+    def check(name: str) -> None:
+        plan = plan_of(connection, known.all[name], calls[name], generic=generic, analyze=False)
+        scans = [node["Relation Name"] for node in plan if node["Node Type"] == "Seq Scan" and "Relation Name" in node]
+        assert scans == []
+
+    check_each(check, HOT)
 
 
 @pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])
-@pytest.mark.parametrize("name", HOT)
-def test_a_hot_query_touches_few_rows(name: str, generic: bool, crowd: Crowd) -> None:
+def test_a_hot_query_touches_few_rows(generic: bool, crowd: Crowd) -> None:
     """An index walked from end to end is no better than a sequential scan, and EXPLAIN alone does not tell."""
     connection, known, calls = crowd
-    plan = plan_of(connection, known.all[name], calls[name], generic=generic, analyze=True)
-    assert any(node.get("Relation Name") in TABLES for node in plan)
-    assert sum(map(touched_rows, plan)) <= MOST_ROWS
+
+    def check(name: str) -> None:
+        plan = plan_of(connection, known.all[name], calls[name], generic=generic, analyze=True)
+        assert any(node.get("Relation Name") in TABLES for node in plan)
+        assert sum(map(touched_rows, plan)) <= MOST_ROWS
+
+    check_each(check, HOT)
 
 
 def test_the_plan_reader_would_notice_a_scan(crowd: Crowd) -> None:

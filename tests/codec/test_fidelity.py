@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import base64
 import dataclasses
-import hashlib
 import math
 import sys
 from collections import deque
@@ -22,15 +19,11 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
-from langgraph.checkpoint.serde.base import CipherProtocol
-from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from pydantic import BaseModel
-from samples import checkpoint_of, config_of, exactly, forget, id_of, put_values, values_of
+from samples import checkpoint_of, config_of, exactly, forget, put_values, values_of
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
-from langgraph_pgstate.codec import frames
-from langgraph_pgstate.errors import ConfigurationError, SerializationError, UnsafeTypeError
+from langgraph_pgstate.errors import SerializationError
 
 pytestmark = pytest.mark.smoke
 
@@ -102,16 +95,11 @@ PLAIN: dict[str, Any] = {
     "message": HumanMessage("a\0b", id="1", additional_kwargs={"when": date(2026, 1, 2)}),
     "messages": [HumanMessage("x" * 200, id="1"), AIMessage("y", response_metadata={"logprob": math.nan})],
 }
+
+
 OURS = {"lone surrogate": "\ud800 alone", "large int": 10**30, "large negative int": -(2**63) - 1}
-USERS_OWN: dict[str, Any] = {
-    "str enum": Mood.CALM,
-    "int enum": Level.HIGH,
-    "dataclass": Order(1, ["a"]),
-    "model": Person(name="Ada", born=date(1815, 12, 10)),
-    "namedtuple": Place(1, 2),
-    "in a list": [Order(1, ["a" * 100]), Order(2, [])],
-    "in a message": HumanMessage("x", additional_kwargs={"mood": Mood.CALM}),
-}
+
+
 ALLOWED = [(__name__, cls.__name__) for cls in (Mood, Level, Order, Person, Place)]
 
 
@@ -255,334 +243,6 @@ def test_a_value_that_cannot_be_stored_is_refused_by_name(
     assert caught.value.type_name in str(caught.value)
     for table, rows in (("checkpoints", 1), ("writes", 0), ("segments", 0)):
         assert connection.execute(f'SELECT count(*) FROM "{schema}".{table}').fetchone() == (rows,)
-
-
-# Types of the user's own.
-
-
-@pytest.fixture
-def strict(saver: PGStateSaver) -> PGStateSaver:
-    """A saver over the same connections that builds nothing but LangGraph's own types and what is allowed."""
-    return PGStateSaver._over(saver._database, {"schema": saver.schema, "strict": True})
-
-
-@pytest.mark.parametrize("value", USERS_OWN.values(), ids=USERS_OWN)
-def test_a_data_type_of_an_imported_module_comes_back(value: Any, saver: PGStateSaver) -> None:
-    """Nobody has to say anything."""
-    config = put_values(saver, config_of(), {"channel": value}, own={"order": Order(1, [])})
-    saver.put_writes(config, [("channel", value)], "task")
-    forget(saver)
-    found = saver.get_tuple(config)
-    assert found is not None
-    assert same(found.checkpoint["channel_values"]["channel"]) == same(value)
-    assert same(found.pending_writes) == same([("task", "channel", value)])
-    assert found.metadata["own"] == {"order": Order(1, [])}  # type: ignore[typeddict-item]
-
-
-@pytest.mark.parametrize("value", USERS_OWN.values(), ids=USERS_OWN)
-@pytest.mark.parametrize("write", [False, True], ids=["channel", "write"])
-def test_a_type_that_is_not_allowed_is_refused_by_name(write: bool, value: Any, strict: PGStateSaver) -> None:
-    """In strict mode; the error says which type was met in which channel, and how to allow it."""
-    config = put_values(strict, config_of(), {"channel": 1 if write else value})
-    if write:
-        strict.put_writes(config, [("channel", value)], "task")
-    with pytest.raises(UnsafeTypeError, match="allowed_types=") as caught:
-        strict.get_tuple(config)
-    assert "'channel'" in caught.value.where
-    assert set(caught.value.types) <= set(ALLOWED)
-    assert all(f"{module}.{name} (in strict mode" in str(caught.value) for module, name in caught.value.types)
-    assert all(f"{module}:{name}" in str(caught.value) for module, name in caught.value.types)
-    with pytest.raises(UnsafeTypeError):
-        [*strict.list(config)]
-
-
-@pytest.mark.parametrize("value", USERS_OWN.values(), ids=USERS_OWN)
-@pytest.mark.parametrize("how", ["class", "name", "allowlist"])
-def test_an_allowed_type_comes_back(how: str, value: Any, strict: PGStateSaver) -> None:
-    """What the error recommends works, also for what was stored before, and only for the saver that allows it."""
-    config = put_values(strict, config_of(), {"channel": value})
-    strict.put_writes(config, [("channel", value)], "task")
-    with pytest.raises(UnsafeTypeError) as caught:
-        strict.get_tuple(config)
-    names = caught.value.types
-    allowed: Any = [f"{module}:{name}" for module, name in names]
-    if how == "class":
-        allowed = [getattr(sys.modules[module], name) for module, name in names]
-    allowing = (
-        strict.with_allowlist(names)
-        if how == "allowlist"
-        else PGStateSaver._over(strict._database, {"schema": strict.schema, "strict": True, "allowed_types": allowed})
-    )
-    found = allowing.get_tuple(config)
-    assert found is not None
-    assert same(found.checkpoint["channel_values"]["channel"]) == same(value)
-    assert same(found.pending_writes) == same([("task", "channel", value)])
-    with pytest.raises(UnsafeTypeError):
-        strict.get_tuple(config)
-
-
-def test_an_allowlist_may_be_widened(strict: PGStateSaver) -> None:
-    """Subgraphs widen the parent's allowlist again; what is allowed already gives the same saver."""
-    one = strict.with_allowlist([ALLOWED[0]])
-    both = one.with_allowlist([ALLOWED[2]])
-    assert both.with_allowlist(ALLOWED[:1]) is both
-    config = put_values(both, config_of(), {"mood": Mood.CALM, "order": Order(1, [])})
-    assert same(values_of(both, config)) == same({"mood": Mood.CALM, "order": Order(1, [])})
-    with pytest.raises(UnsafeTypeError):
-        one.get_tuple(config)
-
-
-@pytest.mark.parametrize("bad", ["shop.state:Order", ["shop.state.Order"], [7], ["*", "shop.state:Order"], [":Order"]])
-def test_what_names_no_type_is_refused(bad: Any, saver: PGStateSaver) -> None:
-    with pytest.raises(ConfigurationError, match="allowed_types"):
-        PGStateSaver._over(saver._database, {"schema": saver.schema, "allowed_types": bad})
-
-
-@pytest.mark.parametrize("options", [{"strict": True}, {"allowed_types": [Order]}], ids=["strict", "allowed_types"])
-def test_options_for_a_serializer_of_the_user_are_refused(options: Any, saver: PGStateSaver) -> None:
-    """They would change nothing: it is left alone."""
-    with pytest.raises(ConfigurationError, match="serde="):
-        PGStateSaver._over(saver._database, {"schema": saver.schema, "serde": JsonPlusSerializer(), **options})
-
-
-@pytest.mark.parametrize("value", USERS_OWN.values(), ids=USERS_OWN)
-def test_a_serializer_of_the_user_decides_for_itself(value: Any, dsn: str, schema: str, saver: PGStateSaver) -> None:
-    """`allowed_msgpack_modules=True` trusts the database."""
-    serde = JsonPlusSerializer(allowed_msgpack_modules=True)
-    with PGStateSaver.from_conn_string(dsn, schema=schema, serde=serde) as trusting:
-        config = put_values(trusting, config_of(), {"channel": value})
-        assert same(get_values(trusting, config)["channel"]) == same(value)
-
-
-def test_a_serializer_with_pickle_keeps_what_msgpack_cannot_say(dsn: str, schema: str, saver: PGStateSaver) -> None:
-    """The fallback of LangGraph's serializer works for values and for elements of lists."""
-    serde = JsonPlusSerializer(pickle_fallback=True, allowed_msgpack_modules=True)
-    values = {"one": Opaque, "many": [Opaque, "x" * 200]}
-    with PGStateSaver.from_conn_string(dsn, schema=schema, serde=serde) as pickling:
-        config = put_values(pickling, config_of(), values)
-        assert get_values(pickling, config) == values
-
-
-def test_a_refused_type_is_not_confused_between_threads(strict: PGStateSaver) -> None:
-    """A refusal on one thread does not fail the reading of plain values on another."""
-    saver = strict
-    bad = put_values(saver, config_of("bad"), {"channel": Order(1, [])})
-    good = put_values(saver, config_of("good"), {"channel": {"plain": "x" * 500}})
-
-    async def read() -> list[Any]:
-        calls = [asyncio.to_thread(saver.get_tuple, config) for _ in range(20) for config in (bad, good)]
-        return await asyncio.gather(*calls, return_exceptions=True)
-
-    found = asyncio.run(read())
-    assert all(isinstance(item, UnsafeTypeError) for item in found[0::2])
-    assert all(not isinstance(item, BaseException) for item in found[1::2])
-
-
-# Metadata.
-
-
-@pytest.mark.parametrize("value", [*(PLAIN | OURS).values()], ids=[*(PLAIN | OURS)])
-def test_metadata_comes_back_as_it_was(value: Any, saver: PGStateSaver) -> None:
-    """Any value at the top of the metadata; LangGraph's contract takes NUL out of strings."""
-    config = put_values(saver, config_of(), {}, key=value)
-    found = saver.get_tuple(config)
-    assert found is not None
-    assert same(without_nul(found.metadata["key"])) == same(without_nul(value))  # type: ignore[typeddict-item]
-
-
-# The serializer itself has no nested bytearray.
-NESTED = {name: value for name, value in PLAIN.items() if name != "bytearray"}
-
-
-@pytest.mark.parametrize("value", NESTED.values(), ids=NESTED)
-def test_nested_metadata_comes_back_as_it_was(value: Any, saver: PGStateSaver) -> None:
-    """Any value that the serializer can say, below the top."""
-    config = put_values(saver, config_of(), {}, key={"deep": [value]})
-    found = saver.get_tuple(config)
-    assert found is not None
-    assert same(without_nul(found.metadata["key"])) == same(without_nul({"deep": [value]}))  # type: ignore[typeddict-item]
-
-
-def without_nul(value: Any) -> Any:
-    if type(value) is str:
-        return value.replace("\0", "")
-    if type(value) is list:
-        return [without_nul(item) for item in value]
-    if type(value) is dict:
-        return {without_nul(key): without_nul(item) for key, item in value.items()}
-    return value
-
-
-def test_metadata_of_the_config_is_merged(saver: PGStateSaver) -> None:
-    """As every LangGraph saver does it."""
-    memory = InMemorySaver()
-    config: Any = {
-        "configurable": {"thread_id": "t", "checkpoint_ns": "", "user_id": "u", "__private": 1, "nested": {"a": 1}},
-        "metadata": {"run_id": "r", "tags\0": "x\0", "langgraph_step": 4, "score": math.nan},
-    }
-    answers = []
-    for target in (saver, memory):
-        put_values(target, config, {}, id="1f000000-0000-6000-8000-000000000001")
-        found = target.get_tuple(config_of())
-        assert found is not None
-        answers.append(same(without_nul(dict(found.metadata))))
-    assert answers[0] == answers[1]
-
-
-def test_a_users_type_in_metadata_is_refused_by_name(strict: PGStateSaver) -> None:
-    """Strict mode holds for metadata, too."""
-    config = put_values(strict, config_of(), {}, order=Order(1, []))
-    with pytest.raises(UnsafeTypeError, match="Order"):
-        strict.get_tuple(config)
-    found = strict.with_allowlist(ALLOWED).get_tuple(config)
-    assert found is not None
-    assert found.metadata["order"] == Order(1, [])  # type: ignore[typeddict-item]
-
-
-# Ids.
-
-
-@pytest.mark.parametrize("thread_id", [7, UUID(int=7)])
-def test_a_thread_id_that_is_no_string_is_its_string(thread_id: Any, saver: PGStateSaver) -> None:
-    """`thread_id=7` and `thread_id="7"` are one thread, for every method."""
-    config = put_values(saver, config_of(thread_id), {"channel": "x"})
-    assert config == config_of(str(thread_id), "", id_of(config))
-    saver.put_writes(config_of(thread_id, "", id_of(config)), [("channel", "y")], "task")
-    for either in (thread_id, str(thread_id)):
-        found = saver.get_tuple(config_of(either))
-        assert found is not None
-        assert found.config == config
-        assert found.pending_writes == [("task", "channel", "y")]
-        assert len([*saver.list(config_of(either))]) == 1
-    saver.copy_thread(thread_id, 8)  # type: ignore[arg-type]
-    assert saver.prune([thread_id], strategy="delete").checkpoints == 1
-    assert saver.get_tuple(config_of("8")) is not None
-    saver.delete_thread(8)  # type: ignore[arg-type]
-    assert saver.get_tuple(config_of("8")) is None
-
-
-@pytest.mark.parametrize("thread_id", [None, "", True, 1.5, "a\0b", "\ud800", b"x", "x" * 3000, ["x"]])
-def test_a_thread_id_that_cannot_be_stored_is_refused(thread_id: Any, saver: PGStateSaver) -> None:
-    """With an error that says what is wrong, and before anything is written."""
-    with pytest.raises(ConfigurationError):
-        put_values(saver, config_of(thread_id), {"channel": "x"})
-    assert not [*saver.list(None)]
-
-
-@pytest.mark.parametrize("config", ["t", 7, ["t"]])
-def test_a_config_that_is_none_is_refused(config: Any, saver: PGStateSaver) -> None:
-    for call in (saver.get_tuple, lambda config: list(saver.list(config))):
-        with pytest.raises(ConfigurationError, match="a config is a dict"):
-            call(config)
-
-
-# Secrecy.
-
-
-class ToyCipher(CipherProtocol):
-    """Hides bytes from a search; not from anybody who reads this."""
-
-    def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
-        return "toy", base64.b85encode(self._mask(plaintext))
-
-    def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:
-        assert ciphername == "toy"
-        return self._mask(base64.b85decode(ciphertext))
-
-    def _mask(self, data: bytes) -> bytes:
-        stream = b"".join(hashlib.sha256(bytes([number % 256])).digest() for number in range(len(data) // 32 + 1))
-        return bytes(left ^ right for left, right in zip(data, stream, strict=False))
-
-
-SECRETS = [f"secret-{number:02d}-{hashlib.sha256(bytes([number])).hexdigest()[:12]}" for number in range(20)]
-
-
-def planted() -> dict[str, Any]:
-    """Channel values with 14 of the secrets, each where another way of storing leads to."""
-    given = iter(SECRETS)
-    return {
-        "scalar": next(given),
-        "sentence": f"the word is {next(given)}",
-        "long": f"{next(given)} " * 500,
-        "strings": [next(given), "x" * 200],
-        "short list": [next(given)],
-        "messages": [HumanMessage(f"my card: {next(given)} " + "x" * 100, id=str(number)) for number in range(3)],
-        "calls": [AIMessage("", tool_calls=[{"name": "pay", "args": {"card": next(given)}, "id": "c"}])],
-        "dict": {"key": next(given)},
-        "keys": {next(given): 1},
-        "nested": {"a": [{"b": (next(given),)}]},
-        "bytes": next(given).encode(),
-        "odd": {"s": {next(given)}},
-    }
-
-
-def dump(connection: psycopg.Connection, schema: str) -> bytes:
-    """Every byte of every column of every table, and what is inside of frames."""
-    parts = []
-    names = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (schema,)).fetchall()
-    for (name,) in names:
-        for row in connection.execute(f'SELECT * FROM "{schema}"."{name}"'):
-            parts += [item if isinstance(item, bytes) else str(item).encode() for item in row]
-            parts += [frames.unpack(item, name) for item in row if isinstance(item, bytes)]
-    assert parts
-    return b"\n".join(parts)
-
-
-@pytest.mark.parametrize("inner", [None, JsonPlusSerializer(allowed_msgpack_modules=True)], ids=["default", "own"])
-def test_an_encrypting_serializer_hides_every_value(
-    inner: Any, dsn: str, schema: str, connection: psycopg.Connection
-) -> None:
-    """Nothing of channel values and pending writes is in the tables in clear, whatever way they are stored."""
-    serde = EncryptedSerializer(ToyCipher()) if inner is None else EncryptedSerializer(ToyCipher(), inner)
-    with PGStateSaver.from_conn_string(dsn, schema=schema, serde=serde) as saver:
-        saver.setup()
-        values = planted()
-        parent = put_values(saver, config_of(), values)
-        values["messages"] = [*values["messages"], HumanMessage(SECRETS[14] + "x" * 100)]
-        config = put_values(saver, parent, values)
-        writes: list[tuple[str, Any]] = [
-            ("scalar", SECRETS[15]),
-            ("messages", [HumanMessage(SECRETS[16])]),
-            ("__interrupt__", {"ask": SECRETS[17]}),
-            ("__error__", SECRETS[18]),
-            ("__resume__", [SECRETS[19]]),
-        ]
-        saver.put_writes(config, writes, "task")
-        raw = dump(connection, schema)
-        assert not [secret for secret in SECRETS if secret.encode() in raw]
-        assert same(get_values(saver, config)) == same({**values, "nested": {"a": [{"b": [SECRETS[11]]}]}})
-        found = saver.get_tuple(config)
-        assert found is not None
-        assert sorted((channel, str(value)) for _, channel, value in found.pending_writes or []) == sorted(
-            (channel, str(value)) for channel, value in writes
-        )
-
-
-def test_without_encryption_the_search_finds_the_secrets(
-    saver: PGStateSaver, schema: str, connection: psycopg.Connection
-) -> None:
-    """The search of the test above would notice: scalars are in the rows as they are."""
-    put_values(saver, config_of(), {"scalar": SECRETS[0]}, topic=SECRETS[1])
-    raw = dump(connection, schema)
-    assert SECRETS[1].encode() in raw
-    assert any(secret.encode() in raw for secret in SECRETS[:1])
-
-
-def test_a_serializer_that_is_not_langgraphs_sees_every_value_whole(dsn: str, schema: str) -> None:
-    """Even scalars go through it: it may be there to hide them."""
-    seen = []
-
-    class Watching(JsonPlusSerializer):
-        def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
-            seen.append(obj)
-            return super().dumps_typed(obj)
-
-    with PGStateSaver.from_conn_string(dsn, schema=schema, serde=Watching()) as saver:
-        saver.setup()
-        values = {"scalar": "x", "number": 5, "none": None, "list": ["y" * 300], "surrogate": {"a": 1}}
-        config = put_values(saver, config_of(), values)
-        assert [value for value in seen if value in values.values()] == [*values.values()]
-        assert get_values(saver, config) == values
 
 
 def test_the_module_names_of_this_file_are_importable() -> None:

@@ -11,11 +11,11 @@ import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool
 from support import APIS, config_of, open_saver, put_arguments, put_chain, wait_until
-from test_guards_cancelled import ROUNDS, after, stop_by_anyio
-from test_leases import maybe
 
 from langgraph_pgstate import AsyncPGStateSaver
 from langgraph_pgstate.errors import PGStateError
+from tests.leases.test_leases import maybe
+from tests.leases.test_manager import ROUNDS, after, stop_by_anyio
 
 
 async def all_come_back(pool: Any) -> None:

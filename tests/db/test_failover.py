@@ -13,18 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from support import (
-    APIS,
-    Gate,
-    config_of,
-    ended,
-    invoke,
-    loop_graph,
-    open_saver,
-    put_arguments,
-    put_chain,
-    wait_until,
-)
+from support import APIS, Gate, config_of, ended, invoke, loop_graph, open_saver, put_arguments, put_chain, wait_until
 
 from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver
 from langgraph_pgstate.db.database import AsyncDatabase, Database

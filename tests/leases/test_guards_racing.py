@@ -7,9 +7,9 @@ from typing import Any
 import psycopg
 import pytest
 from support import APIS, config_of, counted, open_saver, put_arguments
-from test_guards import is_linear, rows
 
 from langgraph_pgstate.errors import StaleHeadError
+from tests.operations.leases.test_guards import is_linear, rows
 
 
 class Runtime:

@@ -17,20 +17,20 @@ from typing import Any
 import psycopg
 import pytest
 from support import GUARD_SECONDS, config_of, put_arguments
-from test_guards import rows
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.adapters import BlockingConnection
 from langgraph_pgstate.db.protocol import run_blocking
 from langgraph_pgstate.errors import LeaseHeldError, LeaseLostError, PGStateError, StaleHeadError, ThreadDeletedError
-from langgraph_pgstate.operations.checkpoints import checkpoints, writes
+from langgraph_pgstate.operations.checkpoints import sending, writes
 from langgraph_pgstate.operations.checkpoints.planning import plan_put
 from langgraph_pgstate.operations.checkpoints.requests import request_put
 from langgraph_pgstate.operations.leases import leases
 from langgraph_pgstate.operations.leases.guards import Guard
 from langgraph_pgstate.operations.threads import threads
 from langgraph_pgstate.sql import queries
+from tests.operations.leases.test_guards import rows
 
 REFUSALS = (StaleHeadError, LeaseLostError, LeaseHeldError, ThreadDeletedError)
 
@@ -165,10 +165,12 @@ def putting(schema: str, config: Any, step: int, guard: Guard) -> tuple[str, Cal
     """A put: the id of its checkpoint, and how to run it. The id is that of its content."""
     codec = ValueCodec(None)
     arguments = put_arguments(config, step, count=step)
-    plan = plan_put(codec, request_put(codec, *arguments), None, {})
+    request = request_put(codec, *arguments)
+    request.touches_thread = True
+    plan = plan_put(codec, request, None, {})
 
     def put(db: Any) -> Any:
-        return run_blocking(checkpoints.put(db, queries(schema), codec, plan, True, None, config, guard))
+        return run_blocking(sending.put(db, queries(schema), codec, plan, None, config, guard))
 
     return arguments[1]["id"], put
 

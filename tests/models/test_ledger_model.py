@@ -26,10 +26,10 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command
 from support import FORK, GUARD_SECONDS
 from support_ledger import LEDGERS, Bench, calls, open_bench, open_on_line, thread
-from test_ledger_more import of_api
 
 from langgraph_pgstate.errors import DatabaseError, ToolOutcomeUnknownError
 from langgraph_pgstate.tools import AsyncToolLedger, Happened, ToolSettings
+from tests.tools.test_ledger_more import of_api
 
 POLICIES = ("raise", "retry", "check", "ask", "transactional")
 KEYS = st.sampled_from(["a", "b"])

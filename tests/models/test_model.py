@@ -30,7 +30,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from samples import config_of, exact_tuple, exactly, id_of, message
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
-from langgraph_pgstate.operations.checkpoints import checkpoints, planning
+from langgraph_pgstate.operations.checkpoints import planning, sending
 
 CALL = "tools:5f0c"
 NAMESPACES = ["", "agent", CALL]
@@ -675,7 +675,7 @@ def run_machine(dsn: str, schema: str, connection: psycopg.Connection, examples:
 
 def test_both_savers_answer_as_the_in_memory_saver(dsn: str, schema: str, connection: psycopg.Connection) -> None:
     """Whatever is called in whatever order, a saver answers what LangGraph's in-memory saver does, types included."""
-    run_machine(dsn, schema, connection, examples=60, steps=40, fixed=True)
+    run_machine(dsn, schema, connection, examples=20, steps=40, fixed=True)
 
 
 def test_so_they_do_where_processes_give_their_segments_the_same_ids(
@@ -691,8 +691,8 @@ def test_so_they_do_where_processes_give_their_segments_the_same_ids(
         return numbers.choice([id for id in range(60) if not any(id in ids for ids in taken)])
 
     monkeypatch.setattr(planning, "new_segment_id", one_of_few)
-    monkeypatch.setattr(checkpoints, "_PUT_ATTEMPTS", 200)
-    run_machine(dsn, schema, connection, examples=20, steps=40, fixed=True)
+    monkeypatch.setattr(sending, "_PUT_ATTEMPTS", 200)
+    run_machine(dsn, schema, connection, examples=8, steps=40, fixed=True)
 
 
 @pytest.mark.slow

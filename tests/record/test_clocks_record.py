@@ -13,9 +13,9 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from support import FORK, GUARD_SECONDS, config_of
-from test_clocks import HOUR, shift_clock
 
 from langgraph_pgstate import AsyncPGState, PGState
+from tests.saver.test_clocks import HOUR, shift_clock
 
 THREAD = config_of("t")
 APIS = [PGState, AsyncPGState]

@@ -9,7 +9,6 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import sql
-from test_sql import plan_of
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.db import database
@@ -22,6 +21,7 @@ from langgraph_pgstate.record.spans import Spans
 from langgraph_pgstate.runs import Runs
 from langgraph_pgstate.sql import NamedQuery, Queries, queries
 from langgraph_pgstate.threads import Threads
+from tests.architecture.test_sql import plan_of
 
 THREADS = 10_000
 # Most rows that a page, a thread or a minute can make these queries look at, here; a scan of any table is 10,000.

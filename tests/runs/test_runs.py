@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import psycopg
 import pytest
 from langgraph.types import Command, interrupt
 from support import loop_graph
-from support_queue import CODEC, Queue
+from support_queue import CODEC, STATES, Queue, call, open_state
 
-from langgraph_pgstate import AsyncPGState, PGState
+from langgraph_pgstate import PGState
 from langgraph_pgstate.errors import (
     ConfigurationError,
     NotFoundError,
@@ -25,25 +21,6 @@ from langgraph_pgstate.errors import (
     ThreadBusyError,
 )
 from langgraph_pgstate.operations.runs.requests import open_request
-
-STATES = [PGState, AsyncPGState]
-
-
-@asynccontextmanager
-async def open_state(api: type, dsn: str, schema: str, **options: Any) -> AsyncIterator[Any]:
-    if api is PGState:
-        with PGState.open(dsn, schema=schema, **options) as state:
-            yield state
-    else:
-        async with AsyncPGState.open(dsn, schema=schema, **options) as state:
-            yield state
-
-
-async def call(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Call a method of either API."""
-    if asyncio.iscoroutinefunction(function):
-        return await function(*arguments, **options)
-    return await asyncio.to_thread(function, *arguments, **options)
 
 
 @pytest.fixture
@@ -188,23 +165,6 @@ async def test_a_state_that_knows_its_graphs_refuses_others(api: type, dsn: str,
             await call(state.runs.enqueue, "other", {})
         await call(state.runs.enqueue, "graph", {})
     assert len(queue.rows()) == 1
-
-
-@pytest.mark.parametrize("api", STATES)
-async def test_workers_that_listen_are_notified_a_hundred_times_a_second_at_most(
-    api: type, dsn: str, schema: str, queue: Queue
-) -> None:
-    with psycopg.connect(dsn, autocommit=True) as listener:
-        listener.execute("LISTEN pgstate_queue")
-        async with open_state(api, dsn, schema) as state:
-            started = time.monotonic()
-            for _ in range(30):
-                await call(state.runs.enqueue, "graph", {})
-            seconds = time.monotonic() - started
-            await asyncio.sleep(0.1)
-            assert len(queue.rows()) == 30
-        found = [*listener.notifies(timeout=0.2)]
-    assert 1 <= len(found) <= seconds * 100 + 3
 
 
 def ask(state: dict[str, Any]) -> dict[str, Any]:

@@ -19,11 +19,11 @@ from langgraph.checkpoint.base.id import UUID
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.pregel import _checkpoint as pregel
-from support import GUARD_SECONDS, config_of
-from test_hazards import Elsewhere
+from support import GUARD_SECONDS, config_of, examples
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import StaleHeadError
+from tests.saver.test_hazards import Elsewhere
 
 THREAD = config_of("t")
 
@@ -292,7 +292,12 @@ def test_states_that_differ_do_so_in_memory_too(
     resumes=st.booleans(),
     steps=st.integers(1, 2),
 )
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(25),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 def test_races_end_as_they_do_in_memory(
     order: str, durability: str, frequency: int, resumes: bool, steps: int, dsn: str, schema: str, own_ids: None
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import GUARD_SECONDS, config_of, holding, put_arguments, wait_until
+from support import GUARD_SECONDS, config_of, examples, holding, put_arguments, wait_until
 
 from langgraph_pgstate import AsyncPGStateSaver
 from langgraph_pgstate.saver.sharing import Shared
@@ -41,7 +41,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.lists(st.sampled_from(["ask", "ask", "end", "fail", "cancel"]), max_size=14), st.integers(0, 9))
 def test_callers_return_in_order_after_work_that_began_after_they_asked(actions: list[str], chosen: int) -> None:
     """However they ask, are cancelled, and the work ends or fails."""

@@ -11,7 +11,8 @@ from langchain_core.messages import HumanMessage
 from langgraph.channels.delta import DeltaChannel
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
-from test_graphs import (
+
+from tests.saver.test_graphs import (
     THREAD,
     Compare,
     Make,

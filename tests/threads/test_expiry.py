@@ -8,19 +8,19 @@ from typing import Any
 
 import psycopg
 import pytest
-from support import config_of, holding, invoke, loop_graph, put_arguments, run_children
-from test_guards import rows
-from test_state import APIS, open_state
+from support import config_of, invoke, loop_graph, put_arguments
 from typer.testing import CliRunner
 
 from langgraph_pgstate import PGState
 from langgraph_pgstate.admin import Admin
 from langgraph_pgstate.cli.app import app
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
-from langgraph_pgstate.operations.threads import expiry
-from langgraph_pgstate.types import PruneResult
+from tests.operations.leases.test_guards import rows
+from tests.test_state import APIS, open_state
 
 DAY = timedelta(days=1)
+
+
 INPUT: dict[str, Any] = {"items": [], "count": 0}
 
 
@@ -162,145 +162,8 @@ async def test_new_threads_are_kept_as_long_as_the_state_says(
             pass
 
 
-@pytest.mark.parametrize("api", APIS)
-async def test_a_sweep_deletes_what_has_expired_and_nothing_else(
-    api: type, dsn: str, schema: str, connection: psycopg.Connection
-) -> None:
-    async with open_state(api, dsn, schema, thread_ttl=DAY) as state:
-        for thread_id in ("a", "b", "c", "young"):
-            await use(state, thread_id)
-        for days, thread_id in enumerate(("a", "b", "c"), 2):
-            age(connection, schema, days, thread_id)
-        before = {id: rows(connection, schema, id) for id in ("a", "b", "c", "young")}
-        counted = await ask(state.threads.sweep(dry_run=True))
-        assert (counted.threads, counted.dry_run) == (3, True)
-        assert {id: rows(connection, schema, id) for id in before} == before
-        # Those that expired first go first.
-        assert (await ask(state.threads.sweep(limit=1))).threads == 1
-        assert (rows(connection, schema, "c"), rows(connection, schema, "b")) == ({}, before["b"])
-        report = await ask(state.maintain())
-        assert report.expired.threads == 2
-        assert report.expired.checkpoints == counted.checkpoints * 2 // 3 > 0
-        assert [rows(connection, schema, id) for id in ("a", "b", "young")] == [{}, {}, before["young"]]
-        assert (await ask(state.threads.sweep())) == PruneResult()
-        await use(state, "a")
-        assert expiring(connection, schema, "a") == DAY
-
-
-def _run(connection: psycopg.Connection, schema: str, alive: str) -> None:
-    connection.execute(
-        f"INSERT INTO {schema}.runs (thread_id, run_id, status, started_at, alive_until) "
-        f"VALUES ('t', 'r', 'running', now(), now() + interval '{alive}')"
-    )
-
-
-def _lease(connection: psycopg.Connection, schema: str, holder: str | None, left: str) -> None:
-    connection.execute(
-        f"INSERT INTO {schema}.leases (thread_id, holder_id, fencing_token, expires_at) "
-        f"VALUES ('t', %s, 7, now() + interval '{left}')",
-        [holder],
-    )
-
-
-IN_USE: dict[str, tuple[Callable[[psycopg.Connection, str], Any], bool]] = {
-    "nothing": (lambda connection, schema: None, False),
-    "a run": (lambda connection, schema: _run(connection, schema, "1 minute"), True),
-    "a dead process's run": (lambda connection, schema: _run(connection, schema, "-1 minute"), False),
-    "a lease": (lambda connection, schema: _lease(connection, schema, "somebody", "1 minute"), True),
-    "an expired lease": (lambda connection, schema: _lease(connection, schema, "somebody", "-1 minute"), False),
-    "a lease given back": (lambda connection, schema: _lease(connection, schema, None, "1 minute"), False),
-    "a touch": (
-        lambda connection, schema: connection.execute(f"UPDATE {schema}.threads SET updated_at = now()"),
-        True,
-    ),
-    "another time": (
-        lambda connection, schema: connection.execute(
-            f"UPDATE {schema}.threads SET expires_at = now() + interval '1h'"
-        ),
-        True,
-    ),
-}
-
-
-@pytest.mark.parametrize("is_late", [False, True], ids=["before", "after it was found"])
-@pytest.mark.parametrize("case", IN_USE)
-def test_a_thread_in_use_survives(
-    case: str, is_late: bool, dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also one that becomes active between the sweep's finding it and deleting it."""
-    happen, survives = IN_USE[case]
-    with PGState.open(dsn, schema=schema) as state:
-        state.setup()
-        config = state.saver.put(*put_arguments(config_of("t"), 0))
-        state.threads.expire("t", after=timedelta(0))
-        age(connection, schema, 1)
-        found = expiry._list_expired
-
-        async def list_and_happen(*arguments: Any) -> Any:
-            page = await found(*arguments)
-            assert [id for _, id in page] == ["t"]
-            happen(connection, schema)
-            return page
-
-        if is_late:
-            monkeypatch.setattr(expiry, "_list_expired", list_and_happen)
-        else:
-            happen(connection, schema)
-        swept = state.threads.sweep()
-        assert (swept.threads, state.saver.get_tuple(config) is not None) == (int(not survives), survives)
-        if not survives:
-            assert rows(connection, schema) == {}
-
-
-def test_a_sweep_passes_what_another_is_about_to_delete(dsn: str, schema: str, connection: psycopg.Connection) -> None:
-    with PGState.open(dsn, schema=schema) as state:
-        state.setup()
-        state.saver.put(*put_arguments(config_of("t"), 0))
-        state.threads.expire("t", after=timedelta(0))
-        age(connection, schema, 1)
-        with holding(dsn, f"SELECT 1 FROM {schema}.threads WHERE thread_id = 't' FOR UPDATE"):
-            assert state.threads.sweep() == PruneResult()
-        assert state.threads.sweep().threads == 1
-
-
-def _sweep(dsn: str, schema: str, answers: Any) -> None:
-    with PGState.open(dsn, schema=schema, pool=False) as state:
-        answers.put(state.threads.sweep().threads)
-
-
-def test_many_sweep_at_once(dsn: str, schema: str, connection: psycopg.Connection) -> None:
-    import multiprocessing
-
-    answers = multiprocessing.get_context("fork").SimpleQueue()
-    with PGState.open(dsn, schema=schema) as state:
-        state.setup()
-        for number in range(30):
-            state.saver.put(*put_arguments(config_of(f"t{number}"), 0))
-            state.threads.expire(f"t{number}", after=timedelta(0))
-            age(connection, schema, 1, f"t{number}")
-    assert run_children(_sweep, [(dsn, schema, answers)] * 3) == [""] * 3
-    assert sum(answers.get() for _ in range(3)) == 30
-    assert connection.execute(f"SELECT count(*) FROM {schema}.checkpoints").fetchone() == (0,)
-
-
-def test_only_a_threads_first_checkpoint_costs_a_statement(dsn: str, schema: str) -> None:
-    from langgraph_pgstate.operations.checkpoints.planning import plan_put
-
-    with PGState.open(dsn, schema=schema, thread_ttl=DAY) as state:
-        state.setup()
-        hook = expiry.ExpiryHook(state._queries, DAY)
-        config: Any = config_of("t")
-        statements = []
-        for step in range(3):
-            arguments = put_arguments(config, step)
-            plan = plan_put(state._codec, *state.saver._request(*arguments))
-            statements.append(len(hook.before_put(plan, config)))
-            config = state.saver.put(*arguments)
-        assert statements == [1, 0, 0]
-
-
 def test_the_commands(dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("langgraph_pgstate.cli.output.console._width", 160)
+    monkeypatch.setattr("langgraph_pgstate.cli.output.console.made._width", 160)
 
     def run(*arguments: str, code: int = 0) -> str:
         result = CliRunner().invoke(app, ["--dsn", dsn, "--schema", schema, *arguments])

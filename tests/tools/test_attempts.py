@@ -1,181 +1,314 @@
-"""A run that was begun several times shows what all its attempts add up to; the traces tell them apart."""
+"""One action asked for several times at once is done once, and all who asked get the same answer."""
 
 from __future__ import annotations
 
-import os
-import signal
-from contextlib import suppress
-from decimal import Decimal
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import anyio
 import psycopg
 import pytest
-from langchain_core.messages import HumanMessage
-from langgraph.graph import START, MessagesState, StateGraph
-from support import FORK, GUARD_SECONDS, invoke, loop_graph
-from support_recorder import model
-from test_state import APIS, open_state
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.prebuilt import ToolNode
+from support_ledger import LEDGERS, Bench, Line, agent_graph, ask, calls, open_bench, open_on_line, thread, tool_of
 
-from langgraph_pgstate import PGState
-from langgraph_pgstate.errors import DatabaseError
+from langgraph_pgstate import PGStateSaver, RetryPolicy
+from langgraph_pgstate.db.adapters import BlockingConnection
+from langgraph_pgstate.db.protocol import run_blocking
+from langgraph_pgstate.errors import ToolFailedError
+from langgraph_pgstate.operations.tools import tool_executions
+from langgraph_pgstate.operations.tools.tool_executions import Intent
+from langgraph_pgstate.sql import queries
+from tests.tools.test_ledger import CHARGE, Till, rows, run_and_lose
 
-ANSWERS = 100, 20
-"""Tokens that the model of `support_recorder` says it read and wrote, each time."""
-
-
-def graph(dies_at: list[int]) -> StateGraph[Any, Any, Any, Any]:
-    """Asks a model in each of three supersteps, and dies after the answer of those given, each once."""
-    asked = model()
-
-    def ask(number: int) -> Any:
-        def node(state: MessagesState) -> dict[str, Any]:
-            answer = asked.invoke(state["messages"])
-            if number in dies_at:
-                dies_at.remove(number)
-                raise ValueError("dies")
-            return {"messages": [answer]}
-
-        return node
-
-    builder = StateGraph(MessagesState)
-    builder.add_sequence([(f"ask{number}", ask(number)) for number in range(3)])
-    builder.add_edge(START, "ask0")
-    return builder
+CALLS = 6
 
 
-async def answered(answer: Any) -> Any:
-    return await answer if hasattr(answer, "__await__") else answer
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.005)
 
 
-def config(run_id: str = "run-1") -> dict[str, Any]:
-    return {"configurable": {"thread_id": "t"}, "metadata": {"run_id": run_id}}
+@pytest.mark.parametrize("on_unknown", ["raise", "check"])
+async def test_parallel_calls_of_one_action_have_one_effect(bench: Bench, on_unknown: str) -> None:
+    till = Till()
+    check: dict[str, Any] = {"check": lambda execution: None} if on_unknown == "check" else {}
+    bench.ledger.policy("charge", key=lambda args: args["order"], on_unknown=on_unknown, **check)
+    for number in range(8):
+        order = f"o{number}"
+        many = calls(*[(f"call_{number}_{index}", "charge", {"order": order}) for index in range(CALLS)])
+        graph = bench.agent([tool_of(bench, "charge", till.charge)], many)
+        state = await bench.invoke(graph, ask(), thread(f"t{number}"))
+        answers = [message for message in state["messages"] if message.type == "tool"]
+        assert till.charged.count(order) == 1
+        assert {message.content for message in answers} == {f"charged {order}"}
+        assert len({message.tool_call_id for message in answers}) == CALLS
 
 
-@pytest.mark.parametrize("is_crash", [False, True], ids=["failed", "crashed"])
-@pytest.mark.parametrize("api", APIS)
-async def test_a_run_shows_the_total_of_its_attempts(
-    api: type, is_crash: bool, dsn: str, schema: str, connection: psycopg.Connection
+@pytest.mark.parametrize("api", LEDGERS)
+async def test_an_intent_whose_confirmation_is_lost_is_under_way(
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    dies_at = [1, 2]
-    builder = graph(dies_at)
-    async with open_state(api, dsn, schema) as state:
-        await answered(state.prices.set("gpt-x", input=Decimal(1), output=Decimal(10)))
-    input: Any = {"messages": [HumanMessage("hi", id="h")]}
-    # Supersteps begun and answers given: 0, 1 dies; 1 again, 2 dies; 2 again.
-    for attempt, (steps, answers) in enumerate([(2, 2), (4, 4), (5, 5)], 1):
-        async with open_state(api, dsn, schema) as state:
-            compiled = state.record(builder.compile(checkpointer=state.saver))
-            with suppress(ValueError):
-                await invoke(compiled, state.saver, input, config())
-            input = None
-            run = await answered(state.runs.get("t", "run-1"))
-            if is_crash and attempt < 3:
-                # As it is when the process dies: nobody has said how it ended, or what it came to.
-                connection.execute(
-                    f"UPDATE {schema}.runs SET status = 'running', ended_at = NULL, alive_until = now(), "
-                    "holder_id = 'elsewhere/1/2/3/4/5', input_tokens = 0, output_tokens = 0, cost = 0"
-                )
-                await answered(state.maintain())
-                run = await answered(state.runs.get("t", "run-1"))
-                assert (run.status, run.is_crashed) == ("error", True)
-            assert (run.attempt, run.steps) == (attempt, steps)
-            assert (run.input_tokens, run.output_tokens) == (ANSWERS[0] * answers, ANSWERS[1] * answers)
-            assert run.cost == Decimal(answers) * (ANSWERS[0] + 10 * ANSWERS[1]) / 1_000_000
-            roots = await answered(state.spans.tree("t", "run-1"))
-            assert len(roots) == attempt
-            if attempt < 3:
-                failed = connection.execute(f"SELECT steps, cost FROM {schema}.failed_runs").fetchall()
-                assert failed == [(steps, run.cost)]
-            used = connection.execute(
-                f"SELECT sum(input_tokens), sum(output_tokens), sum(cost) FROM {schema}.usage_by_day"
-            ).fetchone()
-            assert used == (run.input_tokens, run.output_tokens, run.cost)
-            usage = await answered(state.runs.usage())
-            assert sum(item.input_tokens for item in usage) == run.input_tokens
+    """The same action asked for meanwhile, by another ledger of the process, waits for it."""
+    till = Till()
+    patient = RetryPolicy(attempts=6, base_delay=1.0, max_delay=1.0)
+    async with open_on_line(api, dsn, schema, patient) as (slow, line), open_bench(api, dsn, schema) as bench:
+        for one in (slow, bench):
+            one.ledger.policy("charge", key=lambda args: args["order"])
+        left = [1]
+
+        def lose(data: bytes) -> str | None:
+            return "lose" if b"charge:o1" in data and left and left.pop() else None
+
+        line.fault = lose
+        first = asyncio.create_task(
+            slow.invoke(slow.agent([tool_of(slow, "charge", till.charge)], CHARGE), ask(), thread())
+        )
+        await until(lambda: rows(connection, schema, "status") == [("running",)])
+        graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
+        second = asyncio.create_task(bench.invoke(graph, None, thread()))
+        answers = await asyncio.gather(first, second)
+    assert till.charged == ["o1"]
+    assert {answer["messages"][2].content for answer in answers} == {"charged o1"}
 
 
-async def test_another_run_counts_for_itself(dsn: str, schema: str) -> None:
-    async with open_state(APIS[0], dsn, schema) as state:
-        compiled = state.record(graph([]).compile(checkpointer=state.saver))
-        for run_id in ("run-1", "run-2"):
-            compiled.invoke({"messages": [HumanMessage("hi")]}, config(run_id))
-        for run_id in ("run-1", "run-2"):
-            run = state.runs.get("t", run_id)
-            assert (run.attempt, run.steps, run.input_tokens) == (1, 3, 3 * ANSWERS[0])
-
-
-def test_a_run_that_is_written_as_it_goes_counts_each_step_once(dsn: str, schema: str) -> None:
-    with PGState.open(dsn, schema=schema) as state:
-        state.setup()
-        seen = []
-
-        def look(count: int) -> None:
-            state.flush()
-            found = state.runs.get("t", "run-1")
-            assert found is not None
-            seen.append(found.steps)
-            if len(seen) == 2:
-                raise ValueError("dies")
-
-        compiled = state.record(loop_graph(3, look).compile(checkpointer=state.saver))
-        for _ in range(2):
-            with suppress(ValueError):
-                compiled.invoke({"items": [], "count": 0}, config())
-        assert seen == [1, 2, 3, 4]
-
-
-def run_and_die(dsn: str, schema: str, input: Any, at: int) -> None:
-    """Five supersteps, each with an answer; killed in one of them."""
-    asked = model()
-
-    def hook(count: int) -> None:
-        if count == at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        asked.invoke("?")
-
-    with PGState.open(dsn, schema=schema) as state:
-        compiled = state.record(loop_graph(5, hook).compile(checkpointer=state.saver))
-        compiled.invoke(input, config(), durability="sync")
-
-
-@pytest.mark.parametrize("is_settled", [False, True], ids=["resumed at once", "settled first"])
-def test_the_supersteps_of_killed_attempts_count_though_nobody_wrote_how_many(
-    is_settled: bool, dsn: str, schema: str
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_intent_confirmed_after_its_time_is_alive_again(
+    is_first: bool, saver: PGStateSaver, connection: psycopg.Connection
 ) -> None:
-    with PGState.open(dsn, schema=schema) as state:
-        state.setup()
-    input: Any = {"items": [], "count": 0}
-    # Of five supersteps, 0 and 1 are committed by the first attempt, 2 and 3 by the second, 4 by the last.
-    for at, committed in ((2, 2), (4, 4), (None, 5)):
-        child = FORK.Process(target=run_and_die, args=(dsn, schema, input, at))
-        child.start()
-        child.join(GUARD_SECONDS)
-        assert child.exitcode == (0 if at is None else -signal.SIGKILL)
-        input = None
-        if is_settled or at is None:
-            with PGState.open(dsn, schema=schema) as state:
-                state.maintain()
-                run = state.runs.get("t", "run-1")
-            assert run is not None
-            # What was begun and never committed counts if the writer saw it.
-            assert committed <= run.steps <= committed + 2
-            assert run.input_tokens == committed * ANSWERS[0]
+    """An intent that is sent again was stored the first time: others could take it over before its tool is run."""
+    db, named, schema = BlockingConnection(connection), queries(saver.schema), saver.schema
+    intent = Intent("t", "key", None, "mine", "charge", "{}")
+
+    def send() -> int:
+        if is_first:
+            return run_blocking(tool_executions.begin(db, named, intent, "me", 15.0))[0]
+        return run_blocking(tool_executions.take_over(db, named, intent, seen, "me", 15.0, is_gone=True, answers=0))
+
+    if not is_first:
+        other = replace(intent, intent_id="other")
+        run_blocking(tool_executions.begin(db, named, other, "other", 15.0))
+        found = run_blocking(tool_executions.get(db, named, "t", "key"))
+        assert found is not None
+        seen = found
+    attempt = send()
+    connection.execute(f"UPDATE {schema}.tool_executions SET alive_until = now() - interval '1 s'")
+    assert send() == attempt == (1 if is_first else 2)
+    assert rows(connection, schema, "alive_until > now()") == [(True,)]
+    connection.execute(f"UPDATE {schema}.tool_executions SET intent_id = 'theirs', alive_until = now()")
+    assert send() == 0
 
 
-def test_a_dead_run_is_ended_and_totalled_or_neither(dsn: str, schema: str, connection: psycopg.Connection) -> None:
-    with PGState.open(dsn, schema=schema) as state:
-        state.setup()
-    child = FORK.Process(target=run_and_die, args=(dsn, schema, {"items": [], "count": 0}, 2))
-    child.start()
-    child.join(GUARD_SECONDS)
-    # Whoever ends the run is stopped before it has summed it up.
-    connection.execute(f"ALTER TABLE {schema}.runs ADD CONSTRAINT stop CHECK (status <> 'error' OR input_tokens = 0)")
-    with PGState.open(dsn, schema=schema) as state:
-        with pytest.raises(DatabaseError):
-            state.maintain()
-        assert connection.execute(f"SELECT status FROM {schema}.runs").fetchone() == ("running",)
-        connection.execute(f"ALTER TABLE {schema}.runs DROP CONSTRAINT stop")
-        assert state.maintain().runs_settled == 1
-        run = state.runs.get("t", "run-1")
-    assert run is not None
-    assert (run.status, run.input_tokens) == ("error", 2 * ANSWERS[0])
+# Between reading what is on record and deciding about it
+
+
+def after_reading(patch: pytest.MonkeyPatch, change: Callable[[], Any]) -> None:
+    """Have something change right after the next time that an execution is read."""
+    get, changes = tool_executions.get, [change]
+
+    async def reading(*args: Any, **kwargs: Any) -> Any:
+        recorded = await get(*args, **kwargs)
+        if changes:
+            changes.pop()()
+        return recorded
+
+    patch.setattr(tool_executions, "get", reading)
+
+
+@pytest.mark.parametrize("on_unknown", ["raise", "retry", "check", "ask"])
+async def test_what_ends_after_it_was_read_is_not_in_doubt(
+    bench: Bench, connection: psycopg.Connection, on_unknown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process writes the outcome, and is gone: what was read before still says that it runs."""
+    till, schema = Till(), bench.saver.schema
+    check: dict[str, Any] = {"check": lambda execution: None} if on_unknown == "check" else {}
+    bench.ledger.policy("charge", on_unknown=on_unknown, **check)
+    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
+    await bench.invoke(graph, ask(), thread())
+    names = "status, ended_at, result_type, result, preview"
+    (outcome,) = rows(connection, schema, names)
+    await run_and_lose(bench, graph, connection)
+    till.charged.clear()
+
+    def end() -> None:
+        connection.execute(f"UPDATE {schema}.tool_executions SET ({names}) = (%s, %s, %s, %s, %s)", outcome)
+
+    after_reading(monkeypatch, end)
+    state = await bench.invoke(graph, None, thread())
+    assert state["messages"][2].content == "charged o1"
+    assert till.charged == []
+
+
+@pytest.mark.parametrize("on_unknown", ["raise", "retry"])
+async def test_what_is_renewed_after_it_was_read_is_alive(
+    bench: Bench, connection: psycopg.Connection, on_unknown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    till, schema = Till(), bench.saver.schema
+    bench.ledger.policy("charge", on_unknown=on_unknown)
+    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
+    await run_and_lose(bench, graph, connection)
+    till.charged.clear()
+    renewed = asyncio.Event()
+
+    def renew() -> None:
+        connection.execute(f"UPDATE {schema}.tool_executions SET alive_until = now() + interval '1 hour'")
+        loop.call_soon_threadsafe(renewed.set)
+
+    loop = asyncio.get_running_loop()
+    after_reading(monkeypatch, renew)
+    again = asyncio.create_task(bench.invoke(graph, None, thread()))
+    await asyncio.wait({again, asyncio.create_task(renewed.wait())}, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait({again}, timeout=0.3)
+    assert not again.done()
+    assert till.charged == []
+    assert rows(connection, schema, "status, attempt") == [("running", 1)]
+    connection.execute(f"UPDATE {schema}.tool_executions SET status = 'error', error_type = 'x', error_message = 'y'")
+    with pytest.raises(ToolFailedError, match="failed with x"):
+        await again
+
+
+# Cancelled
+
+
+class HeldLease:
+    """Holds the intent of an action back on its way to the server."""
+
+    def __init__(self, line: Line) -> None:
+        self.is_sent = threading.Event()
+        self.go_on = threading.Event()
+        line.fault = self._hold
+
+    def _hold(self, data: bytes) -> str | None:
+        if b"call_1" in data and not self.is_sent.is_set():
+            self.is_sent.set()
+            self.go_on.wait(60)
+        return None
+
+
+async def test_what_anyio_cancels_while_its_intent_is_written_has_not_begun(dsn: str, schema: str) -> None:
+    """anyio cancels in each turn of the event loop: nothing that is being written may be left to itself."""
+    till = Till()
+    async with open_on_line(LEDGERS[1], dsn, schema) as (bench, line):
+        graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
+        held = HeldLease(line)
+
+        async def cancel(scope: anyio.CancelScope) -> None:
+            await until(held.is_sent.is_set)
+            scope.cancel()
+            # Longer than it takes to write on another connection that nothing was begun.
+            await asyncio.sleep(0.3)
+            held.go_on.set()
+
+        with anyio.CancelScope() as scope:
+            cancelling = asyncio.create_task(cancel(scope))
+            await graph.ainvoke(ask(), thread())
+        assert scope.cancelled_caught
+        await cancelling
+        state = await graph.ainvoke(None, thread())
+        assert state["messages"][2].content == "charged o1"
+        assert till.charged == ["o1"]
+
+
+@pytest.mark.parametrize("seconds", [None, 30.0])
+async def test_what_anyio_cancels_has_its_outcome_recorded(
+    dsn: str, schema: str, connection: psycopg.Connection, seconds: float | None
+) -> None:
+    begun = asyncio.Event()
+    undone: list[str] = []
+
+    @tool
+    async def charge(order: str) -> str:
+        """Charge a card, slowly."""
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            # Cleaning up takes several turns of the event loop.
+            for _ in range(5):
+                await asyncio.sleep(0)
+            undone.append(order)
+        return "charged"
+
+    async with open_bench(LEDGERS[1], dsn, schema) as bench:
+        bench.ledger.policy("charge", timeout=seconds)
+        graph = bench.agent([charge], CHARGE)
+        with anyio.CancelScope() as scope:
+
+            async def cancel() -> None:
+                await begun.wait()
+                scope.cancel()
+
+            cancelling = asyncio.create_task(cancel())
+            await graph.ainvoke(ask(), thread())
+        await cancelling
+        await until(lambda: rows(connection, schema, "status") != [("running",)])
+        assert rows(connection, schema, "status") == [("unknown",)]
+        assert undone == ["o1"]
+
+
+async def test_a_call_that_swallows_its_cancellation_before_its_tool_does_not_run_it(
+    dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver may do so when its answer arrives in the same moment."""
+    till = Till()
+    begin = tool_executions.begin
+    begun = asyncio.Event()
+
+    async def swallowing(*args: Any, **kwargs: Any) -> Any:
+        answer = await begin(*args, **kwargs)
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            return answer
+
+    async with open_bench(LEDGERS[1], dsn, schema) as bench:
+        graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
+        with monkeypatch.context() as patch:
+            patch.setattr(tool_executions, "begin", swallowing)
+            running = asyncio.create_task(graph.ainvoke(ask(), thread()))
+            await begun.wait()
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+        assert till.charged == []
+        assert rows(connection, schema, "status") == [("pending",)]
+        await graph.ainvoke(None, thread())
+        assert till.charged == ["o1"]
+
+
+async def test_a_blocking_ledger_cancelled_on_a_loop_has_not_begun(
+    dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    """Its statement goes on in a thread, which nobody can cancel."""
+
+    charged: list[str] = []
+
+    @tool
+    async def charge(order: str) -> str:
+        """Charge a card."""
+        charged.append(order)
+        return f"charged {order}"
+
+    async with open_on_line(LEDGERS[0], dsn, schema) as (bench, line):
+        node = ToolNode([charge], awrap_tool_call=bench.ledger.acall)
+        graph = agent_graph(node, CHARGE).compile(checkpointer=InMemorySaver())
+        # The checkpoint of another saver never comes.
+        bench.ledger._offloading._unsaved.add("")
+        held = HeldLease(line)
+        running = asyncio.create_task(graph.ainvoke(ask(), thread()))
+        await until(held.is_sent.is_set)
+        running.cancel()
+        await asyncio.sleep(0.3)
+        held.go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await until(lambda: rows(connection, schema, "status") not in ([], [("running",)]))
+        assert rows(connection, schema, "status") == [("pending",)]
+        await graph.ainvoke(None, thread())
+        assert charged == ["o1"]

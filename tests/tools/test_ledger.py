@@ -3,42 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
-from collections.abc import AsyncIterator
 from typing import Any
 
 import psycopg
 import pytest
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.errors import ParentCommand
-from langgraph.graph import END, START, MessagesState, StateGraph
-from langgraph.types import Command, Send, interrupt
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Command, interrupt
 from support_ledger import LEDGERS, Bench, ask, calls, open_bench, open_ledger, thread, tool_of
 
-from langgraph_pgstate import PGStateSaver
-from langgraph_pgstate.errors import (
-    ConfigurationError,
-    NotFoundError,
-    ToolBusyError,
-    ToolFailedError,
-    ToolOutcomeUnknownError,
-    ToolOvertakenError,
-    ToolTimeoutError,
-)
-from langgraph_pgstate.operations.tools import tool_executions
-from langgraph_pgstate.operations.tools.tool_executions import Intent, Outcome, Recorded
-from langgraph_pgstate.sql import queries
-from langgraph_pgstate.tools import Backoff, Happened, ToolPolicy, ToolSettings, action_runner, current_execution
+from langgraph_pgstate.errors import ConfigurationError, ToolFailedError, ToolOutcomeUnknownError, ToolTimeoutError
+from langgraph_pgstate.tools import Happened, ToolPolicy, ToolSettings, action_runner, current_execution
 
 pytestmark = pytest.mark.smoke
-
-
-@pytest.fixture(params=LEDGERS, ids=lambda api: api.__name__)
-async def bench(request: pytest.FixtureRequest, dsn: str, schema: str) -> AsyncIterator[Bench]:
-    async with open_bench(request.param, dsn, schema) as bench:
-        yield bench
 
 
 class Till:
@@ -124,55 +104,6 @@ async def test_a_recorded_success_is_answered_without_running(bench: Bench, conn
     assert till.charged == ["o1"]
 
 
-async def test_a_rerun_on_replay_is_an_action_of_its_own(bench: Bench) -> None:
-    till = Till()
-    bench.ledger.policy("charge", on_replay="rerun")
-    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
-    await bench.invoke(graph, ask(), thread())
-    states = [state async for state in graph.aget_state_history(thread())]
-    past = next(state for state in states if state.next == ("tools",)).config
-    await bench.invoke(graph, None, past)
-    assert till.charged == ["o1", "o1"]
-    assert len(set(till.tokens)) == 2
-    assert len(await bench.do(bench.ledger.list, "t")) == 2
-
-
-async def test_a_fork_that_edits_the_call_is_a_new_action(bench: Bench) -> None:
-    till = Till()
-    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
-    await bench.invoke(graph, ask(), thread())
-    states = [state async for state in graph.aget_state_history(thread())]
-    past = next(state for state in states if state.next == ("tools",))
-    edited = past.values["messages"][-1].model_copy(
-        update={"tool_calls": calls(("call_1", "charge", {"order": "o2"})).tool_calls}
-    )
-    config = await graph.aupdate_state(past.config, {"messages": [edited]})
-    answer = await bench.invoke(graph, None, config)
-    assert answer["messages"][2].content == "charged o2"
-    assert till.charged == ["o1", "o2"]
-
-
-async def test_an_id_that_a_provider_uses_again_is_a_new_action(bench: Bench) -> None:
-    till = Till()
-    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE, CHARGE)
-    await bench.invoke(graph, ask(), thread())
-    assert till.charged == ["o1", "o1"]
-
-
-async def test_a_key_of_the_arguments_says_what_the_action_is(bench: Bench) -> None:
-    till = Till()
-    bench.ledger.policy("charge", key=lambda args: args["order"])
-    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE, calls(("call_2", "charge", {"order": "o1"})))
-    answer = await bench.invoke(graph, ask(), thread())
-    assert till.charged == ["o1"]
-    first, second = answer["messages"][2], answer["messages"][4]
-    assert (second.content, second.tool_call_id, first.id != second.id) == ("charged o1", "call_2", True)
-    assert (await bench.do(bench.ledger.get, "t", "charge:o1")).status == "success"
-    await bench.invoke(graph, ask(), thread("u"))
-    assert till.charged == ["o1", "o1"]
-    assert len(set(till.tokens)) == 2
-
-
 async def test_an_unknown_outcome_stops_by_default(bench: Bench, connection: psycopg.Connection) -> None:
     till = Till()
     graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
@@ -212,19 +143,6 @@ async def test_a_person_settles_it(bench: Bench, connection: psycopg.Connection,
     assert len(till.charged) == charged
 
 
-async def test_an_idempotent_tool_is_run_again_with_the_same_token(
-    bench: Bench, connection: psycopg.Connection
-) -> None:
-    till = Till()
-    bench.ledger.policy("charge", on_unknown="retry")
-    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
-    await run_and_lose(bench, graph, connection)
-    await bench.invoke(graph, None, thread())
-    assert till.charged == ["o1", "o1"]
-    assert len(set(till.tokens)) == 1
-    assert rows(connection, bench.saver.schema, "status, attempt") == [("success", 2)]
-
-
 @pytest.mark.parametrize(
     ("answer", "charged", "content"),
     [(Happened("the bank has it"), 1, "the bank has it"), (True, 1, "done"), (False, 2, "charged o1"), (None, 1, None)],
@@ -251,103 +169,6 @@ async def test_a_check_asks_the_outside_world(
         assert rows(connection, bench.saver.schema, "status") == [("success",)]
     assert asked == [{"order": "o1"}]
     assert len(till.charged) == charged
-
-
-async def test_a_check_that_fails_leaves_it_unknown(bench: Bench, connection: psycopg.Connection) -> None:
-    def unreachable(execution: Any) -> Any:
-        raise OSError("no route")
-
-    till = Till()
-    bench.ledger.policy("charge", on_unknown="check", check=unreachable)
-    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE, handle_tool_errors=True)
-    await run_and_lose(bench, graph, connection)
-    with pytest.raises(ToolOutcomeUnknownError, match="no route"):
-        await bench.invoke(graph, None, thread())
-
-
-@pytest.mark.parametrize(
-    ("word", "charged", "content"),
-    [
-        ("done", 1, "done"),
-        ({"decision": "done", "result": "yes"}, 1, "yes"),
-        ({"call_1#1": "done"}, 1, "done"),
-        ("retry", 2, "charged o1"),
-        ("fail", 1, None),
-    ],
-)
-async def test_a_person_is_asked(
-    bench: Bench, connection: psycopg.Connection, word: Any, charged: int, content: str | None
-) -> None:
-    till = Till()
-    bench.ledger.policy("charge", on_unknown="ask")
-    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
-    await run_and_lose(bench, graph, connection)
-    stopped = await bench.invoke(graph, None, thread())
-    question = stopped["__interrupt__"][0].value
-    assert (question["tool"], question["arguments"], question["id"]) == ("charge", {"order": "o1"}, "call_1#1")
-    json.dumps(question)
-    again = await bench.invoke(graph, Command(resume="perhaps"), thread())
-    assert again["__interrupt__"][0].value == question
-    assert len(till.charged) == 1
-    if content is None:
-        with pytest.raises(ToolFailedError):
-            await bench.invoke(graph, Command(resume=word), thread())
-    else:
-        state = await bench.invoke(graph, Command(resume=word), thread())
-        assert state["messages"][2].content == content
-    assert len(till.charged) == charged
-
-
-class Died(BaseException):
-    """Ends a tool as nothing that anybody catches."""
-
-
-@pytest.mark.parametrize("word", ["retry", {"call_1#1": "retry"}])
-async def test_an_old_answer_does_not_settle_a_later_attempt(
-    bench: Bench, connection: psycopg.Connection, word: Any
-) -> None:
-    till = Till()
-
-    def charge(order: str) -> str:
-        """Charge a card, and die of it the second time."""
-        answer = till.charge(order)
-        if len(till.charged) == 2:
-            raise Died
-        return answer
-
-    bench.ledger.policy("charge", on_unknown="ask")
-    graph = bench.agent([tool_of(bench, "charge", charge)], CHARGE)
-    await run_and_lose(bench, graph, connection)
-    await bench.invoke(graph, None, thread())
-    # A person says that it may be run; it is, and is lost again.
-    with pytest.raises(Died):
-        await bench.invoke(graph, Command(resume=word), thread())
-    assert rows(connection, bench.saver.schema, "status, attempt, answers") == [("unknown", 2, 1)]
-    stopped = await bench.invoke(graph, None, thread())
-    assert len(till.charged) == 2
-    assert stopped["__interrupt__"][0].value["attempt"] == 2
-    state = await bench.invoke(graph, Command(resume="done"), thread())
-    assert state["messages"][2].content == "done"
-    assert len(till.charged) == 2
-
-
-async def test_two_questions_of_one_task_are_told_apart(bench: Bench, connection: psycopg.Connection) -> None:
-    till = Till()
-    both = calls(("call_1", "charge", {"order": "o1"}), ("call_2", "charge", {"order": "o2"}))
-    bench.ledger.policy("charge", on_unknown="ask")
-    graph = bench.agent([tool_of(bench, "charge", till.charge)], both)
-    await run_and_lose(bench, graph, connection)
-    stopped = await bench.invoke(graph, None, thread())
-    assert stopped["__interrupt__"][0].value["open"] == ["call_1#1", "call_2#1"]
-    # A plain word could be meant for either.
-    still = await bench.invoke(graph, Command(resume="retry"), thread())
-    assert still["__interrupt__"]
-    assert sorted(till.charged) == ["o1", "o2"]
-    state = await bench.invoke(graph, Command(resume={"call_2#1": "done", "call_1#1": "retry"}), thread())
-    while "__interrupt__" in state:
-        state = await bench.invoke(graph, Command(resume={"call_2#1": "done", "call_1#1": "retry"}), thread())
-    assert sorted(till.charged) == ["o1", "o1", "o2"]
-    assert [message.content for message in state["messages"][2:4]] == ["charged o1", "done"]
 
 
 async def test_a_recorded_error_is_raised_again(bench: Bench) -> None:
@@ -377,27 +198,6 @@ async def test_an_error_message_is_recorded_as_an_error(bench: Bench, connection
     replayed = await bench.invoke(graph, None, past)
     assert replayed["messages"][2].content == state["messages"][2].content
     assert till.charged == []
-
-
-@pytest.mark.parametrize("handled", [False, True])
-async def test_an_error_is_retried_as_often_as_the_policy_says(bench: Bench, handled: bool) -> None:
-    till = Till()
-    bench.ledger.policy("charge", on_error="retry", retry=Backoff(attempts=3, delay=0.001))
-    till.errors = [OSError("1"), OSError("2")]
-    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE, handle_tool_errors=handled)
-    await bench.invoke(graph, ask(), thread())
-    assert till.charged == ["o1"]
-    assert (await bench.do(bench.ledger.get, "t", "call_1")).attempt == 3
-    till.errors = [OSError(str(number)) for number in range(9)]
-    if handled:
-        state = await bench.invoke(graph, ask(), thread("u"))
-        assert state["messages"][2].status == "error"
-    else:
-        with pytest.raises(OSError, match="2"):
-            await bench.invoke(graph, ask(), thread("u"))
-        with pytest.raises(ToolFailedError):
-            await bench.invoke(graph, None, thread("u"))
-    assert len(till.errors) == 6
 
 
 async def test_a_tool_that_asks_is_begun_anew_with_its_answer(bench: Bench) -> None:
@@ -446,33 +246,6 @@ async def test_a_tool_that_takes_too_long_has_an_unknown_outcome(bench: Bench, c
         assert state["messages"][2].content == "late"
 
 
-async def test_a_command_is_answered_exactly(bench: Bench) -> None:
-    ran = []
-
-    def move(to: str) -> Any:
-        """Go somewhere."""
-        ran.append(to)
-        note = ToolMessage("moved", tool_call_id="call_1")
-        return Command(update={"messages": [note]}, goto=END)
-
-    graph = bench.agent([tool_of(bench, "move", move)], calls(("call_1", "move", {"to": "x"})))
-    first = await bench.invoke(graph, ask(), thread())
-    states = [state async for state in graph.aget_state_history(thread())]
-    past = next(state for state in states if state.next == ("tools",)).config
-    again = await bench.invoke(graph, None, past)
-    assert [message.content for message in first["messages"]] == [message.content for message in again["messages"]]
-    assert ran == ["x"]
-
-
-async def test_parallel_calls_are_actions_of_their_own(bench: Bench) -> None:
-    till = Till()
-    many = calls(*[(f"call_{number}", "charge", {"order": f"o{number}"}) for number in range(8)])
-    graph = bench.agent([tool_of(bench, "charge", till.charge)], many)
-    await bench.invoke(graph, ask(), thread())
-    assert sorted(till.charged) == [f"o{number}" for number in range(8)]
-    assert len(await bench.do(bench.ledger.list, "t")) == 8
-
-
 async def test_a_call_waits_for_one_that_is_under_way(bench: Bench) -> None:
     till = Till()
     begun, go_on = threading.Event(), threading.Event()
@@ -503,30 +276,6 @@ async def test_a_call_waits_for_one_that_is_under_way(bench: Bench) -> None:
     answers = await asyncio.gather(first, second)
     assert till.charged == ["o1"]
     assert {answer["messages"][2].content for answer in answers} == {"charged o1"}
-
-
-async def test_one_that_was_overtaken_does_not_write_its_outcome(bench: Bench, connection: psycopg.Connection) -> None:
-    def charge(order: str) -> str:
-        """Charge a card, while somebody else takes the action over."""
-        connection.execute(f"UPDATE {bench.saver.schema}.tool_executions SET intent_id = 'another'")
-        return "mine"
-
-    graph = bench.agent([tool_of(bench, "charge", charge)], CHARGE)
-    with pytest.raises(ToolOvertakenError):
-        await bench.invoke(graph, ask(), thread())
-    assert rows(connection, bench.saver.schema, "status, preview") == [("running", None)]
-
-
-async def test_a_thread_deleted_while_a_tool_runs_stays_deleted(bench: Bench, connection: psycopg.Connection) -> None:
-    def charge(order: str) -> str:
-        """Charge a card, while somebody deletes the thread."""
-        connection.execute(f"DELETE FROM {bench.saver.schema}.tool_executions")
-        return "mine"
-
-    graph = bench.agent([tool_of(bench, "charge", charge)], CHARGE)
-    state = await bench.invoke(graph, ask(), thread())
-    assert state["messages"][2].content == "mine"
-    assert rows(connection, bench.saver.schema, "status") == []
 
 
 async def test_a_running_tool_is_kept_alive(dsn: str, schema: str, connection: psycopg.Connection) -> None:
@@ -561,40 +310,6 @@ async def test_a_running_tool_is_kept_alive(dsn: str, schema: str, connection: p
             connection.execute(f"DELETE FROM {schema}.tool_executions")
 
 
-async def test_a_large_result_is_kept_at_the_door(bench: Bench) -> None:
-    book = "All happy families are alike. " * 10_000
-
-    def read(title: str) -> str:
-        """Read a book."""
-        return book
-
-    bench.ledger.policy("read", result_limit=1000)
-    graph = bench.agent([tool_of(bench, "read", read)], calls(("call/1 %", "read", {"title": "A. K."})))
-    state = await bench.invoke(graph, ask(), thread("t/ü"))
-    shown = state["messages"][2].content
-    assert len(shown) < 1000
-    assert shown.startswith("All happy families")
-    reference = shown.split("kept as ")[1].rstrip("]")
-    whole = await bench.do(bench.ledger.result, reference)
-    assert whole.content == book
-    with pytest.raises(NotFoundError):
-        await bench.do(bench.ledger.result, reference + "x")
-    with pytest.raises(ConfigurationError):
-        await bench.do(bench.ledger.result, "somewhere")
-
-
-async def test_what_json_cannot_say_is_recorded_all_the_same(bench: Bench, connection: psycopg.Connection) -> None:
-    def echo(text: str) -> str:
-        """Say it again."""
-        return text
-
-    odd = "a\0b\ud800c"
-    graph = bench.agent([tool_of(bench, "echo", echo)], calls(("call_1", "echo", {"text": odd, "n": float("nan")})))
-    state = await bench.invoke(graph, ask(), thread())
-    assert state["messages"][2].content == odd
-    assert rows(connection, bench.saver.schema, "arguments, preview") == [({"text": "ab?c", "n": None}, "ab?c")]
-
-
 async def test_a_tool_is_redacted_where_people_read(dsn: str, schema: str, connection: psycopg.Connection) -> None:
     def redact(kind: str, value: Any) -> Any:
         return "(hidden)"
@@ -605,40 +320,6 @@ async def test_a_tool_is_redacted_where_people_read(dsn: str, schema: str, conne
             state = await bench.invoke(graph, ask(), thread(api.__name__))
             assert state["messages"][2].content == "charged o1"
     assert rows(connection, schema, "arguments, preview") == [("(hidden)", "(hidden)")] * 2
-
-
-async def test_a_send_to_a_tool_node_is_recorded(bench: Bench) -> None:
-    till = Till()
-    builder = StateGraph(MessagesState)
-    builder.add_node("agent", lambda state: {"messages": [CHARGE.model_copy()]})
-    builder.add_node("tools", bench.tool_node([tool_of(bench, "charge", till.charge)]))
-    builder.add_edge(START, "agent")
-    builder.add_conditional_edges(
-        "agent", lambda state: [Send("tools", [call]) for call in state["messages"][-1].tool_calls], ["tools"]
-    )
-    graph = builder.compile(checkpointer=bench.saver)
-    await bench.invoke(graph, ask(), thread())
-    assert (await bench.do(bench.ledger.get, "t", "call_1")).status == "success"
-
-
-async def test_a_subgraphs_tools_know_both_checkpoints(bench: Bench, connection: psycopg.Connection) -> None:
-    till = Till()
-    inner = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
-    inner.checkpointer = None
-    builder = StateGraph(MessagesState)
-    builder.add_node("inner", inner)
-    builder.add_edge(START, "inner")
-    graph = builder.compile(checkpointer=bench.saver)
-    await bench.invoke(graph, ask(), thread())
-    schema = bench.saver.schema
-    assert connection.execute(
-        f"""SELECT c.step FROM {schema}.tool_executions e
-        JOIN {schema}.checkpoints c USING (thread_id, checkpoint_ns, checkpoint_id)"""
-    ).fetchall() == [(1,)]
-    assert connection.execute(
-        f"""SELECT c.checkpoint_ns, c.step FROM {schema}.tool_executions e
-        JOIN {schema}.checkpoints c ON c.thread_id = e.thread_id AND c.checkpoint_id = e.root_checkpoint_id"""
-    ).fetchall() == [("", 0)]
 
 
 async def test_a_cancelled_tools_outcome_is_unknown(dsn: str, schema: str, connection: psycopg.Connection) -> None:
@@ -664,30 +345,6 @@ async def test_a_cancelled_tools_outcome_is_unknown(dsn: str, schema: str, conne
             found = await bench.ledger.get(f"t{number}", "call_1")
             assert found is not None
             assert found.status == status
-
-
-async def test_what_runs_elsewhere_is_waited_for_until_its_time_has_passed(
-    dsn: str, schema: str, connection: psycopg.Connection
-) -> None:
-    """Of another machine only its signs of life tell whether it lives."""
-    for number, api in enumerate(LEDGERS):
-        till = Till()
-        async with open_bench(api, dsn, schema, settings=ToolSettings(wait_seconds=0.2)) as bench:
-            bench.ledger.policy("charge", on_unknown="retry")
-            graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
-            await bench.invoke(graph, ask(), thread(f"t{number}"))
-            states = [state async for state in graph.aget_state_history(thread(f"t{number}"))]
-            past = next(state for state in states if state.next == ("tools",)).config
-            leave_behind(connection, schema)
-            connection.execute(f"UPDATE {schema}.tool_executions SET alive_until = now() + interval '1 h'")
-            with pytest.raises(ToolBusyError, match="elsewhere") as raised:
-                await bench.invoke(graph, None, past)
-            assert raised.value.retryable
-            with pytest.raises(ConfigurationError, match="not in doubt"):
-                await bench.do(bench.ledger.settle, f"t{number}", "call_1", "done")
-            connection.execute(f"UPDATE {schema}.tool_executions SET alive_until = now()")
-            await bench.invoke(graph, None, past)
-            assert till.charged == ["o1", "o1"]
 
 
 async def test_an_action_that_calls_itself_is_refused(bench: Bench) -> None:
@@ -764,78 +421,6 @@ async def test_a_streamed_graph_runs_its_tools_once(bench: Bench) -> None:
         parts = await asyncio.to_thread(blocking)
     assert any("charged o1" in str(part) for part in parts)
     assert till.charged == ["o1"]
-
-
-def test_of_several_who_saw_the_same_one_goes_on(saver: PGStateSaver, connection: psycopg.Connection) -> None:
-    """The compare-and-swaps, and that each is recognised when it is sent again after its answer was lost."""
-    database, known = saver._database, queries(saver.schema)
-
-    def intent(name: str) -> Intent:
-        return Intent("t", "key", None, name, "charge", "{}")
-
-    def begin(name: str) -> Any:
-        return database.run(tool_executions.begin, known, intent(name), "holder", 15.0)
-
-    def take_over(name: str, seen: Recorded, is_gone: bool = True) -> int:
-        more = {"is_gone": is_gone, "answers": 0}
-        return database.run(tool_executions.take_over, known, intent(name), seen, "holder", 15.0, **more)
-
-    assert begin("a") == (1, None)
-    assert begin("a") == (1, None)
-    attempt, seen = begin("b")
-    assert (attempt, seen.intent_id) == (0, "a")
-    assert take_over("b", seen, is_gone=False) == 0
-    assert take_over("b", seen) == 2
-    assert take_over("b", seen) == 2
-    assert take_over("c", seen) == 0
-    assert not database.run(tool_executions.settle, known, seen, Outcome("error"), "d", is_gone=True, answers=0)
-    database.run(tool_executions.mark_unknown, known, seen, is_gone=True)
-    assert rows(connection, saver.schema, "status, intent_id, attempt") == [("running", "b", 2)]
-    assert not database.run(tool_executions.finish, known, intent("a"), Outcome("success"))
-    for _ in range(2):
-        assert database.run(tool_executions.finish, known, intent("b"), Outcome("error"))
-    _, seen = begin("e")
-    for _ in range(2):
-        assert database.run(tool_executions.settle, known, seen, Outcome("pending"), "f", is_gone=True, answers=3)
-    assert take_over("g", seen) == 0
-    assert rows(connection, saver.schema, "status, intent_id, answers") == [("pending", "f", 3)]
-
-
-def test_bad_policies_are_refused() -> None:
-    for terms in (
-        {"on_error": "ignore"},
-        {"on_unknown": "guess"},
-        {"on_unknown": "check"},
-        {"check": bool},
-        {"timeout": 0},
-        {"on_replay": "both"},
-        {"key": "order"},
-        {"retry": Backoff(attempts=0)},
-    ):
-        with pytest.raises(ConfigurationError):
-            ToolPolicy(**terms)  # type: ignore[arg-type]
-    for settings in ({"ttl_seconds": 0}, {"wait_seconds": -1}, {"result_limit": -1}, {"preview_length": -1}):
-        with pytest.raises(ConfigurationError):
-            ToolSettings(**settings)  # type: ignore[arg-type]
-
-
-def test_a_graph_without_a_thread_is_refused(dsn: str, schema: str) -> None:
-    with open_ledger(dsn, schema) as (_, ledger):
-        bench = Bench(None, ledger)
-        graph = bench.agent([tool_of(bench, "charge", Till().charge)], CHARGE)
-        with pytest.raises(ConfigurationError, match="thread"):
-            graph.invoke(ask())
-        with pytest.raises(ConfigurationError, match="mistake"):
-            ledger.policy("charge", mistake=1)
-        with pytest.raises(ConfigurationError, match="one of"):
-            ledger.settle("t", "k", "perhaps")
-        with pytest.raises(NotFoundError):
-            ledger.settle("t", "k", "done")
-
-
-def test_current_execution_outside_of_the_ledger_is_refused() -> None:
-    with pytest.raises(ConfigurationError):
-        current_execution()
 
 
 async def test_a_blocking_ledger_serves_a_graph_on_an_event_loop(dsn: str, schema: str) -> None:

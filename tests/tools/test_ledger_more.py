@@ -5,40 +5,25 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from langchain.agents import create_agent
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatResult
 from langchain_core.tools import tool
 from langgraph.func import entrypoint, task
-from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from support import run_children
 from support_ledger import LEDGERS, Bench, agent_graph, ask, calls, open_bench, open_ledger, thread, tool_of
 
 from langgraph_pgstate import PGStateSaver
-from langgraph_pgstate.errors import (
-    ConfigurationError,
-    NotFoundError,
-    RunBudgetExceededError,
-    ToolOutcomeUnknownError,
-    ToolOvertakenError,
-    ToolSetupError,
-)
-from langgraph_pgstate.tools import Budget, current_execution
-from langgraph_pgstate.types import ToolExecution
-
-
-@pytest.fixture(params=LEDGERS, ids=lambda api: api.__name__)
-async def bench(request: pytest.FixtureRequest, dsn: str, schema: str) -> AsyncIterator[Bench]:
-    async with open_bench(request.param, dsn, schema) as bench:
-        yield bench
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError, ToolOvertakenError, ToolSetupError
+from langgraph_pgstate.tools import current_execution
 
 
 def of_api(bench: Bench, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -341,107 +326,6 @@ async def test_what_the_model_can_put_right_is_shown_to_it(bench: Bench) -> None
         assert state["messages"][3].content == "done"
 
 
-# Compensations
-
-
-class Shop:
-    """Tools that can be taken back."""
-
-    def __init__(self, bench: Bench) -> None:
-        self.bench = bench
-        self.log: list[str] = []
-        self.broken: set[str] = set()
-
-        def refund(execution: ToolExecution, result: Any) -> str:
-            order = execution.arguments["order"]
-            if order in self.broken:
-                raise OSError(f"{order} cannot be refunded")
-            self.log.append(f"refund {order} ({result.content})")
-            return f"refunded {order}"
-
-        def charge(order: str) -> str:
-            """Charge a card."""
-            self.log.append(f"charge {order}")
-            return f"charged {order}"
-
-        compensating = bench.ledger.compensate(of_api(bench, refund))
-        self.charge = compensating(tool(of_api(bench, charge)))
-
-        def look(order: str) -> str:
-            """Look at an order."""
-            return "seen"
-
-        self.look = tool(of_api(bench, look))
-
-    def graph(self) -> Any:
-        answers = [calls((f"call_{order}", "charge", {"order": f"o{order}"})) for order in range(3)]
-        return self.bench.agent([self.charge, self.look], *answers, calls(("call_9", "look", {"order": "o1"})))
-
-
-async def test_effects_are_taken_back_last_one_first(bench: Bench) -> None:
-    shop = Shop(bench)
-    await bench.invoke(shop.graph(), ask(), thread())
-    shop.log.clear()
-    shop.broken = {"o1"}
-    report = await bench.do(bench.ledger.compensate, "t")
-    assert shop.log == ["refund o2 (charged o2)", "refund o0 (charged o0)"]
-    assert [item.idempotency_key for item in report.compensated] == ["call_2", "call_0"]
-    assert [(item.idempotency_key, str(error)) for item, error in report.failed] == [
-        ("call_1", "o1 cannot be refunded")
-    ]
-    assert [item.tool for item in report.uncovered] == ["look"]
-    assert not report.is_complete
-    again = await bench.do(bench.ledger.compensate, "t")
-    assert [item.idempotency_key for item, _ in again.failed] == ["call_1"]
-    assert again.compensated == ()
-    shop.broken.clear()
-    last = await bench.do(bench.ledger.compensate, "t")
-    assert [item.idempotency_key for item in last.compensated] == ["call_1"]
-    assert len(shop.log) == 3
-    original = await bench.do(bench.ledger.get, "t", "call_2")
-    taken_back = await bench.do(bench.ledger.get, "t", "compensate:call_2")
-    assert original.compensated_at is not None
-    assert (taken_back.compensates, taken_back.status) == ("call_2", "success")
-
-
-async def test_a_compensation_that_was_killed_is_not_repeated(bench: Bench, connection: psycopg.Connection) -> None:
-    shop = Shop(bench)
-    await bench.invoke(shop.graph(), ask(), thread())
-    await bench.do(bench.ledger.compensate, "t")
-    count = len(shop.log)
-    # Killed after the outcome of one, before the note on what it took back.
-    connection.execute(f"UPDATE {bench.saver.schema}.tool_executions SET compensated_at = NULL")
-    report = await bench.do(bench.ledger.compensate, "t")
-    assert len(report.compensated) == 3
-    assert len(shop.log) == count
-    # Killed in the middle of one.
-    connection.execute(
-        f"""UPDATE {bench.saver.schema}.tool_executions SET compensated_at = NULL, alive_until = now(), holder_id = 'x',
-        status = CASE WHEN idempotency_key = 'compensate:call_1' THEN 'running' ELSE status END"""
-    )
-    report = await bench.do(bench.ledger.compensate, "t")
-    assert [type(error) for _, error in report.failed] == [ToolOutcomeUnknownError]
-    assert len(report.compensated) == 2
-    assert len(shop.log) == count
-
-
-async def test_only_what_came_after_a_checkpoint_is_taken_back(bench: Bench) -> None:
-    shop = Shop(bench)
-    graph = shop.graph()
-    await bench.invoke(graph, ask(), {**thread(), "metadata": {"run_id": "run-1"}})
-    states = [state async for state in graph.aget_state_history(thread())]
-    waiting = [state.config["configurable"]["checkpoint_id"] for state in states if state.next == ("tools",)]
-    # Newest first: look, o2, o1, o0.
-    report = await bench.do(bench.ledger.compensate, "t", to_checkpoint=waiting[2])
-    assert [item.idempotency_key for item in report.compensated] == ["call_2", "call_1"]
-    with pytest.raises(NotFoundError):
-        await bench.do(bench.ledger.compensate, "t", to_checkpoint="none")
-    nothing = await bench.do(bench.ledger.compensate, "t", run_id="another")
-    assert (nothing.compensated, nothing.is_complete) == ((), True)
-    rest = await bench.do(bench.ledger.compensate, "t", run_id="run-1")
-    assert [item.idempotency_key for item in rest.compensated] == ["call_0"]
-
-
 # create_agent
 
 
@@ -457,91 +341,6 @@ class ToolCaller(GenericFakeChatModel):
             usage = {"input_tokens": 90, "output_tokens": 10, "total_tokens": 100}
             generation.message.usage_metadata = usage  # type: ignore[attr-defined]
         return result
-
-
-async def test_an_agent_of_langchains_runs_its_tools_once(bench: Bench) -> None:
-    done: list[str] = []
-
-    def charge(order: str) -> str:
-        """Charge a card."""
-        done.append(order)
-        return f"charged {order}"
-
-    model = ToolCaller(messages=iter([calls(("call_1", "charge", {"order": "o1"})), AIMessage("done"), AIMessage("x")]))
-    agent = create_agent(
-        model,
-        [tool(of_api(bench, charge))],
-        middleware=[bench.ledger.middleware()],
-        checkpointer=bench.saver,
-        name="cashier",
-    )
-    state = await bench.invoke(agent, ask(), thread())
-    assert state["messages"][2].content == "charged o1"
-    found = await bench.do(bench.ledger.get, "t", "call_1")
-    assert (found.status, found.agent, found.step) == ("success", "cashier", 2)
-    states = [state async for state in agent.aget_state_history(thread())]
-    past = next(state for state in states if state.next == ("tools",)).config
-    await bench.invoke(agent, None, past)
-    assert done == ["o1"]
-
-
-async def test_an_asynchronous_ledger_says_that_it_is_one(dsn: str, schema: str) -> None:
-    async with open_bench(LEDGERS[1], dsn, schema) as bench:
-        with pytest.raises(ConfigurationError, match="ainvoke"):
-            bench.ledger.middleware().wrap_tool_call(None, None)
-        with pytest.raises(ConfigurationError, match="async def"):
-            bench.ledger.once(lambda: None)
-
-
-# Budgets
-
-
-async def test_a_run_ends_when_its_steps_are_used_up(bench: Bench) -> None:
-    ran: list[int] = []
-
-    def work(state: MessagesState) -> dict[str, Any]:
-        ran.append(len(ran))
-        return {"messages": [AIMessage("again")]}
-
-    builder = StateGraph(MessagesState)
-    builder.add_node("work", work)
-    builder.add_edge(START, "work")
-    builder.add_conditional_edges("work", lambda state: "work" if len(ran) % 10 else END)
-    graph = builder.compile(checkpointer=bench.saver)
-    budget = bench.ledger.budget(max_steps=4)
-    limited = graph.with_config(callbacks=[budget])
-    with pytest.raises(RunBudgetExceededError, match="4 steps") as raised:
-        await bench.invoke(limited, ask(), thread())
-    assert (raised.value.kind, raised.value.used, raised.value.limit) == ("steps", 4, 4)
-    assert len(ran) == 4
-    # Each run has a budget of its own.
-    with pytest.raises(RunBudgetExceededError):
-        await bench.invoke(limited, None, thread())
-    assert len(ran) == 8
-    await bench.invoke(limited, None, thread())
-    assert len(ran) == 10
-    assert budget._roots == {}
-    assert budget._uses == {}
-
-
-async def test_a_run_ends_when_its_tokens_are_used_up(bench: Bench) -> None:
-    def search(order: str) -> str:
-        """Search."""
-        return "nothing"
-
-    answers = iter([calls((f"call_{number}", "search", {"order": "x"})) for number in range(20)])
-    agent = create_agent(ToolCaller(messages=answers), [tool(of_api(bench, search))], checkpointer=bench.saver)
-    limited = agent.with_config(callbacks=[bench.ledger.budget(max_tokens=250)])
-    with pytest.raises(RunBudgetExceededError, match="300 tokens; its budget is 250"):
-        await bench.invoke(limited, ask(), thread())
-    state = await agent.aget_state(thread())
-    assert sum(message.type == "ai" for message in state.values["messages"]) == 3
-
-
-def test_a_budget_of_nothing_is_refused() -> None:
-    for terms in ({}, {"max_steps": 0}, {"max_tokens": -1}):
-        with pytest.raises(ConfigurationError):
-            Budget(**terms)
 
 
 # Checkpoints that are still on their way

@@ -8,16 +8,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
 from psycopg import sql
 from support import ended, terminate
 from support_ledger import LEDGERS, Bench, Line, ask, calls, open_on_line, thread, tool_of
-from test_ledger import CHARGE, Till, rows
-from test_ledger_more import of_api, one_node
 
 from langgraph_pgstate import AsyncPGState, PGState
-from langgraph_pgstate.db.translate import is_retryable, translate
 from langgraph_pgstate.errors import (
     ConflictError,
     CorruptStateError,
@@ -27,8 +23,12 @@ from langgraph_pgstate.errors import (
     UnavailableError,
 )
 from langgraph_pgstate.tools import Backoff
+from tests.tools.test_ledger import CHARGE, Till, rows
+from tests.tools.test_ledger_more import of_api, one_node
 
 AGAIN = calls(("call_2", "charge", {"order": "o1"}))
+
+
 """What a model asks for that is told of an error: the same again, under another id."""
 
 
@@ -138,47 +138,6 @@ async def test_an_intent_that_is_stored_though_it_failed_has_let_nothing_happen(
     line.fault = lambda data: None
     await bench.invoke(graph, None, thread())
     assert till.charged == ["o1"]
-
-
-@pytest.mark.parametrize("kind", ["retry", "error"])
-async def test_middleware_around_the_ledger_does_not_tell_the_model(broken: tuple[Bench, Line], kind: str) -> None:
-    from langchain.agents import create_agent
-    from langchain.agents.middleware import ToolRetryMiddleware
-    from langchain.agents.middleware.tool_error import ToolErrorMiddleware
-    from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
-
-    class Model(GenericFakeChatModel):
-        def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
-            return self
-
-    bench, line = broken
-    till = Till()
-
-    def charge(order: str) -> str:
-        """Charge a card, and lose the database."""
-        line.is_down = True
-        return till.charge(order)
-
-    around: Any = {
-        "retry": lambda: ToolRetryMiddleware(max_retries=2, initial_delay=0.0, jitter=False),
-        "error": lambda: ToolErrorMiddleware(on_error=lambda error, request: f"try again: {error}"),
-    }[kind]()
-
-    def agent(*answers: AIMessage) -> Any:
-        return create_agent(
-            Model(messages=iter(answers)),
-            [tool_of(bench, "charge", charge)],
-            middleware=[around, bench.ledger.middleware()],
-            checkpointer=bench.saver,
-        )
-
-    with pytest.raises(UnavailableError, match="has run") as raised:
-        await bench.invoke(agent(CHARGE, AGAIN), ask(), thread())
-    assert type(raised.value).__name__ == "UnavailableError"
-    line.is_down = False
-    state = await bench.invoke(agent(AIMessage("done")), None, thread())
-    assert till.charged == ["o1"]
-    assert next(m.content for m in state["messages"] if isinstance(m, ToolMessage)) == "charged o1"
 
 
 async def test_a_run_that_such_an_error_ends_is_recorded_as_failed(
@@ -301,6 +260,8 @@ def booking(bench: Bench, then: Callable[[Any], Any], athen: Callable[[Any], Any
 
 
 BOOK = calls(("call_1", "book", {"room": "7"}))
+
+
 BOOK_AGAIN = calls(("call_2", "book", {"room": "7"}))
 
 
@@ -510,12 +471,3 @@ async def test_a_transactional_function_in_a_node_may_be_run_again(room: Room) -
         await room.bench.invoke(graph, ask(), thread())
     await room.bench.invoke(graph, None, thread())
     assert room.booked() == [("7",)]
-
-
-def test_a_result_that_libpq_made_of_a_lost_connection_is_a_loss(connection: psycopg.Connection) -> None:
-    """Taken for a refusal of the server's, a COMMIT that it ends would be recorded as its tool's failure."""
-    result = connection.pgconn.make_empty_result(psycopg.pq.ExecStatus.FATAL_ERROR)
-    error = psycopg.errors.error_from_result(result)
-    assert type(error) is psycopg.DatabaseError
-    assert type(translate(error, "pgstate")) is UnavailableError
-    assert is_retryable(error)

@@ -18,7 +18,7 @@ from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.sql import Queries
 
 # A put is retried for minutes; a suspended machine continues hours later.
-ORPHAN_AGE: Final = timedelta(days=1)
+_ORPHAN_AGE: Final = timedelta(days=1)
 _THREAD_PAGE: Final = 200
 
 
@@ -39,7 +39,7 @@ async def sweep_thread(
     Returns:
         Number and bytes of the removed rows.
     """
-    parameters: dict[str, Any] = {"thread_id": thread_id, "older_than": max(ORPHAN_AGE, older_than or ORPHAN_AGE)}
+    parameters: dict[str, Any] = {"thread_id": thread_id, "older_than": max(_ORPHAN_AGE, older_than or _ORPHAN_AGE)}
     children = await db.fetch(queries.get_children_of_orphans, parameters)
     parameters["kept_ids"] = [parent_id for parent_id, *state in children if _may_be_old(thread_id, *state)]
     query = queries.count_orphan_writes if dry_run else queries.sweep_orphan_writes
@@ -55,7 +55,7 @@ async def sweep(db: Connection, queries: Queries) -> int:
     """
     gone, cursor = 0, ""
     while True:
-        page: dict[str, Any] = {"cursor_id": cursor, "page_size": _THREAD_PAGE, "older_than": ORPHAN_AGE}
+        page: dict[str, Any] = {"cursor_id": cursor, "page_size": _THREAD_PAGE, "older_than": _ORPHAN_AGE}
         found = await db.fetch(queries.find_orphan_writes, page)
         for thread_id, has_orphans in found:
             cursor = thread_id

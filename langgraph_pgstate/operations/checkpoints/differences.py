@@ -15,20 +15,15 @@ from pydantic import BaseModel
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import NotFoundError
-from langgraph_pgstate.langgraph_compat import DELTA_COUNTERS, REMOVE_ALL_MESSAGES, DeltaSnapshot
+from langgraph_pgstate.langgraph_compat import DELTA_COUNTERS, REMOVE_ALL_MESSAGES, DeltaSnapshot, is_schedule_channel
 from langgraph_pgstate.operations.checkpoints.addresses import Address
-from langgraph_pgstate.operations.checkpoints.checkpoints import get_tuple
+from langgraph_pgstate.operations.checkpoints.getting import get_tuple
 from langgraph_pgstate.operations.checkpoints.history import get_delta_channel_history
 from langgraph_pgstate.operations.checkpoints.reading import load_tuple
 from langgraph_pgstate.operations.checkpoints.versions import UNVERSIONED, StateVersions
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types.branches import ChannelDifference, Difference, MessageChange, ValueChange
 
-# LangGraph's channels for scheduling, pending input, interrupts and resume values.
-_SCHEDULE_PREFIXES: Final = ("branch:", "join:", "start:", "__pregel_")
-_SCHEDULE: Final = frozenset(
-    {"__start__", "__input__", "__interrupt__", "__resume__", "__error__", "__scheduled__", "__no_writes__"}
-)
 # More deeply nested values are compared as a whole.
 _MAX_DEPTH: Final = 50
 _MISSING: Final = object()
@@ -124,18 +119,13 @@ def _rebuilt(seed: Any, writes: Sequence[Any]) -> Any:
 
 def compare(states: States) -> Difference:
     """Return the differences between two states, by channel."""
-    before = {name: value for name, value in states.before.items() if not is_schedule(name)}
-    after = {name: value for name, value in states.after.items() if not is_schedule(name)}
+    before = {name: value for name, value in states.before.items() if not is_schedule_channel(name)}
+    after = {name: value for name, value in states.after.items() if not is_schedule_channel(name)}
     found = []
     for name in sorted(before.keys() | after.keys()):
         if (difference := _compare_channel(name, before.get(name, _MISSING), after.get(name, _MISSING))) is not None:
             found.append(difference)
     return Difference(states.first, states.second, tuple(found))
-
-
-def is_schedule(channel: str) -> bool:
-    """Return whether a channel is one of LangGraph's own, and none of the graph's state."""
-    return channel in _SCHEDULE or channel.startswith(_SCHEDULE_PREFIXES)
 
 
 def _compare_channel(name: str, before: Any, after: Any) -> ChannelDifference | None:

@@ -22,7 +22,7 @@ from langgraph_pgstate.operations.checkpoints.addresses import (
     identifier,
     thread_id_of,
 )
-from langgraph_pgstate.operations.checkpoints.checkpoints import MAX_ID, read_pending_sends, read_values
+from langgraph_pgstate.operations.checkpoints.getting import MAX_ID, read_pending_sends, read_values
 from langgraph_pgstate.operations.checkpoints.reading import (
     CheckpointRow,
     Segments,

@@ -1,4 +1,4 @@
-"""Planning of a put: the decision which values are inherited, which are written, and how. No I/O."""
+"""Planning of a put: which values are inherited and which are written, with all bytes encoded. No I/O."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from langgraph_pgstate.codec.states import (
 )
 from langgraph_pgstate.codec.values import NO_FINGERPRINTS, PLAIN_MARK, ValueCodec, array_header
 from langgraph_pgstate.operations.checkpoints.addresses import identifier
-from langgraph_pgstate.operations.checkpoints.requests import PutRequest, concatenate
+from langgraph_pgstate.operations.checkpoints.requests import PutRequest
 from langgraph_pgstate.operations.record.journal_entry import JournalEntry
 
 # A reference to a segment costs about this many bytes in the row, so smaller values are stored in the row.
@@ -40,32 +40,35 @@ _TO_STORE: Final = Scalar(None)
 
 @dataclass(slots=True)
 class PutPlan:
-    """The rows and values that a put sends to the database.
+    """The finished bytes that a put stores, and the conditions for storing them.
 
     Attributes:
         request: The put.
         manifest: The location of the values.
+        state: The encoded state; `None` if an inherited value was not found, so that the put has to be planned from the
+            database.
         new_segments: Frames to write, by segment id.
         bases: Revisions of the checkpoints that values are inherited from, by id; the put requires them unchanged.
         parent: The parent's manifest, if it is known.
         contents: Contents of the new segments, by id.
-        is_complete: Whether all inherited values were found; if not, the put has to be planned from the database.
         tried: Whether the plan was sent already, so that its ids may be taken.
         journal_entry: The journal entry of the hooks; a new one each time the plan is sent.
+        hook_refused: Whether the database refused the hook's rows, so that the checkpoint was stored without them.
     """
 
     request: PutRequest
     manifest: Manifest
-    new_segments: dict[int, bytes]
-    bases: dict[str, int]
+    state: bytes | None = None
+    new_segments: dict[int, bytes] = field(default_factory=dict)
+    bases: dict[str, int] = field(default_factory=dict)
     parent: Manifest | None = None
     contents: dict[int, bytes] = field(default_factory=dict)
-    is_complete: bool = True
     tried: bool = False
     journal_entry: JournalEntry | None = None
+    hook_refused: bool = False
 
     def with_new_ids(self) -> PutPlan:
-        """Return the same plan with other ids for its new segments."""
+        """Return the same plan with other ids for its new segments. The state refers to them by position only."""
         taken = self.manifest.positions()
         ids: dict[int, int] = {}
         for old in self.new_segments:
@@ -77,39 +80,6 @@ class PutPlan:
             new_segments={ids[old]: frame for old, frame in self.new_segments.items()},
             contents={ids[old]: content for old, content in self.contents.items()},
         )
-
-    def parameters(self, codec: ValueCodec, touch_thread: bool) -> dict[str, Any]:
-        """Return the parameters of the variant of `put_checkpoint` that stores the plan."""
-        request = self.request
-        checkpoint = request.checkpoint
-        thread_id, checkpoint_ns, checkpoint_id = request.address
-        manifest = self.manifest
-        unknown = unknown_keys(checkpoint)
-        extra = {key: codec.dumps(key, checkpoint[key]) for key in unknown} if unknown else {}
-        parameters = {
-            "thread_id": thread_id,
-            "checkpoint_ns": checkpoint_ns,
-            "checkpoint_id": checkpoint_id,
-            "parent_checkpoint_id": request.parent.checkpoint_id if request.parent else None,
-            "revision": manifest.revision,
-            "segment_ids": manifest.segment_ids(),
-            "metadata": request.metadata,
-            "state": encode_state(checkpoint, manifest, extra, request.exact_metadata),
-            "state_version": request.states.version,
-            **(request.columns if touch_thread else request.columns_without_owner),
-        }
-        if len(self.bases) == 1:
-            ((parameters["base_id"], parameters["base_revision"]),) = self.bases.items()
-        if len(self.new_segments) == 1:
-            ((parameters["new_id"], parameters["new_data"]),) = self.new_segments.items()
-        elif self.new_segments:
-            parameters |= self.segment_parameters()
-        return parameters
-
-    def segment_parameters(self) -> dict[str, Any]:
-        """Return the parameters that pass any number of new segments, or none."""
-        data = list(self.new_segments.values())
-        return {"new_ids": list(self.new_segments), **concatenate(data, "new_data", "new_starts", "new_lengths")}
 
 
 def plan_put(
@@ -138,7 +108,7 @@ def plan_put(
     given: list[str] = []
     parent_id = request.parent.checkpoint_id if request.parent else None
     if others is None and parent_id and parent is None:
-        return PutPlan(request, Manifest(versions, {}), {}, {}, is_complete=False)
+        return PutPlan(request, Manifest(versions, {}))
     if parent_id and parent and request.needs_parent:
         _require_base(bases, parent_id, parent.revision)
     sources = [(parent_id, parent)] if parent_id and parent else []
@@ -159,7 +129,7 @@ def plan_put(
                     _require_base(bases, source_id, revision)
                 continue
             if others is None:
-                return PutPlan(request, Manifest(versions, {}), {}, {}, parent, is_complete=False)
+                return PutPlan(request, Manifest(versions, {}), parent=parent)
         if value is not NOTHING:
             # Encoded below, so that an incomplete plan encodes nothing. The placeholder keeps the order of the entries.
             entries[channel] = _TO_STORE
@@ -174,7 +144,11 @@ def plan_put(
         if channel not in versions and codec.is_inline(value):
             entries[identifier("channel name", channel)] = Scalar(value)
     writer.finish(entries)
-    return PutPlan(request, Manifest(versions, entries), writer.segments, bases, parent, writer.contents)
+    manifest = Manifest(versions, entries)
+    unknown = unknown_keys(request.checkpoint)
+    extra = {key: codec.dumps(key, request.checkpoint[key]) for key in unknown} if unknown else {}
+    state = encode_state(request.checkpoint, manifest, extra, request.exact_metadata)
+    return PutPlan(request, manifest, state, writer.segments, bases, parent, writer.contents)
 
 
 def find_missing(codec: ValueCodec, request: PutRequest, parent: Manifest | None) -> list[str]:
@@ -237,10 +211,7 @@ class _SegmentWriter:
             return Inline(type_, data), False
         if len(data) < _SHARED_BYTES:
             return self._share(channel, type_, data), False
-        if len(data) <= frames.MAX_WITH_DICTIONARY:
-            return Slice(type_, self._add(data), 0, len(data)), False
-        frame, hint = frames.pack_large(data, base.hint if isinstance(base, Slice) else None)
-        return Slice(type_, self._add(data, frame), 0, len(data), hint), False
+        return Slice(type_, self._add(data), 0, len(data)), False
 
     def move_inline(self, channel: str, entry: Inline) -> Entry:
         """Return the entry of an inherited value that was stored in its checkpoint's row."""
@@ -310,9 +281,9 @@ class _SegmentWriter:
         content = b"".join([PLAIN_MARK if are_plain else b"", array_header(len(parts)), *parts])
         return Run(self._add(content), 0, len(parts), size)
 
-    def _add(self, content: bytes, frame: bytes | None = None) -> int:
+    def _add(self, content: bytes) -> int:
         segment_id = new_segment_id(self._taken, self.segments)
-        self.segments[segment_id] = frames.pack(content) if frame is None else frame
+        self.segments[segment_id] = frames.pack(content)
         self.contents[segment_id] = content
         return segment_id
 

@@ -42,7 +42,7 @@ class PutRequest:
         labels: The merged metadata, from which the typed columns are taken.
         keys: The labels that name the thread's agent, user and tenant.
         root: Manifest of the root checkpoint that a subgraph's checkpoint belongs to, if it is known and needed.
-        hook_refused: Whether the database refused the hook's statements.
+        touches_thread: Whether the thread's row is inserted or updated, too.
         states: The state versions: the current one, and the upcasters of older ones.
     """
 
@@ -55,7 +55,7 @@ class PutRequest:
     labels: Mapping[str, Any]
     keys: ThreadKeys
     root: Manifest | None = None
-    hook_refused: bool = False
+    touches_thread: bool = False
     states: StateVersions = UNVERSIONED
     _columns: dict[str, Any] | None = None
 

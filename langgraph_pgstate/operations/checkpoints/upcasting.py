@@ -11,7 +11,8 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, PGStateError, SerializationError
 from langgraph_pgstate.operations.checkpoints.addresses import Address
-from langgraph_pgstate.operations.checkpoints.checkpoints import get_tuple
+from langgraph_pgstate.operations.checkpoints.building import row_parameters, segment_parameters
+from langgraph_pgstate.operations.checkpoints.getting import get_tuple
 from langgraph_pgstate.operations.checkpoints.planning import plan_put
 from langgraph_pgstate.operations.checkpoints.reading import is_old_format, load_tuple
 from langgraph_pgstate.operations.checkpoints.requests import PutRequest
@@ -109,8 +110,8 @@ async def _upcast(
     except PGStateError as error:
         report.problems.append(Problem(address.thread_id, str(address), str(error)))
         return
-    parameters = plan.parameters(codec, False) | plan.segment_parameters()
-    parameters.update(revision=new_revision(), base_revision=row.revision)
+    plan.manifest.revision = new_revision()
+    parameters = {**row_parameters(plan), **segment_parameters(plan), "base_revision": row.revision}
     if (await db.fetch(queries.upcast_checkpoint, parameters))[0][0]:
         report.upcast += 1
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from langgraph_pgstate.codec.values import ValueCodec
@@ -17,18 +17,31 @@ from langgraph_pgstate.operations.record.put_hook import Statement
 from langgraph_pgstate.sql import Queries
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WritesRequest:
-    """A call of `put_writes`, validated and encoded."""
+    """A call of `put_writes`, validated and encoded.
+
+    Attributes:
+        address: The checkpoint that the task started from.
+        task_id: The task.
+        task_path: Its path.
+        run_id: Its run, if that is known.
+        rows: Encoded writes by row.
+        encoded: The parameters that store all rows, with their finished bytes.
+    """
 
     address: Address
     task_id: str
     task_path: str
     run_id: str | None
     rows: list[tuple[int, list[Write]]]
+    encoded: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.encoded = self.parameters(self.rows)
 
     def parameters(self, rows: Sequence[tuple[int, Sequence[Write]]]) -> dict[str, Any]:
-        """Return the parameters of the query `put_writes`."""
+        """Return the parameters of the query `put_writes` for some rows."""
         return {
             **self.address._asdict(),
             "task_id": self.task_id,
@@ -94,7 +107,7 @@ async def _put_writes(db: Connection, queries: Queries, request: WritesRequest, 
     first, _ = request.rows[0]
     is_plain = len(request.rows) == 1 and first >= 0
     query = queries.put_new_writes if is_plain else queries.put_writes
-    parameters = {**request.parameters(request.rows), "idx": first}
+    parameters = {**request.encoded, "idx": first}
     if guards:
         if (await db.execute_together([*guards, (query, parameters)]))[-1] == len(request.rows):
             return

@@ -135,9 +135,10 @@ class Guard:
         return found is not None and found[0] == "thread" and not self.makes_thread
 
 
-def is_guard(error: BaseException) -> bool:
-    """Return whether a transaction failed because of a guard."""
-    return _reason(error) is not None
+def broken_condition(error: BaseException) -> str | None:
+    """Return which condition of a guard made a transaction fail; `None` if it failed for another reason."""
+    found = _reason(error)
+    return None if found is None else found[0]
 
 
 def _reason(error: BaseException) -> tuple[str, str] | None:

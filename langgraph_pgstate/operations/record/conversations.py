@@ -110,7 +110,7 @@ async def _unwritten(db: Connection, queries: Queries, thread_id: str) -> set[st
     return found
 
 
-class Said(NamedTuple):
+class _Said(NamedTuple):
     """A message in a conversation: its id, and a digest of its columns."""
 
     message_id: str
@@ -149,8 +149,8 @@ class Difference:
     channel: str
     run_id: str | None
     stored: list[_Element]
-    recorded: list[Said]
-    before: list[Said]
+    recorded: list[_Said]
+    before: list[_Said]
 
     @property
     def why(self) -> str:
@@ -180,7 +180,7 @@ class _Known:
         versions: The checkpoint's `channel_versions`.
     """
 
-    said: dict[str, list[Said]] = field(default_factory=dict)
+    said: dict[str, list[_Said]] = field(default_factory=dict)
     versions: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -327,11 +327,11 @@ class _Comparison:
                     self._address(row.id), channel, row.run_id, stored, recorded, known.said.get(channel, [])
                 )
 
-    async def _fill(self, difference: Difference) -> list[Said]:
+    async def _fill(self, difference: Difference) -> list[_Said]:
         """Record the messages of a state, and return them with their recorded ids."""
         ids = [{"message_id": id} for id in _distinct([element.id for element in difference.stored])]
         present = fitting_ids(self._thread_id, ids)
-        said = [Said(id, element.mark) for id, element in zip(present, difference.stored, strict=True)]
+        said = [_Said(id, element.mark) for id, element in zip(present, difference.stored, strict=True)]
         before = difference.before
         # If messages were only appended, the earlier ones need no lookup.
         first = len(before) if difference.recorded == before == said[: len(before)] else 0
@@ -392,7 +392,7 @@ class _Comparison:
         known = self._known.get(checkpoint_id)
         if known is None:
             # Not in the cache, because it is far from its child or its id is greater.
-            said: dict[str, list[Said]] = defaultdict(list)
+            said: dict[str, list[_Said]] = defaultdict(list)
             last = await last_changes(self._db, self._queries, self._thread_id, checkpoint_id)
             changes = await self._changes(sorted({change.checkpoint_id for change in last}))
             marks = {
@@ -401,7 +401,7 @@ class _Comparison:
             for one in last:
                 if one.change != "removed":
                     mark = marks[one.checkpoint_id, one.channel, one.message_id]
-                    said[one.channel].append(Said(one.message_id, mark))
+                    said[one.channel].append(_Said(one.message_id, mark))
             known = self._known[checkpoint_id] = _Known(said)
         return known
 
@@ -427,7 +427,7 @@ def _change_of(row: Sequence[Any]) -> _Change:
     return _Change(message_id, channel, change, position, _mark(columns))
 
 
-def _applied(before: Mapping[str, list[Said]], changes: Sequence[_Change]) -> dict[str, list[Said]]:
+def _applied(before: Mapping[str, list[_Said]], changes: Sequence[_Change]) -> dict[str, list[_Said]]:
     """Return the messages of each channel after a checkpoint's changes."""
     said = dict(before)
     by_channel: dict[str, dict[str, _Change]] = defaultdict(dict)
@@ -440,11 +440,11 @@ def _applied(before: Mapping[str, list[Said]], changes: Sequence[_Change]) -> di
             if change_of_it is None:
                 kept.append(one)
             elif change_of_it.change == "edited":
-                kept.append(Said(one.message_id, change_of_it.mark))
+                kept.append(_Said(one.message_id, change_of_it.mark))
         known = {one.message_id for one in kept}
         added = [one for one in changed.values() if one.change != "removed" and one.message_id not in known]
         added.sort(key=lambda one: (one.position, one.message_id))
-        said[channel] = kept + [Said(one.message_id, one.mark) for one in added]
+        said[channel] = kept + [_Said(one.message_id, one.mark) for one in added]
     return said
 
 

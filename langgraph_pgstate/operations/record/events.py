@@ -6,15 +6,8 @@ from datetime import datetime
 from typing import Any
 
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.operations.threads.paging import (
-    Moment,
-    decode_cursor,
-    page_of,
-    page_size,
-    since_of,
-    text_of,
-    time_of,
-)
+from langgraph_pgstate.filters import Moment
+from langgraph_pgstate.operations.threads.paging import decode_cursor, page_of, page_size, since_of, text_of, time_of
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Event, HandoffStatistics, Page
 

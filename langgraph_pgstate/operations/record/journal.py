@@ -22,7 +22,7 @@ from langgraph_pgstate.operations.record.journal_entry import ADDED, COMPARED, W
 from langgraph_pgstate.operations.record.put_hook import Statement, is_refusal
 from langgraph_pgstate.sql import Queries
 
-SEMCONV_VERSION: Final = "1.41.1"
+_SEMCONV_VERSION: Final = "1.41.1"
 """URL of the OpenTelemetry semantic conventions used in `attributes`."""
 
 _log = logging.getLogger("langgraph_pgstate.record")
@@ -257,7 +257,7 @@ def _statements(queries: Queries, journal_entry: JournalEntry) -> list[Statement
         found.append((queries.settle_attempts, begun))
     if journal_entry.spans:
         found.append(
-            (queries.put_spans, {**among, "rows": _array(journal_entry.spans), "semconv_version": SEMCONV_VERSION})
+            (queries.put_spans, {**among, "rows": _array(journal_entry.spans), "semconv_version": _SEMCONV_VERSION})
         )
     if journal_entry.events:
         found.append((queries.put_events, {**among, "rows": _array(journal_entry.events)}))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
-from langgraph_pgstate.operations.threads.paging import decode_cursor, page_of, page_size, text_of
+from langgraph_pgstate.filters import MessageFilter, check_filters
+from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of
+from langgraph_pgstate.operations.threads.paging import decode_cursor, page_of, page_size, text_of, texts_of
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Message, MessageHit, Page
 
@@ -79,9 +81,9 @@ async def get_conversation(db: Connection, queries: Queries, filter: Conversatio
     found = await last_changes(db, queries, filter.thread_id, filter.checkpoint_id, filter.channel)
     if not found and filter.checkpoint_id is not None and not (await db.fetch(queries.has_checkpoint, key))[0][0]:
         raise NotFoundError(f"there is no checkpoint {filter.checkpoint_id!r} of thread {filter.thread_id!r}")
-    changes = of_one_channel(found)
+    changes = _of_one_channel(found)
     present = [change for change in changes if change.change != "removed"]
-    chosen = window(present, filter.last, filter.max_tokens)
+    chosen = _window(present, filter.last, filter.max_tokens)
     if not chosen:
         return ()
     rows = await db.fetch(
@@ -104,7 +106,7 @@ async def last_changes(
     return [Change(*row) for row in await db.fetch(queries.get_message_outline, key)]
 
 
-def of_one_channel(changes: Sequence[Change]) -> Sequence[Change]:
+def _of_one_channel(changes: Sequence[Change]) -> Sequence[Change]:
     """Return the changes of `messages`, or of the last changed channel if there are none."""
     channels = {change.channel for change in changes}
     if len(channels) <= 1:
@@ -114,7 +116,7 @@ def of_one_channel(changes: Sequence[Change]) -> Sequence[Change]:
     return [change for change in changes if change.channel == channel]
 
 
-def window(messages: Sequence[Change], last: int | None, max_tokens: int | None) -> list[Change]:
+def _window(messages: Sequence[Change], last: int | None, max_tokens: int | None) -> list[Change]:
     """Return a conversation's opening system messages and its last `last` others, or as many as fit `max_tokens`.
 
     The opening messages count among the tokens, but are never left out.
@@ -136,39 +138,31 @@ def window(messages: Sequence[Change], last: int | None, max_tokens: int | None)
 
 
 @dataclass(frozen=True, slots=True)
-class SearchFilter:
+class SearchRequest:
     """A validated search."""
 
     parameters: dict[str, Any]
     size: int
 
 
-def request_search(
-    query: str,
-    *,
-    user_id: str | None = None,
-    tenant_id: str | None = None,
-    thread_id: str | None = None,
-    best_first: bool = False,
-    limit: int = 20,
-    cursor: str | None = None,
-) -> SearchFilter:
+def request_search(query: str, **filters: Unpack[MessageFilter]) -> SearchRequest:
     """Validate a search.
 
     Raises:
         ConfigurationError: If the query is empty or an argument is invalid.
     """
+    check_filters(filters, MessageFilter)
     if not text_of("query", query) or not query.strip():
         raise ConfigurationError("there is nothing to search for: the query is empty")
-    beyond = decode_cursor(_KINDS[best_first], cursor, (_HIGHEST, "", "", "", ""))
+    best_first, thread_id = filters.get("best_first", False), filters.get("thread_id")
+    beyond = decode_cursor(_KINDS[best_first], filters.get("cursor"), (_HIGHEST, "", "", "", ""))
     score, cursor_thread, message_id, checkpoint_id, cursor_channel = beyond
-    size = page_size(limit)
+    size = page_size(filters.get("limit", 20))
     parameters = {
         "query": query,
         "by_rank": best_first,
-        "user_id": text_of("user_id", user_id),
-        "tenant_id": text_of("tenant_id", tenant_id),
-        "thread_id": thread_id,
+        **texts_of(filters, "user_id", "tenant_id"),
+        "thread_id": None if thread_id is None else thread_id_of(thread_id),
         "cursor_score": score,
         "cursor_thread": cursor_thread,
         "cursor_message": message_id,
@@ -176,10 +170,10 @@ def request_search(
         "cursor_channel": cursor_channel,
         "page_size": size + 1,
     }
-    return SearchFilter(parameters, size)
+    return SearchRequest(parameters, size)
 
 
-async def search_messages(db: Connection, queries: Queries, filter: SearchFilter) -> Page[MessageHit]:
+async def search_messages(db: Connection, queries: Queries, filter: SearchRequest) -> Page[MessageHit]:
     """Return a page of messages that match a search, newest or best first. One round trip."""
     parameters = filter.parameters
     is_of_thread = parameters["thread_id"] is not None

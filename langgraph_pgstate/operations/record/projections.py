@@ -26,7 +26,7 @@ from langgraph_pgstate.operations.checkpoints.planning import PutPlan
 from langgraph_pgstate.operations.record.put_hook import Statement
 from langgraph_pgstate.sql import Queries
 
-REFERENCE: Final = "$ref"
+_REFERENCE: Final = "$ref"
 # Larger values are not stored: they are not useful for a search.
 _MAX_BYTES: Final = 1024 * 1024
 _MAX_DEPTH: Final = 100
@@ -180,7 +180,7 @@ def _projected(value: Any, channel: str, checkpoint_id: str) -> Any:
         pass
     kind = type(value)
     return {
-        REFERENCE: {
+        _REFERENCE: {
             "channel": channel,
             "checkpoint_id": checkpoint_id,
             "type": f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."),

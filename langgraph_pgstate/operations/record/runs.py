@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from typing import Any, Unpack
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.filters import FailedRunFilter, Moment, RunFilter, check_filters
+from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of
 from langgraph_pgstate.operations.threads.paging import (
     LAST,
-    Moment,
     decode_cursor,
     page_of,
     page_size,
     since_of,
-    text_of,
-    time_of,
+    texts_of,
+    times_of,
 )
 from langgraph_pgstate.sql import NamedQuery, Queries
 from langgraph_pgstate.types import Page, Run, RunawayThread
@@ -30,7 +30,7 @@ _MOST_STEPS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class RunFilter:
+class RunsRequest:
     """A validated request for runs.
 
     Attributes:
@@ -44,47 +44,34 @@ class RunFilter:
     only_failed: bool
 
 
-def request_runs(
-    *,
-    thread_id: str | None = None,
-    status: str | None = None,
-    since: Moment | None = None,
-    until: datetime | None = None,
-    agent: str | None = None,
-    user_id: str | None = None,
-    tenant_id: str | None = None,
-    min_steps: int | None = None,
-    only_failed: bool = False,
-    limit: int = 20,
-    cursor: str | None = None,
-) -> RunFilter:
+def request_runs(*, only_failed: bool = False, **filters: Unpack[RunFilter]) -> RunsRequest:
     """Validate a request for runs.
 
     Raises:
         ConfigurationError: If an argument is invalid.
     """
+    check_filters(filters, FailedRunFilter if only_failed else RunFilter)
+    status, thread_id = filters.get("status"), filters.get("thread_id")
     if status is not None and status not in STATUSES:
         raise ConfigurationError(f"unknown run status {status!r}: {', '.join(STATUSES)}")
-    started_at, cursor_thread, cursor_run = decode_cursor(_KIND, cursor, (LAST, "", ""))
-    size = page_size(limit)
+    started_at, cursor_thread, cursor_run = decode_cursor(_KIND, filters.get("cursor"), (LAST, "", ""))
+    size = page_size(filters.get("limit", 20))
     parameters = {
-        "thread_id": thread_id,
+        "thread_id": None if thread_id is None else thread_id_of(thread_id),
         "status": status,
-        **since_of(since),
-        "until": time_of("until", until),
-        "agent": text_of("agent", agent),
-        "user_id": text_of("user_id", user_id),
-        "tenant_id": text_of("tenant_id", tenant_id),
-        "min_steps": min_steps,
+        **since_of(filters.get("since")),
+        **times_of(filters, "until"),
+        **texts_of(filters, "user_id", "tenant_id", "agent"),
+        "min_steps": filters.get("min_steps"),
         "cursor_started_at": started_at,
         "cursor_thread": cursor_thread,
         "cursor_run": cursor_run,
         "page_size": size + 1,
     }
-    return RunFilter(parameters, size, only_failed)
+    return RunsRequest(parameters, size, only_failed)
 
 
-async def list_runs(db: Connection, queries: Queries, filter: RunFilter) -> Page[Run]:
+async def list_runs(db: Connection, queries: Queries, filter: RunsRequest) -> Page[Run]:
     """Return a page of runs, newest first. One round trip."""
     parameters = filter.parameters
     query: NamedQuery

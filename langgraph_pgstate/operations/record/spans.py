@@ -6,43 +6,33 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, Unpack
 
 from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.filters import SpanFilter, check_filters
 from langgraph_pgstate.operations.checkpoints.addresses import Address
 from langgraph_pgstate.operations.record.runs import get_run
-from langgraph_pgstate.operations.threads.paging import FIRST, MAX_PAGE, decode_cursor, page_of, page_size, text_of
+from langgraph_pgstate.operations.threads.paging import FIRST, MAX_PAGE, decode_cursor, page_of, page_size, texts_of
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Page, Provenance, Run, Span, SpanNode, ToolExecution
 
 _KIND = "spans"
 
 
-def request_spans(
-    thread_id: str,
-    *,
-    run_id: str | None = None,
-    kind: str | None = None,
-    name: str | None = None,
-    status: str | None = None,
-    limit: int = 100,
-    cursor: str | None = None,
-) -> dict[str, Any]:
+def request_spans(thread_id: str, **filters: Unpack[SpanFilter]) -> dict[str, Any]:
     """Validate a request for spans, and return its query parameters.
 
     Raises:
         ConfigurationError: If an argument is invalid.
     """
-    started_at, span_id = decode_cursor(_KIND, cursor, (FIRST, ""))
+    check_filters(filters, SpanFilter)
+    started_at, span_id = decode_cursor(_KIND, filters.get("cursor"), (FIRST, ""))
     return {
         "thread_id": thread_id,
-        "run_id": text_of("run_id", run_id),
-        "kind": text_of("kind", kind),
-        "name": text_of("name", name),
-        "status": text_of("status", status),
+        **texts_of(filters, "run_id", "kind", "name", "status"),
         "cursor_started_at": started_at,
         "cursor_span": span_id,
-        "page_size": page_size(limit) + 1,
+        "page_size": page_size(filters.get("limit", 100)) + 1,
     }
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.operations.threads.paging import Moment, page_size, since_of, text_of, time_of
+from langgraph_pgstate.filters import Moment
+from langgraph_pgstate.operations.threads.paging import page_size, since_of, text_of, time_of
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import ToolStatistics, Usage
 

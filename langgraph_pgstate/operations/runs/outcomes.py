@@ -10,8 +10,9 @@ from langgraph.types import Command
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import NotFoundError, RunCancelledError, RunFailedError
+from langgraph_pgstate.langgraph_compat import is_schedule_channel
 from langgraph_pgstate.operations.checkpoints.addresses import Address
-from langgraph_pgstate.operations.checkpoints.differences import is_schedule, read_state
+from langgraph_pgstate.operations.checkpoints.differences import read_state
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions
 from langgraph_pgstate.operations.runs.requests import RunInput, RunRequest, open_request, seal_request
 from langgraph_pgstate.sql import Queries
@@ -63,7 +64,7 @@ async def get_outcome(
     if last_id is None:
         return status, {}
     loaded, channels = await read_state(db, queries, codec, Address(thread_id, "", last_id), versions)
-    values = {name: value for name, value in channels.items() if not is_schedule(name)}
+    values = {name: value for name, value in channels.items() if not is_schedule_channel(name)}
     if status == "interrupted":
         interrupts = [
             one

@@ -21,7 +21,7 @@ from langgraph_pgstate.operations.checkpoints.addresses import (
     identifier,
     thread_id_of,
 )
-from langgraph_pgstate.operations.checkpoints.checkpoints import get_tuple
+from langgraph_pgstate.operations.checkpoints.getting import get_tuple
 from langgraph_pgstate.operations.checkpoints.reading import load_value
 from langgraph_pgstate.operations.leases.guards import refuse_deleted
 from langgraph_pgstate.operations.record import journal
@@ -62,17 +62,17 @@ def request_branches(thread_id: str, checkpoint_ns: str, limit: int) -> BranchFi
 async def list_branches(db: Connection, queries: Queries, filter: BranchFilter) -> tuple[Branch, ...]:
     """Return a namespace's leaves, newest first, each with the path to its root. One query; reads no state."""
     key = {"thread_id": filter.thread_id, "checkpoint_ns": filter.checkpoint_ns}
-    return branches_of(await db.fetch(queries.get_branches, key), filter)
+    return _branches_of(await db.fetch(queries.get_branches, key), filter)
 
 
-def branches_of(rows: Sequence[Row], filter: BranchFilter) -> tuple[Branch, ...]:
+def _branches_of(rows: Sequence[Row], filter: BranchFilter) -> tuple[Branch, ...]:
     """Return the branches of some checkpoints; `rows` are those of `get_branches`, oldest first."""
     parents: dict[str, str | None] = {row[0]: row[1] for row in rows}
     children = Counter(parent for parent in parents.values() if parent is not None)
     leaves = [row for row in reversed(rows) if not children[row[0]]]
     found = []
     for id, _, step, source, created_at, run_id, label in leaves[: filter.limit]:
-        path = path_to(id, parents)
+        path = _path_to(id, parents)
         root_parent = parents[path[0]]
         shared = [*([root_parent] if root_parent is not None else []), *path[:-1]]
         found.append(
@@ -93,7 +93,7 @@ def branches_of(rows: Sequence[Row], filter: BranchFilter) -> tuple[Branch, ...]
     return tuple(found)
 
 
-def path_to(checkpoint_id: str, parents: Mapping[str, str | None]) -> tuple[str, ...]:
+def _path_to(checkpoint_id: str, parents: Mapping[str, str | None]) -> tuple[str, ...]:
     """Return the ids from the root of a branch to a checkpoint, as far as `parents` has them."""
     path: dict[str, None] = {}
     cursor: str | None = checkpoint_id
@@ -117,7 +117,7 @@ async def get_lineage(db: Connection, queries: Queries, address: Address) -> tup
     parents = {id: row[1] for id, row in rows.items()}
     # If none was named, the newest is the only one that has no child.
     last = address.checkpoint_id or next(iter(parents.keys() - {*parents.values()}), max(parents))
-    path = path_to(last, parents)
+    path = _path_to(last, parents)
     return tuple(LineageStep(address.thread_id, address.checkpoint_ns, *rows[id]) for id in path)
 
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Unpack
 from uuid import UUID, uuid4
 
 from langgraph.types import Command, Interrupt
@@ -19,10 +19,11 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.codec.writes import unpack_writes
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import AlreadyAnsweredError, ConfigurationError, NotFoundError, PGStateError
+from langgraph_pgstate.filters import InterruptFilter, check_filters
 from langgraph_pgstate.operations.checkpoints.addresses import check_key_size
 from langgraph_pgstate.operations.runs.enqueue import enqueue, notify
 from langgraph_pgstate.operations.runs.outcomes import resumption
-from langgraph_pgstate.operations.threads.paging import LAST, decode_cursor, encode_cursor, page_size, text_of
+from langgraph_pgstate.operations.threads.paging import LAST, decode_cursor, encode_cursor, page_size, text_of, texts_of
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Answer, InterruptedThread, Page, PendingInterrupt
 
@@ -41,7 +42,7 @@ _Place = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class InterruptFilter:
+class InterruptedRequest:
     """A validated request for interrupted threads.
 
     Attributes:
@@ -57,27 +58,17 @@ class InterruptFilter:
     size: int
 
 
-def request_interrupted(
-    *,
-    user_id: str | None = None,
-    tenant_id: str | None = None,
-    agent: str | None = None,
-    answered: bool = False,
-    limit: int = 20,
-    cursor: str | None = None,
-) -> InterruptFilter:
+def request_interrupted(**filters: Unpack[InterruptFilter]) -> InterruptedRequest:
     """Validate a request for interrupted threads.
 
     Raises:
         ConfigurationError: If an argument is invalid.
     """
-    at, thread_id, task_id = decode_cursor(_KIND, cursor, (LAST, "", ""))
-    owner = {
-        "user_id": text_of("user_id", user_id),
-        "tenant_id": text_of("tenant_id", tenant_id),
-        "agent": text_of("agent", agent),
-    }
-    return InterruptFilter(owner, answered, (at, thread_id, task_id), page_size(limit))
+    check_filters(filters, InterruptFilter)
+    at, thread_id, task_id = decode_cursor(_KIND, filters.get("cursor"), (LAST, "", ""))
+    owner = texts_of(filters, "user_id", "tenant_id", "agent")
+    size = page_size(filters.get("limit", 20))
+    return InterruptedRequest(owner, filters.get("answered", False), (at, thread_id, task_id), size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +106,7 @@ def request_answer(codec: ValueCodec, value: Any, by: str | None, interrupt_id: 
 
 
 async def list_interrupted(
-    db: Connection, queries: Queries, codec: ValueCodec, filter: InterruptFilter
+    db: Connection, queries: Queries, codec: ValueCodec, filter: InterruptedRequest
 ) -> Page[InterruptedThread]:
     """Return a page of threads with unanswered interrupts, newest interrupt first. Reads no state.
 

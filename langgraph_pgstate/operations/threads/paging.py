@@ -13,13 +13,11 @@ import orjson
 
 from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, DatabaseError
+from langgraph_pgstate.filters import Moment
 from langgraph_pgstate.operations.checkpoints.addresses import identifier
 from langgraph_pgstate.types import Page, Row, Rows
 
 T = TypeVar("T")
-
-Moment = datetime | timedelta
-"""A time, or an age by the database's clock."""
 
 MAX_PAGE = 1000
 FIRST, LAST = "-infinity", "infinity"
@@ -81,6 +79,15 @@ def text_of(name: str, value: str | None) -> str | None:
     return None if value is None else identifier(name, value)
 
 
+def texts_of(filters: Mapping[str, Any], *names: str) -> dict[str, str | None]:
+    """Return validated texts, by name.
+
+    Raises:
+        ConfigurationError: If one is of another type, or PostgreSQL cannot store it.
+    """
+    return {name: text_of(name, filters.get(name)) for name in names}
+
+
 def json_of(name: str, value: Mapping[str, Any] | None) -> str | None:
     """Return a mapping as JSON text, or `None`.
 
@@ -113,6 +120,15 @@ def time_of(name: str, value: datetime | None) -> datetime | None:
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise ConfigurationError(f"{name} must be a datetime with a time zone, not {value!r}")
     return value
+
+
+def times_of(filters: Mapping[str, Any], *names: str) -> dict[str, datetime | None]:
+    """Return validated times, by name.
+
+    Raises:
+        ConfigurationError: If one has no time zone.
+    """
+    return {name: time_of(name, filters.get(name)) for name in names}
 
 
 def since_of(since: Moment | None) -> dict[str, Any]:

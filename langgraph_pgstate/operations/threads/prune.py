@@ -30,9 +30,9 @@ from langgraph_pgstate.types import PruneResult
 
 _logger = logging.getLogger("langgraph_pgstate")
 
-KEEP_LATEST: Final = "keep_latest"
+_KEEP_LATEST: Final = "keep_latest"
 # The Agent Server passes "delete" or "delete_all", depending on its version; both mean the whole thread.
-STRATEGIES: Final = (KEEP_LATEST, "delete", "delete_all")
+STRATEGIES: Final = (_KEEP_LATEST, "delete", "delete_all")
 _THREAD_PAGE: Final = 200
 _STATE_PAGE: Final = 200
 
@@ -69,7 +69,7 @@ def request_prune(
         raise ConfigurationError(f"unknown prune strategy {strategy!r}; known are {', '.join(STRATEGIES)}")
     if isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 1:
         raise ConfigurationError(f"keep_last must be at least 1, not {keep_last!r}")
-    if strategy != KEEP_LATEST and keep_last != 1:
+    if strategy != _KEEP_LATEST and keep_last != 1:
         raise ConfigurationError(f"keep_last goes with strategy='keep_latest', not with {strategy!r}")
     if older_than is not None and (not isinstance(older_than, timedelta) or older_than < timedelta(0)):
         raise ConfigurationError(f"older_than must be a timedelta that is not negative, not {older_than!r}")
@@ -106,11 +106,11 @@ async def prune_thread(db: Connection, queries: Queries, request: PruneRequest, 
 async def _prune_thread(db: Connection, queries: Queries, request: PruneRequest, thread_id: str) -> PruneResult:
     key = {"thread_id": thread_id}
     async with db.transaction():
-        if request.strategy == KEEP_LATEST:
+        if request.strategy == _KEEP_LATEST:
             # Prevents that a checkpoint is labelled while it is being removed.
             await db.fetch(queries.keep_labels, key)
         outline = await _read_outline(db, queries, thread_id, request.older_than)
-        if request.strategy != KEEP_LATEST:
+        if request.strategy != _KEEP_LATEST:
             if any(not row.is_old for row in outline):
                 return PruneResult(dry_run=request.dry_run)
             if not outline and request.older_than is not None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from typing import Any, Unpack
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, StaleVersionError
+from langgraph_pgstate.filters import ThreadSearch, check_filters
 from langgraph_pgstate.operations.threads.paging import (
     LAST,
     decode_cursor,
@@ -16,7 +16,8 @@ from langgraph_pgstate.operations.threads.paging import (
     page_of,
     page_size,
     text_of,
-    time_of,
+    texts_of,
+    times_of,
 )
 from langgraph_pgstate.sql import NamedQuery, Queries
 from langgraph_pgstate.types import Page, Thread
@@ -26,7 +27,7 @@ STATUSES = ("idle", "busy", "interrupted", "error")
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadFilter:
+class ThreadsRequest:
     """A validated request for threads.
 
     Attributes:
@@ -40,55 +41,37 @@ class ThreadFilter:
     content: str | None
 
 
-def request_threads(
-    *,
-    user_id: str | None = None,
-    tenant_id: str | None = None,
-    agent: str | None = None,
-    status: str | None = None,
-    created_after: datetime | None = None,
-    created_before: datetime | None = None,
-    updated_after: datetime | None = None,
-    updated_before: datetime | None = None,
-    metadata: Mapping[str, Any] | None = None,
-    state: Mapping[str, Any] | None = None,
-    where: str | None = None,
-    limit: int = 20,
-    cursor: str | None = None,
-) -> ThreadFilter:
+def request_threads(**filters: Unpack[ThreadSearch]) -> ThreadsRequest:
     """Validate a request for threads.
 
     Raises:
         ConfigurationError: If an argument is invalid.
     """
+    check_filters(filters, ThreadSearch)
+    status = filters.get("status")
     if status is not None and status not in STATUSES:
         raise ConfigurationError(f"unknown thread status {status!r}: {', '.join(STATUSES)}")
-    updated_at, thread_id = decode_cursor(_KIND, cursor, (LAST, ""))
-    size = page_size(limit)
+    updated_at, thread_id = decode_cursor(_KIND, filters.get("cursor"), (LAST, ""))
+    size = page_size(filters.get("limit", 20))
     # Every mapping contains an empty one, so that is no condition, and an index would not help.
     content = {
-        "metadata": json_of("metadata", metadata or None),
-        "state": json_of("state", state or None),
-        "path": text_of("where", where),
+        "metadata": json_of("metadata", filters.get("metadata") or None),
+        "state": json_of("state", filters.get("state") or None),
+        "path": text_of("where", filters.get("where")),
     }
     parameters = {
-        "user_id": text_of("user_id", user_id),
-        "tenant_id": text_of("tenant_id", tenant_id),
-        "agent": text_of("agent", agent),
+        **texts_of(filters, "user_id", "tenant_id", "agent"),
         "status": status,
-        "created_after": time_of("created_after", created_after),
-        "created_before": time_of("created_before", created_before),
-        "updated_after": time_of("updated_after", updated_after),
-        "updated_before": time_of("updated_before", updated_before),
+        **times_of(filters, "created_after", "created_before", "updated_after", "updated_before"),
         "cursor_updated_at": updated_at,
         "cursor_id": thread_id,
         "page_size": size + 1,
         **content,
     }
-    return ThreadFilter(parameters, size, next((name for name, value in content.items() if value is not None), None))
+    return ThreadsRequest(parameters, size, next((name for name, value in content.items() if value is not None), None))
 
 
-async def list_threads(db: Connection, queries: Queries, filter: ThreadFilter) -> Page[Thread]:
+async def list_threads(db: Connection, queries: Queries, filter: ThreadsRequest) -> Page[Thread]:
     """Return a page of threads, most recently updated first. Reads no checkpoint. One round trip."""
     parameters = filter.parameters
     query: NamedQuery

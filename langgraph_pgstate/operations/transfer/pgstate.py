@@ -18,6 +18,7 @@ from langgraph_pgstate.codec.writes import Write, pack_writes
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, ConflictError, SerializationError
 from langgraph_pgstate.operations.checkpoints.addresses import Address, check_key_size, identifier
+from langgraph_pgstate.operations.checkpoints.building import row_parameters
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan, plan_put
 from langgraph_pgstate.operations.checkpoints.reading import Segments, WritesRow, flatten_writes, load_value
 from langgraph_pgstate.operations.checkpoints.requests import concatenate, request_put
@@ -217,11 +218,10 @@ class PGStateStore:
         plan.contents.clear()
         created_at = _time(record.head.get("ts"))
         plan.manifest.revision = new_revision()
-        sent = plan.parameters(self._codec, touch_thread=True)
-        row = {name: sent[name] for name in ("checkpoint_id", "parent_checkpoint_id", "run_id", "source", "step")}
+        sent = row_parameters(plan)
+        names = ("checkpoint_id", "parent_checkpoint_id", "run_id", "source", "step", "revision", "segment_ids")
+        row = {name: sent[name] for name in names}
         row["created_at"] = created_at.isoformat() if created_at else None
-        row["revision"] = sent["revision"]
-        row["segment_ids"] = sent["segment_ids"]
         row["metadata"] = json.loads(text)
         portion.plans.append(plan)
         portion.rows.append((row, sent["state"]))

@@ -23,7 +23,7 @@ _PORTION_CHECKPOINTS: Final = 50
 _PORTION_BYTES: Final = 8 * 1024 * 1024
 THREAD_PAGE: Final = 500
 
-Key = tuple[str, str]
+_Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,9 @@ class Outline:
         sizes: Bytes of the pending writes, by checkpoint.
     """
 
-    checkpoints: set[Key] = field(default_factory=set)
-    tasks: set[tuple[Key, str, int]] = field(default_factory=set)
-    sizes: dict[Key, int] = field(default_factory=dict)
+    checkpoints: set[_Key] = field(default_factory=set)
+    tasks: set[tuple[_Key, str, int]] = field(default_factory=set)
+    sizes: dict[_Key, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, rows: Iterable[Sequence[Any]]) -> Outline:
@@ -230,7 +230,7 @@ class _Copy:
     def __init__(self, source: Store, target: Store, thread_id: str, overwrite: bool, report: TransferReport) -> None:
         self._source, self._target, self._report = source, target, report
         self._thread_id, self._overwrite = thread_id, overwrite
-        self._refused: set[Key] = set()
+        self._refused: set[_Key] = set()
 
     async def page(self, namespace: str, ids: Sequence[str]) -> dict[str, Record]:
         """Copy the missing or different ones of some checkpoints. Return all of them as the source has them."""
@@ -312,7 +312,7 @@ class _Copy:
             ]
         except TypeError:
             return False
-        return is_same_json(*plain)
+        return _is_same_json(*plain)
 
     def _differences(self, record: Record, known: Record) -> Iterator[str]:
         """Return the differences between both sides' records, except those of values stored outside the row."""
@@ -331,15 +331,15 @@ class _Copy:
             return
         if record.parent_id != known.parent_id:
             yield f"its parent is {known.parent_id!r} instead of {record.parent_id!r}"
-        if not is_same_json(record.metadata, known.metadata):
+        if not _is_same_json(record.metadata, known.metadata):
             yield "its metadata differ"
         for key in record.head.keys() | known.head.keys():
-            if not is_same_json(record.head.get(key, _ABSENT), known.head.get(key, _ABSENT)):
+            if not _is_same_json(record.head.get(key, _ABSENT), known.head.get(key, _ABSENT)):
                 yield f"its {key!r} differs"
         for channel in record.channels() ^ known.channels():
             yield f"channel {channel!r} has a value on one side only"
         for channel in record.inline.keys() & known.inline.keys():
-            if not is_same_json(record.inline[channel], known.inline[channel]):
+            if not _is_same_json(record.inline[channel], known.inline[channel]):
                 yield f"the value of channel {channel!r} differs"
 
     def _differ(self, namespace: str, checkpoint_id: str, why: str) -> None:
@@ -350,7 +350,7 @@ class _Copy:
 _ABSENT: Final = "\0absent"
 
 
-def is_same_json(first: Any, second: Any) -> bool:
+def _is_same_json(first: Any, second: Any) -> bool:
     """Return whether two values of JSON types are equal. 1, 1.0 and true differ, and NaN equals itself."""
     return json.dumps(first, sort_keys=True, default=repr) == json.dumps(second, sort_keys=True, default=repr)
 

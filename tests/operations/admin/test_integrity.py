@@ -16,7 +16,6 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, StateGraph
 from official import Account, fill, talk
 from samples import config_of, message, messages, put_values
-from test_interrupts import asking as _asking
 
 from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.admin import Admin
@@ -24,6 +23,7 @@ from langgraph_pgstate.codec import frames
 from langgraph_pgstate.codec.values import PLAIN_MARK
 from langgraph_pgstate.errors import SchemaMissingError
 from langgraph_pgstate.types import CheckReport, Problem, Progress
+from tests.threads.test_interrupts import asking as _asking
 
 COLUMNS = {"checkpoints": "state", "segments": "data", "writes": "data"}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -14,15 +13,18 @@ from typing import Any
 
 import psycopg
 import pytest
-from langgraph.checkpoint.serde.types import TASKS
-from langgraph.types import Send
-from support import APIS, GUARD_SECONDS, config_of, loop_graph, open_saver, put_arguments, put_chain
+from support import GUARD_SECONDS, config_of, loop_graph, open_saver, put_arguments, put_chain
+from support_cli import words
+from typer.testing import CliRunner
 
 from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.admin import Admin
+from langgraph_pgstate.cli.app import app
 from langgraph_pgstate.operations.admin import orphans
 
 THREAD = config_of("t")
+
+
 MISSING = {"configurable": {**THREAD["configurable"], "checkpoint_id": "1f000000-0000-6000-8000-000000000000"}}
 
 
@@ -154,54 +156,6 @@ def test_what_a_killed_process_left_goes(remove: str, step: int, dsn: str, schem
         assert graph.invoke(given, THREAD)["count"] == 9
 
 
-@pytest.mark.parametrize("remove", REMOVALS)
-@pytest.mark.parametrize("api", APIS)
-async def test_writes_that_came_early_stay(
-    remove: str, api: type, dsn: str, schema: str, rows: Rows, connection: psycopg.Connection
-) -> None:
-    """For a day; and, however old, while a living run or a lease may bring their checkpoint, or it is there."""
-    async with open_saver(api, dsn, schema) as saver:
-        config, checkpoint, metadata, versions = put_arguments(THREAD, 0)
-        early = {"configurable": {**THREAD["configurable"], "checkpoint_id": checkpoint["id"]}}
-        await saver.aput_writes(early, [("messages", "early")], "task")
-        rows.age(timedelta(hours=23))
-        assert REMOVALS[remove](dsn, schema) == 0
-        rows.age()
-        with PGState.open(dsn, schema=schema) as state, state.leases.hold("t"):
-            assert REMOVALS[remove](dsn, schema) == 0
-        connection.execute(
-            f"INSERT INTO {schema}.runs (thread_id, run_id, status, started_at, alive_until, holder_id) "
-            "VALUES ('t', 'r', 'running', now(), now() + interval '1 minute', 'elsewhere')"
-        )
-        assert REMOVALS[remove](dsn, schema) == 0
-        connection.execute(f"UPDATE {schema}.runs SET alive_until = now() - interval '1 minute'")
-        await saver.aput(config, checkpoint, metadata, versions)
-        assert REMOVALS[remove](dsn, schema) == 0
-        found = await saver.aget_tuple(early)
-        assert found.pending_writes == [("task", "messages", "early")]
-
-
-def test_sends_of_an_old_format_whose_parent_is_gone_stay(
-    dsn: str, schema: str, rows: Rows, connection: psycopg.Connection
-) -> None:
-    """They are pending at the child."""
-    with PGStateSaver.from_conn_string(dsn, schema=schema) as saver:
-        saver.setup()
-        parent = saver.put(*put_arguments(THREAD, 0))
-        saver.put_writes(parent, [(TASKS, Send("node", 1))], "task")
-        config, checkpoint, metadata, versions = put_arguments(parent, 1)
-        saver.put(config, {**checkpoint, "v": 3}, metadata, versions)
-        connection.execute(
-            f"DELETE FROM {schema}.checkpoints WHERE checkpoint_id = %s", [parent["configurable"]["checkpoint_id"]]
-        )
-        rows.age()
-        for remove in REMOVALS.values():
-            assert remove(dsn, schema) == 0
-        found = saver.get_tuple(THREAD)
-        assert found is not None
-        assert found.checkpoint["channel_values"][TASKS] == [Send("node", 1)]
-
-
 def test_writes_that_came_after_a_prune_took_their_checkpoint_go_though_it_has_a_child(
     dsn: str, schema: str, rows: Rows
 ) -> None:
@@ -242,9 +196,9 @@ def test_threads_are_visited_page_by_page(dsn: str, schema: str, rows: Rows, mon
 
 async def test_the_commands_count_them(dsn: str, schema: str, rows: Rows) -> None:
     def pgstate(*arguments: str) -> str:
-        command = [sys.executable, "-m", "langgraph_pgstate", "--dsn", dsn, "--schema", schema, *arguments]
-        run = subprocess.run(command, capture_output=True, text=True, timeout=GUARD_SECONDS, check=True)
-        return " ".join(run.stdout.split())
+        run = CliRunner().invoke(app, ["--dsn", dsn, "--schema", schema, *arguments])
+        assert run.exit_code == 0, run.output
+        return words(run)
 
     async with open_saver(PGStateSaver, dsn, schema) as saver:
         await put_chain(saver, "t", 2)

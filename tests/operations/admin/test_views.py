@@ -5,21 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-import psycopg
-import pytest
 from support_record import Record, at
-from test_interrupts import asking, config_of, fanned_out
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.threads import Threads
+from tests.threads.test_interrupts import asking, config_of, fanned_out
 
 NEVER = datetime.max.replace(tzinfo=UTC)
-
-
-@pytest.fixture
-def record(connection: psycopg.Connection, saver: PGStateSaver) -> Record:
-    return Record(connection, saver.schema)
 
 
 def test_waiting_threads_are_those_that_are_interrupted(record: Record, saver: PGStateSaver) -> None:

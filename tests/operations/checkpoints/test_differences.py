@@ -17,14 +17,14 @@ from langgraph.checkpoint.base import CheckpointMetadata
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from pydantic import BaseModel
-from support import config_of, put_arguments
+from support import config_of, examples, put_arguments
 from support_record import ask
-from test_state import APIS, open_state
 
 from langgraph_pgstate import PGState
 from langgraph_pgstate.errors import NotFoundError, UnsafeTypeError
 from langgraph_pgstate.operations.checkpoints.differences import States, _rebuilt, compare
 from langgraph_pgstate.types.branches import Difference, ValueChange
+from tests.test_state import APIS, open_state
 
 
 @pytest.fixture(params=APIS, ids=lambda api: api.__name__)
@@ -228,7 +228,7 @@ def without_removed(value: Any) -> Any:
     return [without_removed(item) for item in value if item is not removed] if isinstance(value, list) else value
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(json, json)
 def test_the_differences_made_to_the_first_make_the_second(before: Any, after: Any) -> None:
     import copy

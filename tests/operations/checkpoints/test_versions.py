@@ -20,6 +20,7 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
 from official import official_saver
 from samples import checkpoint_of, config_of, id_of, message, put_values
+from support import examples
 
 from langgraph_pgstate import AsyncPGState, AsyncPGStateSaver, PGState, PGStateSaver
 from langgraph_pgstate.admin import Admin
@@ -98,9 +99,17 @@ def graph_three(saver: Any) -> Any:
 
 
 STEPS = {2: rename, 3: split}
+
+
 BIG = ["x" * 600] * 9
+
+
 START_ONE = {"user": "Ada Lovelace", "log": ["begun"], "untouched": BIG}
+
+
 T = config_of("t")
+
+
 AS_THREE = {"first": "Ada", "last": "Lovelace", "untouched": BIG}
 
 
@@ -549,94 +558,6 @@ def admin(dsn: str, schema: str) -> Iterator[Admin]:
         yield admin
 
 
-def fill(saver: PGStateSaver) -> None:
-    for name in ("a", "b", "c"):
-        graph_one(saver).invoke(START_ONE, config_of(name))
-    put_values(saver, config_of("d", "sub:1"), {"inner": [message(1)]})
-
-
-def test_a_dry_run_tells_what_would_change(open_saver: Open, admin: Admin, connection: Any, schema: str) -> None:
-    fill(open_saver())
-    before = states_of(connection, schema)
-    progress = []
-    report = admin.upcast(3, STEPS, dry_run=True, progress=progress.append)
-    assert states_of(connection, schema) == before
-    assert (report.threads, report.outdated, report.upcast, report.dry_run) == (4, 10, 10, True)
-    assert report.added == {"first": 6, "last": 6}
-    assert report.removed == {"user": 6}
-    assert report.changed == {"log": 6}
-    assert report.problems == []
-    assert [(item.threads, item.total) for item in progress] == [(1, 4), (2, 4), (3, 4), (4, 4)]
-    assert admin.upcast(3, STEPS, thread_ids=["a"], dry_run=True).outdated == 3
-
-
-def test_the_job_brings_everything_up(open_saver: Open, admin: Admin, connection: Any, schema: str) -> None:
-    fill(open_saver())
-    lazy = open_saver(3, STEPS)
-    expected = {name: list(lazy.list(config_of(name))) for name in ("a", "b", "c", "d")}
-    report = admin.upcast(3, STEPS)
-    assert (report.outdated, report.upcast) == (10, 10)
-    assert set(versions_of(connection, schema)) == {3}
-    assert admin.check(deep=True).problems == []
-    plain = open_saver(3)
-    for name, items in expected.items():
-        assert list(plain.list(config_of(name))) == items
-    assert admin.upcast(3, STEPS).outdated == 0
-    graph = graph_three(plain)
-    assert graph.invoke(Command(resume="yes"), config_of("a"))["log"][-1] == {"text": "yes", "for": "Ada"}
-    plain.prune(["a"])
-    assert admin.check(deep=True).problems == []
-    assert graph_three(open_saver(3)).get_state(config_of("a")).values["untouched"] == BIG
-
-
-def test_a_checkpoint_that_cannot_be_brought_up_is_named_and_left(open_saver: Open, admin: Admin) -> None:
-    old = open_saver()
-    good, bad = put_values(old, config_of("good"), {"user": "Ada"}), put_values(old, config_of("bad"), {"user": 7})
-    newer = put_values(open_saver(5), config_of("newer"), {"first": "x"})
-
-    def up(values: dict[str, Any]) -> dict[str, Any]:
-        return {"name": values["user"].title()}
-
-    report = admin.upcast(2, {2: up})
-    assert (report.outdated, report.upcast) == (3, 1)
-    assert {problem.thread_id for problem in report.problems} == {"bad", "newer"}
-    assert id_of(bad) in str(report.problems)
-    assert id_of(newer) in str(report.problems)
-    found = open_saver(2).get_tuple(good)
-    assert found is not None
-    assert found.checkpoint["channel_values"] == {"name": "Ada"}
-    assert old.get_tuple(bad) is not None
-
-
-def test_the_job_leaves_alone_what_is_written_in_the_meantime(
-    open_saver: Open, admin: Admin, connection: Any, schema: str
-) -> None:
-    config = put_values(open_saver(), T, {"user": "Ada", "log": ["a" * 200] * 20})
-    other = open_saver(2, {2: rename})
-
-    def interfering(values: dict[str, Any]) -> dict[str, Any]:
-        # Between reading and writing, the checkpoint is written again by somebody else.
-        changed = {"name": "Grace", "log": [{"text": "theirs"}]}
-        other.put(
-            config_of("t"),
-            checkpoint_of(changed, id=id_of(config)),
-            {"source": "loop", "step": 0},
-            dict.fromkeys(changed, f"{1:032}.{1:016}"),
-        )  # type: ignore[arg-type]
-        return rename(values)
-
-    report = admin.upcast(2, {2: interfering})
-    assert (report.outdated, report.upcast) == (1, 0)
-    found = open_saver(2).get_tuple(T)
-    assert found is not None
-    assert found.checkpoint["channel_values"] == {"name": "Grace", "log": [{"text": "theirs"}]}
-    row = connection.execute(
-        f'SELECT count(*) FROM "{schema}".segments s WHERE NOT EXISTS '
-        f'(SELECT 1 FROM "{schema}".checkpoints c WHERE s.segment_id = ANY(c.segment_ids))'
-    ).fetchone()
-    assert row == (0,)
-
-
 def test_old_values_are_not_imported_among_newer_ones(
     open_saver: Open, admin: Admin, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
@@ -664,7 +585,11 @@ plain = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
+
+
 texts = st.lists(st.text(max_size=300), max_size=30)
+
+
 states = st.dictionaries(st.sampled_from(["a", "b", "c", "d", "e"]), plain | texts, min_size=1, max_size=5)
 
 
@@ -673,7 +598,7 @@ states = st.dictionaries(st.sampled_from(["a", "b", "c", "d", "e"]), plain | tex
     made=st.dictionaries(st.sampled_from(["a", "c", "e", "f", "g"]), plain | texts, max_size=4),
     data=st.data(),
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_lazily_or_at_once_or_going_on_the_values_are_the_same(
     old: dict[str, Any], made: dict[str, Any], data: st.DataObject, saver: PGStateSaver, admin: Admin
 ) -> None:

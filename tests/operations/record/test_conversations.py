@@ -1,237 +1,276 @@
-"""The conversation of a branch, and searches in what was said."""
+"""What was written without a recorder is recorded afterwards, from the states; and a check tells where they differ."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import pytest
-from support_record import Parts, Record, ask, at, every_page, open_parts
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import interrupt
+from official import fill, official_saver
+from support import GUARD_SECONDS, config_of
+from typer.testing import CliRunner
 
-from langgraph_pgstate import PGStateSaver
-from langgraph_pgstate.db.database import AsyncDatabase, Database
-from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver
+from langgraph_pgstate.admin import Admin
+from langgraph_pgstate.cli.app import app
+from langgraph_pgstate.operations.record import conversations
+from langgraph_pgstate.types import Progress
+from tests.operations.record.test_delta_messages import build, delta, gone, said
+from tests.operations.transfer.test_transfer import Rot
+from tests.record.test_record_states import IDLE, assert_equal, human, put, said_in, viewed
 
 
 @pytest.fixture
-def record(connection: psycopg.Connection, saver: PGStateSaver) -> Record:
-    record = Record(connection, saver.schema)
-    record.thread()
-    return record
+def plain(dsn: str, schema: str) -> Any:
+    """A state whose saver records nothing."""
+    with PGState.open(dsn, schema=schema, recording=IDLE) as state:
+        state.saver._hook = None
+        yield state
 
 
-@pytest.fixture(params=[Database, AsyncDatabase], ids=["blocking", "async"])
-async def parts(request: pytest.FixtureRequest, dsn: str, record: Record) -> AsyncIterator[Parts]:
-    async with open_parts(request.param, dsn, record.schema) as parts:
-        yield parts
+@pytest.fixture
+def state(dsn: str, schema: str, plain: PGState) -> Any:
+    with PGState.open(dsn, schema=schema, recording=IDLE) as state:
+        yield state
 
 
-async def said(parts: Parts, *arguments: Any, **options: Any) -> str:
-    """What is said, in one line."""
-    return " ".join(item.content for item in await ask(parts.messages.conversation("t", *arguments, **options)))
+def chain(state: PGState, thread_id: str, *lists: str) -> list[Any]:
+    """Checkpoints with some messages each, one made from the other."""
+    configs = [config_of(thread_id)]
+    for ids in lists:
+        configs.append(put(state, configs[-1], human(*ids)))
+    return configs[1:]
 
 
-def view(record: Record, thread_id: str = "t") -> str:
-    """The same by the view."""
-    rows = record.rows("SELECT content FROM conversations WHERE thread_id = %s ORDER BY number", thread_id)
-    return " ".join(row[0] for row in rows)
+def asking(saver: PGStateSaver, question: Callable[[], Any]) -> Any:
+    builder = StateGraph(MessagesState)
+    builder.add_node("ask", lambda state: {"messages": [AIMessage(str(question()), id="answer")]})
+    return builder.add_edge(START, "ask").compile(checkpointer=saver)
 
 
-async def test_a_conversation_is_what_was_said_in_order(parts: Parts, record: Record) -> None:
-    record.chain("123")
-    record.message("a", "1", 0, "system", role="system")
-    record.message("b", "1", 1)
-    record.message("c", "2", 2, role="ai", tool_calls='[{"name": "pay"}]', output_tokens=4)
-    record.message("d", "3", 3, role="tool", tool_call_id="call")
-    record.message("x", "3", 0, channel="scratch")
-    record.message("y", "3", 0, checkpoint_ns="sub:1")
-    found = await ask(parts.messages.conversation("t"))
-    assert [item.message_id for item in found] == ["a", "b", "c", "d"]
-    assert [item.role for item in found] == ["system", "human", "ai", "tool"]
-    assert (found[2].tool_calls, found[2].output_tokens, found[3].tool_call_id) == ([{"name": "pay"}], 4, "call")
-    assert await said(parts, channel="scratch") == "x"
-    assert await ask(parts.messages.conversation("nobody")) == ()
+def rows(connection: psycopg.Connection, schema: str) -> list[tuple[Any, ...]]:
+    return connection.execute(f"SELECT * FROM {schema}.messages ORDER BY 1, 2, 3, 4, 5".encode()).fetchall()
 
 
-async def test_a_graph_may_call_its_channel_otherwise(parts: Parts, record: Record) -> None:
-    record.chain("12")
-    record.message("a", "1", 0, channel="drafts")
-    record.message("b", "2", 0, channel="chat")
-    assert await said(parts) == "b"
-    assert await said(parts, channel="drafts") == "a"
-    assert await said(parts, channel="messages") == ""
+def statuses(state: PGState) -> dict[str, str]:
+    return {thread.thread_id: thread.status for thread in state.threads.list().items}
 
 
-async def test_the_last_messages_come_after_the_system_message(parts: Parts, record: Record) -> None:
-    record.chain("1")
-    for position, role in enumerate(["system", "system", "human", "ai", "human"]):
-        record.message(f"m{position}", "1", position, role=role)
-    assert await said(parts, 2) == "m0 m1 m3 m4"
-    assert await said(parts, last=0) == "m0 m1"
-    assert await said(parts, last=9) == "m0 m1 m2 m3 m4"
-    with pytest.raises(ConfigurationError):
-        await said(parts, -1)
-
-
-async def test_the_last_tokens_count_the_system_message_and_what_the_model_counted(
-    parts: Parts, record: Record
+def test_all_that_a_thread_says_is_recorded(
+    plain: PGState, state: PGState, connection: psycopg.Connection, schema: str
 ) -> None:
-    record.chain("1")
-    record.message("s", "1", 0, "x" * 40, role="system")  # 10 tokens, and 3 of its own
-    record.message("a", "1", 1, "a" * 400)  # 103
-    record.message("b", "1", 2, "b" * 400, role="ai", output_tokens=7)  # 10
-    record.message("c", "1", 3, "c", tool_calls='"7"')  # 1 and 3
-    assert [len(text) for text in (await said(parts, max_tokens=13 + 4 + 10 + 103)).split()] == [40, 400, 400, 1]
-    assert [len(text) for text in (await said(parts, max_tokens=13 + 4 + 10 + 102)).split()] == [40, 400, 1]
-    assert [len(text) for text in (await said(parts, max_tokens=13 + 4 + 9)).split()] == [40, 1]
-    assert [len(text) for text in (await said(parts, max_tokens=0)).split()] == [40]
-    assert [len(text) for text in (await said(parts, last=1, max_tokens=1000)).split()] == [40, 1]
+    configs = chain(plain, "t", "a", "ab", "abc", "acb", "xacb", "acby")
+    fork = put(plain, configs[2], human(*"abcz"))
+    put(plain, fork, [HumanMessage("edited", id="a"), *human("z")])
+    chain(plain, "u", "12345")
+    assert viewed(connection, schema, "t") == []
+    seen: list[Progress] = []
+    report = state.backfill(progress=seen.append)
+    assert [(one.thread_id, one.threads, one.total) for one in seen] == [("t", 1, 2), ("u", 2, 2)]
+    assert (report.checkpoints, report.filled, report.problems) == (9, 9, [])
+    assert_equal(state, connection, "t", "u")
+    before = rows(connection, schema)
+    again = state.backfill(["u", "t", "nobody"])
+    assert (again.filled, again.messages, again.statuses) == (0, 0, 0)
+    assert rows(connection, schema) == before
+    # It is as if it had been recorded from the beginning.
+    put(state, fork, human(*"abczw"))
+    assert_equal(state, connection, "t")
 
 
-async def test_edits_replace_and_removals_remove(parts: Parts, record: Record) -> None:
-    record.chain("1234")
-    for position in range(4):
-        record.message(f"m{position}", "1", position)
-    record.message("m1", "2", 1, "edited", change="edited")
-    record.removal("m0", "3")
-    record.removal("m1", "3")
-    record.message("m4", "4", 2)
-    assert await said(parts, checkpoint_id="1") == "m0 m1 m2 m3"
-    assert await said(parts, checkpoint_id="2") == "m0 edited m2 m3"
-    assert await said(parts, checkpoint_id="3") == "m2 m3"
-    # By its number alone it would come before m3.
-    assert await said(parts) == "m2 m3 m4" == view(record)
+def test_one_that_was_stopped_goes_on_where_it_was(
+    plain: PGState, state: PGState, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversations, "_PAGE", 3)
+    monkeypatch.setattr(conversations, "_REMEMBERED", 2)
+    configs = chain(plain, "t", *("abcdefghijkl"[:length] for length in range(1, 13)))
+    put(plain, configs[1], human("a", "far"))
+    fill, calls = conversations._Comparison._fill, []
+
+    async def stop(self: Any, difference: Any) -> Any:
+        calls.append(difference)
+        if len(calls) == 8:
+            raise KeyboardInterrupt
+        return await fill(self, difference)
+
+    with monkeypatch.context() as stopped:
+        stopped.setattr(conversations._Comparison, "_fill", stop)
+        with pytest.raises(KeyboardInterrupt):
+            state.backfill()
+    # Two pages are there.
+    assert state.backfill().filled == 13 - 6
+    assert_equal(state, connection, "t")
 
 
-async def test_a_message_may_come_back_and_one_may_be_put_between(parts: Parts, record: Record) -> None:
-    record.chain("1234")
-    record.message("a", "1", 0)
-    record.message("b", "1", 1)
-    record.removal("a", "2")
-    record.message("a", "3", 1, "again")
-    # What comes between others is added with all that follow it.
-    record.message("between", "4", 1)
-    record.message("a", "4", 2, "again")
-    assert await said(parts, checkpoint_id="3") == "b again"
-    assert await said(parts) == "b between again" == view(record)
+def test_it_is_safe_beside_a_running_thread_and_a_prune(
+    dsn: str, plain: PGState, state: PGState, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversations, "_PAGE", 3)
+    config = chain(plain, "t", *("abcdefghijkl"[:length] for length in range(1, 13)))[-1]
+    done = threading.Event()
+
+    def keep_filling() -> None:
+        with PGState.open(dsn, schema=state.schema, recording=IDLE) as other:
+            while not done.is_set():
+                other.backfill()
+
+    filler = threading.Thread(target=keep_filling)
+    filler.start()
+    try:
+        for number in range(30):
+            ids = [*"bcdefghijkl", *(f"new {one}" for one in range(number + 1))]
+            config = put(state, config, human(*ids))
+            if number % 5 == 4:
+                state.saver.prune(["t"], keep_last=2)
+    finally:
+        done.set()
+        filler.join(GUARD_SECONDS)
+    state.flush()
+    assert_equal(state, connection, "t")
 
 
-async def test_a_fork_does_not_hear_the_other_branch(parts: Parts, record: Record) -> None:
-    record.chain(["1", "2", "3"])
-    record.chain(["4", "5"], parent="2")
-    record.message("common", "1", 0)
-    record.message("also", "2", 1)
-    record.message("old", "3", 2)
-    record.removal("also", "3")
-    record.message("new", "4", 2)
-    assert await said(parts) == "common also new" == view(record)
-    assert await said(parts, checkpoint_id="3") == "common old"
-    assert await said(parts, checkpoint_id="2") == "common also"
-    with pytest.raises(NotFoundError):
-        await said(parts, checkpoint_id="9")
+def test_a_thread_stands_as_its_newest_checkpoint_leaves_it(plain: PGState, state: PGState) -> None:
+    def fail() -> None:
+        raise LookupError("mine")
+
+    asking(plain.saver, lambda: interrupt("well?")).invoke({"messages": human("a")}, config_of("waits"))
+    asking(plain.saver, lambda: "yes").invoke({"messages": human("a")}, config_of("done"))
+    with pytest.raises(LookupError):
+        asking(plain.saver, fail).invoke({"messages": human("a")}, config_of("failed"))
+    assert set(statuses(state).values()) == {"idle"}
+    assert state.backfill().statuses == 2
+    assert statuses(state) == {"waits": "interrupted", "done": "idle", "failed": "error"}
+    # A thread with runs stands as those leave it.
+    state.record(asking(state.saver, lambda: "yes")).invoke({"messages": human("b")}, config_of("failed"))
+    state.flush()
+    assert state.backfill().statuses == 0
+    assert statuses(state)["failed"] == "idle"
 
 
-async def test_only_the_rows_of_checkpoints_that_are_there_count(parts: Parts, record: Record) -> None:
-    """Checkpoints 1 and 2 are gone, and all that was left of them is with 3 and 2b."""
-    record.checkpoint("2b", "1")
-    record.checkpoint("3", "2")
-    record.checkpoint("5", "3")
-    record.message("of a thread that was", "1", 0)
-    record.message("aside", "2b", 0)
-    record.message("second", "3", 0)
-    record.message("first", "3", 1, change="removed")
-    record.message("gone", "4", 1)
-    record.message("fifth", "5", 1)
-    assert await said(parts) == "second fifth" == view(record)
-    assert await said(parts, checkpoint_id="2b") == "aside"
+@pytest.mark.parametrize("frequency", [3, 1000])
+def test_what_was_written_to_a_delta_channel_is_recorded(frequency: int, plain: PGState, state: PGState) -> None:
+    script = [([*said(f"h{step}")], [*said(f"a{step}")]) for step in range(8)]
+    script[5] = (gone("a2"), said("h1", text="edited"))
+    graph = build(delta("add", frequency), script).compile(checkpointer=plain.saver)
+    graph.invoke({"messages": said("first")}, {**config_of("t"), "recursion_limit": 100})
+    state.backfill()
+    for snapshot in graph.get_state_history(config_of("t")):
+        checkpoint_id = snapshot.config["configurable"]["checkpoint_id"]
+        found = state.messages.conversation("t", checkpoint_id=checkpoint_id)
+        assert [message.content for message in found] == [one.content for one in snapshot.values.get("messages", [])]
+    assert state.backfill().filled == 0
+    assert Admin(state._database).check().problems == []
 
 
-@pytest.mark.parametrize("seed", range(10))
-async def test_a_conversation_is_what_the_channel_held(dsn: str, record: Record, seed: int) -> None:
-    """Against a list that is changed at random on a tree of checkpoints."""
-    rng = random.Random(seed)
-    states: dict[str, list[tuple[str, str]]] = {}
-    for number in range(25):
-        checkpoint, parent = f"c{number:02}", rng.choice([*states][-3:]) if states else None
-        record.checkpoint(checkpoint, parent)
-        before = list(states[parent]) if parent else []
-        after = [item for item in before if rng.random() > 0.1]
-        after = [
-            (name, f"{name} edited in {checkpoint}") if rng.random() < 0.1 else (name, text) for name, text in after
-        ]
-        known = dict(before)
-        for _ in range(rng.randint(0, 3)):
-            name = f"m{rng.randrange(60):02}"
-            if name not in dict(after) and name not in known:
-                after.insert(rng.choice([len(after), rng.randint(0, len(after))]), (name, f"{name} in {checkpoint}"))
-        for name, _ in before:
-            if name not in dict(after):
-                record.removal(name, checkpoint)
-        is_behind = False
-        for position, (name, text) in enumerate(after):
-            is_behind = is_behind or name not in known
-            if is_behind or known[name] != text:
-                record.message(name, checkpoint, position, text, change="added" if is_behind else "edited")
-        states[checkpoint] = after
-    async with open_parts(Database, dsn, record.schema) as parts:
-        for checkpoint, expected in states.items():
-            found = parts.messages.conversation("t", checkpoint_id=checkpoint)
-            assert [(item.message_id, item.content) for item in found] == expected
+async def test_both_apis_record_the_same(dsn: str, plain: PGState, connection: psycopg.Connection) -> None:
+    chain(plain, "t", "a", "ba", "b")
+    async with AsyncPGState.open(dsn, schema=plain.schema) as other:
+        report = await other.backfill()
+        assert (report.threads, report.checkpoints, report.filled, report.messages) == (1, 3, 3, 2)
+        assert (await other.backfill(["t"])).filled == 0
+    assert_equal(plain, connection, "t")
 
 
-async def test_messages_are_found_by_their_words(parts: Parts, record: Record) -> None:
-    record.thread("u", user_id="eve", tenant_id="acme")
-    record.message("a", "1", 0, "A hotel in Prague" + " among others" * 9, created_at=at(1))
-    record.message("b", "1", 1, "a hotel, a hotel, my kingdom for a hotel", created_at=at(2))
-    record.message("c", "1", 0, "the Prague hotel is full", thread_id="u", created_at=at(3))
-    record.removal("a", "2")
-    search = parts.messages.search
-    newest = await ask(search("hotel"))
-    assert [hit.message.message_id for hit in newest.items] == ["c", "b", "a"]
-    assert newest.items[0].snippet == "the Prague «hotel» is full"
-    best = await ask(search("hotel", best_first=True))
-    assert best.items[0].message.message_id == "b"
-    for query, options, found in [
-        ("HOTEL prague", {}, "ca"),
-        ('"prague hotel"', {}, "c"),
-        ("hotel -prague", {}, "b"),
-        ("kingdom or full", {}, "cb"),
-        ("hotel", {"user_id": "eve"}, "c"),
-        ("hotel", {"tenant_id": "acme", "user_id": "eve"}, "c"),
-        ("hotel", {"tenant_id": "other"}, ""),
-        ("hotel", {"thread_id": "t"}, "ba"),
-        ("motel", {}, ""),
-        ("the", {"thread_id": "u"}, "c"),
-        ("!!!", {}, ""),
-    ]:
-        assert "".join(hit.message.message_id for hit in (await ask(search(query, **options))).items) == found, query
+def test_what_a_serializer_encrypts_is_not_recorded_in_clear_text(
+    dsn: str, plain: PGState, connection: psycopg.Connection, schema: str
+) -> None:
+    with PGState.open(dsn, schema=schema, serde=EncryptedSerializer(Rot())) as secret:
+        chain(secret, "t", "a", "ab")
+        assert (secret.backfill().messages, plain.backfill().messages) == (0, 0)
+    assert rows(connection, schema) == []
 
 
-async def test_what_an_edit_has_replaced_is_not_found(parts: Parts, record: Record) -> None:
-    record.message("a", "1", 0, "a hotel")
-    record.message("a", "2", 0, "a hostel", change="edited")
-    assert (await ask(parts.messages.search("hotel"))).items == ()
-    assert len((await ask(parts.messages.search("hostel"))).items) == 1
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("DELETE FROM {}.messages WHERE message_id = 'c'", "2 messages are recorded, the state has 3"),
+        ("UPDATE {}.messages SET content = 'x' WHERE message_id = 'b'", "differ from number 2 on"),
+        ("UPDATE {}.messages SET position = 7 WHERE message_id = 'a'", "differ from number 1 on"),
+    ],
+)
+def test_a_check_names_the_checkpoints_whose_record_differs(
+    change: str, why: str, state: PGState, connection: psycopg.Connection, schema: str
+) -> None:
+    chain(state, "t", *["abc"] * 14)
+    chain(state, "u", "abc")
+    admin = Admin(state._database)
+    # What is in the journal is not missing.
+    assert admin.check().problems == []
+    state.flush()
+    connection.execute(change.format(schema).encode() + b" AND thread_id = 't'")
+    problems = admin.check().problems
+    assert {problem.thread_id for problem in problems} == {"t"}
+    assert len(problems) == 11
+    assert why in problems[0].why
+    assert "4 more checkpoints" in problems[-1].where
+    # One row was wrong, for all checkpoints that follow.
+    assert state.backfill().filled == 1
+    assert admin.check().problems == []
+    assert_equal(state, connection, "t", "u")
 
 
-@pytest.mark.parametrize("best_first", [False, True])
-async def test_a_search_is_paged(parts: Parts, record: Record, best_first: bool) -> None:
-    for number in range(7):
-        text = "hotel " * (number % 3 + 1)
-        record.message(f"m{number}", "1", number, text, created_at=at(number // 2), thread_id=f"t{number % 2}")
-    whole = [hit.message.message_id for hit in (await ask(parts.messages.search("hotel", best_first=best_first))).items]
-    pages = await every_page(parts.messages.search, "hotel", best_first=best_first, limit=2)
-    assert [len(page) for page in pages] == [2, 2, 2, 1]
-    assert [hit.message.message_id for page in pages for hit in page] == whole
-    assert sorted(whole) == [f"m{number}" for number in range(7)]
-    cursor = (await ask(parts.messages.search("hotel", best_first=best_first, limit=2))).next
-    with pytest.raises(ConfigurationError, match="is not a cursor"):
-        await ask(parts.messages.search("hotel", best_first=not best_first, cursor=cursor))
+def test_a_checkpoint_that_cannot_be_read_is_named_and_does_not_stop_the_others(
+    plain: PGState, state: PGState, connection: psycopg.Connection, schema: str
+) -> None:
+    configs = chain(plain, "t", "a", "ab", "abc")
+    broken = configs[1]["configurable"]["checkpoint_id"]
+    connection.execute(f"UPDATE {schema}.checkpoints SET state = 'x' WHERE checkpoint_id = %s".encode(), [broken])
+    chain(plain, "u", "a")
+    report = state.backfill()
+    assert [problem.thread_id for problem in report.problems] == ["t"]
+    assert broken in report.problems[0].where
+    assert viewed(connection, schema, "u") == said_in(human("a"))
 
 
-@pytest.mark.parametrize("query", ["", "  ", "\0", "\ud800"])
-async def test_a_search_for_nothing_is_refused(parts: Parts, query: str) -> None:
-    with pytest.raises(ConfigurationError):
-        await ask(parts.messages.search(query))
+def test_an_import_fills_the_record(dsn: str, schema: str, connection: psycopg.Connection, state: PGState) -> None:
+    old_schema = f"{schema}_old"
+    try:
+        with official_saver(dsn, old_schema) as old, Admin.open(dsn, schema=schema) as admin:
+            fill(old)
+            admin.import_langgraph(dsn, source_schema=old_schema)
+            assert_imported(old, state, connection)
+            assert statuses(state)["asking"] == "interrupted"
+            assert statuses(state)["chat"] == "idle"
+            before = rows(connection, schema)
+            admin.import_langgraph(dsn, source_schema=old_schema)
+            assert rows(connection, schema) == before
+            assert admin.check(deep=True).problems == []
+    finally:
+        connection.execute(f'DROP SCHEMA IF EXISTS "{old_schema}" CASCADE')
+
+
+def assert_imported(old: PostgresSaver, state: PGState, connection: psycopg.Connection) -> None:
+    """The chat is recorded, under the times the old application has written it."""
+    checkpoints = list(old.list(config_of("chat")))
+    for one in checkpoints:
+        checkpoint_id = one.config["configurable"]["checkpoint_id"]
+        found = state.messages.conversation("chat", checkpoint_id=checkpoint_id, channel="messages")
+        expected = one.checkpoint["channel_values"].get("messages", [])
+        assert [message.content for message in found] == [message.content for message in expected]
+    thread = state.threads.get("chat")
+    assert thread is not None
+    assert thread.created_at.isoformat() == checkpoints[-1].checkpoint["ts"]
+    assert thread.updated_at.isoformat() == checkpoints[0].checkpoint["ts"]
+    newest = state.messages.conversation("chat")[-1]
+    assert thread.created_at < newest.created_at <= thread.updated_at
+    assert newest.run_id == checkpoints[0].metadata.get("run_id")
+
+
+def test_on_the_command_line(dsn: str, plain: PGState, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("langgraph_pgstate.cli.output.console.made._width", 140)
+    chain(plain, "t", "a", "ab")
+
+    def run(*arguments: str) -> Any:
+        return CliRunner().invoke(app, ["--dsn", dsn, "--schema", plain.schema, "backfill", *arguments])
+
+    assert "recorded 2 messages at 2 checkpoints" in run().output
+    assert "recorded 0 messages at 0 checkpoints" in run("--thread", "t").output
+    result = run("--thread", "nobody")
+    assert (result.exit_code, "there is no thread 'nobody'" in result.output) == (1, True)

@@ -18,7 +18,7 @@ from langgraph.channels.delta import DeltaChannel
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES, _messages_delta_reducer, add_messages
 from langgraph.types import Overwrite
-from support import config_of, move_journal
+from support import config_of, examples, move_journal
 
 from langgraph_pgstate import AsyncPGState, PGState
 
@@ -170,7 +170,7 @@ INPUT = NODE.filter(lambda input: not moves(input))
 TURNS = st.lists(st.tuples(st.integers(0, 6), INPUT, STEPS), min_size=1, max_size=3)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(turns=TURNS, frequency=st.sampled_from([1, 2, 3, 1000]))
 def test_whatever_is_said_a_delta_channel_reads_as_an_ordinary_one(
     turns: Any, frequency: int, dsn: str, schema: str

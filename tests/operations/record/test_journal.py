@@ -17,24 +17,13 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from psycopg.conninfo import make_conninfo
-from support import (
-    FORK,
-    GUARD_SECONDS,
-    backends,
-    config_of,
-    counted,
-    holding,
-    move_journal,
-    put_arguments,
-    wait_until,
-)
+from support import FORK, GUARD_SECONDS, backends, config_of, counted, holding, move_journal, put_arguments, wait_until
 from support_recorder import rows
 from typer.testing import CliRunner
 
 from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver
 from langgraph_pgstate.cli.app import app
 from langgraph_pgstate.db.database import Database
-from langgraph_pgstate.errors import UnreadableFormatError
 from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.operations.record.message_hook import MessageHook
 from langgraph_pgstate.settings import RecorderSettings
@@ -42,9 +31,15 @@ from langgraph_pgstate.sql import queries
 from langgraph_pgstate.threads import Threads
 
 Connection = psycopg.Connection
+
+
 # The writer does nothing by itself.
 IDLE = RecorderSettings(interval=1_000_000.0)
+
+
 RECORD = ("runs", "spans", "messages", "events", "journal")
+
+
 STEPS = 5
 
 
@@ -323,29 +318,6 @@ def test_a_put_whose_answer_was_lost_is_recorded_once(dsn: str, schema: str, con
     assert said == Counter(f"m{number}" for number in range(STEPS + 1))
     nodes = Counter(span["step"] for span in rows(connection, schema, "spans", kind="node"))
     assert nodes == Counter(range(1, STEPS + 1))
-
-
-def test_an_entry_that_is_damaged_keeps_no_other_back(
-    state: PGState, connection: Connection, caplog: pytest.LogCaptureFixture
-) -> None:
-    state.record(chat().compile(checkpointer=state.saver)).invoke(question(), config_of("t"))
-    connection.execute(f"INSERT INTO {state.schema}.journal (thread_id, entry_id, data) VALUES ('t', '0', '\\x02ff')")
-    state.flush()
-    assert "is left out" in caplog.text
-    assert len(rows(connection, state.schema, "messages")) == STEPS + 1
-
-
-def test_an_entry_of_a_newer_version_stays_for_it(state: PGState, connection: Connection) -> None:
-    """Guard: an older program would take it out and lose what it says."""
-    state.record(chat().compile(checkpointer=state.saver)).invoke(question(), config_of("t"))
-    connection.execute(f"INSERT INTO {state.schema}.journal (thread_id, entry_id, data) VALUES ('t', '0', '\\x03ff')")
-    database = state._database
-    with pytest.raises(UnreadableFormatError, match="journal entry of thread 't'"):
-        database.run(journal.write, queries(state.schema), ["t"])
-    assert "0" in [row["entry_id"] for row in rows(connection, state.schema, "journal")]
-    connection.execute(f"DELETE FROM {state.schema}.journal WHERE entry_id = '0'")
-    state.flush()
-    assert len(rows(connection, state.schema, "messages")) == STEPS + 1
 
 
 def test_a_journal_that_refuses_fails_no_put_and_loses_no_span(state: PGState, connection: Connection) -> None:

@@ -1,8 +1,22 @@
 -- name: put_checkpoint
 -- Store a checkpoint and its new segments. Affects no row if the thread's row is missing, or the checkpoint from which
--- it inherits values is missing or was written again. Fails if the id exists, which is cheaper than checking; two
--- variants replace the row instead. A minimal statement saves a tenth of a put's time.
--- variants: [based] [segment|segments] [replacing|touching] [recorded]
+-- it inherits values is missing or was written again. Fails if the id exists, which is cheaper than checking; the
+-- touching variants replace the row instead. A minimal statement saves a tenth of a put's time.
+-- variant: put_checkpoint_recorded
+-- variant: put_checkpoint_segment
+-- variant: put_checkpoint_segment_recorded
+-- variant: put_checkpoint_segments
+-- variant: put_checkpoint_segments_recorded
+-- variant: put_checkpoint_touching
+-- variant: put_checkpoint_touching_recorded
+-- variant: put_checkpoint_based
+-- variant: put_checkpoint_based_recorded
+-- variant: put_checkpoint_based_segment
+-- variant: put_checkpoint_based_segment_recorded
+-- variant: put_checkpoint_based_segments
+-- variant: put_checkpoint_based_segments_recorded
+-- variant: put_checkpoint_based_touching
+-- variant: put_checkpoint_based_touching_recorded
 WITH held AS (
     SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id --!based|touching
 --+touching     SELECT 1 --!based
@@ -17,13 +31,17 @@ WITH held AS (
 --+segment     INSERT INTO /*schema*/segments (thread_id, segment_id, data)
 --+segment     SELECT :thread_id, :new_id::integer, :new_data::bytea FROM held
 --+segment )
---+segments , new_segments AS (
---+segments     -- The frames are concatenated in one parameter, because an array of them would be sent as text.
---+segments     INSERT INTO /*schema*/segments (thread_id, segment_id, data)
---+segments     SELECT :thread_id, new.segment_id, substr(:new_data::bytea, new.start, new.length)
---+segments     FROM held CROSS JOIN LATERAL unnest(:new_ids::integer[], :new_starts::integer[], :new_lengths::integer[])
---+segments         AS new (segment_id, start, length)
---+segments )
+--+segments|touching , new_segments AS (
+--+segments|touching     -- The frames are concatenated in one parameter, because an array of them would be sent as text.
+--+segments|touching     INSERT INTO /*schema*/segments (thread_id, segment_id, data)
+--+segments|touching     SELECT :thread_id, new.segment_id, CASE
+--+segments|touching         -- A single large segment is passed through without a copy.
+--+segments|touching         WHEN new.length = octet_length(:new_data::bytea) THEN :new_data
+--+segments|touching         ELSE substr(:new_data, new.start, new.length)
+--+segments|touching     END
+--+segments|touching     FROM held CROSS JOIN LATERAL unnest(:new_ids::integer[], :new_starts::integer[], :new_lengths::integer[])
+--+segments|touching         AS new (segment_id, start, length)
+--+segments|touching )
 --+touching , touched AS (
 --+touching     INSERT INTO /*schema*/threads (thread_id, agent, user_id, tenant_id)
 --+touching     SELECT :thread_id, :agent::text, :user_id::text, :tenant_id::text FROM held
@@ -50,17 +68,17 @@ SELECT
     :step::integer, :revision::bigint, :segment_ids::integer[], :metadata::jsonb, :state::bytea,
     :state_version::integer
 FROM held
---+replacing|touching ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
---+replacing|touching     parent_checkpoint_id = excluded.parent_checkpoint_id,
---+replacing|touching     run_id = excluded.run_id,
---+replacing|touching     source = excluded.source,
---+replacing|touching     step = excluded.step,
---+replacing|touching     revision = excluded.revision,
---+replacing|touching     -- Keep the row's old segments, because another process may be about to inherit them.
---+replacing|touching     segment_ids = excluded.segment_ids || stored.segment_ids,
---+replacing|touching     metadata = excluded.metadata,
---+replacing|touching     state = excluded.state,
---+replacing|touching     state_version = excluded.state_version
+--+touching ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
+--+touching     parent_checkpoint_id = excluded.parent_checkpoint_id,
+--+touching     run_id = excluded.run_id,
+--+touching     source = excluded.source,
+--+touching     step = excluded.step,
+--+touching     revision = excluded.revision,
+--+touching     -- Keep the row's old segments, because another process may be about to inherit them.
+--+touching     segment_ids = excluded.segment_ids || stored.segment_ids,
+--+touching     metadata = excluded.metadata,
+--+touching     state = excluded.state,
+--+touching     state_version = excluded.state_version
 ;
 
 -- name: hold_checkpoints
@@ -69,45 +87,47 @@ SELECT checkpoint_id, revision FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[])
 FOR KEY SHARE;
 
--- name: get_checkpoint
--- Return one checkpoint by id: its row (of kind 3 if its parent is missing), its segments, its pending writes, and the
--- id of the namespace's newest checkpoint if that is another. If the caller knows the revision, only the segments that
--- it asks for.
-WITH head AS MATERIALIZED (
-    SELECT checkpoint_id, parent_checkpoint_id, metadata, state, segment_ids, revision, state_version
-    FROM /*schema*/checkpoints
-    WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id
+-- name: hold_bases
+-- Lock the checkpoints that a put inherits from until the transaction ends, and fail unless all are at their revisions.
+WITH held AS MATERIALIZED (
+    SELECT 1 FROM /*schema*/checkpoints
+    WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns
+        AND (checkpoint_id, revision) IN (SELECT * FROM unnest(:base_ids::text[], :base_revisions::bigint[]))
+    FOR KEY SHARE
 )
+SELECT ('pgstate-guard:base:' || found.count)::integer FROM (SELECT count(*) AS count FROM held) AS found
+WHERE found.count < cardinality(:base_ids::text[]);
+
+-- name: get_checkpoint
+-- Return one checkpoint by id: its row (of kind 3 if its parent is missing) with the id of the namespace's newest
+-- checkpoint, its segments, and its pending writes. If the caller knows the revision, only the segments that it asks for.
 SELECT
     CASE WHEN parent_checkpoint_id IS NULL OR EXISTS (
         SELECT 1 FROM /*schema*/checkpoints p
         WHERE p.thread_id = :thread_id AND p.checkpoint_ns = :checkpoint_ns
             AND p.checkpoint_id = head.parent_checkpoint_id
     ) THEN 0 ELSE 3 END AS kind,
-    checkpoint_id AS a, parent_checkpoint_id AS b, metadata::text AS c, revision AS n, state AS data,
-    segment_ids AS ids, state_version
-FROM head
+    (
+        SELECT newest.checkpoint_id FROM /*schema*/checkpoints newest
+        WHERE newest.thread_id = :thread_id AND newest.checkpoint_ns = :checkpoint_ns
+        ORDER BY newest.checkpoint_id DESC LIMIT 1
+    ) AS a,
+    parent_checkpoint_id AS b, metadata::text AS c, revision AS n, state AS data, segment_ids AS ids, state_version
+FROM /*schema*/checkpoints head
+WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id
 UNION ALL
 SELECT 1, NULL, NULL, NULL, s.segment_id, s.data, NULL, NULL
 FROM /*schema*/segments s
 WHERE s.thread_id = :thread_id AND s.segment_id = ANY((
-    SELECT CASE WHEN revision = :known_revision::bigint THEN :missing_ids::integer[] ELSE segment_ids END FROM head
+    -- A second look at the row takes less time than a common table expression.
+    SELECT CASE WHEN revision = :known_revision::bigint THEN :missing_ids::integer[] ELSE segment_ids END
+    FROM /*schema*/checkpoints
+    WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id
 )::integer[])
 UNION ALL
-(
-    SELECT 2, w.task_id, w.task_path, NULL, w.idx, w.data, NULL, NULL
-    FROM /*schema*/writes w
-    WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns
-        AND w.checkpoint_id = (SELECT checkpoint_id FROM head)
-    ORDER BY w.created_at, w.idx
-)
-UNION ALL
-SELECT 4, newest.checkpoint_id, NULL, NULL, NULL, NULL, NULL, NULL
-FROM (
-    SELECT c.checkpoint_id FROM /*schema*/checkpoints c
-    WHERE c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns AND c.checkpoint_id > :checkpoint_id
-    ORDER BY c.checkpoint_id DESC LIMIT 1
-) AS newest;
+SELECT 2, w.task_id, w.task_path, NULL, w.idx, w.data, NULL, NULL
+FROM /*schema*/writes w
+WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns AND w.checkpoint_id = :checkpoint_id;
 
 -- name: get_latest_checkpoint
 -- Return the newest checkpoint of a namespace: its row (of kind 3 if its parent is missing), its segments and its
@@ -134,13 +154,10 @@ WHERE s.thread_id = :thread_id AND s.segment_id = ANY((
     SELECT CASE WHEN revision = :known_revision::bigint THEN :missing_ids::integer[] ELSE segment_ids END FROM head
 )::integer[])
 UNION ALL
-(
-    SELECT 2, w.task_id, w.task_path, NULL, w.idx, w.data, NULL, NULL
-    FROM /*schema*/writes w
-    WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns
-        AND w.checkpoint_id = (SELECT checkpoint_id FROM head)
-    ORDER BY w.created_at, w.idx
-);
+SELECT 2, w.task_id, w.task_path, NULL, w.idx, w.data, NULL, NULL
+FROM /*schema*/writes w
+WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns
+    AND w.checkpoint_id = (SELECT checkpoint_id FROM head);
 
 -- name: get_values
 -- Return which of some checkpoints of a namespace exist, some segments of the thread, and the checkpoints' pending
@@ -154,13 +171,9 @@ SELECT 1, NULL, NULL, NULL, s.segment_id, s.data
 FROM /*schema*/segments s
 WHERE s.thread_id = :thread_id AND s.segment_id = ANY(:segment_ids::integer[])
 UNION ALL
-(
-    SELECT 2, w.checkpoint_id, w.task_id, w.task_path, w.idx, w.data
-    FROM /*schema*/writes w
-    WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns
-        AND w.checkpoint_id = ANY(:checkpoint_ids)
-    ORDER BY w.created_at, w.idx
-);
+SELECT 2, w.checkpoint_id, w.task_id, w.task_path, w.idx, w.data
+FROM /*schema*/writes w
+WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns AND w.checkpoint_id = ANY(:checkpoint_ids);
 
 -- name: get_newest
 -- Return the id of a namespace's newest checkpoint.

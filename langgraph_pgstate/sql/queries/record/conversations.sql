@@ -15,7 +15,7 @@ ORDER BY c.checkpoint_id LIMIT :page_size;
 
 -- name: find_present
 -- Return which of some checkpoints of the root namespace exist; a variant locks them until the transaction ends.
--- variants: held
+-- variant: find_present_held
 SELECT checkpoint_id FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = '' AND checkpoint_id = ANY(:checkpoint_ids::text[])
 ORDER BY checkpoint_id

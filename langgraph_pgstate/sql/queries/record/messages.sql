@@ -48,6 +48,7 @@ SELECT EXISTS (
 -- Return a page of the messages that match a search, of all threads or of one user's or tenant's, newest or best match
 -- first, below a cursor; a variant for one thread, with the same owner check. Texts that an edit has replaced are left
 -- out.
+-- variant: search_messages_of_thread
 WITH found AS (
     SELECT m.thread_id, m.message_id, m.checkpoint_id, m.channel, m.created_at,
         CASE WHEN :by_rank::boolean

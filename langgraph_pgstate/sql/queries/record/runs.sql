@@ -1,5 +1,8 @@
 -- name: list_runs
 -- Return a page of runs of all threads, newest first, below a cursor. Conditions that an index serves are variants.
+-- variant: list_runs_of_thread
+-- variant: list_runs_with_status
+-- variant: list_runs_failed
 SELECT r.thread_id, r.run_id, r.attempt, r.status,
     coalesce(
         r.status = 'running' AND r.alive_until < now()

@@ -1,6 +1,9 @@
 -- name: list_threads
 -- Return a page of threads, most recently updated first, below a cursor; reads no checkpoint. Conditions that an index
 -- serves are variants.
+-- variant: list_threads_of_user
+-- variant: list_threads_of_tenant
+-- variant: list_threads_with_status
 SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, t.metadata,
     t.version, t.expires_at, t.forked_from_thread_id, t.forked_from_checkpoint_id
 FROM /*schema*/threads t

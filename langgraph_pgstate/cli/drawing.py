@@ -1,0 +1,73 @@
+"""The names of rich that commands use, imported when one is used: `--help` and `--version` need none."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.measure import Measurement
+    from rich.padding import Padding
+    from rich.progress import Progress as ProgressBar
+    from rich.style import Style
+    from rich.table import Table
+    from rich.text import Text
+    from rich.tree import Tree
+
+    console = Console(highlight=False)
+    errors = Console(stderr=True, highlight=False, soft_wrap=True)
+else:
+
+    class _Lazy:
+        """A class or function that is imported when it is called."""
+
+        def __init__(self, module: str, name: str) -> None:
+            self._module, self._name = module, name
+
+        def __call__(self, *args: Any, **options: Any) -> Any:
+            return getattr(import_module(self._module), self._name)(*args, **options)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(getattr(import_module(self._module), self._name), name)
+
+    class _LazyConsole:
+        """A console that is made when it is used."""
+
+        def __init__(self, **options: Any) -> None:
+            self._options = options
+
+        @cached_property
+        def made(self) -> Any:
+            return Console(**self._options)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.made, name)
+
+    Console = _Lazy("rich.console", "Console")
+    escape = _Lazy("rich.markup", "escape")
+    Measurement = _Lazy("rich.measure", "Measurement")
+    Padding = _Lazy("rich.padding", "Padding")
+    ProgressBar = _Lazy("rich.progress", "Progress")
+    Style = _Lazy("rich.style", "Style")
+    Table = _Lazy("rich.table", "Table")
+    Text = _Lazy("rich.text", "Text")
+    Tree = _Lazy("rich.tree", "Tree")
+    console = _LazyConsole(highlight=False)
+    errors = _LazyConsole(stderr=True, highlight=False, soft_wrap=True)
+
+__all__ = [
+    "Console",
+    "Measurement",
+    "Padding",
+    "ProgressBar",
+    "Style",
+    "Table",
+    "Text",
+    "Tree",
+    "console",
+    "errors",
+    "escape",
+]

@@ -1,0 +1,113 @@
+"""Runners: a blocking and an async database behind one protocol, for code that both APIs share.
+
+Such code awaits nothing but its runner. A blocking runner never suspends, so `run_blocking` runs it to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.protocol import Connection
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class Runner(Protocol):
+    """A runner, blocking or async."""
+
+    @property
+    def is_borrowed(self) -> bool:
+        """Whether the only connection is the caller's, who may also use it between calls."""
+        ...
+
+    async def run(
+        self, operation: Callable[Concatenate[Connection, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run an idempotent operation as `Database.run` does."""
+        ...
+
+    async def run_within(
+        self,
+        seconds: float,
+        operation: Callable[Concatenate[Connection, P], Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run an idempotent operation as `Database.run_within` does."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep."""
+        ...
+
+
+class BlockingRunner:
+    """A runner on a blocking database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @property
+    def is_borrowed(self) -> bool:
+        """Whether the only connection is the caller's."""
+        return self._database.is_borrowed
+
+    async def run(
+        self, operation: Callable[Concatenate[Connection, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run an operation without suspending."""
+        return self._database.run(operation, *args, **kwargs)
+
+    async def run_within(
+        self,
+        seconds: float,
+        operation: Callable[Concatenate[Connection, P], Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run an operation without suspending."""
+        return self._database.run_within(seconds, operation, *args, **kwargs)
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep without suspending."""
+        time.sleep(seconds)  # noqa: ASYNC251
+
+
+class AsyncRunner:
+    """A runner on an async database."""
+
+    def __init__(self, database: AsyncDatabase) -> None:
+        self._database = database
+
+    @property
+    def is_borrowed(self) -> bool:
+        """Whether the only connection is the caller's."""
+        return self._database.is_borrowed
+
+    async def run(
+        self, operation: Callable[Concatenate[Connection, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run an operation."""
+        return await self._database.run(operation, *args, **kwargs)
+
+    async def run_within(
+        self,
+        seconds: float,
+        operation: Callable[Concatenate[Connection, P], Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run an operation."""
+        return await self._database.run_within(seconds, operation, *args, **kwargs)
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep."""
+        await asyncio.sleep(seconds)

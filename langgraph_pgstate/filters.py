@@ -1,0 +1,150 @@
+"""Filters of lists and searches, each a typed dictionary, taken as `**filters: Unpack[...]`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, TypedDict
+
+from langgraph_pgstate.errors import ArgumentTypeError
+
+Moment = datetime | timedelta
+"""A time, or an age by the database's clock."""
+
+
+class PageFilter(TypedDict, total=False):
+    """The part of a list that is returned.
+
+    Attributes:
+        limit: Page size, 1,000 at most; by default 20, or 100 for spans.
+        cursor: `next` of the previous page.
+    """
+
+    limit: int
+    cursor: str | None
+
+
+class OwnerFilter(PageFilter, total=False):
+    """The owner of what is returned.
+
+    Attributes:
+        user_id: Only what belongs to this user.
+        tenant_id: Only what belongs to this tenant.
+        agent: Only what belongs to this agent.
+    """
+
+    user_id: str | None
+    tenant_id: str | None
+    agent: str | None
+
+
+class ThreadFilter(OwnerFilter, total=False):
+    """Filters of threads. Times need a time zone.
+
+    Attributes:
+        status: Only threads of this status: `idle`, `busy`, `interrupted` or `error`.
+        created_after: Only threads created at this time or later.
+        created_before: Only threads created before this time.
+        updated_after: Only threads updated at this time or later.
+        updated_before: Only threads last updated before this time.
+    """
+
+    status: str | None
+    created_after: datetime | None
+    created_before: datetime | None
+    updated_after: datetime | None
+    updated_before: datetime | None
+
+
+class ThreadSearch(ThreadFilter, total=False):
+    """Filters of threads by their content.
+
+    Attributes:
+        metadata: Only threads whose metadata contain this, as by jsonb's `@>`.
+        state: Only threads whose projected channels contain this, like `{"booking": {"hotel": "Astoria"}}`.
+        where: A condition on the projected channels, as a JSON path of PostgreSQL:
+            `$.booking.check_in >= "2027-03-01" && $.booking.check_in < "2027-04-01"`.
+    """
+
+    metadata: Mapping[str, Any] | None
+    state: Mapping[str, Any] | None
+    where: str | None
+
+
+class InterruptFilter(OwnerFilter, total=False):
+    """Filters of interrupted threads.
+
+    Attributes:
+        answered: Threads with answers with which no graph was resumed yet, instead of those with unanswered interrupts.
+    """
+
+    answered: bool
+
+
+class FailedRunFilter(OwnerFilter, total=False):
+    """Filters of failed runs.
+
+    Attributes:
+        since: Only runs that started at this time or later; a timedelta counts back from now.
+        until: Only runs that started before this time.
+        min_steps: Only runs of at least this many supersteps.
+    """
+
+    since: Moment | None
+    until: datetime | None
+    min_steps: int | None
+
+
+class RunFilter(FailedRunFilter, total=False):
+    """Filters of runs.
+
+    Attributes:
+        thread_id: Only runs of this thread.
+        status: Only runs of this status: `pending`, `running`, `interrupted`, `success`, `error` or `cancelled`.
+    """
+
+    thread_id: str | None
+    status: str | None
+
+
+class SpanFilter(PageFilter, total=False):
+    """Filters of a thread's spans.
+
+    Attributes:
+        run_id: Only spans of this run.
+        kind: Only spans of this kind: `graph`, `node`, `chain`, `llm`, `tool` or `retriever`.
+        name: Only spans of this name.
+        status: Only spans of this status.
+    """
+
+    run_id: str | None
+    kind: str | None
+    name: str | None
+    status: str | None
+
+
+class MessageFilter(PageFilter, total=False):
+    """Filters of a search in messages.
+
+    Attributes:
+        user_id: Only in this user's threads.
+        tenant_id: Only in this tenant's threads.
+        thread_id: Only in this thread.
+        best_first: Sort by score instead of time.
+    """
+
+    user_id: str | None
+    tenant_id: str | None
+    thread_id: str | None
+    best_first: bool
+
+
+def check_filters(filters: Mapping[str, Any], known: type) -> None:
+    """Refuse filters that a typed dictionary does not have.
+
+    Raises:
+        ArgumentTypeError: If there is one, with its name.
+    """
+    for name in filters:
+        if name not in known.__annotations__:
+            raise ArgumentTypeError(f"there is no filter {name!r} here, but {', '.join(sorted(known.__annotations__))}")

@@ -1,0 +1,136 @@
+"""What taking, renewing and releasing a lease asks of the database, for blocking and async managers."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from langgraph_pgstate.call_site import CallSite
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.runners import Runner
+from langgraph_pgstate.errors import LeaseHeldError, PGStateError
+from langgraph_pgstate.leases.registry import CLOSING_SECONDS, HeldLease, LeaseRegistry, Run, next_holder
+from langgraph_pgstate.operations.leases import leases
+from langgraph_pgstate.process_identity import is_known_dead
+from langgraph_pgstate.settings import GuardSettings
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.types import Lease
+
+_FIRST_DELAY, _LONGEST_DELAY = 0.02, 0.5
+
+_NOT_RENEWED: Final = "leases could not be renewed or released; they expire unless a later attempt succeeds: %s"
+
+_log = logging.getLogger("langgraph_pgstate.leases")
+
+
+class LeaseTaker(LeaseRegistry):
+    """A registry of leases that takes, renews and releases them. Its coroutines await nothing but the runner.
+
+    Args:
+        runner: The database.
+        queries: The queries of its schema.
+        settings: Duration of leases and of waits for them.
+    """
+
+    def __init__(self, runner: Runner, queries: Queries, settings: GuardSettings) -> None:
+        super().__init__(settings)
+        self._runner, self._queries = runner, queries
+
+    def _start(self) -> None:
+        """Start what renews the leases, unless it runs."""
+        raise NotImplementedError
+
+    async def _take_lease(
+        self, thread_id: str, run: Run | None, is_read_first: bool, deadline: float, call_site: CallSite
+    ) -> HeldLease:
+        """Take a lease. While it is held, try again until the deadline."""
+        since = time.monotonic()
+        holder = run.holder_id if run is not None else next_holder()
+        dead: list[int] = []
+        delay = _FIRST_DELAY
+        ttl = self._settings.lease_ttl
+        try:
+            while True:
+                free = [*self._free_tokens(thread_id, run, call_site), *dead]
+                try:
+                    lease = await self._runner.run(
+                        _take_unless_left, self._queries, thread_id, holder, ttl, free, call_site
+                    )
+                    return self._note_taken(lease, run, is_read_first, call_site)
+                except LeaseHeldError as error:
+                    call_site.was_asked = False
+                    if error.fencing_token not in dead and is_known_dead(error.holder_id or ""):
+                        dead.append(error.fencing_token or 0)
+                        continue
+                    if (
+                        time.monotonic() >= deadline
+                        and (found := self._explain(error, run, call_site, since)) is not None
+                    ):
+                        raise found from None
+                await self._runner.sleep(_next_delay(delay, deadline, since))
+                delay = min(delay * 2, _LONGEST_DELAY)
+        except BaseException as error:
+            self._note_doubt(thread_id, run, holder, call_site, error)
+            raise
+        finally:
+            self._start()
+
+    async def _release_lease(self, held: HeldLease) -> bool:
+        """Release a lease. Return whether it was still held."""
+        held.end()
+        held.is_returned = True
+        lease, is_mine = held.lease, not held.is_lost
+        try:
+            if is_mine:
+                is_mine = await self._runner.run(leases.release, self._queries, lease.thread_id, lease.fencing_token)
+        except BaseException:
+            held.is_returned = False
+            raise
+        # Only after the release, so that others can see until then that the run has ended.
+        self._note_gone(held)
+        return is_mine
+
+    async def _settle(self, thread_id: str, holder: str) -> None:
+        """Release a lease of which it is not known whether it was taken."""
+        await self._runner.run(leases.release, self._queries, thread_id, None, holder)
+        self._doubtful.pop(holder, None)
+
+    async def _renew_leases(self, release: Callable[[HeldLease], Awaitable[bool]]) -> None:
+        """Renew the leases that are due, and release those of ended runs. Errors are logged."""
+        try:
+            mine, over = self._survey()
+            due = [held for held in mine if held.is_renewal_due(self._settings.lease_ttl)]
+            keys = [(held.lease.thread_id, held.lease.fencing_token) for held in due]
+            if keys:
+                still = await self._runner.run(leases.renew, self._queries, keys, self._settings.lease_ttl)
+                self._note_renewed(due, still)
+            for held in over:
+                await release(held)
+            for thread_id, holder in self._survey_doubts():
+                await self._settle(thread_id, holder)
+        except PGStateError as error:
+            _log.warning(_NOT_RENEWED, error)
+
+
+class _LeftError(Exception):
+    """The caller was cancelled before the statement that takes its lease was sent."""
+
+
+async def _take_unless_left(
+    db: Connection, queries: Queries, thread_id: str, holder: str, ttl: float, free: Sequence[int], call_site: CallSite
+) -> Lease:
+    """Take a lease, unless the caller was cancelled."""
+    if call_site.is_left:
+        raise _LeftError
+    call_site.was_asked = call_site.is_asking = True
+    try:
+        return await leases.take(db, queries, thread_id, holder, ttl, free)
+    finally:
+        call_site.is_asking = False
+
+
+def _next_delay(delay: float, deadline: float, since: float) -> float:
+    now = time.monotonic()
+    return max(0.0, min(delay, (deadline if now < deadline else since + CLOSING_SECONDS) - now))

@@ -1,0 +1,160 @@
+"""Reading of checkpoints, by id or the latest, with their segments and pending writes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from langgraph.checkpoint.serde.types import TASKS
+
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import CorruptStateError
+from langgraph_pgstate.langgraph_compat import advance_ids_past
+from langgraph_pgstate.operations.checkpoints.addresses import Address
+from langgraph_pgstate.operations.checkpoints.reading import (
+    CachedSegments,
+    CheckpointRow,
+    Segments,
+    WritesRow,
+    flatten_writes,
+    is_old_format,
+)
+from langgraph_pgstate.sql import Queries
+
+# Greater than every id: the cursor of a list's first page.
+MAX_ID: Final = "\U0010ffff"
+# The kind of row with which `get_checkpoint` returns a checkpoint whose parent no longer exists.
+_CUT: Final = 3
+_NOT_CACHED: Final[dict[str, Any]] = {"known_revision": None, "missing_ids": []}
+
+
+async def get_tuple(
+    db: Connection, queries: Queries, codec: ValueCodec, address: Address, cached: CachedSegments | None = None
+) -> tuple[CheckpointRow, Segments, list[WritesRow], list[Any]] | None:
+    """Read one checkpoint, or the latest if the address has no id. One round trip, two more for formats before 4.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        codec: Decodes the pending sends of formats before 4.
+        address: The checkpoint.
+        cached: Segments that are not fetched if the checkpoint is at the cached revision.
+
+    Returns:
+        The arguments of `load_tuple`; `None` if the checkpoint does not exist.
+    """
+    query = queries.get_checkpoint if address.checkpoint_id else queries.get_latest_checkpoint
+    expected = _NOT_CACHED if cached is None else {"known_revision": cached.revision, "missing_ids": cached.missing}
+    rows = await db.fetch(query, {**address._asdict(), **expected})
+    head = None
+    segments = []
+    writes = []
+    for kind, a, b, c, n, data, ids, state_version in rows:
+        if kind == 1:
+            segments.append((n, data))
+        elif kind == 2:
+            writes.append(WritesRow(a, b, n, data))
+        else:
+            # The namespace's newest id: the id of a fork of an older checkpoint must sort after it.
+            advance_ids_past(a)
+            found = address if address.checkpoint_id else Address(address.thread_id, address.checkpoint_ns, a)
+            head = CheckpointRow(found, b, c, data, ids, n, state_version, kind == _CUT)
+    if head is None:
+        return None
+    sends: list[Any] = []
+    if head.parent_id and _is_old(head):
+        id = str(head.address.checkpoint_id)
+        sends = (await read_pending_sends(db, queries, codec, [head])).get(id, [])
+        if not (await read_values(db, queries, address.thread_id, address.checkpoint_ns, [id])).present:
+            # The checkpoint was pruned in between, and its parent's writes with it.
+            return await get_tuple(db, queries, codec, address)
+    contents = cached.contents if cached is not None and cached.revision == head.revision else None
+    return head, Segments(segments, contents), writes, sends
+
+
+def _is_old(row: CheckpointRow) -> bool:
+    """Return whether a checkpoint is of a format before 4; false if it is damaged, as loading it raises the error."""
+    try:
+        return is_old_format(row.decode())
+    except CorruptStateError:
+        return False
+
+
+async def read_pending_sends(
+    db: Connection, queries: Queries, codec: ValueCodec, rows: Sequence[CheckpointRow]
+) -> dict[str, list[Any]]:
+    """Return, by checkpoint id, the pending sends that formats before 4 store among the parent's writes."""
+    old: dict[tuple[str, str], list[CheckpointRow]] = defaultdict(list)
+    for row in rows:
+        if row.parent_id and row.state is not None and _is_old(row):
+            old[row.address.thread_id, row.address.checkpoint_ns].append(row)
+    sends = {}
+    for (thread_id, namespace), children in old.items():
+        found = await read_writes(db, queries, thread_id, namespace, [str(row.parent_id) for row in children])
+        for row in children:
+            where = f"the parent of {row.address}"
+            values = [
+                codec.loads(type_, data, where)
+                for _, _, (_, channel, type_, data) in flatten_writes(found.get(str(row.parent_id), []), where)
+                if channel == TASKS
+            ]
+            if values:
+                sends[str(row.address.checkpoint_id)] = values
+    return sends
+
+
+class Values(NamedTuple):
+    """Segments and pending writes of some checkpoints of a namespace.
+
+    Attributes:
+        present: Ids of the checkpoints that existed in the same snapshot; values of others may be missing.
+        segments: The segments.
+        writes: Pending writes by checkpoint id.
+    """
+
+    present: set[str]
+    segments: Segments
+    writes: dict[str, list[WritesRow]]
+
+
+async def read_values(
+    db: Connection,
+    queries: Queries,
+    thread_id: str,
+    namespace: str,
+    checkpoint_ids: Sequence[str],
+    segment_ids: Sequence[int] = (),
+) -> Values:
+    """Read some segments and the pending writes of some checkpoints. One round trip, one snapshot.
+
+    Checkpoints that were pruned after their rows were read are not in `present`.
+    """
+    key = {"thread_id": thread_id, "checkpoint_ns": namespace}
+    listed = {"checkpoint_ids": list(checkpoint_ids), "segment_ids": list(segment_ids)}
+    present: set[str] = set()
+    segments = []
+    writes: dict[str, list[WritesRow]] = defaultdict(list)
+    for kind, a, b, c, n, data in await db.fetch(queries.get_values, {**key, **listed}):
+        if kind == 0:
+            present.add(a)
+        elif kind == 1:
+            segments.append((n, data))
+        else:
+            writes[a].append(WritesRow(b, c, n, data))
+    return Values(present, Segments(segments), writes)
+
+
+async def read_writes(
+    db: Connection, queries: Queries, thread_id: str, namespace: str, checkpoint_ids: Sequence[str]
+) -> dict[str, list[WritesRow]]:
+    """Return the pending writes of some checkpoints of a namespace, by checkpoint id. One round trip."""
+    rows = await db.fetch(
+        queries.get_writes,
+        {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_ids": list(checkpoint_ids)},
+    )
+    found: dict[str, list[WritesRow]] = defaultdict(list)
+    for checkpoint_id, task_id, task_path, idx, data in rows:
+        found[checkpoint_id].append(WritesRow(task_id, task_path, idx, data))
+    return found

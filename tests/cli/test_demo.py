@@ -1,0 +1,122 @@
+"""x"""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from langgraph_pgstate import PGStateSaver
+from tests.acceptance.test_examples import demo, pgstate
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    # The server of a root user runs as another one, who has to be let in.
+    path = tmp_path_factory.mktemp("a demo, in a path with spaces")
+    for parent in (path, *path.parents[:2]):
+        parent.chmod(parent.stat().st_mode | 0o055)
+    return path
+
+
+def thread_of(shown: str) -> str:
+    found = re.search(r"thread (demo-\d+),", shown)
+    assert found
+    return found.group(1)
+
+
+def servers(directory: Path) -> list[str]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            line = (entry / "cmdline").read_bytes().decode(errors="replace") if entry.name.isdigit() else ""
+        except OSError:
+            continue
+        if str(directory / ".pgstate") in line:
+            found.append(line)
+    return found
+
+
+@pytest.mark.slow
+def test_ended_at_any_time_it_can_be_run_again(directory: Path) -> None:
+    moments = {signal.SIGINT: "An agent", signal.SIGTERM: "An agent", signal.SIGKILL: "A new process"}
+    for number, moment in moments.items():
+        process = demo(directory)
+        assert process.stdout is not None
+        next(line for line in process.stdout if moment in line)
+        process.send_signal(number)
+        _, complaints = process.communicate(timeout=30)
+        assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
+        assert complaints == ""
+        # Nothing can clean up after SIGKILL; the next run takes the server over, and stops it.
+        assert bool(servers(directory)) == (number == signal.SIGKILL)
+    again = pgstate(directory, "status")
+    _, complaints = again.communicate(timeout=60)
+    assert again.returncode == 0, complaints
+    assert not servers(directory)
+
+
+@pytest.mark.parametrize("runs", [("12",), pytest.param(("12", "1"), marks=pytest.mark.slow)], ids=["once", "twice"])
+def test_kills_resumes_forks_and_weighs(runs: tuple[str, ...], directory: Path) -> None:
+    threads = []
+    for turns in runs:
+        process = demo(directory, "--turns", turns)
+        shown, complaints = process.communicate(timeout=60)
+        assert process.returncode == 0, complaints
+        assert complaints == ""
+        assert "Traceback" not in shown
+        threads.append(thread_of(shown))
+        assert all(len(line) <= 80 for line in shown.splitlines())
+
+        # Killed inside one tool, when the other tool of the superstep had finished.
+        assert re.search(r"kill -9 \d+ +p1 is gone inside book_hotel, by SIGKILL", shown)
+        assert re.search(r"pending write, the answer of\s+book_flight", shown)
+
+        # What had finished is not begun again by the process that resumes.
+        counts = {name: re.search(rf"^ +{name}((?: +[\d·]+){{4}})", shown, re.MULTILINE) for name in TOOLS}
+        assert {name: found and found.group(1).split() for name, found in counts.items()} == TOOLS
+
+        # Killed after its effect and before its receipt: the file has one line, whoever asks.
+        assert re.search(r"the file has 1 line.*print_voucher,\s+running, attempt\s+1, no\s+outcome", shown, re.DOTALL)
+        assert re.search(r"kill -9 \d+ +p4 is gone before the receipt, by SIGKILL", shown)
+        assert re.search(r"the ledger +unknown; its check looks into the file: the line is there", shown)
+        assert re.search(r"Not printed again: the file has 1 line\..*success, attempt\s+1", shown, re.DOTALL)
+
+        # Killed with its worker, the enqueued run is finished by another one, which does not repeat what was done.
+        assert re.search(r"kill -9 \d+ +p6 is gone inside book_hotel, by SIGKILL", shown)
+        assert re.search(r"The run ended as success, attempt 2", shown)
+
+        # The fork goes another way, and both are in the tree.
+        assert "make it Porto" in shown
+        assert "branch 1" in shown
+        assert "branch 2" in shown
+
+        less = re.search(r"(\d+) times less", shown)
+        assert less
+        assert int(less.group(1)) >= (5 if turns == "12" else 1)
+    assert not servers(directory)
+    numbers = [int(thread.removeprefix("demo-")) for thread in threads]
+    assert numbers == list(range(numbers[0], numbers[0] + len(runs)))
+
+    with PGStateSaver.embedded(directory / ".pgstate") as saver:
+        history = list(saver.list({"configurable": {"thread_id": threads[0]}}))
+        leaves = {item.config["configurable"]["checkpoint_id"] for item in history} - {
+            item.parent_config["configurable"]["checkpoint_id"] for item in history if item.parent_config
+        }
+        assert len(leaves) == 2
+        trunk = next(item for item in history if item.metadata["process"] == "p2")
+        answers = [message.name for message in trunk.checkpoint["channel_values"]["messages"] if message.type == "tool"]
+        for name in ("search_flights", "book_flight", "book_hotel"):
+            assert answers.count(name) == 1
+
+
+TOOLS = {
+    "search_flights": ["1", "1", "·", "·"],
+    "book_flight": ["1", "1", "·", "·"],
+    "book_hotel": ["1", "·", "1", "1"],
+    "convert_currency": ["·", "·", "1", "1"],
+}

@@ -1,0 +1,28 @@
+"""What `--help` and `--version` import: nothing that draws."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import langgraph_pgstate
+
+pytestmark = pytest.mark.smoke
+
+
+@pytest.mark.parametrize("module", ["app", "output", "target", "options"])
+def test_help_imports_no_langgraph(module: str) -> None:
+    """With a package that imports nothing itself, the commands import only typer."""
+    code = f"""
+import sys, types
+package = types.ModuleType("langgraph_pgstate")
+package.__path__, package.__version__ = [{str(Path(langgraph_pgstate.__file__).parent)!r}], "0"
+sys.modules["langgraph_pgstate"] = package
+import langgraph_pgstate.cli.{module}
+print(*{{"langgraph", "langchain_core", "psycopg", "pydantic", "rich"}} & sys.modules.keys())
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == ""

@@ -1,0 +1,46 @@
+"""The database that a command works on: named by an option or a variable, or said to be missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support_cli import pgstate, words
+from typer.testing import CliRunner
+
+from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate.cli.app import app
+from langgraph_pgstate.sql import migrations
+
+pytestmark = pytest.mark.smoke
+
+
+def test_an_unreachable_server_is_one_line() -> None:
+    result = pgstate("--dsn", "postgresql://nobody@127.0.0.1:1/nothing", "status")
+    assert result.returncode == 1
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_bad_schema_name_is_one_line() -> None:
+    result = CliRunner().invoke(app, ["--dsn", "host=/nowhere", "--schema", "No Schema", "status"])
+    assert result.exit_code == 1
+    assert "must be a lower-case PostgreSQL identifier" in words(result)
+
+
+def test_without_a_database_nothing_is_made(tmp_path: Path) -> None:
+    result = pgstate("status", cwd=tmp_path)
+    assert result.returncode == 1
+    assert "no database: give --dsn or set PGSTATE_DSN" in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_option_wins_over_the_environment(
+    dsn: str, schema: str, saver: PGStateSaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGSTATE_DSN", dsn)
+    version = f"version {migrations()[-1].version}"
+    assert version in words(CliRunner().invoke(app, ["--schema", schema, "status"]))
+    monkeypatch.setenv("PGSTATE_DSN", "postgresql://nobody@127.0.0.1:1/nothing")
+    assert version in words(CliRunner().invoke(app, ["--dsn", dsn, "--schema", schema, "status"]))
+    assert CliRunner().invoke(app, ["--schema", schema, "status"]).exit_code == 1

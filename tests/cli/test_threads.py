@@ -1,0 +1,129 @@
+"""The commands `show`, `conversation`, `search`, `events`, `delete` and `leases`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import psycopg
+import pytest
+from langchain_core.messages import HumanMessage
+from official import Account
+from samples import config_of, put_values
+from support_record import Record
+from typer.testing import CliRunner
+
+from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate.cli.app import app
+from tests.threads.test_interrupts import asking
+
+pytestmark = pytest.mark.smoke
+
+Run = Any
+
+
+@pytest.fixture
+def run(dsn: str, saver: PGStateSaver, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """What `pgstate` prints on a terminal 140 columns wide."""
+    monkeypatch.delenv("PGSTATE_DSN", raising=False)
+    monkeypatch.setattr("langgraph_pgstate.cli.output.console.made._width", 140)
+
+    def run(*arguments: str, code: int = 0, input: str | None = None) -> str:
+        result = CliRunner().invoke(app, ["--dsn", dsn, "--schema", saver.schema, *arguments], input=input)
+        assert result.exit_code == code, result.output + repr(result.exception)
+        assert "Traceback" not in result.output
+        return result.output
+
+    return run
+
+
+@pytest.fixture
+def record(connection: psycopg.Connection, saver: PGStateSaver) -> Record:
+    """Two messages at the second of two checkpoints, and three events."""
+    record = Record(connection, saver.schema)
+    record.thread("t", user_id="eve")
+    record.chain(["c1", "c2"])
+    record.message("m1", "c1", 0, "where is the [station]?")
+    record.message("m2", "c2", 1, "at the river", role="ai", agent="guide", tool_calls=None)
+    for number, kind in enumerate(("status", "handoff", "status")):
+        record.event(f"{number}", kind, number, payload={"to": f"place {number}"})
+    return record
+
+
+def test_show_reads_custom_types_without_building_them(run: Run, saver: PGStateSaver) -> None:
+    elsewhere = type("Order", (Account,), {"__module__": "never.imported"})
+    messages = [HumanMessage("a table [for] two")]
+    first = put_values(saver, config_of("t"), {"messages": messages}, step=1)
+    put_values(saver, first, {"messages": messages, "order": elsewhere(7), "account": Account(8)}, step=2)
+    Account.constructed = 0
+    shown = run("show", "t")
+    assert Account.constructed == 0
+    assert "step 2" in shown
+    for part in ("messages  1 message", "human: “a table [for] two”", 'order = {"number": 7', 'account = {"number": 8'):
+        assert part in shown
+    id = first["configurable"]["checkpoint_id"]
+    assert "order" not in run("show", "t", "--checkpoint", id[:13])
+    state = json.loads(run("--json", "show", "t"))
+    assert (state["step"], state["parent_checkpoint_id"], state["interrupts"]) == (2, id, [])
+    assert state["values"]["order"]["number"] == 7
+    assert state["values"]["messages"][0]["content"] == "a table [for] two"
+    assert "there is no thread 'nobody'" in run("show", "nobody", code=1)
+    assert "has no checkpoint 'nothing'" in run("show", "t", "--checkpoint", "nothing", code=1)
+
+
+def test_show_has_the_interrupts_of_the_newest_checkpoint(run: Run, saver: PGStateSaver) -> None:
+    asking(saver, "where to?").invoke({"said": ["hello"]}, config_of("t"))
+    shown = run("show", "t")
+    assert 'said = ["hello"]' in shown
+    assert "branch:" not in shown
+    assert '{"question": "where to?"}' in shown
+    assert "branch:" in run("show", "t", "--full")
+    assert json.loads(run("--json", "show", "t"))["interrupts"][0]["value"] == {"question": "where to?"}
+
+
+def test_a_conversation_is_printed(run: Run, record: Record) -> None:
+    lines = run("conversation", "t").splitlines()
+    assert [lines[0].split("  ")[0], lines[1]] == ["human", "where is the [station]?"]
+    assert [lines[2].split("  ")[0], lines[3]] == ["ai guide", "at the river"]
+    assert "river" not in run("conversation", "t", "--checkpoint", "c1")
+    assert "station" not in run("conversation", "t", "--last", "1")
+    record.thread("silent")
+    assert "no recorded messages" in run("conversation", "silent")
+    assert "there is no thread 'nobody'" in run("conversation", "nobody", code=1)
+
+
+def test_messages_are_searched(run: Run, record: Record) -> None:
+    assert "«station»" in run("search", "station", "--user", "eve")
+    assert run("search", "station", "--user", "bob") == "no messages\n"
+    assert json.loads(run("--json", "search", "river"))["message"]["message_id"] == "m2"
+    assert "the first 1 message; there are more" in run("search", "station or river", "--limit", "1")
+
+
+def test_the_newest_events_are_listed(run: Run, record: Record) -> None:
+    assert [line.split()[2] for line in run("events", "t").splitlines() if "place" in line] == [
+        "status",
+        "handoff",
+        "status",
+    ]
+    assert "to=place 0" not in run("events", "t", "--limit", "2")
+    assert "to=place 1" in run("events", "t", "--kind", "handoff")
+
+
+def test_a_thread_is_deleted_when_asked_twice(run: Run, record: Record) -> None:
+    assert "Delete thread t with 2 checkpoints?" in run("delete", "t", input="n\n", code=1)
+    assert "t" in run("threads")
+    assert "deleted thread t: 2 checkpoints" in run("delete", "t", "--yes", "--tombstone", "1d")
+    assert run("threads") == "no threads\n"
+    assert record.rows("SELECT thread_id FROM tombstones") == [("t",)]
+    assert "there is no thread 't'" in run("delete", "t", "--yes", code=1)
+
+
+def test_leases_are_listed(run: Run, record: Record) -> None:
+    assert run("leases") == "no leases\n"
+    holder = "host-7/boot/4026531836/4711/99/random:1"
+    record.add("leases", thread_id="t", holder_id=holder, fencing_token=3, expires_at="2099-01-01")
+    record.add("leases", thread_id="u", holder_id=None, fencing_token=3, expires_at="2099-01-01")
+    shown = run("leases")
+    assert shown.count("2099") == 1
+    assert "4711" in shown.split()
+    assert json.loads(run("--json", "leases"))["holder_id"] == holder

@@ -1,0 +1,25 @@
+"""The child process of the demo, in this process: what it tells while it works on its job."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate.cli.worker import Job, run
+
+
+def test_a_job_is_done_and_told_line_by_line(dsn: str, saver: PGStateSaver, capfd: pytest.CaptureFixture[str]) -> None:
+    job = Job("begin", dsn, saver.schema, "t", "p1", None, hotel_seconds=0)
+    assert Job(**json.loads(job.to_json())) == job
+    run(job)
+    events: list[dict[str, Any]] = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    tools = [event for event in events if event["what"] == "tool"]
+    assert {event["name"] for event in tools} == {"search_flights", "book_flight", "book_hotel", "convert_currency"}
+    assert {event["phase"] for event in tools} == {"begin", "end"}
+    found = saver.get_tuple({"configurable": {"thread_id": "t"}})
+    assert found is not None
+    assert found.metadata["process"] == "p1"
+    assert events[-1]["messages"] == len(found.checkpoint["channel_values"]["messages"])

@@ -1,0 +1,45 @@
+"""Runs, as applications ask for them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from support_record import Parts, Record, ask, at, every_page
+
+pytestmark = pytest.mark.smoke
+
+
+async def test_runs_are_listed_newest_first_page_by_page(parts: Parts, record: Record) -> None:
+    for number in range(5):
+        record.run(f"r{number}", started=number // 2, thread_id=f"t{number % 2}", agent="travel" if number else None)
+    pages = await every_page(parts.runs.list, limit=2)
+    assert [[item.run_id for item in page] for page in pages] == [["r4", "r2"], ["r3", "r0"], ["r1"]]
+    pages = await every_page(parts.runs.list, limit=2, thread_id="t0")
+    assert [[item.run_id for item in page] for page in pages] == [["r4", "r2"], ["r0"]]
+    assert len((await ask(parts.runs.list(agent="travel"))).items) == 4
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        ({"status": "error"}, "b"),
+        ({"status": "success"}, "ca"),
+        ({"status": "running"}, "ed"),
+        ({"since": at(20)}, "edc"),
+        ({"until": at(20)}, "ba"),
+        ({"since": timedelta(seconds=1)}, ""),
+        ({"user_id": "eve"}, "c"),
+        ({"tenant_id": "acme"}, "c"),
+        ({"min_steps": 10}, "c"),
+        ({"thread_id": "t", "status": "error"}, "b"),
+    ],
+)
+async def test_runs_are_filtered(parts: Parts, record: Record, filters: dict[str, Any], found: str) -> None:
+    record.run("a", 0)
+    record.run("b", 10, status="error", error_type="ValueError")
+    record.run("c", 20, user_id="eve", tenant_id="acme", steps=10)
+    record.run("d", 30, None, status="running", alive_until=at(31))
+    record.run("e", 40, None, status="running", alive_until=datetime.max.replace(tzinfo=at(0).tzinfo))
+    assert "".join(item.run_id for item in (await ask(parts.runs.list(**filters))).items) == found

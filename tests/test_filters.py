@@ -1,0 +1,41 @@
+"""Filters: all that a typed dictionary names are taken, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from langgraph_pgstate import PGState, PGStateSaver, filters
+
+CALLS: dict[str, tuple[Callable[[PGState], Callable[..., Any]], type, tuple[str, ...]]] = {
+    "threads.list": (lambda state: state.threads.list, filters.ThreadFilter, ()),
+    "threads.search": (lambda state: state.threads.search, filters.ThreadSearch, ()),
+    "threads.interrupted": (lambda state: state.threads.interrupted, filters.InterruptFilter, ()),
+    "runs.list": (lambda state: state.runs.list, filters.RunFilter, ()),
+    "runs.failed": (lambda state: state.runs.failed, filters.FailedRunFilter, ()),
+    "spans.list": (lambda state: state.spans.list, filters.SpanFilter, ("t",)),
+    "messages.search": (lambda state: state.messages.search, filters.MessageFilter, ("words",)),
+}
+
+
+def test_every_filter_is_taken(connection: psycopg.Connection, saver: PGStateSaver) -> None:
+    state = PGState(connection, schema=saver.schema)
+    for name, (call, known, arguments) in CALLS.items():
+        given = dict.fromkeys(known.__annotations__.keys() - {"limit", "answered", "best_first"})
+        assert call(state)(*arguments, limit=1, **given).items == (), name
+        # An invalid value shows that it is looked at.
+        for filter in given.keys() - {"min_steps"}:
+            with pytest.raises(TypeError if filter in {"metadata", "state"} else ValueError, match=filter):
+                call(state)(*arguments, **{filter: object()})
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_unknown_filter_is_refused_before_anything_is_asked(name: str, dsn: str) -> None:
+    closed = psycopg.connect(dsn)
+    closed.close()
+    call, _, arguments = CALLS[name]
+    with pytest.raises(TypeError, match="no filter 'usr_id'"):
+        call(PGState(closed))(*arguments, usr_id="ann")

@@ -1,0 +1,182 @@
+"""What an action is: the same one again, or another."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import psycopg
+import pytest
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Send
+from support_ledger import Bench, ask, calls, open_ledger, thread, tool_of
+
+from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from langgraph_pgstate.tools import current_execution
+from tests.tools.test_ledger import CHARGE, Till
+
+pytestmark = pytest.mark.smoke
+
+
+async def test_a_rerun_on_replay_is_an_action_of_its_own(bench: Bench) -> None:
+    till = Till()
+    bench.ledger.policy("charge", on_replay="rerun")
+    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
+    await bench.invoke(graph, ask(), thread())
+    states = [state async for state in graph.aget_state_history(thread())]
+    past = next(state for state in states if state.next == ("tools",)).config
+    await bench.invoke(graph, None, past)
+    assert till.charged == ["o1", "o1"]
+    assert len(set(till.tokens)) == 2
+    assert len(await bench.do(bench.ledger.list, "t")) == 2
+
+
+async def test_a_fork_that_edits_the_call_is_a_new_action(bench: Bench) -> None:
+    till = Till()
+    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
+    await bench.invoke(graph, ask(), thread())
+    states = [state async for state in graph.aget_state_history(thread())]
+    past = next(state for state in states if state.next == ("tools",))
+    edited = past.values["messages"][-1].model_copy(
+        update={"tool_calls": calls(("call_1", "charge", {"order": "o2"})).tool_calls}
+    )
+    config = await graph.aupdate_state(past.config, {"messages": [edited]})
+    answer = await bench.invoke(graph, None, config)
+    assert answer["messages"][2].content == "charged o2"
+    assert till.charged == ["o1", "o2"]
+
+
+async def test_an_id_that_a_provider_uses_again_is_a_new_action(bench: Bench) -> None:
+    till = Till()
+    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE, CHARGE)
+    await bench.invoke(graph, ask(), thread())
+    assert till.charged == ["o1", "o1"]
+
+
+async def test_a_key_of_the_arguments_says_what_the_action_is(bench: Bench) -> None:
+    till = Till()
+    bench.ledger.policy("charge", key=lambda args: args["order"])
+    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE, calls(("call_2", "charge", {"order": "o1"})))
+    answer = await bench.invoke(graph, ask(), thread())
+    assert till.charged == ["o1"]
+    first, second = answer["messages"][2], answer["messages"][4]
+    assert (second.content, second.tool_call_id, first.id != second.id) == ("charged o1", "call_2", True)
+    assert (await bench.do(bench.ledger.get, "t", "charge:o1")).status == "success"
+    await bench.invoke(graph, ask(), thread("u"))
+    assert till.charged == ["o1", "o1"]
+    assert len(set(till.tokens)) == 2
+
+
+async def test_parallel_calls_are_actions_of_their_own(bench: Bench) -> None:
+    till = Till()
+    many = calls(*[(f"call_{number}", "charge", {"order": f"o{number}"}) for number in range(8)])
+    graph = bench.agent([tool_of(bench, "charge", till.charge)], many)
+    await bench.invoke(graph, ask(), thread())
+    assert sorted(till.charged) == [f"o{number}" for number in range(8)]
+    assert len(await bench.do(bench.ledger.list, "t")) == 8
+
+
+async def test_a_send_to_a_tool_node_is_recorded(bench: Bench) -> None:
+    till = Till()
+    builder = StateGraph(MessagesState)
+    builder.add_node("agent", lambda state: {"messages": [CHARGE.model_copy()]})
+    builder.add_node("tools", bench.tool_node([tool_of(bench, "charge", till.charge)]))
+    builder.add_edge(START, "agent")
+    builder.add_conditional_edges(
+        "agent", lambda state: [Send("tools", [call]) for call in state["messages"][-1].tool_calls], ["tools"]
+    )
+    graph = builder.compile(checkpointer=bench.saver)
+    await bench.invoke(graph, ask(), thread())
+    assert (await bench.do(bench.ledger.get, "t", "call_1")).status == "success"
+
+
+async def test_a_subgraphs_tools_know_both_checkpoints(bench: Bench, connection: psycopg.Connection) -> None:
+    till = Till()
+    inner = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
+    inner.checkpointer = None
+    builder = StateGraph(MessagesState)
+    builder.add_node("inner", inner)
+    builder.add_edge(START, "inner")
+    graph = builder.compile(checkpointer=bench.saver)
+    await bench.invoke(graph, ask(), thread())
+    schema = bench.saver.schema
+    assert connection.execute(
+        f"""SELECT c.step FROM {schema}.tool_executions e
+        JOIN {schema}.checkpoints c USING (thread_id, checkpoint_ns, checkpoint_id)"""
+    ).fetchall() == [(1,)]
+    assert connection.execute(
+        f"""SELECT c.checkpoint_ns, c.step FROM {schema}.tool_executions e
+        JOIN {schema}.checkpoints c ON c.thread_id = e.thread_id AND c.checkpoint_id = e.root_checkpoint_id"""
+    ).fetchall() == [("", 0)]
+
+
+def test_a_graph_without_a_thread_is_refused(dsn: str, schema: str) -> None:
+    with open_ledger(dsn, schema) as (_, ledger):
+        bench = Bench(None, ledger)
+        graph = bench.agent([tool_of(bench, "charge", Till().charge)], CHARGE)
+        with pytest.raises(ConfigurationError, match="thread"):
+            graph.invoke(ask())
+        with pytest.raises(ConfigurationError, match="mistake"):
+            ledger.policy("charge", mistake=1)
+        with pytest.raises(ConfigurationError, match="one of"):
+            ledger.settle("t", "k", "perhaps")
+        with pytest.raises(NotFoundError):
+            ledger.settle("t", "k", "done")
+
+
+def test_current_execution_outside_of_the_ledger_is_refused() -> None:
+    with pytest.raises(ConfigurationError):
+        current_execution()
+
+
+# What a function is called with
+
+
+SHIP = """
+import sys
+from langgraph.types import Command, interrupt
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph_pgstate import PGState
+
+class Client:
+    pass
+
+ballast = [object() for _ in range(int(sys.argv[3]))]
+with PGState.open(sys.argv[1], schema=sys.argv[2]) as state:
+    @state.tools.once
+    def ship(client, orders, more):
+        print("shipped", flush=True)
+
+    def node(_):
+        ship(Client(), {"o1", "o2", "o3", "o4"}, {"by": [Client(), frozenset({"x", "y", "z"})]})
+        if sys.argv[4] == "die":
+            import os
+            os._exit(9)
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("node", node)
+    builder.add_edge(START, "node")
+    graph = builder.compile(checkpointer=state.saver)
+    config = {"configurable": {"thread_id": "t"}}
+    graph.invoke({"messages": []} if sys.argv[4] == "die" else None, config, durability="sync")
+"""
+
+
+def test_a_function_is_known_again_whatever_its_arguments_address_or_order(dsn: str, schema: str) -> None:
+    """An object's address, and the order of a set, are others in each process."""
+    with PGStateSaver.from_conn_string(dsn, schema=schema) as saver:
+        saver.setup()
+    said = ""
+    for number, what in enumerate(["die", "go on"]):
+        ran = subprocess.run(
+            [sys.executable, "-c", SHIP, dsn, schema, str(number * 1000), what],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONHASHSEED": str(number + 1)},
+            check=False,
+        )
+        assert ran.returncode == (9 if what == "die" else 0), ran.stderr
+        said += ran.stdout
+    assert said == "shipped\n"

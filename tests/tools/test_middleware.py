@@ -1,0 +1,98 @@
+"""The ledger in langchain's `create_agent`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.tools import tool
+from support_ledger import LEDGERS, Bench, Line, ask, calls, open_bench, open_on_line, thread, tool_of
+
+from langgraph_pgstate.errors import ConfigurationError, UnavailableError
+from tests.tools.test_ledger import CHARGE, Till
+from tests.tools.test_ledger_more import ToolCaller, of_api
+from tests.tools.test_ledger_outages import AGAIN
+
+
+async def test_an_agent_of_langchains_runs_its_tools_once(bench: Bench) -> None:
+    done: list[str] = []
+
+    def charge(order: str) -> str:
+        """Charge a card."""
+        done.append(order)
+        return f"charged {order}"
+
+    model = ToolCaller(messages=iter([calls(("call_1", "charge", {"order": "o1"})), AIMessage("done"), AIMessage("x")]))
+    agent = create_agent(
+        model,
+        [tool(of_api(bench, charge))],
+        middleware=[bench.ledger.middleware()],
+        checkpointer=bench.saver,
+        name="cashier",
+    )
+    state = await bench.invoke(agent, ask(), thread())
+    assert state["messages"][2].content == "charged o1"
+    found = await bench.do(bench.ledger.get, "t", "call_1")
+    assert (found.status, found.agent, found.step) == ("success", "cashier", 2)
+    states = [state async for state in agent.aget_state_history(thread())]
+    past = next(state for state in states if state.next == ("tools",)).config
+    await bench.invoke(agent, None, past)
+    assert done == ["o1"]
+
+
+async def test_an_asynchronous_ledger_says_that_it_is_one(dsn: str, schema: str) -> None:
+    async with open_bench(LEDGERS[1], dsn, schema) as bench:
+        with pytest.raises(ConfigurationError, match="ainvoke"):
+            bench.ledger.middleware().wrap_tool_call(None, None)
+        with pytest.raises(ConfigurationError, match="async def"):
+            bench.ledger.once(lambda: None)
+
+
+@pytest.fixture(params=LEDGERS, ids=lambda api: api.__name__)
+async def broken(request: pytest.FixtureRequest, dsn: str, schema: str) -> AsyncIterator[tuple[Bench, Line]]:
+    async with open_on_line(request.param, dsn, schema, pool=False) as pair:
+        yield pair
+
+
+@pytest.mark.parametrize("kind", ["retry", "error"])
+async def test_middleware_around_the_ledger_does_not_tell_the_model(broken: tuple[Bench, Line], kind: str) -> None:
+    from langchain.agents import create_agent
+    from langchain.agents.middleware import ToolRetryMiddleware
+    from langchain.agents.middleware.tool_error import ToolErrorMiddleware
+    from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+
+    class Model(GenericFakeChatModel):
+        def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+            return self
+
+    bench, line = broken
+    till = Till()
+
+    def charge(order: str) -> str:
+        """Charge a card, and lose the database."""
+        line.is_down = True
+        return till.charge(order)
+
+    around: Any = {
+        "retry": lambda: ToolRetryMiddleware(max_retries=2, initial_delay=0.0, jitter=False),
+        "error": lambda: ToolErrorMiddleware(on_error=lambda error, request: f"try again: {error}"),
+    }[kind]()
+
+    def agent(*answers: AIMessage) -> Any:
+        return create_agent(
+            Model(messages=iter(answers)),
+            [tool_of(bench, "charge", charge)],
+            middleware=[around, bench.ledger.middleware()],
+            checkpointer=bench.saver,
+        )
+
+    with pytest.raises(UnavailableError, match="has run") as raised:
+        await bench.invoke(agent(CHARGE, AGAIN), ask(), thread())
+    assert type(raised.value).__name__ == "UnavailableError"
+    line.is_down = False
+    state = await bench.invoke(agent(AIMessage("done")), None, thread())
+    assert till.charged == ["o1"]
+    assert next(m.content for m in state["messages"] if isinstance(m, ToolMessage)) == "charged o1"
