@@ -312,7 +312,7 @@ def crowd(dsn: str) -> Iterator[Crowd]:
 # What the saver sends in daily use; `record_calls` has to reach every one of them.
 HOT = [
     "put_checkpoint_based_segment",
-    "put_checkpoint_segment_recorded",
+    "put_checkpoint_segments_recorded",
     "put_checkpoint_touching",
     "get_checkpoint",
     "get_latest_checkpoint",

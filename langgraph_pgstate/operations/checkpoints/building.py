@@ -67,10 +67,11 @@ def build_put(
         bases = {"base_ids": list(plan.bases), "base_revisions": list(plan.bases.values())}
         statements.append((queries.hold_bases, {**parameters, **bases}))
     if replaces:
-        name += "_touching"
-        parameters |= request.columns
+        name += "_touching" if request.touches_thread else "_replacing"
+        if request.touches_thread:
+            parameters |= request.columns
         parameters |= segment_parameters(plan)
-    elif len(plan.new_segments) == 1:
+    elif len(plan.new_segments) == 1 and len(plan.bases) == 1:
         name += "_segment"
         ((parameters["new_id"], parameters["new_data"]),) = plan.new_segments.items()
     elif plan.new_segments:

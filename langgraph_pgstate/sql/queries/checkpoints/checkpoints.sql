@@ -1,12 +1,12 @@
 -- name: put_checkpoint
 -- Store a checkpoint and its new segments. Affects no row if the thread's row is missing, or the checkpoint from which
 -- it inherits values is missing or was written again. Fails if the id exists, which is cheaper than checking; the
--- touching variants replace the row instead. A minimal statement saves a tenth of a put's time.
+-- replacing and touching variants replace the row instead. A minimal statement saves a tenth of a put's time.
 -- variant: put_checkpoint_recorded
--- variant: put_checkpoint_segment
--- variant: put_checkpoint_segment_recorded
 -- variant: put_checkpoint_segments
 -- variant: put_checkpoint_segments_recorded
+-- variant: put_checkpoint_replacing
+-- variant: put_checkpoint_replacing_recorded
 -- variant: put_checkpoint_touching
 -- variant: put_checkpoint_touching_recorded
 -- variant: put_checkpoint_based
@@ -15,6 +15,8 @@
 -- variant: put_checkpoint_based_segment_recorded
 -- variant: put_checkpoint_based_segments
 -- variant: put_checkpoint_based_segments_recorded
+-- variant: put_checkpoint_based_replacing
+-- variant: put_checkpoint_based_replacing_recorded
 -- variant: put_checkpoint_based_touching
 -- variant: put_checkpoint_based_touching_recorded
 WITH held AS (
@@ -31,17 +33,18 @@ WITH held AS (
 --+segment     INSERT INTO /*schema*/segments (thread_id, segment_id, data)
 --+segment     SELECT :thread_id, :new_id::integer, :new_data::bytea FROM held
 --+segment )
---+segments|touching , new_segments AS (
---+segments|touching     -- The frames are concatenated in one parameter, because an array of them would be sent as text.
---+segments|touching     INSERT INTO /*schema*/segments (thread_id, segment_id, data)
---+segments|touching     SELECT :thread_id, new.segment_id, CASE
---+segments|touching         -- A single large segment is passed through without a copy.
---+segments|touching         WHEN new.length = octet_length(:new_data::bytea) THEN :new_data
---+segments|touching         ELSE substr(:new_data, new.start, new.length)
---+segments|touching     END
---+segments|touching     FROM held CROSS JOIN LATERAL unnest(:new_ids::integer[], :new_starts::integer[], :new_lengths::integer[])
---+segments|touching         AS new (segment_id, start, length)
---+segments|touching )
+--+segments|replacing|touching , new_segments AS (
+--+segments|replacing|touching     -- Concatenated in one parameter, because an array would be sent as text.
+--+segments|replacing|touching     INSERT INTO /*schema*/segments (thread_id, segment_id, data)
+--+segments|replacing|touching     SELECT :thread_id, new.segment_id, CASE
+--+segments|replacing|touching         -- A single large segment is passed through without a copy.
+--+segments|replacing|touching         WHEN new.length = octet_length(:new_data::bytea) THEN :new_data
+--+segments|replacing|touching         ELSE substr(:new_data, new.start, new.length)
+--+segments|replacing|touching     END
+--+segments|replacing|touching     FROM held CROSS JOIN LATERAL
+--+segments|replacing|touching         unnest(:new_ids::integer[], :new_starts::integer[], :new_lengths::integer[])
+--+segments|replacing|touching         AS new (segment_id, start, length)
+--+segments|replacing|touching )
 --+touching , touched AS (
 --+touching     INSERT INTO /*schema*/threads (thread_id, agent, user_id, tenant_id)
 --+touching     SELECT :thread_id, :agent::text, :user_id::text, :tenant_id::text FROM held
@@ -68,17 +71,17 @@ SELECT
     :step::integer, :revision::bigint, :segment_ids::integer[], :metadata::jsonb, :state::bytea,
     :state_version::integer
 FROM held
---+touching ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
---+touching     parent_checkpoint_id = excluded.parent_checkpoint_id,
---+touching     run_id = excluded.run_id,
---+touching     source = excluded.source,
---+touching     step = excluded.step,
---+touching     revision = excluded.revision,
---+touching     -- Keep the row's old segments, because another process may be about to inherit them.
---+touching     segment_ids = excluded.segment_ids || stored.segment_ids,
---+touching     metadata = excluded.metadata,
---+touching     state = excluded.state,
---+touching     state_version = excluded.state_version
+--+replacing|touching ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
+--+replacing|touching     parent_checkpoint_id = excluded.parent_checkpoint_id,
+--+replacing|touching     run_id = excluded.run_id,
+--+replacing|touching     source = excluded.source,
+--+replacing|touching     step = excluded.step,
+--+replacing|touching     revision = excluded.revision,
+--+replacing|touching     -- Keep the row's old segments, because another process may be about to inherit them.
+--+replacing|touching     segment_ids = excluded.segment_ids || stored.segment_ids,
+--+replacing|touching     metadata = excluded.metadata,
+--+replacing|touching     state = excluded.state,
+--+replacing|touching     state_version = excluded.state_version
 ;
 
 -- name: hold_checkpoints
