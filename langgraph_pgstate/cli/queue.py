@@ -130,7 +130,7 @@ def enqueue(
     elif wait:
         print_json(values)
     else:
-        console.print(f"enqueued run {handle.run_id} of thread {escape(handle.thread_id)}", soft_wrap=True)
+        console.print(f"enqueued run {handle.run_id}\non thread {escape(handle.thread_id)}", soft_wrap=True)
 
 
 def cancel(
@@ -210,7 +210,7 @@ def resume(
         print_json(*({"thread_id": one.thread_id, "run_id": one.run_id} for one in found))
         return
     for one in found:
-        console.print(f"enqueued run {one.run_id} of thread {escape(one.thread_id)}", soft_wrap=True)
+        console.print(f"enqueued run {one.run_id}\non thread {escape(one.thread_id)}", soft_wrap=True)
     console.print(f"{count(len(found), 'crashed run')} enqueued")
 
 

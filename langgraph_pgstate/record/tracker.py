@@ -212,7 +212,7 @@ class Tracker:
         self._queue.note(address.thread_id)
         return True
 
-    def run_on(self, thread_id: str, source: str | None = None) -> RunRecord | None:
+    def run_on(self, thread_id: str, source: str | None = None, run_id: str | None = None) -> RunRecord | None:
         """Return the run in progress on a thread, the last of several, or `None`.
 
         A run that has not begun may be waiting for the others, so it comes last. It begins with an input checkpoint.
@@ -220,8 +220,11 @@ class Tracker:
         Args:
             thread_id: The thread.
             source: Source of the checkpoint that is put.
+            run_id: The run that the checkpoint names, if it names one.
         """
         runs = list(self._by_thread.get(thread_id, ()))
+        if run_id is not None and (named := [run for run in runs if run.run_id == run_id]):
+            return named[-1]
         of_its_kind = [run for run in runs if run.is_begun is (source != "input")]
         return next(reversed(of_its_kind or runs), None)
 
@@ -230,7 +233,7 @@ class Tracker:
         assert journal_entry is not None
         address, columns = request.address, request.columns_without_owner
         # A put that is sent again belongs to the same run: what it took along the first time was not committed.
-        run = self._run_putting(address) or self.run_on(address.thread_id, columns.get("source"))
+        run = self._run_putting(address) or self.run_on(address.thread_id, columns.get("source"), columns.get("run_id"))
         if run is not None:
             run.note_checkpoint(address.checkpoint_ns, columns["step"], address.checkpoint_id or "")
             if run.unplaced and columns["step"] is not None:

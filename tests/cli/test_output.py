@@ -20,6 +20,7 @@ from langgraph_pgstate.cli.app import app
 from langgraph_pgstate.cli.output import bytes_in_words, shorten
 from langgraph_pgstate.cli.record import _money, _seconds
 from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.operations.runs.requests import request_run
 from langgraph_pgstate.settings import age
 from tests.threads.test_interrupts import asking
 
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.smoke
 WIDTH = 80
 
 
-THREAD, WAITING, RUN, USER, AGENT = (str(UUID(int=2**127 + number)) for number in range(5))
+THREAD, WAITING, RUN, USER, AGENT, ENQUEUED = (str(UUID(int=2**127 + number)) for number in range(6))
 
 
 LABELS: dict[str, Any] = {"agent": AGENT, "tenant_id": f"tenant-{USER}", "user_id": USER}
@@ -47,7 +48,7 @@ RUN_TOKENS = {name: TOKENS[name] for name in ("input_tokens", "output_tokens")}
 MODEL = "some-provider/some-model-of-a-long-name-2026-03-01"
 
 
-# Each command as it is run here. `demo` draws to the width that it finds, in a process of its own.
+# Each command as it is run here. `demo` draws to the width that it finds, in a process of its own; a worker only logs.
 COMMANDS: dict[str, list[str]] = {
     "setup": [],
     "migrate": [],
@@ -81,13 +82,17 @@ COMMANDS: dict[str, list[str]] = {
     "prune": ["--keep-last", "2", "--dry-run"],
     "export-langgraph": ["--to", "DSN", "--to-schema", "SCHEMA_theirs"],
     "import-langgraph": ["--from", "DSN", "--from-schema", "SCHEMA_theirs"],
+    "dead-letters": [],
     "delete": [THREAD, "--yes"],
+    "enqueue": [AGENT, '{"said": []}', "--thread", ENQUEUED, "--run", ENQUEUED],
+    "cancel": [ENQUEUED],
 }
 
 
 # These print a document for each row; all others print one.
 LISTS = {
-    "threads", "runs", "tree", "conversation", "search", "events", "executions", "leases", "interrupts", "prices"
+    "threads", "runs", "tree", "conversation", "search", "events", "executions", "leases", "interrupts", "prices",
+    "dead-letters",
 }  # fmt: skip
 
 
@@ -99,7 +104,10 @@ def schema_of_all(
     record = Record(connection, saver.schema)
     title = "A journey through all the towns of the north that have a name"
     record.thread(THREAD, 20, title=title, expires_at="2036-01-01", **LABELS)
-    record.run(RUN, 0, 123.4, thread_id=THREAD, steps=1234, cost="1234.56", **RUN_TOKENS, **ERROR, **LABELS)
+    enqueued = {"queue": "default", **RUN_TOKENS, **ERROR, **LABELS}
+    record.run(RUN, 0, 123.4, thread_id=THREAD, steps=1234, cost="1234.56", **enqueued)
+    request = request_run(saver._codec, AGENT, {"said": []})
+    record.add("run_requests", thread_id=THREAD, run_id=RUN, data=request.data, options={})
     inside = {"thread_id": THREAD, "run_id": RUN}
     record.span("1", "graph", 0, 100, name="a-graph-of-a-long-name", **ERROR, **inside)
     for provider in ("anthropic", "another-provider-of-a-long-name"):
@@ -159,7 +167,7 @@ def printed(dsn: str, schema: str, *options: str) -> dict[str, str]:
 
 def test_every_command_is_looked_at() -> None:
     names = {one.name or one.callback.__name__ for one in app.registered_commands if one.callback}
-    assert names == COMMANDS.keys() | {"demo"}
+    assert names == COMMANDS.keys() | {"demo", "worker", "resume"}
 
 
 def test_nothing_is_wider_than_the_terminal(dsn: str, schema_of_all: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,9 @@ import pytest
 from langgraph.graph import START, StateGraph
 from support import wait_until
 from support_worker import STEPS, WORKERS, Place, enqueue, runs, wait_for_ends, worker
-from test_connections import Restartable, server  # noqa: F401
 
 from langgraph_pgstate import PGState
+from tests.db.test_database import Restartable, server  # noqa: F401
 
 
 @pytest.fixture

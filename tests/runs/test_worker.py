@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -19,11 +18,11 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.runtime import Runtime
 from langgraph.types import Command, interrupt
-from support import FORK, loop_graph, wait_until
+from support import loop_graph, wait_until
 from support_worker import WORKERS, runs, wait_for_ends
 
-from langgraph_pgstate import AsyncPGState, AsyncWorker, Backoff, PGState, Worker
-from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, RunCancelledError, RunFailedError
+from langgraph_pgstate import AsyncPGState, AsyncWorker, PGState, Worker
+from langgraph_pgstate.errors import ConfigurationError, RunCancelledError, RunFailedError
 
 
 class State(TypedDict, total=False):
@@ -141,94 +140,6 @@ async def test_a_breakpoint_ends_a_run_and_no_input_goes_on(
             assert (await result(run))["count"] == count
             assert run.status() == "interrupted"
         assert (await result(state.runs.enqueue("agent", thread_id="t")))["count"] == 3
-
-
-class Flaky(Exception):
-    """An error that passes."""
-
-
-@pytest.mark.parametrize("kind", WORKERS)
-async def test_errors_are_tried_again_as_the_policy_says(kind: type, dsn: str, schema: str, state: PGState) -> None:
-    calls: list[Any] = []
-
-    def first(state: State, config: RunnableConfig) -> dict[str, Any]:
-        calls.append(("first", config["metadata"]["run_attempt"]))
-        return {}
-
-    def second(state: State, config: RunnableConfig) -> dict[str, Any]:
-        calls.append(("second", config["metadata"]["run_attempt"]))
-        if config["metadata"]["run_attempt"] < 3:
-            raise Flaky(f"attempt {config['metadata']['run_attempt']}")
-        return {"seen": "done"}
-
-    async with working(kind, dsn, schema, {"agent": graph_of(first, second)}):
-        policy = Backoff(initial=0.05, jitter=0, retry_on=[Flaky])
-        run = state.runs.enqueue("agent", {"messages": []}, thread_id="t", max_attempts=3, retry=policy)
-        assert (await result(run))["seen"] == "done"
-        # What was stored is not repeated.
-        assert calls == [("first", 1), ("second", 1), ("second", 2), ("second", 3)]
-
-        for options in (
-            {"max_attempts": 2, "retry": policy},
-            {"max_attempts": 2, "retry": Backoff(retry_on=[KeyError])},
-            {},
-        ):
-            run = state.runs.enqueue("agent", {"messages": []}, **options)  # type: ignore[arg-type]
-            with pytest.raises(RunFailedError, match="Flaky: attempt") as failed:
-                await result(run)
-            assert failed.value.status == "error"
-        letters = state.runs.dead_letters().items
-        assert [letter.attempt for letter in letters] == [1, 1, 2]
-        assert "raise Flaky" in (letters[0].error_traceback or "")
-        # A dead letter goes on from its newest checkpoint when it is retried.
-        calls.clear()
-        last = letters[0]
-        assert state.runs.retry(last.thread_id, last.run_id)
-        with pytest.raises(RunFailedError):
-            await result(state.runs.handle(last.thread_id, last.run_id))
-        assert calls == [("second", 1)]
-
-
-@pytest.mark.parametrize("kind", WORKERS)
-async def test_a_run_that_takes_too_long_ends_as_timeout(kind: type, dsn: str, schema: str, state: PGState) -> None:
-    gate, calls = threading.Event(), []
-
-    def block(state: State) -> dict[str, Any]:
-        calls.append(1)
-        gate.wait(30)
-        return {"seen": "late"}
-
-    async with working(kind, dsn, schema, {"agent": graph_of(block)}):
-        run = state.runs.enqueue("agent", {"messages": []}, thread_id="t", timeout=0.3)
-        since = time.monotonic()
-        with pytest.raises(RunFailedError) as failed:
-            await result(run)
-        assert failed.value.status == "timeout"
-        assert time.monotonic() - since < 5
-        gate.set()
-        # The node's late result is not stored, and the thread is free.
-        run = state.runs.enqueue("agent", {"messages": []}, thread_id="t")
-        await result(run)
-        await asyncio.to_thread(wait_until, lambda: len(calls) == 2, "the second run")
-    history = [*state.saver.list({"configurable": {"thread_id": "t"}})]
-    assert {found.metadata["run_id"] for found in history if "seen" in found.checkpoint["channel_values"]} == {
-        run.run_id
-    }
-
-
-async def test_a_superstep_that_takes_too_long_ends_as_timeout(dsn: str, schema: str, state: PGState) -> None:
-    async def sleep(state: State) -> dict[str, Any]:
-        await asyncio.sleep(30)
-        return {}
-
-    async def fail(state: State) -> dict[str, Any]:
-        raise TimeoutError("mine")
-
-    async with working(AsyncWorker, dsn, schema, {"sleep": graph_of(sleep), "fail": graph_of(fail)}):
-        for graph, status in (("sleep", "timeout"), ("fail", "error")):
-            with pytest.raises(RunFailedError) as failed:
-                await result(state.runs.enqueue(graph, {"messages": []}, superstep_timeout=0.2))
-            assert failed.value.status == status
 
 
 async def was_asked_to_stop(worker: Worker) -> None:
@@ -400,24 +311,6 @@ def test_a_graph_with_another_checkpointer_is_refused(state: PGState) -> None:
         Worker(state, {"agent": loop_graph(1).compile(checkpointer=checkpointer)})
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"concurrency": 0},
-        {"concurrency": True},
-        {"queues": "default"},
-        {"queues": []},
-        {"lease_ttl": 0},
-        {"poll": "1"},
-        {"drain_timeout": -1},
-        {"unknown": 1},
-    ],
-)
-def test_unusable_options_are_refused(options: Any, state: PGState) -> None:
-    with pytest.raises((ConfigurationError, ArgumentTypeError)):
-        Worker(state, {"agent": loop_graph(1)}, **options)
-
-
 async def test_a_worker_leaves_other_queues_and_graphs_alone(
     dsn: str, schema: str, state: PGState, connection: psycopg.Connection
 ) -> None:
@@ -458,42 +351,6 @@ async def test_a_busy_event_loop_and_a_blocking_node_keep_their_leases(
         run = state.runs.enqueue("agent", {"messages": []}, thread_id="t")
         await asyncio.to_thread(main)
     assert runs(connection, schema) == [("t", "success", 1)]
-
-
-@pytest.mark.parametrize("kind", WORKERS)
-async def test_crashed_runs_of_a_plain_invoke_are_adopted_when_asked(
-    kind: type, dsn: str, schema: str, state: PGState, connection: psycopg.Connection
-) -> None:
-    for thread_id in ("crashed", "gone on"):
-        process = FORK.Process(target=_die_in, args=(dsn, schema, thread_id))
-        process.start()
-        process.join()
-        assert process.exitcode == 1
-    later = loop_graph(3).compile(checkpointer=state.saver)
-    later.invoke({"count": 2}, {"configurable": {"thread_id": "gone on"}})
-    async with working(kind, dsn, schema, {"agent": loop_graph(3)}):
-        await asyncio.sleep(0.3)
-        assert state.runs.queued().items == ()
-    async with working(kind, dsn, schema, {"agent": loop_graph(3)}, adopt=True):
-        wait = lambda: [row[:2] for row in runs(connection, schema) if row[0] == "crashed"] == [("crashed", "success")]  # noqa: E731
-        await asyncio.to_thread(wait_until, wait, "the end of the crashed run")
-    values = state.saver.get_tuple({"configurable": {"thread_id": "crashed"}})
-    assert values is not None
-    assert values.checkpoint["channel_values"]["items"] == ["item 0", "item 1", "item 2"]
-    assert state.runs.adopt() == []
-
-
-def _die_in(dsn: str, schema: str, thread_id: str) -> None:
-    """Invoke a graph that kills this process in its second superstep."""
-    with PGState.open(dsn, schema=schema) as state:
-
-        def die(count: int) -> None:
-            if count == 1:
-                state.flush()
-                os._exit(1)
-
-        graph = state.record(loop_graph(3, die).compile(checkpointer=state.saver, name="agent"))
-        graph.invoke({"count": 0}, {"configurable": {"thread_id": thread_id}}, durability="sync")
 
 
 async def test_one_running_run_of_a_thread_at_a_time_in_the_order_of_enqueueing(
