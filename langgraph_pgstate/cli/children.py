@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from langgraph_pgstate.cli.worker import Job
+from langgraph_pgstate.cli.demo_child import Job
 from langgraph_pgstate.errors import PGStateError
 
 _PATIENCE_SECONDS: Final = 180.0
@@ -85,7 +85,7 @@ class Child:
 def started(job: Job) -> Iterator[Child]:
     """Start a process with a job, and end it with the `with` block."""
     process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", "langgraph_pgstate.cli.worker"],
+        [sys.executable, "-W", "ignore", "-m", "langgraph_pgstate.cli.demo_child"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -19,11 +19,11 @@ from rich.text import Text
 
 from langgraph_pgstate.cli.agent import FIRST_WISH, OTHER_WISH, VOUCHER_WISH
 from langgraph_pgstate.cli.children import DemoError, ToolRuns, started
+from langgraph_pgstate.cli.demo_child import QUEUED_GRAPH, Job
 from langgraph_pgstate.cli.drawing import console
 from langgraph_pgstate.cli.output import bytes_in_words, count, progress_bar, shorten
 from langgraph_pgstate.cli.tree import draw, outline, short_id
 from langgraph_pgstate.cli.weigh import WholeValues
-from langgraph_pgstate.cli.worker import QUEUED_GRAPH, Job
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.operations.admin.sizes import get_server_version, get_thread_size, list_table_sizes
 from langgraph_pgstate.operations.threads.prune import next_threads

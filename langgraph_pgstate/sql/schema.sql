@@ -593,8 +593,8 @@ COMMENT ON COLUMN /*schema*/threads.created_at IS 'time of the first checkpoint'
 COMMENT ON COLUMN /*schema*/threads.updated_at IS 'last activity; at most five seconds behind the newest checkpoint';
 COMMENT ON COLUMN /*schema*/threads.tenant_id IS 'tenant, from the config of the run';
 COMMENT ON COLUMN /*schema*/threads.status IS
-    'idle, busy (a run is on it), interrupted (its last run waits) or error (its last run failed); always idle '
-    'without the record';
+    'idle, busy (a run is on it or enqueued), interrupted (its last run waits) or error (its last run failed); kept by '
+    'the record and the queue';
 COMMENT ON COLUMN /*schema*/threads.title IS 'title, set by the application';
 COMMENT ON COLUMN /*schema*/threads.metadata IS 'set by the application; indexed for @>';
 COMMENT ON COLUMN /*schema*/threads.version IS 'number of updates of title and metadata, from 1';

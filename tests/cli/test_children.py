@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from langgraph_pgstate.cli.children import DemoError, ToolRuns, started
-from langgraph_pgstate.cli.worker import Job
+from langgraph_pgstate.cli.demo_child import Job
 
 
 def test_a_tool_is_inside_until_it_ends() -> None:

@@ -5,6 +5,9 @@ DROP TABLE /*schema*/run_requests;
 DROP TABLE /*schema*/workers;
 ALTER TABLE /*schema*/runs DROP COLUMN queue;
 
+COMMENT ON COLUMN /*schema*/threads.status IS
+    'idle, busy (a run is on it), interrupted (its last run waits) or error (its last run failed); always idle '
+    'without the record';
 COMMENT ON COLUMN /*schema*/runs.status IS 'pending, running, success, interrupted, error or cancelled';
 COMMENT ON COLUMN /*schema*/runs.started_at IS 'start of the last attempt';
 

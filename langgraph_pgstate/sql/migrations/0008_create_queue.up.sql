@@ -123,3 +123,7 @@ COMMENT ON COLUMN /*schema*/failed_runs.error_type IS
     'exception; ProcessDied or WorkerDied: its process was killed';
 COMMENT ON VIEW /*schema*/failed_runs IS
     'Runs that ended with an error or took too long, and runs whose process died.';
+
+COMMENT ON COLUMN /*schema*/threads.status IS
+    'idle, busy (a run is on it or enqueued), interrupted (its last run waits) or error (its last run failed); kept by '
+    'the record and the queue';

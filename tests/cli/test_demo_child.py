@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from langgraph_pgstate import PGStateSaver
-from langgraph_pgstate.cli.worker import Job, run
+from langgraph_pgstate.cli.demo_child import Job, run
 
 
 def test_a_job_is_done_and_told_line_by_line(dsn: str, saver: PGStateSaver, capfd: pytest.CaptureFixture[str]) -> None:
