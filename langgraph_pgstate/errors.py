@@ -418,7 +418,9 @@ class RunCancelledError(PGStateError):
     """
 
     def __init__(self, thread_id: str, run_id: str) -> None:
-        super().__init__(f"run {run_id!r} of thread {thread_id!r} was cancelled or deleted")
+        super().__init__(
+            f"run {run_id!r} of thread {thread_id!r} was cancelled or deleted, or its enqueueing is not committed"
+        )
         self.thread_id = thread_id
         self.run_id = run_id
 
@@ -435,7 +437,8 @@ class RunTimeoutError(PGStateError, TimeoutError):
     retryable = True
 
     def __init__(self, thread_id: str, run_id: str, status: str, seconds: float) -> None:
-        super().__init__(f"run {run_id!r} of thread {thread_id!r} is still {status} after {seconds:g} s")
+        hint = "; `pgstate runs` shows whether a worker accepts it" if status == "pending" else ""
+        super().__init__(f"run {run_id!r} of thread {thread_id!r} is still {status} after {seconds:g} s{hint}")
         self.thread_id = thread_id
         self.run_id = run_id
         self.status = status

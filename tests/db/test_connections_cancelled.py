@@ -94,8 +94,8 @@ async def test_a_single_connection_is_not_used_with_a_transaction_that_a_call_ha
 
     async with open_saver(api, dsn, schema, pool=False) as saver:
         await maybe(saver._database.run(leave_open))
-        await saver.aput(*put_arguments(config_of("t"), 0))
-        query = f"SELECT count(*) FROM {schema}.checkpoints"
+        await saver.aput(*put_arguments(config_of("after"), 0))
+        query = f"SELECT count(*) FROM {schema}.checkpoints WHERE thread_id = 'after'"
         assert connection.execute(query.encode()).fetchone() == (1,)
 
 
