@@ -112,6 +112,8 @@ class Control:
         self._wake = threading.Event()
         self._has_news = False
         self._executions: dict[RunKey, Execution] = {}
+        # Runs that are the worker's in the database only: left until their leases expire.
+        self._left: set[RunKey] = set()
         self._reports: deque[tuple[Execution, Outcome]] = deque()
         self._tended_at = self._recovered_at = self._adopted_at = self._due_at = float("-inf")
         self._claimed_all = False
@@ -258,8 +260,7 @@ class Control:
                     raise
                 # Its lease expires, and another worker meets it, but not for ever.
                 log.exception("run %s of thread %s could not be ended", execution.key.run_id, execution.key.thread_id)
-                execution.leave()
-                self._executions.pop(execution.key, None)
+                self._leave(execution)
             self._reports.popleft()
 
     def _settle(self, execution: Execution, outcome: Outcome) -> None:
@@ -282,8 +283,15 @@ class Control:
                 run(threads.delete_thread, queries, key.thread_id)
         if not is_mine or outcome.kind == "leave":
             log.warning("run %s of thread %s is left to another worker", key.run_id, key.thread_id)
+            self._leave(execution)
         execution.leave()
         self._executions.pop(key, None)
+
+    def _leave(self, execution: Execution) -> None:
+        """Keep the lease of a run no longer, and leave it to the sweep of expired leases, which counts such ends."""
+        execution.leave()
+        self._executions.pop(execution.key, None)
+        self._left.add(execution.key)
 
     def _described(self, error: BaseException) -> ending.RunError:
         told = render_error(error, self._recording)
@@ -304,7 +312,8 @@ class Control:
                 self._ask(self._executions[key], "lost")
             elif (how := tended.cancels.get(key)) is not None:
                 self._ask(self._executions[key], how)  # type: ignore[arg-type]
-        for key in tended.unknown:
+        self._left &= tended.unknown
+        for key in tended.unknown - self._left:
             # The answer to a claim was lost.
             self._database.run(ending.give_back, self._queries, key)
 
@@ -326,7 +335,7 @@ class Control:
             return
         if stop == "lost":
             log.warning("run %s of thread %s was lost", execution.key.run_id, execution.key.thread_id)
-            self._executions.pop(execution.key, None)
+            self._leave(execution)
         if stop != "drain" and not execution.is_forced and self._interrupt(execution):
             execution.forced_at = time.monotonic()
 
