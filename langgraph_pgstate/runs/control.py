@@ -281,6 +281,8 @@ class Control:
             is_mine = run(ending.finish, queries, key, outcome.status, error, retry_after)
             if is_mine and outcome.status == "success" and execution.deletes_thread:
                 run(threads.delete_thread, queries, key.thread_id)
+            # It may have ended before the worker read that it is to be rolled back.
+            is_mine = is_mine or run(ending.roll_back, queries, key)
         if not is_mine or outcome.kind == "leave":
             log.warning("run %s of thread %s is left to another worker", key.run_id, key.thread_id)
             self._leave(execution)

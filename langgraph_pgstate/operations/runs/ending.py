@@ -49,7 +49,8 @@ async def finish(
         retry_after: Seconds until the next attempt, instead of an end. The thread's other runs wait for it.
 
     Returns:
-        False if the lease was lost: another worker runs the run, or has ended it. Then nothing was written.
+        False if the lease was lost: another worker runs the run, or has ended it. Then nothing was written. False also
+        if somebody has asked to roll the run back, which is left to `roll_back`.
     """
     if status not in ENDS:
         raise ConfigurationError(f"a run ends as {', '.join(ENDS)}, not {status!r}")
@@ -60,7 +61,7 @@ async def finish(
     }
     if retry_after is not None:
         return await _leave(db, queries, key, queries.requeue_run, {**told, "unused": 0, "delay": repr(retry_after)})
-    if await _leave(db, queries, key, queries.end_run, {**told, "status": status}):
+    if await _leave(db, queries, key, queries.end_run, {**told, "status": status, "rolls_back": False}):
         return True
     # The answer to an earlier try may have been lost.
     return bool(await db.fetch(queries.is_ended, {**_run(key), "status": status}))
@@ -87,8 +88,9 @@ async def roll_back(db: Connection, queries: Queries, key: RunKey) -> bool:
     async with db.transaction():
         await db.execute(queries.release_lease, _lease(key))
         await db.fetch(queries.lock_threads, {"thread_ids": [key.thread_id]})
+        end = {"status": "cancelled", "rolls_back": True}
         nothing = {"error_type": None, "error_message": None, "error_traceback": None}
-        ended = await db.execute(queries.end_run, {**_run(key), **nothing, **_token(key), "status": "cancelled"})
+        ended = await db.execute(queries.end_run, {**_run(key), **nothing, **_token(key), **end})
         if ended:
             await delete_runs_of(db, queries, key.thread_id, [key.run_id])
             await settle(db, queries, key.thread_id)
