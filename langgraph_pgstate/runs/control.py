@@ -36,6 +36,8 @@ _TEND_SECONDS: Final = 2.0
 _ADOPT_SECONDS: Final = 10.0
 # A cancelled task that has not ended after this time is stuck, like its event loop.
 _STUCK_SECONDS: Final = 5.0
+# Between two attempts while the queue is not available.
+_RETRY_SECONDS: Final = 0.1
 _BACKLOG: Final = 100
 
 log = logging.getLogger("langgraph_pgstate.worker")
@@ -116,6 +118,7 @@ class Control:
         self._left: set[RunKey] = set()
         self._reports: deque[tuple[Execution, Outcome]] = deque()
         self._tended_at = self._recovered_at = self._adopted_at = self._due_at = float("-inf")
+        self._failed_at = float("-inf")
         self._claimed_all = False
         self._draining_since = float("inf")
         self._is_once = self._is_forced = False
@@ -225,6 +228,7 @@ class Control:
                 work()
             except PGStateError as error:
                 log.warning("the queue is not available: %s", error)
+                self._failed_at = time.monotonic()
                 # Most stops do not depend on the database.
                 with suppress(PGStateError):
                     self._stop_due()
@@ -242,8 +246,10 @@ class Control:
         due = [self._recovered_at + _RECOVER_SECONDS, self._due_at + self._settings.poll]
         if self._executions:
             due.append(self._tended_at + self._tend_seconds)
-            due += [min(one.deadline, self._forced_after(one)) for one in self._executions.values()]
-        return min(max(0.0, min(due) - now), self._settings.poll)
+            due += [min(one.due_at, self._forced_after(one)) for one in self._executions.values()]
+        # What has failed stays due.
+        first = max(min(due), self._failed_at + min(self._settings.poll, _RETRY_SECONDS))
+        return min(max(0.0, first - now), self._settings.poll)
 
     @property
     def _tend_seconds(self) -> float:
@@ -326,7 +332,7 @@ class Control:
         for execution in [*self._executions.values()]:
             if is_draining:
                 self._ask(execution, "drain")
-            if now >= execution.deadline:
+            if now >= execution.due_at:
                 self._ask(execution, "timeout")
             if now >= self._forced_after(execution):
                 self._cancel(execution)

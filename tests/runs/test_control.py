@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 
+import psycopg
 import pytest
 from support import loop_graph
 
-from langgraph_pgstate import PGState, Worker
+from langgraph_pgstate import AsyncPGState, AsyncWorker, PGState, Worker
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, RunFailedError, UnavailableError
 from langgraph_pgstate.runs.control import WorkerSettings
 
@@ -47,3 +50,48 @@ def test_a_run_that_is_left_each_time_ends_as_often_as_its_worker_may_die(dsn: s
             run.wait(20)
     # The first attempt has stored a checkpoint.
     assert len(calls) == 4
+
+
+def count_turns(worker: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that grows with each turn of a worker's control thread."""
+    turns: list[int] = []
+    turn = worker._control._turn
+
+    def counted() -> Any:
+        turns.append(1)
+        return turn()
+
+    monkeypatch.setattr(worker._control, "_turn", counted)
+    return turns
+
+
+def test_a_queue_that_fails_at_once_is_not_asked_without_a_pause(
+    dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with PGState.open(dsn, schema=schema) as state, Worker(state, {"agent": loop_graph(1)}) as worker:
+        connection.execute(f"ALTER TABLE {schema}.queue RENAME TO gone".encode())
+        turns = count_turns(worker, monkeypatch)
+        time.sleep(1)
+        assert 0 < len(turns) < 20
+        connection.execute(f"ALTER TABLE {schema}.gone RENAME TO queue".encode())
+        assert state.runs.enqueue("agent", {"count": 0}, thread_id="t").wait(20)["count"] == 1
+
+
+async def test_a_run_that_takes_its_time_to_stop_is_waited_for_with_pauses(
+    dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from langgraph.graph import START, StateGraph
+
+    async def linger(state: dict[str, Any]) -> None:
+        try:
+            await asyncio.sleep(20)
+        finally:
+            await asyncio.sleep(1)
+
+    graph = StateGraph(dict).add_node(linger).add_edge(START, "linger").compile()
+    async with AsyncPGState.open(dsn, schema=schema) as state, AsyncWorker(state, {"agent": graph}) as worker:
+        turns = count_turns(worker, monkeypatch)
+        run = await state.runs.enqueue("agent", {}, thread_id="t", timeout=0.1)
+        with pytest.raises(RunFailedError, match="timeout"):
+            await run.wait(20)
+        assert len(turns) < 40
