@@ -256,18 +256,33 @@ class Control:
         return min(self._settings.lease_ttl / 4, _TEND_SECONDS)
 
     def _settle_reports(self) -> None:
-        while self._reports:
+        until = time.monotonic() + self._tend_seconds
+        for _ in range(len(self._reports)):
             execution, outcome = self._reports[0]
-            try:
-                if not execution.is_left:
-                    self._settle(execution, outcome)
-            except PGStateError as error:
-                if error.retryable:
-                    raise
-                # Its lease expires, and another worker meets it, but not for ever.
-                log.exception("run %s of thread %s could not be ended", execution.key.run_id, execution.key.thread_id)
-                self._leave(execution)
+            is_settled = execution.is_left or self._try_to_settle(execution, outcome)
             self._reports.popleft()
+            if not is_settled:
+                self._reports.append((execution, outcome))
+                if time.monotonic() > until:
+                    break
+
+    def _try_to_settle(self, execution: Execution, outcome: Outcome) -> bool:
+        """Settle a run. Return false if another transaction has locked its thread.
+
+        Raises:
+            PGStateError: If the queue is not available.
+        """
+        try:
+            self._settle(execution, outcome)
+        except PGStateError as error:
+            if ending.is_locked(error):
+                return False
+            if error.retryable:
+                raise
+            # Its lease expires, and another worker meets it, but not for ever.
+            log.exception("run %s of thread %s could not be ended", execution.key.run_id, execution.key.thread_id)
+            self._leave(execution)
+        return True
 
     def _settle(self, execution: Execution, outcome: Outcome) -> None:
         """End a run in the queue, or give it back."""
@@ -366,7 +381,8 @@ class Control:
             execution.key.thread_id,
         )
         execution.leave()
-        self._settle(execution, outcome_of(execution, asyncio.CancelledError()))
+        if not self._try_to_settle(execution, outcome_of(execution, asyncio.CancelledError())):
+            self._failed_at = time.monotonic()
 
     def _recover(self) -> None:
         """Put back the runs of workers that died."""

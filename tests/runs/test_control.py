@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
-from support import loop_graph
+from support import loop_graph, wait_until
 
 from langgraph_pgstate import AsyncPGState, AsyncWorker, PGState, Worker
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, RunFailedError, UnavailableError
@@ -95,3 +97,32 @@ async def test_a_run_that_takes_its_time_to_stop_is_waited_for_with_pauses(
         with pytest.raises(RunFailedError, match="timeout"):
             await run.wait(20)
         assert len(turns) < 40
+
+
+def test_a_thread_that_a_caller_has_locked_delays_no_run_of_another(
+    dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    calls: list[int] = []
+    gate = threading.Event()
+
+    def linger(count: int) -> None:
+        calls.append(count)
+        time.sleep(2)
+
+    graphs = {"short": loop_graph(1, lambda count: gate.wait(20) and None), "long": loop_graph(1, linger)}
+    with PGState.open(dsn, schema=schema) as state, Worker(state, graphs, lease_ttl=0.8, poll=0.05):
+        short = state.runs.enqueue("short", {"count": 0}, thread_id="t")
+        long = state.runs.enqueue("long", {"count": 0}, thread_id="u")
+        state.runs.enqueue("short", {"count": 0}, thread_id="t", run_after=timedelta(seconds=0.5))
+        wait_until(lambda: short.status() == "running" and bool(calls), "both runs")
+        with psycopg.connect(dsn) as caller:
+            behind = state.runs.enqueue("short", {"count": 0}, thread_id="t", connection=caller)
+            gate.set()
+            time.sleep(1.2)
+            # Another run is begun meanwhile, and the lease of one that runs is kept.
+            state.runs.enqueue("short", {"count": 0}, thread_id="v").wait(20)
+            long.wait(20)
+            assert calls == [0]
+            assert short.status() == "running"
+        assert short.wait(20)["count"] == 1
+        behind.wait(20)
