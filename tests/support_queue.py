@@ -15,6 +15,7 @@ from support import config_of, put_arguments
 from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.errors import DatabaseError
 from langgraph_pgstate.operations.runs import cancelling, claiming, ending, enqueue, listing, tending
 from langgraph_pgstate.operations.runs.ending import RunError
 from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
@@ -42,8 +43,13 @@ class Queue:
         self.queries = queries(schema)
 
     def do(self, operation: Any, *arguments: Any, **options: Any) -> Any:
-        """Run an operation."""
-        return self.database.run(operation, self.queries, *arguments, **options)
+        """Run an operation, again if another transaction has locked its thread."""
+        while True:
+            try:
+                return self.database.run(operation, self.queries, *arguments, **options)
+            except DatabaseError as error:
+                if not ending.is_locked(error):
+                    raise
 
     def enqueue(self, *requests: RunRequest) -> list[EnqueuedRun]:
         found: list[EnqueuedRun] = self.do(enqueue.enqueue, requests)

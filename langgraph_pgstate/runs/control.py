@@ -36,6 +36,8 @@ _TEND_SECONDS: Final = 2.0
 _ADOPT_SECONDS: Final = 10.0
 # A cancelled task that has not ended after this time is stuck, like its event loop.
 _STUCK_SECONDS: Final = 5.0
+# Between two attempts while the queue is not available.
+_RETRY_SECONDS: Final = 0.1
 _BACKLOG: Final = 100
 
 log = logging.getLogger("langgraph_pgstate.worker")
@@ -112,8 +114,11 @@ class Control:
         self._wake = threading.Event()
         self._has_news = False
         self._executions: dict[RunKey, Execution] = {}
+        # Runs that are the worker's in the database only: left until their leases expire.
+        self._left: set[RunKey] = set()
         self._reports: deque[tuple[Execution, Outcome]] = deque()
         self._tended_at = self._recovered_at = self._adopted_at = self._due_at = float("-inf")
+        self._failed_at = float("-inf")
         self._claimed_all = False
         self._draining_since = float("inf")
         self._is_once = self._is_forced = False
@@ -223,6 +228,7 @@ class Control:
                 work()
             except PGStateError as error:
                 log.warning("the queue is not available: %s", error)
+                self._failed_at = time.monotonic()
                 # Most stops do not depend on the database.
                 with suppress(PGStateError):
                     self._stop_due()
@@ -240,27 +246,43 @@ class Control:
         due = [self._recovered_at + _RECOVER_SECONDS, self._due_at + self._settings.poll]
         if self._executions:
             due.append(self._tended_at + self._tend_seconds)
-            due += [min(one.deadline, self._forced_after(one)) for one in self._executions.values()]
-        return min(max(0.0, min(due) - now), self._settings.poll)
+            due += [min(one.due_at, self._forced_after(one)) for one in self._executions.values()]
+        # What has failed stays due.
+        first = max(min(due), self._failed_at + min(self._settings.poll, _RETRY_SECONDS))
+        return min(max(0.0, first - now), self._settings.poll)
 
     @property
     def _tend_seconds(self) -> float:
         return min(self._settings.lease_ttl / 4, _TEND_SECONDS)
 
     def _settle_reports(self) -> None:
-        while self._reports:
+        until = time.monotonic() + self._tend_seconds
+        for _ in range(len(self._reports)):
             execution, outcome = self._reports[0]
-            try:
-                if not execution.is_left:
-                    self._settle(execution, outcome)
-            except PGStateError as error:
-                if error.retryable:
-                    raise
-                # Its lease expires, and another worker meets it, but not for ever.
-                log.exception("run %s of thread %s could not be ended", execution.key.run_id, execution.key.thread_id)
-                execution.leave()
-                self._executions.pop(execution.key, None)
+            is_settled = execution.is_left or self._try_to_settle(execution, outcome)
             self._reports.popleft()
+            if not is_settled:
+                self._reports.append((execution, outcome))
+                if time.monotonic() > until:
+                    break
+
+    def _try_to_settle(self, execution: Execution, outcome: Outcome) -> bool:
+        """Settle a run. Return false if another transaction has locked its thread.
+
+        Raises:
+            PGStateError: If the queue is not available.
+        """
+        try:
+            self._settle(execution, outcome)
+        except PGStateError as error:
+            if ending.is_locked(error):
+                return False
+            if error.retryable:
+                raise
+            # Its lease expires, and another worker meets it, but not for ever.
+            log.exception("run %s of thread %s could not be ended", execution.key.run_id, execution.key.thread_id)
+            self._leave(execution)
+        return True
 
     def _settle(self, execution: Execution, outcome: Outcome) -> None:
         """End a run in the queue, or give it back."""
@@ -280,10 +302,19 @@ class Control:
             is_mine = run(ending.finish, queries, key, outcome.status, error, retry_after)
             if is_mine and outcome.status == "success" and execution.deletes_thread:
                 run(threads.delete_thread, queries, key.thread_id)
+            # It may have ended before the worker read that it is to be rolled back.
+            is_mine = is_mine or run(ending.roll_back, queries, key)
         if not is_mine or outcome.kind == "leave":
             log.warning("run %s of thread %s is left to another worker", key.run_id, key.thread_id)
+            self._leave(execution)
         execution.leave()
         self._executions.pop(key, None)
+
+    def _leave(self, execution: Execution) -> None:
+        """Keep the lease of a run no longer, and leave it to the sweep of expired leases, which counts such ends."""
+        execution.leave()
+        self._executions.pop(execution.key, None)
+        self._left.add(execution.key)
 
     def _described(self, error: BaseException) -> ending.RunError:
         told = render_error(error, self._recording)
@@ -304,7 +335,8 @@ class Control:
                 self._ask(self._executions[key], "lost")
             elif (how := tended.cancels.get(key)) is not None:
                 self._ask(self._executions[key], how)  # type: ignore[arg-type]
-        for key in tended.unknown:
+        self._left &= tended.unknown
+        for key in tended.unknown - self._left:
             # The answer to a claim was lost.
             self._database.run(ending.give_back, self._queries, key)
 
@@ -315,7 +347,7 @@ class Control:
         for execution in [*self._executions.values()]:
             if is_draining:
                 self._ask(execution, "drain")
-            if now >= execution.deadline:
+            if now >= execution.due_at:
                 self._ask(execution, "timeout")
             if now >= self._forced_after(execution):
                 self._cancel(execution)
@@ -326,7 +358,7 @@ class Control:
             return
         if stop == "lost":
             log.warning("run %s of thread %s was lost", execution.key.run_id, execution.key.thread_id)
-            self._executions.pop(execution.key, None)
+            self._leave(execution)
         if stop != "drain" and not execution.is_forced and self._interrupt(execution):
             execution.forced_at = time.monotonic()
 
@@ -349,7 +381,8 @@ class Control:
             execution.key.thread_id,
         )
         execution.leave()
-        self._settle(execution, outcome_of(execution, asyncio.CancelledError()))
+        if not self._try_to_settle(execution, outcome_of(execution, asyncio.CancelledError())):
+            self._failed_at = time.monotonic()
 
     def _recover(self) -> None:
         """Put back the runs of workers that died."""

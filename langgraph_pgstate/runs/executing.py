@@ -80,6 +80,11 @@ class Execution:
         return self.claimed.key
 
     @property
+    def due_at(self) -> float:
+        """When it is to be asked to stop because it has run too long; never if it was, or was lost."""
+        return self.deadline if _RANKS[self.stop] < _RANKS["timeout"] else float("inf")
+
+    @property
     def is_forced(self) -> bool:
         """Whether it was cancelled instead of waiting for the superstep boundary."""
         return self.forced_at < float("inf")

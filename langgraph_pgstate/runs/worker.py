@@ -100,7 +100,12 @@ class Worker(_Worker):
         self._prepare(state, graphs, options)
 
     def __enter__(self) -> Self:
-        self._control.start()
+        try:
+            self._control.start()
+        except BaseException:
+            # The thread may go on, and nobody would close the worker.
+            self._control.drain()
+            raise
         return self
 
     def __exit__(
@@ -171,7 +176,12 @@ class AsyncWorker(_Worker):
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        await asyncio.to_thread(self._control.start)
+        try:
+            await asyncio.to_thread(self._control.start)
+        except BaseException:
+            # The thread goes on if the call is cancelled, and nobody would close the worker.
+            self._control.drain()
+            raise
         return self
 
     async def __aexit__(

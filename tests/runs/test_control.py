@@ -1,12 +1,19 @@
-"""Settings of workers."""
+"""Settings of workers, and what their control thread does with runs that do not end as they should."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
+import time
+from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
+from support import loop_graph, wait_until
 
-from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
+from langgraph_pgstate import AsyncPGState, AsyncWorker, PGState, Worker
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, RunFailedError, UnavailableError
 from langgraph_pgstate.runs.control import WorkerSettings
 
 
@@ -29,3 +36,93 @@ def test_unusable_options_are_refused(options: Any) -> None:
 
 def test_what_is_left_out_has_a_default() -> None:
     assert WorkerSettings.of({"queues": ["one"], "poll": 1}) == WorkerSettings(queues=("one",), poll=1)
+
+
+def test_a_run_that_is_left_each_time_ends_as_often_as_its_worker_may_die(dsn: str, schema: str) -> None:
+    calls: list[int] = []
+
+    def fail(count: int) -> None:
+        calls.append(count)
+        raise UnavailableError("a database of the node's own")
+
+    graphs = {"agent": loop_graph(1, fail)}
+    with PGState.open(dsn, schema=schema) as state, Worker(state, graphs, lease_ttl=0.3, poll=0.05):
+        run = state.runs.enqueue("agent", {"count": 0}, thread_id="t")
+        with pytest.raises(RunFailedError, match="WorkerDied"):
+            run.wait(20)
+    # The first attempt has stored a checkpoint.
+    assert len(calls) == 4
+
+
+def count_turns(worker: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that grows with each turn of a worker's control thread."""
+    turns: list[int] = []
+    turn = worker._control._turn
+
+    def counted() -> Any:
+        turns.append(1)
+        return turn()
+
+    monkeypatch.setattr(worker._control, "_turn", counted)
+    return turns
+
+
+def test_a_queue_that_fails_at_once_is_not_asked_without_a_pause(
+    dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with PGState.open(dsn, schema=schema) as state, Worker(state, {"agent": loop_graph(1)}) as worker:
+        connection.execute(f"ALTER TABLE {schema}.queue RENAME TO gone".encode())
+        turns = count_turns(worker, monkeypatch)
+        time.sleep(1)
+        assert 0 < len(turns) < 20
+        connection.execute(f"ALTER TABLE {schema}.gone RENAME TO queue".encode())
+        assert state.runs.enqueue("agent", {"count": 0}, thread_id="t").wait(20)["count"] == 1
+
+
+async def test_a_run_that_takes_its_time_to_stop_is_waited_for_with_pauses(
+    dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from langgraph.graph import START, StateGraph
+
+    async def linger(state: dict[str, Any]) -> None:
+        try:
+            await asyncio.sleep(20)
+        finally:
+            await asyncio.sleep(1)
+
+    graph = StateGraph(dict).add_node(linger).add_edge(START, "linger").compile()
+    async with AsyncPGState.open(dsn, schema=schema) as state, AsyncWorker(state, {"agent": graph}) as worker:
+        turns = count_turns(worker, monkeypatch)
+        run = await state.runs.enqueue("agent", {}, thread_id="t", timeout=0.1)
+        with pytest.raises(RunFailedError, match="timeout"):
+            await run.wait(20)
+        assert len(turns) < 40
+
+
+def test_a_thread_that_a_caller_has_locked_delays_no_run_of_another(
+    dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    calls: list[int] = []
+    gate = threading.Event()
+
+    def linger(count: int) -> None:
+        calls.append(count)
+        time.sleep(2)
+
+    graphs = {"short": loop_graph(1, lambda count: gate.wait(20) and None), "long": loop_graph(1, linger)}
+    with PGState.open(dsn, schema=schema) as state, Worker(state, graphs, lease_ttl=0.8, poll=0.05):
+        short = state.runs.enqueue("short", {"count": 0}, thread_id="t")
+        long = state.runs.enqueue("long", {"count": 0}, thread_id="u")
+        state.runs.enqueue("short", {"count": 0}, thread_id="t", run_after=timedelta(seconds=0.5))
+        wait_until(lambda: short.status() == "running" and bool(calls), "both runs")
+        with psycopg.connect(dsn) as caller:
+            behind = state.runs.enqueue("short", {"count": 0}, thread_id="t", connection=caller)
+            gate.set()
+            time.sleep(1.2)
+            # Another run is begun meanwhile, and the lease of one that runs is kept.
+            state.runs.enqueue("short", {"count": 0}, thread_id="v").wait(20)
+            long.wait(20)
+            assert calls == [0]
+            assert short.status() == "running"
+        assert short.wait(20)["count"] == 1
+        behind.wait(20)

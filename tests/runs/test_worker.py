@@ -387,3 +387,14 @@ async def test_a_thread_is_deleted_when_its_run_succeeds_if_asked(
         await asyncio.sleep(0.6)
     assert connection.execute(f"SELECT count(*) FROM {schema}.checkpoints".encode()).fetchone() == (0,)
     assert runs(connection, schema) == []
+
+
+async def test_a_worker_whose_start_is_cancelled_stops(dsn: str, schema: str) -> None:
+    async with AsyncPGState.open(dsn, schema=schema) as state:
+        worker = AsyncWorker(state, {"agent": loop_graph(1)})
+        starting = asyncio.create_task(worker.__aenter__())
+        await asyncio.sleep(0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await asyncio.to_thread(wait_until, lambda: not worker._control._thread.is_alive(), "the end")

@@ -11,6 +11,11 @@ from langgraph_pgstate.operations.threads.threads import delete_runs_of
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Query, RunKey
 
+# A caller's transaction that has enqueued a run holds the thread's row for as long as the caller likes. The worker has
+# other runs to care for meanwhile.
+_LOCK_TIMEOUT: Final = "200ms"
+_LOCK_NOT_AVAILABLE: Final = "55P03"
+
 ENDS: Final = ("success", "interrupted", "error", "cancelled", "timeout")
 
 
@@ -38,7 +43,8 @@ async def finish(
 ) -> bool:
     """End a run, or put it back for another attempt; release its lease, and make the thread's next run ready.
 
-    One transaction in one round trip; safe to repeat.
+    One transaction in one round trip; safe to repeat. Like the others below, it waits a moment only for a lock on the
+    thread; see `is_locked`.
 
     Args:
         db: The connection.
@@ -49,7 +55,8 @@ async def finish(
         retry_after: Seconds until the next attempt, instead of an end. The thread's other runs wait for it.
 
     Returns:
-        False if the lease was lost: another worker runs the run, or has ended it. Then nothing was written.
+        False if the lease was lost: another worker runs the run, or has ended it. Then nothing was written. False also
+        if somebody has asked to roll the run back, which is left to `roll_back`.
     """
     if status not in ENDS:
         raise ConfigurationError(f"a run ends as {', '.join(ENDS)}, not {status!r}")
@@ -60,7 +67,7 @@ async def finish(
     }
     if retry_after is not None:
         return await _leave(db, queries, key, queries.requeue_run, {**told, "unused": 0, "delay": repr(retry_after)})
-    if await _leave(db, queries, key, queries.end_run, {**told, "status": status}):
+    if await _leave(db, queries, key, queries.end_run, {**told, "status": status, "rolls_back": False}):
         return True
     # The answer to an earlier try may have been lost.
     return bool(await db.fetch(queries.is_ended, {**_run(key), "status": status}))
@@ -85,26 +92,34 @@ async def roll_back(db: Connection, queries: Queries, key: RunKey) -> bool:
         False if the lease was lost. Then nothing was written.
     """
     async with db.transaction():
+        await db.fetch(queries.set_lock_timeout, {"timeout": _LOCK_TIMEOUT})
         await db.execute(queries.release_lease, _lease(key))
         await db.fetch(queries.lock_threads, {"thread_ids": [key.thread_id]})
+        end = {"status": "cancelled", "rolls_back": True}
         nothing = {"error_type": None, "error_message": None, "error_traceback": None}
-        ended = await db.execute(queries.end_run, {**_run(key), **nothing, **_token(key), "status": "cancelled"})
+        ended = await db.execute(queries.end_run, {**_run(key), **nothing, **_token(key), **end})
         if ended:
             await delete_runs_of(db, queries, key.thread_id, [key.run_id])
             await settle(db, queries, key.thread_id)
     return ended > 0
 
 
+def is_locked(error: Exception) -> bool:
+    """Return whether an end was not written because another transaction has locked the thread."""
+    return getattr(error, "sqlstate", None) == _LOCK_NOT_AVAILABLE
+
+
 async def _leave(db: Connection, queries: Queries, key: RunKey, query: Query, parameters: dict[str, Any]) -> bool:
     threads = {"thread_ids": [key.thread_id]}
     # The lease before the thread's row, which is the order in which guarded puts lock them.
     statements = [
+        (queries.set_lock_timeout, {"timeout": _LOCK_TIMEOUT}),
         (queries.release_lease, _lease(key)),
         (queries.lock_threads, threads),
         (query, {**_run(key), **_token(key), **parameters}),
         (queries.promote_next, threads),
     ]
-    return (await db.execute_together(statements))[2] > 0
+    return (await db.execute_together(statements))[3] > 0
 
 
 def _run(key: RunKey) -> dict[str, Any]:

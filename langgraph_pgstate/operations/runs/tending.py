@@ -55,6 +55,8 @@ async def recover(
 ) -> list[Recovered]:
     """Put the runs of dead workers back into the queue. One transaction for each; safe to repeat and in many processes.
 
+    Threads that another transaction has locked are left to the next call.
+
     Args:
         db: The connection.
         queries: The queries of the schema.
@@ -71,7 +73,8 @@ async def recover(
         lease = {"thread_id": thread_id, "fencing_token": token}
         async with db.transaction():
             await db.execute(queries.fence_lease, {**lease, "is_dead": worker_id in dead})
-            await db.fetch(queries.lock_threads, {"thread_ids": [thread_id]})
+            if not await db.fetch(queries.lock_free_threads, {"thread_ids": [thread_id]}):
+                continue
             found = await db.fetch(queries.recover_run, {**lease, "run_id": run_id, "max_crashes": max_crashes})
             for crashes, is_ended, how in found:
                 await db.execute(queries.promote_next, {"thread_ids": [thread_id]})
@@ -85,15 +88,19 @@ async def recover(
 async def make_due(db: Connection, queries: Queries, limit: int = 1000) -> int:
     """Make runs ready whose time has come. One round trip if there are none; safe in many processes.
 
+    Threads that another transaction has locked are left to the next call.
+
     Returns:
         The number of runs whose time has come.
     """
     threads = [row[0] for row in await db.fetch(queries.find_due, {"page_size": limit})]
     if not threads:
         return 0
-    key = {"thread_ids": threads}
-    statements = [(queries.lock_threads, key), (queries.make_due, key), (queries.promote_next, key)]
-    return (await db.execute_together(statements))[1]
+    async with db.transaction():
+        key = {"thread_ids": [row[0] for row in await db.fetch(queries.lock_free_threads, {"thread_ids": threads})]}
+        made = await db.execute(queries.make_due, key)
+        await db.execute(queries.promote_next, key)
+    return made
 
 
 async def repair(db: Connection, queries: Queries, limit: int = 1000) -> int:

@@ -118,7 +118,7 @@ def test_a_claim_reads_no_run_that_cannot_be_claimed(queue: Queue) -> None:
     # Thirty pages for each run, of the indexes above all; the tables have thousands.
     assert pages < 600
     # One run of a thread that has 20,000.
-    key = {"thread_id": "one", "run_id": "r7", "fencing_token": 1, "status": "success"}
+    key = {"thread_id": "one", "run_id": "r7", "fencing_token": 1, "status": "success", "rolls_back": False}
     nothing = {"error_type": None, "error_message": None, "error_traceback": None}
     assert explain(queue, "end_run", {**key, **nothing}) < 60
     assert explain(queue, "promote_next", {"thread_ids": "{one,big1}"}) < 60

@@ -139,6 +139,30 @@ def test_a_rollback_leaves_the_thread_as_it_was(queue: Queue) -> None:
     queue.check()
 
 
+@pytest.mark.parametrize("status", ["success", "cancelled"])
+def test_a_run_that_is_to_be_rolled_back_ends_in_no_other_way(queue: Queue, status: str) -> None:
+    """Its worker may not have read it yet."""
+    queue.add("t", run_id="r")
+    run = queue.claim_one()
+    queue.put("t", "r")
+    behind = queue.add("t", multitask_strategy="rollback")
+    assert not queue.finish(run, status)
+    assert queue.roll_back(run)
+    assert queue.execute("SELECT checkpoint_id FROM {}.checkpoints") == []
+    assert queue.claim_one().run_id == behind
+    queue.check()
+
+
+def test_nothing_waits_for_the_next_attempt_of_a_run_that_is_to_be_cancelled(queue: Queue) -> None:
+    queue.add("t", run_id="r")
+    run = queue.claim_one()
+    assert queue.cancel("t", "r", "interrupt") == "running"
+    assert queue.fail(run, retry_after=300)
+    again = queue.claim_one()
+    assert (again.run_id, again.cancel) == ("r", "interrupt")
+    queue.check()
+
+
 def test_a_success_forgets_what_interrupted_runs_of_its_thread_were_to_do(queue: Queue) -> None:
     """The thread has gone on from them."""
     for status in ("interrupted", "error"):

@@ -159,10 +159,10 @@ def test_callers_in_two_processes_race_on_one_thread(strategy: str, dsn: str, qu
                     running = mine.execute("SELECT run_id FROM {}.queue WHERE status = 'running'")
                     assert running == [(run.run_id,)]
                     cancels = mine.tend(run).cancels
-                    if cancels.get(run.key) == "rollback":
+                    if cancels.get(run.key) == "rollback" or not mine.finish(
+                        run, "interrupted" if cancels else "success"
+                    ):
                         mine.roll_back(run)
-                    else:
-                        mine.finish(run, "interrupted" if cancels else "success")
                 if is_last and not runs:
                     return
 

@@ -1,11 +1,12 @@
 -- name: end_run
--- End a run that its worker runs under the current lease of its thread. Affects no row if the lease was lost. If it
--- succeeded, what it was to do is deleted, and what runs were to do that the thread has gone on from. Runs after
--- `release_lease` and `lock_threads`.
+-- End a run that its worker runs under the current lease of its thread. Affects no row if the lease was lost, or if the
+-- run is to be rolled back and this is not done here. If it succeeded, what it was to do is deleted, and what runs were
+-- to do that the thread has gone on from. Runs after `release_lease` and `lock_threads`.
 WITH mine AS MATERIALIZED (
     SELECT 1 FROM /*schema*/queue q JOIN /*schema*/leases l ON l.thread_id = q.thread_id
     WHERE q.thread_id = :thread_id AND q.run_id = :run_id AND q.status = 'running'
         AND q.fencing_token = :fencing_token::bigint AND l.thread_id = :thread_id AND l.fencing_token = :fencing_token
+        AND (:rolls_back::boolean OR q.cancel IS DISTINCT FROM 'rollback')
 ), ended AS (
     UPDATE /*schema*/runs SET
         status = :status::text, ended_at = now(), alive_until = NULL, error_type = :error_type::text,
@@ -29,8 +30,8 @@ DELETE FROM /*schema*/queue USING mine WHERE queue.thread_id = :thread_id::text 
 
 -- name: requeue_run
 -- Put a run that its worker runs under the current lease of its thread back into the queue, for now or later, before
--- the other runs of its thread and its queue. Affects no row if the lease was lost. Runs after `release_lease` and
--- `lock_threads`.
+-- the other runs of its thread and its queue. One that is to be cancelled is ready at once, so that nothing waits for
+-- it. Affects no row if the lease was lost. Runs after `release_lease` and `lock_threads`.
 WITH mine AS MATERIALIZED (
     SELECT 1 FROM /*schema*/queue q JOIN /*schema*/leases l ON l.thread_id = q.thread_id
     WHERE q.thread_id = :thread_id AND q.run_id = :run_id AND q.status = 'running'
@@ -44,7 +45,8 @@ WITH mine AS MATERIALIZED (
 )
 UPDATE /*schema*/queue SET
     status = 'pending', attempt = queue.attempt - :unused, worker_id = NULL, fencing_token = NULL, claimed_at = NULL,
-    is_ready = :delay::double precision IS NULL, run_after = now() + make_interval(secs => :delay),
+    is_ready = :delay::double precision IS NULL OR queue.cancel IS NOT NULL,
+    run_after = CASE WHEN queue.cancel IS NULL THEN now() + make_interval(secs => :delay) END,
     position = least(queue.position, (
         SELECT min(o.position) - 1 FROM /*schema*/queue o
         WHERE o.queue = queue.queue AND o.is_ready AND o.status = 'pending'

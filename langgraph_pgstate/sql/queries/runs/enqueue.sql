@@ -11,6 +11,16 @@ ON CONFLICT (thread_id) DO UPDATE SET updated_at = excluded.updated_at WHERE fal
 -- Lock the rows of some threads until the transaction ends, as `make_threads` does.
 SELECT 1 FROM /*schema*/threads WHERE thread_id = ANY(:thread_ids::text[]) ORDER BY thread_id FOR NO KEY UPDATE;
 
+-- name: lock_free_threads
+-- Lock the rows of those threads that no other transaction has locked, and return them.
+WITH free AS MATERIALIZED (
+    SELECT thread_id FROM /*schema*/threads WHERE thread_id = ANY(:thread_ids::text[]) ORDER BY thread_id
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+SELECT t.thread_id FROM unnest(:thread_ids) AS t (thread_id)
+WHERE t.thread_id IN (SELECT f.thread_id FROM free f)
+    OR NOT EXISTS (SELECT 1 FROM /*schema*/threads o WHERE o.thread_id = t.thread_id);
+
 -- name: check_enqueue
 -- Fail if a run cannot be enqueued: its thread was deleted, its id is that of another run, or its thread has another
 -- run although it must not wait for one. Runs that are enqueued already are not checked.
