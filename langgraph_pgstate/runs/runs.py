@@ -222,7 +222,8 @@ class Runs(RunHistory):
         checkpoint. One round trip; safe to repeat.
 
         Returns:
-            Whether it was enqueued; false if it succeeded, was discarded, or is in the queue.
+            Whether it was enqueued; false if it succeeded, was discarded, or is in the queue, and if it has stored
+            checkpoints and another run of its thread has gone on since, or is about to.
         """
         is_enqueued = self._queue.run(cancelling.retry, self._queries, *_key(thread_id, run_id))
         self._notifier.notify()

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from langchain_core.runnables import RunnableConfig
 from support import wait_until
 from support_worker import WORKERS
 
-from langgraph_pgstate import AsyncWorker, Backoff, PGState
+from langgraph_pgstate import AsyncWorker, Backoff, PGState, Worker
 from langgraph_pgstate.errors import RunFailedError
 from tests.runs.test_worker import State, graph_of, result, working
 
@@ -111,3 +112,36 @@ async def test_a_superstep_that_takes_too_long_ends_as_timeout(dsn: str, schema:
             with pytest.raises(RunFailedError) as failed:
                 await result(state.runs.enqueue(graph, {"messages": []}, superstep_timeout=0.2))
             assert failed.value.status == status
+
+
+async def test_a_failed_run_is_not_tried_again_on_what_another_run_has_stored_since(
+    dsn: str, schema: str, state: PGState
+) -> None:
+    """It would find the other run's end, and take it for its own."""
+    broken = [True]
+
+    def fail(state: State) -> dict[str, Any]:
+        if broken:
+            raise Flaky
+        return {"seen": state["messages"][-1].content}
+
+    async with working(Worker, dsn, schema, {"agent": graph_of(fail)}):
+        first = state.runs.enqueue("agent", {"messages": ["one"]}, thread_id="t")
+        with pytest.raises(RunFailedError):
+            await result(first)
+        second = state.runs.enqueue("agent", {"messages": ["two"]}, thread_id="t", run_after=timedelta(hours=1))
+        assert not state.runs.retry("t", first.run_id)
+        state.runs.cancel("t", second.run_id)
+        broken.clear()
+        assert state.runs.retry("t", first.run_id)
+        assert (await result(first))["seen"] == "one"
+
+        broken.append(True)
+        third = state.runs.enqueue("agent", {"messages": ["three"]}, thread_id="t")
+        with pytest.raises(RunFailedError):
+            await result(third)
+        broken.clear()
+        fourth = state.runs.enqueue("agent", {"messages": ["four"]}, thread_id="t")
+        assert (await result(fourth))["seen"] == "four"
+        assert not state.runs.retry("t", third.run_id)
+        assert third.status() == "error"

@@ -86,7 +86,8 @@ async def retry(db: Connection, queries: Queries, thread_id: str, run_id: str) -
     checkpoint. One round trip; safe to repeat.
 
     Returns:
-        Whether it was enqueued; false if it succeeded, was discarded, or is in the queue.
+        Whether it was enqueued; false if it succeeded, was discarded, or is in the queue, and if it has stored
+        checkpoints and another run of its thread has gone on since, or is about to.
     """
     threads = {"thread_ids": [thread_id]}
     statements: list[tuple[Query, Parameters]] = [

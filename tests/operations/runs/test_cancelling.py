@@ -82,12 +82,14 @@ def test_a_dead_letter_is_retried(queue: Queue) -> None:
     queue.fail(queue.claim_one())
     before = queue.put("t", run_id)
     queue.add("t")
+    # The other run is about to store what this one would go on from.
+    assert not queue.retry("t", run_id)
+    queue.finish(queue.claim_one(), "cancelled")
     assert queue.retry("t", run_id)
     assert not queue.retry("t", run_id)
     assert queue.dead_letters() == []
     assert queue.run(run_id) == ("pending", 0, None)
     queue.check()
-    queue.finish(queue.claim_one(), "cancelled")
     run = queue.claim_one()
     assert (run.run_id, run.attempt, run.max_attempts, run.checkpoint_id) == (run_id, 1, 2, before)
     assert queue.execute("SELECT priority, key FROM {}.queue") == [(3, "k")]

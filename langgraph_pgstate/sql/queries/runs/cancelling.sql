@@ -57,8 +57,9 @@ SELECT r.status, r.error_type, r.error_message, r.queue IS NOT NULL FROM /*schem
 WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text;
 
 -- name: retry_run
--- Enqueue a run again that has ended, if what it was to do is still stored; behind the other runs of its thread. Runs
--- after `lock_threads`.
+-- Enqueue a run again that has ended, if what it was to do is still stored; behind the other runs of its thread. A run
+-- that has checkpoints goes on from its newest one, so it is left alone if another run of the thread has gone on, or is
+-- about to. Runs after `lock_threads`.
 WITH given AS (
     SELECT r.thread_id, r.run_id, r.queue, d.options ->> 'graph' AS graph,
         (d.options ->> 'priority')::integer AS priority, d.options ->> 'key' AS key
@@ -66,6 +67,16 @@ WITH given AS (
     WHERE r.thread_id = :thread_id AND r.run_id = :run_id AND d.thread_id = :thread_id AND r.queue IS NOT NULL
         AND r.status IN ('error', 'timeout', 'cancelled', 'interrupted')
         AND NOT EXISTS (SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = :thread_id AND q.run_id = :run_id)
+        AND (
+            NOT EXISTS (
+                SELECT 1 FROM /*schema*/checkpoints c
+                WHERE c.thread_id = :thread_id AND c.checkpoint_ns = '' AND c.run_id = :run_id
+            )
+            OR NOT EXISTS (SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = :thread_id) AND (
+                SELECT c.run_id FROM /*schema*/checkpoints c
+                WHERE c.thread_id = :thread_id AND c.checkpoint_ns = '' ORDER BY c.checkpoint_id DESC LIMIT 1
+            ) = :run_id
+        )
 ), queued AS (
     INSERT INTO /*schema*/queue (thread_id, run_id, queue, graph, number, priority, key)
     SELECT g.thread_id, g.run_id, g.queue, g.graph, coalesce((
