@@ -21,7 +21,7 @@ from langgraph_pgstate.cli.agent import FIRST_WISH, OTHER_WISH, VOUCHER_WISH
 from langgraph_pgstate.cli.children import DemoError, ToolRuns, started
 from langgraph_pgstate.cli.demo_child import QUEUED_GRAPH, Job
 from langgraph_pgstate.cli.drawing import console
-from langgraph_pgstate.cli.output import bytes_in_words, count, progress_bar, shorten
+from langgraph_pgstate.cli.output import bytes_in_words, count, progress, shorten
 from langgraph_pgstate.cli.tree import draw, outline, short_id
 from langgraph_pgstate.cli.weigh import WholeValues
 from langgraph_pgstate.db.database import Database
@@ -168,12 +168,11 @@ class Demo:
                 if event["what"] == "answer":
                     break
             self._compare(before, child.runs)
-            with progress_bar() as bar:
-                task = bar.add_task("   the conversation goes on", total=self._turns)
+            with progress("   the conversation goes on", self._turns) as update:
                 for event in events:
                     if event["what"] == "turn":
                         messages = event["messages"]
-                        bar.update(task, completed=event["turn"] - 1)
+                        update(event["turn"] - 1, self._turns)
         if messages:
             console.print(f"   The conversation goes on for {count(self._turns, 'turn')}, to {messages} messages.")
 

@@ -56,8 +56,15 @@ def format_time(moment: datetime | None) -> str:
     return "" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M")
 
 
-def progress_bar() -> ProgressBar:
-    """Return a bar with the work done, the time it took, and an estimate of the time that is left."""
+@contextmanager
+def progress(doing: str, total: int | None = None) -> Iterator[Callable[[int, int | None], None]]:
+    """Show on a terminal what is done, the time it took, and an estimate of what is left; yield a function that takes
+    what is done and the total.
+    """
+    if not errors.is_terminal:
+        # rich before 14.3 prints an empty line there even for a bar that is switched off.
+        yield lambda done, total: None
+        return
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -67,7 +74,7 @@ def progress_bar() -> ProgressBar:
         TimeRemainingColumn,
     )
 
-    return ProgressBar(
+    with ProgressBar(
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(bar_width=20),
@@ -78,8 +85,9 @@ def progress_bar() -> ProgressBar:
         # A console itself: a bar uses it as a context manager.
         console=getattr(errors, "made", errors),
         transient=True,
-        disable=not errors.is_terminal,
-    )
+    ) as bar:
+        task = bar.add_task(doing, total=total)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @contextmanager
@@ -91,18 +99,17 @@ def job(doing: str) -> Iterator[Callable[[Progress], None]]:
     """
     done, total = 0, 0
 
-    def advance(progress: Progress) -> None:
+    def advance(reached: Progress) -> None:
         nonlocal done, total
-        done, total = progress.threads, progress.total
-        bar.update(task, completed=done, total=total)
+        done, total = reached.threads, reached.total
+        update(done, total)
 
     try:
-        with progress_bar() as bar:
-            task = bar.add_task(f"{doing} threads", total=None)
+        with progress(f"{doing} threads") as update:
             yield advance
     except KeyboardInterrupt:
-        reached = f" at {done:,} of {count(total, 'thread')}" if total else ""
-        errors.print(f"[yellow]stopped{reached}; run it again to go on[/]")
+        place = f" at {done:,} of {count(total, 'thread')}" if total else ""
+        errors.print(f"[yellow]stopped{place}; run it again to go on[/]")
         raise typer.Exit(INTERRUPTED) from None
 
 
