@@ -20,11 +20,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final, Literal, Self, cast
 
 from langgraph_pgstate.codec import frames
 from langgraph_pgstate.codec.serializer import WideningSerializer
@@ -37,12 +39,140 @@ from langgraph_pgstate.process_identity import holder_id
 from langgraph_pgstate.record import LoopRecorder
 from langgraph_pgstate.record.handler import RecordingHandler
 from langgraph_pgstate.saver import AsyncPGStateSaver
-from langgraph_pgstate.settings import AgentServerSettings, RecorderSettings
+from langgraph_pgstate.settings import (
+    DEFAULT_EMBEDDED_PATH,
+    DEFAULT_SCHEMA,
+    DSN_VARIABLE,
+    PoolSettings,
+    RecorderSettings,
+    age,
+    check_allowed_types,
+    check_schema_name,
+    check_ttl,
+)
 from langgraph_pgstate.sql import preload, queries
 from langgraph_pgstate.state import AsyncPGState
 from langgraph_pgstate.tools import AsyncToolLedger, ToolPolicy
 
 _log = logging.getLogger("langgraph_pgstate.agent_server")
+_FLAGS: Final = {
+    "true": True,
+    "false": False,
+    "1": True,
+    "0": False,
+    "yes": True,
+    "no": False,
+    "on": True,
+    "off": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AgentServerSettings:
+    """Settings of the Agent Server, read from environment variables; `langgraph.json` has an `env` for them.
+
+    Attributes:
+        dsn: `PGSTATE_DSN`, a libpq connection string or URI; without it the embedded PostgreSQL is used.
+        path: `PGSTATE_PATH`, the embedded one's data directory, relative to where the server was started.
+        schema: `PGSTATE_SCHEMA`, the schema of the tables.
+        setup: `PGSTATE_SETUP`, whether the tables are made or brought up to date at the start.
+        pool: `PGSTATE_POOL_SIZE` and `PGSTATE_POOL_TIMEOUT`, connections at most (for each event loop, of which a
+            server has one, or one for each worker with `BG_JOB_ISOLATED_LOOPS`) and seconds to wait for one.
+        prepare: `PGSTATE_PREPARE`, whether statements are prepared; `false` for a PgBouncer before 1.21.
+        record: `PGSTATE_RECORD`, whether anything but checkpoints is written: runs, spans, events, messages.
+        content: `PGSTATE_RECORD_CONTENT`, whether inputs and outputs of runs and spans are.
+        project: `PGSTATE_PROJECT`, channels kept readable as JSON, separated by commas.
+        allowed: `PGSTATE_ALLOWED_TYPES`, types that may be built from stored state beside data types of modules that
+            the server has imported, like `shop.state:Order`, separated by commas; `*` for all.
+        thread_ttl: `PGSTATE_THREAD_TTL`, how long new threads are kept after they were touched last, like `30d`; for
+            ever without it. `pgstate maintain` deletes them then.
+    """
+
+    dsn: str | None = None
+    path: str = DEFAULT_EMBEDDED_PATH
+    schema: str = DEFAULT_SCHEMA
+    setup: bool = True
+    pool: PoolSettings = field(default_factory=PoolSettings)
+    prepare: bool = True
+    record: bool = True
+    content: bool = True
+    project: tuple[str, ...] = ()
+    allowed: tuple[tuple[str, str], ...] | Literal[True] = ()
+    thread_ttl: timedelta | None = None
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
+        """Read the variables; an empty one counts as absent.
+
+        Args:
+            environment: Variables; the process's when left out.
+
+        Raises:
+            ConfigurationError: If a variable's value is not usable.
+        """
+        read = _Variables(os.environ if environment is None else environment)
+        path, schema = read.text("PGSTATE_PATH"), read.text("PGSTATE_SCHEMA")
+        size, timeout = read.text("PGSTATE_POOL_SIZE"), read.text("PGSTATE_POOL_TIMEOUT")
+        pool = PoolSettings()
+        return cls(
+            dsn=read.text(DSN_VARIABLE),
+            path=path or DEFAULT_EMBEDDED_PATH,
+            schema=check_schema_name(schema or DEFAULT_SCHEMA),
+            setup=read.flag("PGSTATE_SETUP"),
+            pool=PoolSettings(
+                max_size=pool.max_size if size is None else int(read.positive("PGSTATE_POOL_SIZE", int)),
+                timeout=pool.timeout if timeout is None else read.positive("PGSTATE_POOL_TIMEOUT", float),
+            ),
+            prepare=read.flag("PGSTATE_PREPARE"),
+            record=read.flag("PGSTATE_RECORD"),
+            content=read.flag("PGSTATE_RECORD_CONTENT"),
+            project=read.names("PGSTATE_PROJECT"),
+            allowed=read.types("PGSTATE_ALLOWED_TYPES"),
+            thread_ttl=read.ttl("PGSTATE_THREAD_TTL"),
+        )
+
+
+class _Variables:
+    """Environment variables, parsed and checked."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+
+    def text(self, name: str) -> str | None:
+        return self._environment.get(name, "").strip() or None
+
+    def flag(self, name: str) -> bool:
+        value = (self.text(name) or "true").lower()
+        if value not in _FLAGS:
+            raise ConfigurationError(f"{name} is {' or '.join(_FLAGS)}, not {value!r}")
+        return _FLAGS[value]
+
+    def positive(self, name: str, kind: Callable[[str], float]) -> float:
+        value = self.text(name) or ""
+        try:
+            number = kind(value)
+        except ValueError:
+            number = 0
+        if not 0 < number < float("inf"):
+            raise ConfigurationError(f"{name} must be a number above 0, not {value!r}")
+        return number
+
+    def ttl(self, name: str) -> timedelta | None:
+        value = self.text(name)
+        try:
+            return None if value is None else check_ttl(name, age(value))
+        except ConfigurationError:
+            raise ConfigurationError(
+                f"{name} is a number and s, m, h, d or w, like 30d or 12h, more than 0 and less than 1,000 years, "
+                f"not {value!r}"
+            ) from None
+
+    def names(self, name: str) -> tuple[str, ...]:
+        parts = (part.strip() for part in (self.text(name) or "").split(","))
+        return tuple(part for part in parts if part)
+
+    def types(self, name: str) -> tuple[tuple[str, str], ...] | Literal[True]:
+        return cast("tuple[tuple[str, str], ...] | Literal[True]", check_allowed_types(self.names(name), name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,12 +25,11 @@ from pydantic import BaseModel
 from support import config_of, ended, move_journal
 from support_server import ROOT, AgentServer
 
-from langgraph_pgstate.agent_server import LoopToolLedger, checkpointer, record, state
+from langgraph_pgstate.agent_server import AgentServerSettings, LoopToolLedger, checkpointer, record, state
 from langgraph_pgstate.codec.serializer import WideningSerializer
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import ConfigurationError, SchemaMissingError, ToolSetupError, UnsafeTypeError
 from langgraph_pgstate.process_identity import is_known_dead
-from langgraph_pgstate.settings import AgentServerSettings
 
 pytestmark = pytest.mark.once
 

@@ -154,11 +154,11 @@ def delete(
 
 def leases(ctx: typer.Context, limit: LimitOption = 100) -> None:
     """List the leases that are held, with their holders; those that expire first come first."""
-    from langgraph_pgstate.operations.leases import leases as operations
+    from langgraph_pgstate.operations.leases.listing import list_leases, request_leases
 
     target: Target = ctx.obj
     with target.connect() as parts:
-        page = parts.database.run(operations.list_leases, parts.queries, operations.request_leases(limit, None))
+        page = parts.database.run(list_leases, parts.queries, request_leases(limit, None))
     if target.is_json:
         print_json_page(page.items, page.next)
         return

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.leases.manager import AsyncLeaseManager, LeaseManager
 from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of
-from langgraph_pgstate.operations.leases import leases as operations
+from langgraph_pgstate.operations.leases.listing import list_leases, request_leases
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Lease, Page
 
@@ -61,7 +61,7 @@ class Leases:
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        return self._database.run(operations.list_leases, self._queries, operations.request_leases(limit, cursor))
+        return self._database.run(list_leases, self._queries, request_leases(limit, cursor))
 
 
 class AsyncLeases:
@@ -82,4 +82,4 @@ class AsyncLeases:
 
     async def list(self, *, limit: int = 100, cursor: str | None = None) -> Page[Lease]:
         """Async twin of `Leases.list`."""
-        return await self._database.run(operations.list_leases, self._queries, operations.request_leases(limit, cursor))
+        return await self._database.run(list_leases, self._queries, request_leases(limit, cursor))

@@ -36,7 +36,7 @@ from langgraph_pgstate.operations.checkpoints.reading import load_tuple
 from langgraph_pgstate.operations.checkpoints.requests import request_put
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions
 from langgraph_pgstate.operations.checkpoints.writes import request_writes
-from langgraph_pgstate.operations.leases.leases import request_leases
+from langgraph_pgstate.operations.leases.listing import request_leases
 from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.operations.record.events import request_events, request_handoffs
 from langgraph_pgstate.operations.record.journal_entry import WRITTEN
@@ -536,7 +536,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "leases.leases.take": lambda bench: ("t", "holder", 60.0),
     "leases.leases.renew": lambda bench: ([("t", 1)], 60.0),
     "leases.leases.release": lambda bench: ("t", 1),
-    "leases.leases.list_leases": lambda bench: (request_leases(10, None),),
+    "leases.listing.list_leases": lambda bench: (request_leases(10, None),),
     "record.prices.set_price": lambda bench: (Price("model", "", None, Decimal(1), Decimal(2)),),
     "record.prices.list_prices": lambda bench: (),
     "record.prices.delete_price": lambda bench: ("model",),

@@ -41,9 +41,9 @@ from typer.testing import CliRunner
 
 from benchmarks import __main__ as benchmarks
 from langgraph_pgstate import PGState, PGStateSaver
+from langgraph_pgstate.agent_server import AgentServerSettings
 from langgraph_pgstate.cli import _with_options_first
 from langgraph_pgstate.cli.app import app
-from langgraph_pgstate.settings import AgentServerSettings
 from langgraph_pgstate.types import Page
 
 ROOT = Path(__file__).parents[2]

@@ -17,11 +17,11 @@ from support_cli import Run, converse, pgstate, words
 from typer.testing import CliRunner
 
 from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate.agent_server import AgentServerSettings
 from langgraph_pgstate.cli import options
 from langgraph_pgstate.cli.app import app
 from langgraph_pgstate.operations.record import runs, statistics
 from langgraph_pgstate.operations.threads import prune, search
-from langgraph_pgstate.settings import AgentServerSettings
 from langgraph_pgstate.tools.interrupts import DECISIONS
 from langgraph_pgstate.types import PruneResult
 

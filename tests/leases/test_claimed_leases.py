@@ -7,7 +7,7 @@ from support import APIS, config_of, invoke, loop_graph, open_saver
 
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import LeaseLostError
-from langgraph_pgstate.operations.leases import leases
+from langgraph_pgstate.operations.leases import leases, listing
 from langgraph_pgstate.sql import queries
 
 
@@ -20,7 +20,7 @@ async def test_a_run_writes_under_a_claimed_lease_and_keeps_it(api: type, dsn: s
             with saver.lease_manager.hold_claimed(lease):
                 graph = loop_graph(3).compile(checkpointer=saver)
                 assert (await invoke(graph, saver, {"count": 0}, config_of("t")))["count"] == 3
-            found = database.run(leases.list_leases, known, leases.request_leases(10, None)).items
+            found = database.run(listing.list_leases, known, listing.request_leases(10, None)).items
             assert [(one.thread_id, one.fencing_token) for one in found] == [("t", lease.fencing_token)]
         # Nor does the saver release it when it is closed.
         assert database.run(leases.renew, known, [("t", lease.fencing_token)], 60.0)

@@ -1,4 +1,4 @@
-"""Rows of leases: who takes one, and whose are listed."""
+"""Rows of leases: who takes one."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from support import APIS, FORK, GUARD_SECONDS, config_of, loop_graph, open_saver, put_arguments
 
 from langgraph_pgstate import PGStateSaver
-from langgraph_pgstate.errors import ConfigurationError, LeaseLostError
-from tests.leases.test_leases import hold, leases, maybe
+from langgraph_pgstate.errors import LeaseLostError
+from tests.leases.test_leases import hold, leases
 from tests.operations.leases.test_guards import INPUT, rows
 from tests.test_state import APIS as STATES
 from tests.test_state import open_state
@@ -53,19 +53,3 @@ async def test_a_block_whose_lease_was_taken_over_is_told(
                 await other.aput(*put_arguments(config_of("t"), 0))
                 await state.saver.aput(*put_arguments(config_of("t"), 0))
         assert rows(connection, schema)["checkpoints"] == 1
-
-
-@pytest.mark.parametrize("api", STATES)
-async def test_leases_are_listed_in_pages(api: type, dsn: str, schema: str) -> None:
-    async with open_state(api, dsn, schema) as state:
-        async with hold(state.leases, "a"), hold(state.leases, "b"), hold(state.leases, "c"):
-            found, cursor = [], None
-            while True:
-                page = await maybe(state.leases.list(limit=2, cursor=cursor))
-                found += [lease.thread_id for lease in page.items]
-                cursor = page.next
-                if cursor is None:
-                    break
-            assert found == ["a", "b", "c"]
-        with pytest.raises(ConfigurationError):
-            await maybe(state.leases.list(limit=0))

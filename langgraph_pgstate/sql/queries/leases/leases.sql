@@ -61,15 +61,6 @@ RETURNING leases.thread_id, leases.fencing_token;
 UPDATE /*schema*/leases SET holder_id = NULL, expires_at = now()
 WHERE thread_id = :thread_id AND (fencing_token = :fencing_token::bigint OR holder_id = :holder_id::text);
 
--- name: list_leases
--- Return a page of the active leases, those that expire first first.
-SELECT thread_id, holder_id, fencing_token, acquired_at, renewed_at, expires_at
-FROM /*schema*/leases
-WHERE expires_at > now() AND holder_id IS NOT NULL
-    AND (expires_at, thread_id) > (:cursor_at::timestamptz, :cursor_id::text)
-ORDER BY expires_at, thread_id
-LIMIT :page_size;
-
 -- name: sweep_leases
 -- Delete a page of the leases that have not been held for a day.
 DELETE FROM /*schema*/leases WHERE thread_id = ANY(ARRAY(
