@@ -28,16 +28,16 @@ from langgraph_pgstate.settings import Backoff
 from langgraph_pgstate.types import ClaimedRun, RunKey
 
 Stop = Literal["drain", "cancel", "interrupt", "rollback", "timeout", "lost"]
-"""Why an execution was asked to stop; a later one in this order prevails."""
+"""Why an execution was asked to stop. Of several, that of the highest rank prevails, or else the first."""
 
 _RANKS: Final[Mapping[Stop | None, int]] = {
     None: 0,
     "drain": 1,
     "cancel": 2,
     "interrupt": 2,
-    "rollback": 2,
-    "timeout": 3,
-    "lost": 4,
+    "rollback": 3,
+    "timeout": 4,
+    "lost": 5,
 }
 _INTERRUPT: Final = "__interrupt__"
 # The arguments of LangGraph's TimeoutError when a superstep takes longer than `step_timeout`, async and blocking.

@@ -204,7 +204,8 @@ class Runs(RunHistory):
             thread_id: The thread.
             run_id: The run.
             action: `cancel` ends it as `cancelled`, `interrupt` as `interrupted`; both keep its checkpoints. `rollback`
-                deletes the run with its checkpoints.
+                deletes the run with its checkpoints. If several are asked for before the run has ended, `rollback`
+                prevails, or else the first.
 
         Returns:
             The run's status; `running` if its worker was asked. A run that has ended keeps its status.

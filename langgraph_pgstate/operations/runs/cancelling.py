@@ -25,7 +25,8 @@ async def cancel(db: Connection, queries: Queries, thread_id: str, run_id: str, 
         thread_id: The thread.
         run_id: The run.
         action: `cancel` ends it as `cancelled`, `interrupt` as `interrupted`; both keep its checkpoints. `rollback`
-            deletes the run with its checkpoints.
+            deletes the run with its checkpoints. If several are asked for before the run has ended, `rollback`
+            prevails, or else the first.
 
     Returns:
         The run's status; `running` if its worker was asked. A run that has ended keeps its status.
@@ -61,16 +62,21 @@ async def supersede(db: Connection, queries: Queries, thread_id: str, action: st
 
 async def _end(db: Connection, queries: Queries, thread_id: str, rows: Sequence[Sequence[Any]], action: str) -> None:
     running = [run_id for run_id, status, _ in rows if status == "running"]
-    pending = [run_id for run_id, status, _ in rows if status == "pending"]
+    pending: dict[str, list[str]] = {}
+    for run_id, status, asked in rows:
+        if status == "pending":
+            # One that was given back may have been cancelled before.
+            pending.setdefault(action if asked is None or action == "rollback" else asked, []).append(run_id)
     if running:
         await db.execute(queries.ask_cancel, {"thread_id": thread_id, "run_ids": running, "cancel": action})
-    if not pending:
-        return
-    if action == "rollback":
-        await delete_runs_of(db, queries, thread_id, pending)
-    else:
-        await db.execute(queries.end_pending, {"thread_id": thread_id, "run_ids": pending, "status": _STATUSES[action]})
-    await settle(db, queries, thread_id)
+    for how, run_ids in pending.items():
+        if how == "rollback":
+            await delete_runs_of(db, queries, thread_id, run_ids)
+        else:
+            end = {"thread_id": thread_id, "run_ids": run_ids, "status": _STATUSES[how]}
+            await db.execute(queries.end_pending, end)
+    if pending:
+        await settle(db, queries, thread_id)
 
 
 async def settle(db: Connection, queries: Queries, thread_id: str) -> None:

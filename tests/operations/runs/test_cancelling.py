@@ -57,6 +57,36 @@ def test_the_worker_of_a_running_run_is_asked(queue: Queue) -> None:
     assert queue.claim_one().cancel == "rollback"
 
 
+@pytest.mark.parametrize("later", ["cancel", "interrupt"])
+@pytest.mark.parametrize("state", ["running", "given back"])
+def test_a_rollback_is_not_weakened_by_a_later_request(queue: Queue, later: str, state: str) -> None:
+    queue.add("t", run_id="r")
+    run = queue.claim_one()
+    queue.put("t", "r")
+    queue.cancel("t", "r", "rollback")
+    if state == "running":
+        queue.cancel("t", "r", later)
+        queue.add("t", multitask_strategy="interrupt")
+        assert queue.tend(run).cancels == {run.key: "rollback"}
+    else:
+        queue.give_back(run)
+        assert queue.cancel("t", "r", later) == "cancelled"
+        assert queue.execute("SELECT 1 FROM {}.checkpoints") == queue.execute("SELECT 1 FROM {}.runs") == []
+    queue.check()
+
+
+def test_of_cancel_and_interrupt_the_first_counts(queue: Queue) -> None:
+    """The worker has seen it, and may be about to end the run so."""
+    for first, later in (("cancel", "interrupt"), ("interrupt", "cancel")):
+        run_id = queue.add("t")
+        run = queue.claim_one()
+        queue.cancel("t", run_id, first)
+        queue.cancel("t", run_id, later)
+        assert queue.tend(run).cancels == {run.key: first}
+        queue.give_back(run)
+        assert queue.cancel("t", run_id, later) == {"cancel": "cancelled", "interrupt": "interrupted"}[first]
+
+
 def test_a_run_that_has_ended_keeps_its_status(queue: Queue) -> None:
     run_id = queue.add("t")
     queue.finish(queue.claim_one())

@@ -1,14 +1,15 @@
 -- name: lock_queued
 -- Lock a thread's runs that are in the queue and not enqueued for later, or one run, against claims, and return them.
-SELECT q.run_id, q.status, q.attempt FROM /*schema*/queue q
+SELECT q.run_id, q.status, q.cancel FROM /*schema*/queue q
 WHERE q.thread_id = :thread_id::text
     AND (q.run_id = :run_id::text OR :run_id::text IS NULL AND q.number IS NOT NULL)
 ORDER BY q.run_id FOR UPDATE;
 
 -- name: ask_cancel
--- Ask the worker of a running run to end it.
+-- Ask the worker of a running run to end it. Of several actions a rollback prevails, or else the first.
 UPDATE /*schema*/queue SET cancel = :cancel::text
-WHERE thread_id = :thread_id::text AND run_id = ANY(:run_ids::text[]) AND status = 'running';
+WHERE thread_id = :thread_id::text AND run_id = ANY(:run_ids::text[]) AND status = 'running'
+    AND (cancel IS NULL OR :cancel = 'rollback');
 
 -- name: end_pending
 -- End pending runs of a thread. Runs after `lock_queued`.
