@@ -22,6 +22,7 @@ from langgraph_pgstate.db.listening import Listener
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, PGStateError
 from langgraph_pgstate.leases.registry import next_holder
 from langgraph_pgstate.operations.runs import adopting, claiming, ending, tending
+from langgraph_pgstate.operations.runs.locking import is_locked
 from langgraph_pgstate.operations.threads import threads
 from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.record.capture import render_error
@@ -227,8 +228,11 @@ class Control:
             try:
                 work()
             except PGStateError as error:
-                log.warning("the queue is not available: %s", error)
                 self._failed_at = time.monotonic()
+                if is_locked(error):
+                    # Tried again. Other work does not wait for it.
+                    continue
+                log.warning("the queue is not available: %s", error)
                 # Most stops do not depend on the database.
                 with suppress(PGStateError):
                     self._stop_due()
@@ -275,7 +279,7 @@ class Control:
         try:
             self._settle(execution, outcome)
         except PGStateError as error:
-            if ending.is_locked(error):
+            if is_locked(error):
                 return False
             if error.retryable:
                 raise

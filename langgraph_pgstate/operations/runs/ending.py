@@ -7,14 +7,10 @@ from typing import Any, Final, NamedTuple
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.runs.cancelling import settle
+from langgraph_pgstate.operations.runs.locking import bounded_waits
 from langgraph_pgstate.operations.threads.threads import delete_runs_of
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Query, RunKey
-
-# A caller's transaction that has enqueued a run holds the thread's row for as long as the caller likes. The worker has
-# other runs to care for meanwhile.
-_LOCK_TIMEOUT: Final = "200ms"
-_LOCK_NOT_AVAILABLE: Final = "55P03"
 
 ENDS: Final = ("success", "interrupted", "error", "cancelled", "timeout")
 
@@ -43,8 +39,8 @@ async def finish(
 ) -> bool:
     """End a run, or put it back for another attempt; release its lease, and make the thread's next run ready.
 
-    One transaction in one round trip; safe to repeat. Like the others below, it waits a moment only for a lock on the
-    thread; see `is_locked`.
+    One transaction in one round trip; safe to repeat. Like the others below, it waits a moment only for a lock; see
+    `locking.is_locked`.
 
     Args:
         db: The connection.
@@ -92,7 +88,7 @@ async def roll_back(db: Connection, queries: Queries, key: RunKey) -> bool:
         False if the lease was lost. Then nothing was written.
     """
     async with db.transaction():
-        await db.fetch(queries.set_lock_timeout, {"timeout": _LOCK_TIMEOUT})
+        await db.fetch(*bounded_waits(queries))
         await db.execute(queries.release_lease, _lease(key))
         await db.fetch(queries.lock_threads, {"thread_ids": [key.thread_id]})
         end = {"status": "cancelled", "rolls_back": True}
@@ -104,16 +100,11 @@ async def roll_back(db: Connection, queries: Queries, key: RunKey) -> bool:
     return ended > 0
 
 
-def is_locked(error: Exception) -> bool:
-    """Return whether an end was not written because another transaction has locked the thread."""
-    return getattr(error, "sqlstate", None) == _LOCK_NOT_AVAILABLE
-
-
 async def _leave(db: Connection, queries: Queries, key: RunKey, query: Query, parameters: dict[str, Any]) -> bool:
     threads = {"thread_ids": [key.thread_id]}
     # The lease before the thread's row, which is the order in which guarded puts lock them.
     statements = [
-        (queries.set_lock_timeout, {"timeout": _LOCK_TIMEOUT}),
+        bounded_waits(queries),
         (queries.release_lease, _lease(key)),
         (queries.lock_threads, threads),
         (query, {**_run(key), **_token(key), **parameters}),

@@ -14,23 +14,26 @@ DELETE FROM /*schema*/workers WHERE worker_id = :worker_id::text;
 DELETE FROM /*schema*/workers WHERE seen_at < now() - interval '1 day';
 
 -- name: tend_runs
--- Renew the leases of a worker's runs and note that it is alive. Return all runs that it runs, whether each is one of
--- those and its lease was renewed, and how it is to be cancelled.
+-- Renew the leases of a worker's runs that no other transaction has locked, and note that it is alive. Return all runs
+-- that it runs, how each is to be cancelled, whether the worker holds its lease, and whether it is one of those.
 WITH mine AS (
     SELECT * FROM unnest(:thread_ids::text[], :fencing_tokens::bigint[]) AS m (thread_id, fencing_token)
+), free AS MATERIALIZED (
+    SELECT l.thread_id FROM /*schema*/leases l JOIN mine m
+        ON m.thread_id = l.thread_id AND m.fencing_token = l.fencing_token
+    WHERE l.thread_id = ANY(:thread_ids) AND l.holder_id = :worker_id::text
+    FOR NO KEY UPDATE OF l SKIP LOCKED
 ), renewed AS (
     UPDATE /*schema*/leases SET renewed_at = now(), expires_at = now() + make_interval(secs => :ttl::double precision)
-    FROM mine m
-    WHERE leases.thread_id = m.thread_id AND leases.fencing_token = m.fencing_token
-        AND leases.thread_id = ANY(:thread_ids) AND leases.holder_id = :worker_id::text
-    RETURNING leases.thread_id, leases.fencing_token
+    FROM free f WHERE leases.thread_id = f.thread_id AND leases.thread_id = ANY(:thread_ids)
 ), seen AS (
     UPDATE /*schema*/workers SET seen_at = now() WHERE worker_id = :worker_id
 )
-SELECT q.thread_id, q.run_id, q.fencing_token, q.cancel, r.thread_id IS NOT NULL, m.thread_id IS NOT NULL
+SELECT q.thread_id, q.run_id, q.fencing_token, q.cancel, l.thread_id IS NOT NULL, m.thread_id IS NOT NULL
 FROM /*schema*/queue q
     LEFT JOIN mine m ON m.thread_id = q.thread_id AND m.fencing_token = q.fencing_token
-    LEFT JOIN renewed r ON r.thread_id = q.thread_id AND r.fencing_token = q.fencing_token
+    LEFT JOIN /*schema*/leases l ON l.thread_id = q.thread_id AND l.fencing_token = q.fencing_token
+        AND l.holder_id = :worker_id
 WHERE q.status = 'running' AND q.worker_id = :worker_id;
 
 -- name: find_running_workers
@@ -46,10 +49,16 @@ WHERE q.status = 'running'
 LIMIT :page_size;
 
 -- name: fence_lease
--- Take a lease from its holder, whose late writes are refused from then on, if it has expired or the holder is dead.
-UPDATE /*schema*/leases SET holder_id = NULL, fencing_token = fencing_token + 1, expires_at = now()
-WHERE thread_id = :thread_id::text AND fencing_token = :fencing_token::bigint
-    AND (expires_at <= now() OR :is_dead::boolean OR holder_id IS NULL);
+-- Take a lease from its holder, whose late writes are refused from then on, if it has expired or the holder is dead,
+-- and no other transaction has locked it.
+WITH free AS MATERIALIZED (
+    SELECT l.thread_id FROM /*schema*/leases l
+    WHERE l.thread_id = :thread_id::text AND l.fencing_token = :fencing_token::bigint
+        AND (l.expires_at <= now() OR :is_dead::boolean OR l.holder_id IS NULL)
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE /*schema*/leases SET holder_id = NULL, fencing_token = leases.fencing_token + 1, expires_at = now()
+FROM free WHERE leases.thread_id = :thread_id AND leases.thread_id = free.thread_id;
 
 -- name: recover_run
 -- Put a run whose lease was lost back into the queue, before others; but end it if its worker has died too often
