@@ -102,7 +102,8 @@ async def roll_back(db: Connection, queries: Queries, key: RunKey) -> bool:
 
 async def _leave(db: Connection, queries: Queries, key: RunKey, query: Query, parameters: dict[str, Any]) -> bool:
     threads = {"thread_ids": [key.thread_id]}
-    # The lease before the thread's row, which is the order in which guarded puts lock them.
+    # The lease first: a guarded put shares it before it changes the thread's row. A thread's first put and a deletion
+    # lock the row first; then this end gives way, before PostgreSQL looks for deadlocks.
     statements = [
         bounded_waits(queries),
         (queries.release_lease, _lease(key)),

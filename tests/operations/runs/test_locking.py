@@ -72,3 +72,20 @@ def test_a_claim_waits_a_moment_only_for_a_lease(dsn: str, queue: Queue) -> None
             queue.database.run(claiming.claim, *arguments)
         assert is_locked(caught.value)
     assert len(queue.database.run(claiming.claim, *arguments)) == 1
+
+
+def test_an_end_gives_way_to_a_put_that_locks_in_the_other_order(dsn: str, queue: Queue) -> None:
+    """The first guarded put of a thread locks its row before its lease; an end locks the lease first."""
+    queue.add("t")
+    run = queue.claim_one()
+    with psycopg.connect(dsn) as put:
+        put.execute(f"SELECT 1 FROM {queue.schema}.threads WHERE thread_id = 't' FOR NO KEY UPDATE".encode())
+        since = time.monotonic()
+        with pytest.raises(DatabaseError) as caught:
+            queue.database.run(ending.finish, queue.queries, run.key, "success")
+        # Sooner than PostgreSQL looks for deadlocks, in which the put might be the one to fail.
+        assert is_locked(caught.value)
+        assert time.monotonic() - since < 0.9
+        put.execute(f"SELECT 1 FROM {queue.schema}.leases WHERE thread_id = 't' FOR SHARE".encode())
+    assert queue.finish(run)
+    queue.check()
