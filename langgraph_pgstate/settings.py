@@ -478,7 +478,8 @@ class EnqueueOptions(TypedDict, total=False):
         interrupt_after: Nodes after which the run stops, or `*`.
         durability: When checkpoints are stored: `sync`, `async` or `exit`.
         stream_mode: Modes of the events that are streamed.
-        on_completion: `keep` the thread, the default, or `delete` it when the run succeeds.
+        on_completion: `keep` the thread, the default, or `delete` it when the run succeeds, unless another run of the
+            thread is in the queue.
         size_limit: Bytes that the encoded input may have; 16 MB by default.
     """
 

@@ -23,7 +23,6 @@ from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, PGSt
 from langgraph_pgstate.leases.registry import next_holder
 from langgraph_pgstate.operations.runs import adopting, claiming, ending, tending
 from langgraph_pgstate.operations.runs.locking import is_locked
-from langgraph_pgstate.operations.threads import threads
 from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.record.capture import render_error
 from langgraph_pgstate.runs.executing import Execution, Outcome, Stop, outcome_of, retry_delay
@@ -303,9 +302,15 @@ class Control:
                 error = self._described(outcome.error)
                 retry_after = None if execution.stop == "timeout" else retry_delay(claimed, outcome.error)
                 log.warning("run %s of thread %s failed: %r", key.run_id, key.thread_id, outcome.error)
-            is_mine = run(ending.finish, queries, key, outcome.status, error, retry_after)
-            if is_mine and outcome.status == "success" and execution.deletes_thread:
-                run(threads.delete_thread, queries, key.thread_id)
+            is_mine = run(
+                ending.finish,
+                queries,
+                key,
+                outcome.status,
+                error,
+                retry_after,
+                deletes_thread=execution.deletes_thread,
+            )
             # It may have ended before the worker read that it is to be rolled back.
             is_mine = is_mine or run(ending.roll_back, queries, key)
         if not is_mine or outcome.kind == "leave":

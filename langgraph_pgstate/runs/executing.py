@@ -58,7 +58,7 @@ class Execution:
         stopped_at: When it was asked to, by the monotonic clock.
         forced_at: When it was cancelled instead of waiting for the superstep boundary.
         is_left: Whether the worker has settled the run, and ignores what its code still does.
-        deletes_thread: Whether its thread is deleted if it succeeds.
+        deletes_thread: Whether its thread is deleted if it succeeds and no other run of the thread is in the queue.
         task: The task that executes it, in an event loop.
     """
 

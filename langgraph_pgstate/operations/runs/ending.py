@@ -8,7 +8,7 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.runs.cancelling import settle
 from langgraph_pgstate.operations.runs.locking import bounded_waits
-from langgraph_pgstate.operations.threads.threads import delete_runs_of
+from langgraph_pgstate.operations.threads.threads import delete_runs_of, delete_thread
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Query, RunKey
 
@@ -36,10 +36,12 @@ async def finish(
     status: str,
     error: RunError | None = None,
     retry_after: float | None = None,
+    *,
+    deletes_thread: bool = False,
 ) -> bool:
     """End a run, or put it back for another attempt; release its lease, and make the thread's next run ready.
 
-    One transaction in one round trip; safe to repeat. Like the others below, it waits a moment only for a lock; see
+    One transaction, in one round trip unless the thread is deleted; safe to repeat. Like the others below, it waits a moment only for a lock; see
     `locking.is_locked`.
 
     Args:
@@ -49,6 +51,8 @@ async def finish(
         status: `success`, `interrupted`, `error`, `cancelled` or `timeout`.
         error: Its error.
         retry_after: Seconds until the next attempt, instead of an end. The thread's other runs wait for it.
+        deletes_thread: Whether the thread is deleted in the same transaction if the run succeeded and no other run of
+            the thread is in the queue.
 
     Returns:
         False if the lease was lost: another worker runs the run, or has ended it. Then nothing was written. False also
@@ -63,7 +67,13 @@ async def finish(
     }
     if retry_after is not None:
         return await _leave(db, queries, key, queries.requeue_run, {**told, "unused": 0, "delay": repr(retry_after)})
-    if await _leave(db, queries, key, queries.end_run, {**told, "status": status, "rolls_back": False}):
+    end = {**told, "status": status, "rolls_back": False}
+    if deletes_thread and status == "success":
+        if await _end_with_thread(db, queries, key, end):
+            return True
+        # The answer to an earlier try may have been lost.
+        return not await db.fetch(queries.get_run_status, _run(key))
+    if await _leave(db, queries, key, queries.end_run, end):
         return True
     # The answer to an earlier try may have been lost.
     return bool(await db.fetch(queries.is_ended, {**_run(key), "status": status}))
@@ -97,6 +107,20 @@ async def roll_back(db: Connection, queries: Queries, key: RunKey) -> bool:
         if ended:
             await delete_runs_of(db, queries, key.thread_id, [key.run_id])
             await settle(db, queries, key.thread_id)
+    return ended > 0
+
+
+async def _end_with_thread(db: Connection, queries: Queries, key: RunKey, end: dict[str, Any]) -> bool:
+    async with db.transaction():
+        await db.fetch(*bounded_waits(queries))
+        await db.execute(queries.release_lease, _lease(key))
+        # In full at once: a put that has a weaker lock may need to change the row, which would deadlock.
+        await db.fetch(queries.lock_thread, {"thread_id": key.thread_id})
+        ended = await db.execute(queries.end_run, {**_run(key), **_token(key), **end})
+        if ended and await db.fetch(queries.is_queued, {"thread_id": key.thread_id}):
+            await db.execute(queries.promote_next, {"thread_ids": [key.thread_id]})
+        elif ended:
+            await delete_thread(db, queries, key.thread_id)
     return ended > 0
 
 

@@ -53,6 +53,10 @@ UPDATE /*schema*/queue SET
     ))
 FROM mine WHERE queue.thread_id = :thread_id::text AND queue.run_id = :run_id::text;
 
+-- name: is_queued
+-- Return whether a thread has a run in the queue.
+SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = :thread_id::text LIMIT 1;
+
 -- name: is_ended
 -- Return whether a run that is not in the queue ended with a status.
 SELECT 1 FROM /*schema*/runs r
