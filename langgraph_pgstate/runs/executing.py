@@ -18,8 +18,15 @@ from langgraph.runtime import RunControl
 from langgraph.types import StateSnapshot
 
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.errors import ConfigurationError, LeaseLostError, ThreadDeletedError, UnavailableError
+from langgraph_pgstate.errors import (
+    ConfigurationError,
+    LeaseLostError,
+    NotFoundError,
+    ThreadDeletedError,
+    UnavailableError,
+)
 from langgraph_pgstate.leases.registry import HeldLease
+from langgraph_pgstate.operations.checkpoints.addresses import configurable_of
 from langgraph_pgstate.operations.runs.requests import RunInput, open_request
 from langgraph_pgstate.runs.graphs import GraphSource
 from langgraph_pgstate.runs.resuming import Repair, Step, is_among, next_step
@@ -286,15 +293,25 @@ def start(
         request: What was enqueued.
         graph: Its graph.
         repair: Changes a new run's input; `None` for not at all.
+
+    Raises:
+        NotFoundError: If the checkpoint from which it starts no longer exists.
     """
     configurable = {"thread_id": claimed.thread_id}
     if claimed.checkpoint_id is None:
         # It has stored nothing. Given again, a command or an input of the same checkpoint has the same effect.
-        if request.command is not None or request.input is None or repair is None or claimed.head_id is None:
-            return "run", request.input if request.command is None else request.command
-        if request.checkpoint_id is not None:
+        given = request.input if request.command is None else request.command
+        repairs = request.command is None and given is not None and claimed.head_id is not None
+        is_fork = request.checkpoint_id is not None and not configurable_of(request.config).get("checkpoint_ns")
+        if is_fork:
             configurable["checkpoint_id"] = request.checkpoint_id
-        return "run", repair((yield {"configurable": configurable}), request.input)
+        if not is_fork and (repair is None or not repairs):
+            return "run", given
+        state = yield {"configurable": configurable}
+        if is_fork and state.created_at is None:
+            # LangGraph would start on an empty state.
+            raise NotFoundError(f"thread {claimed.thread_id!r} no longer has checkpoint {request.checkpoint_id!r}")
+        return "run", given if repair is None or not repairs else repair(state, given)
     state = yield {"configurable": configurable}
     before = graph.interrupt_before_nodes if request.interrupt_before is None else request.interrupt_before
     after = graph.interrupt_after_nodes if request.interrupt_after is None else request.interrupt_after

@@ -126,6 +126,7 @@ class Runs(RunHistory):
         Raises:
             ConfigurationError: If an argument is not usable, or the `run_id` is that of another run.
             SerializationError: If a value cannot be stored; it is named.
+            NotFoundError: If the checkpoint from which the run starts does not exist.
             ThreadBusyError: If the strategy is `reject` and the thread has another run.
             ThreadDeletedError: If the thread was deleted.
         """

@@ -50,6 +50,7 @@ class RunRequest:
         data: What it is to do, as a frame.
         owner: Agent, user and tenant.
         adopts: Whether a run of this id that was not enqueued is taken over.
+        start: Namespace and id of the checkpoint from which it starts; `None` for the thread's newest.
     """
 
     thread_id: str
@@ -64,6 +65,7 @@ class RunRequest:
     data: bytes
     owner: Mapping[str, str | None]
     adopts: bool = False
+    start: tuple[str, str] | None = None
 
     @classmethod
     def again(cls, thread_id: str, run_id: str, queue: str, options: str, data: bytes) -> RunRequest:
@@ -89,6 +91,8 @@ class RunRequest:
             "options": self.options,
             "rejects": self.strategy == "reject",
             "adopts": self.adopts,
+            "checkpoint_ns": self.start and self.start[0],
+            "checkpoint_id": self.start and self.start[1],
             **self.owner,
         }
 
@@ -166,13 +170,14 @@ def request_run(
     metadata = _mapping("metadata", options.get("metadata"))
     configurable = configurable_of(config)
     thread_id, run_id = _ids(options, configurable)
+    checkpoint_id = _checkpoint_id(options.get("checkpoint_id") or configurable.get("checkpoint_id"))
     found = RunInput(
         input,
         command,
         config,
         options.get("context"),
         metadata,
-        _checkpoint_id(options.get("checkpoint_id") or configurable.get("checkpoint_id")),
+        checkpoint_id,
         _nodes("interrupt_before", options.get("interrupt_before")),
         _nodes("interrupt_after", options.get("interrupt_after")),
         _choice("durability", options.get("durability"), (None, *_DURABILITIES)),
@@ -209,6 +214,7 @@ def request_run(
         seal_request(codec, found, options.get("size_limit", DEFAULT_SIZE_LIMIT)),
         owner,
         adopts,
+        None if checkpoint_id is None else (str(configurable.get("checkpoint_ns") or ""), checkpoint_id),
     )
 
 
