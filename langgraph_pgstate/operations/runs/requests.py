@@ -23,7 +23,6 @@ from langgraph_pgstate.operations.checkpoints.addresses import (
     several,
     thread_id_of,
 )
-from langgraph_pgstate.operations.threads.paging import time_of
 from langgraph_pgstate.settings import DEFAULT_QUEUE, DEFAULT_SIZE_LIMIT, Backoff, EnqueueOptions, ThreadKeys
 
 STRATEGIES: Final = ("enqueue", "reject", "interrupt", "rollback")
@@ -330,7 +329,9 @@ def _later(value: Any) -> datetime | timedelta | None:
         if abs(value) > timedelta(days=366_000):
             raise ConfigurationError(f"run_after must be less than 1,000 years away, not {value}")
         return value
-    return time_of("run_after", value)
+    if value is None or (isinstance(value, datetime) and value.tzinfo is not None):
+        return value
+    raise ConfigurationError(f"run_after must be a timedelta, or a datetime with a time zone, not {value!r}")
 
 
 def _checkpoint_id(value: Any) -> str | None:
