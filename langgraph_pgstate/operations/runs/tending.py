@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Final
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.operations.runs.cancelling import cancel
 from langgraph_pgstate.operations.runs.locking import bounded_waits, is_locked
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Recovered, RunKey, Tended
+
+# A run may lose many workers to deploys, and yet go on each time. But each death also strikes the runs beside it.
+_ATTEMPTS_PER_CRASH: Final = 10
 
 
 async def put_worker(
@@ -63,7 +67,8 @@ async def recover(
         db: The connection.
         queries: The queries of the schema.
         limit: Number of runs at most.
-        max_crashes: Deaths of its workers without a new checkpoint after which a run ends as `error`.
+        max_crashes: Deaths of its workers without a new checkpoint after which a run ends as `error`. It also ends so
+            if its worker dies after ten times as many attempts, or `max_attempts` if these are more.
         is_dead: Returns whether a worker is known to be dead, so that its leases need not expire.
     """
     dead: list[str] = []
@@ -95,7 +100,8 @@ async def _recover(
     await db.execute(queries.fence_lease, {**lease, "is_dead": is_dead})
     if not await db.fetch(queries.lock_free_threads, {"thread_ids": [thread_id]}):
         return None
-    found = await db.fetch(queries.recover_run, {**lease, "run_id": run_id, "max_crashes": max_crashes})
+    bounds = {"max_crashes": max_crashes, "max_attempts": _ATTEMPTS_PER_CRASH * max_crashes}
+    found = await db.fetch(queries.recover_run, {**lease, "run_id": run_id, **bounds})
     if not found:
         return None
     crashes, is_ended, how = found[0]
