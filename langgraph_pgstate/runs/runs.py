@@ -185,7 +185,7 @@ class Runs(RunHistory):
 
         Raises:
             RunFailedError: If the run ended with an error or took too long.
-            RunCancelledError: If it was cancelled, or no longer exists.
+            RunCancelledError: If it was cancelled, or does not exist, as after a rollback.
             RunTimeoutError: If it has not ended in time. It goes on.
         """
         key, patience = _key(thread_id, run_id), Patience(thread_id, run_id, timeout)
@@ -226,6 +226,9 @@ class Runs(RunHistory):
         Returns:
             Whether it was enqueued; false if it succeeded, was discarded, or is in the queue, and if it has stored
             checkpoints and another run of its thread has gone on since, or is about to.
+
+        Raises:
+            NotFoundError: If there is no such run, or it was not enqueued.
         """
         is_enqueued = self._queue.run(cancelling.retry, self._queries, *_key(thread_id, run_id))
         self._notifier.notify()
@@ -249,6 +252,9 @@ class Runs(RunHistory):
 
         Returns:
             Whether it was one.
+
+        Raises:
+            NotFoundError: If there is no such run, or it was not enqueued.
         """
         return self._queue.run(cancelling.discard, self._queries, *_key(thread_id, run_id))
 

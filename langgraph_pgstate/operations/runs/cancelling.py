@@ -9,7 +9,7 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 from langgraph_pgstate.operations.threads.threads import delete_runs_of
 from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.types import Parameters, Query
+from langgraph_pgstate.types import Parameters, Query, Rows
 
 ACTIONS: Final = ("cancel", "interrupt", "rollback")
 SUPERSEDING: Final = ("interrupt", "rollback")
@@ -44,11 +44,19 @@ async def cancel(db: Connection, queries: Queries, thread_id: str, run_id: str, 
         if rows:
             await _end(db, queries, thread_id, rows, action)
         found = await db.fetch(queries.get_run_status, key)
-    if found and found[0][3]:
-        return str(found[0][0])
-    if rows:
-        return "cancelled"
-    raise NotFoundError(f"thread {thread_id!r} has no enqueued run {run_id!r}")
+    # A pending one that was rolled back is gone.
+    return "cancelled" if rows and not found else _status_of(found, key)
+
+
+def _status_of(rows: Rows, key: dict[str, str]) -> str:
+    """Return the status of an enqueued run from the rows of `get_run_status`.
+
+    Raises:
+        NotFoundError: If there is no such run, or it was not enqueued.
+    """
+    if not rows or not rows[0][3]:
+        raise NotFoundError(f"thread {key['thread_id']!r} has no enqueued run {key['run_id']!r}")
+    return str(rows[0][0])
 
 
 async def supersede(db: Connection, queries: Queries, thread_id: str, action: str) -> None:
@@ -94,21 +102,36 @@ async def retry(db: Connection, queries: Queries, thread_id: str, run_id: str) -
     Returns:
         Whether it was enqueued; false if it succeeded, was discarded, or is in the queue, and if it has stored
         checkpoints and another run of its thread has gone on since, or is about to.
+
+    Raises:
+        NotFoundError: If there is no such run, or it was not enqueued.
     """
-    threads = {"thread_ids": [thread_id]}
+    threads, key = {"thread_ids": [thread_id]}, {"thread_id": thread_id, "run_id": run_id}
     statements: list[tuple[Query, Parameters]] = [
         (queries.lock_threads, threads),
-        (queries.retry_run, {"thread_id": thread_id, "run_id": run_id}),
+        (queries.retry_run, key),
         (queries.promote_next, threads),
         (queries.settle_thread, {"thread_id": thread_id}),
     ]
-    return (await db.execute_together(statements))[1] > 0
+    is_enqueued = (await db.execute_together(statements))[1] > 0
+    if not is_enqueued:
+        _status_of(await db.fetch(queries.get_run_status, key), key)
+    return is_enqueued
 
 
 async def discard(db: Connection, queries: Queries, thread_id: str, run_id: str) -> bool:
     """Delete what an ended run was to do: it cannot be retried any more, and is no dead letter. Its record is kept.
 
+    One statement; safe to repeat.
+
     Returns:
-        Whether it was stored.
+        Whether it was stored; false if the run has not ended, has succeeded, or was discarded before.
+
+    Raises:
+        NotFoundError: If there is no such run, or it was not enqueued.
     """
-    return await db.execute(queries.discard_request, {"thread_id": thread_id, "run_id": run_id}) > 0
+    key = {"thread_id": thread_id, "run_id": run_id}
+    is_discarded = await db.execute(queries.discard_request, key) > 0
+    if not is_discarded:
+        _status_of(await db.fetch(queries.get_run_status, key), key)
+    return is_discarded

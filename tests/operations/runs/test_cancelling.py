@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import psycopg
 import pytest
 from support_queue import Queue
@@ -9,7 +11,7 @@ from support_queue import Queue
 from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.admin import Admin
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
-from langgraph_pgstate.operations.runs import cancelling
+from langgraph_pgstate.operations.runs import cancelling, outcomes
 
 
 @pytest.fixture
@@ -105,6 +107,18 @@ def test_what_cannot_be_cancelled_is_named(queue: Queue) -> None:
     queue.execute("INSERT INTO {}.runs (thread_id, run_id, status, started_at) VALUES ('t', 'plain', 'running', now())")
     with pytest.raises(NotFoundError):
         queue.cancel("t", "plain")
+
+
+@pytest.mark.parametrize("what", [cancelling.cancel, cancelling.retry, cancelling.discard, outcomes.get_status])
+def test_a_run_that_does_not_exist_is_an_error(queue: Queue, what: Any) -> None:
+    run_id = queue.add("t")
+    queue.execute("INSERT INTO {}.runs (thread_id, run_id, status, started_at) VALUES ('t', 'plain', 'error', now())")
+    for key in (("t", "other"), ("u", run_id), ("t", "plain")):
+        if (what, key) == (outcomes.get_status, ("t", "plain")):
+            assert queue.do(what, *key) == "error"
+            continue
+        with pytest.raises(NotFoundError):
+            queue.do(what, *key)
 
 
 def test_a_dead_letter_is_retried(queue: Queue) -> None:
