@@ -122,6 +122,8 @@ class Control:
         self._claimed_all = False
         self._draining_since = float("inf")
         self._is_once = self._is_forced = False
+        self._has_told = False
+        self._given_back = 0
         self._started = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name="pgstate-worker", daemon=True)
@@ -191,10 +193,12 @@ class Control:
                 )
                 listener = Listener(database.dsn, CHANNEL, self._notice)
                 self._started.set()
-                log.info("worker %s runs %s", self.worker_id, ", ".join(self._graphs))
+                graphs, names = ", ".join(self._graphs), ", ".join(settings.queues)
+                log.info("worker %s runs %s from %s, %d at once", self.worker_id, graphs, names, settings.concurrency)
                 while self._turn():
                     self._wake.wait(self._pause())
                     self._wake.clear()
+                log.info("worker %s has stopped; runs given back: %d", self.worker_id, self._given_back)
                 database.run_within(1.0, tending.delete_worker, self._queries, self.worker_id)
         except PGStateError as error:
             if not self._started.is_set():
@@ -296,12 +300,12 @@ class Control:
             is_mine = run(ending.roll_back, queries, key)
         elif outcome.kind == "give_back":
             is_mine = run(ending.give_back, queries, key)
+            self._given_back += is_mine
         elif outcome.kind == "finish":
             error, retry_after = None, None
             if outcome.error is not None:
                 error = self._described(outcome.error)
                 retry_after = None if execution.stop == "timeout" else retry_delay(claimed, outcome.error)
-                log.warning("run %s of thread %s failed: %r", key.run_id, key.thread_id, outcome.error)
             is_mine = run(
                 ending.finish,
                 queries,
@@ -311,6 +315,10 @@ class Control:
                 retry_after,
                 deletes_thread=execution.deletes_thread,
             )
+            if is_mine and outcome.error is not None:
+                again = "" if retry_after is None else f"; it is tried again in {retry_after:.1f} s"
+                names = key.run_id, key.thread_id
+                log.warning("run %s of thread %s failed%s", *names, again, exc_info=outcome.error)
             # It may have ended before the worker read that it is to be rolled back.
             is_mine = is_mine or run(ending.roll_back, queries, key)
         if not is_mine or outcome.kind == "leave":
@@ -353,6 +361,9 @@ class Control:
         """Stop runs that take too long, and, when the worker drains, all."""
         now = time.monotonic()
         is_draining = self._draining_since < float("inf")
+        if is_draining and not self._has_told:
+            log.info("worker %s drains; runs to stop: %d", self.worker_id, len(self._executions))
+            self._has_told = True
         for execution in [*self._executions.values()]:
             if is_draining:
                 self._ask(execution, "drain")
