@@ -1,4 +1,4 @@
-"""The execution of one claimed run in this process, and what its end means for the queue."""
+"""Execution of claimed runs in this process."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Graph = Pregel[Any, Any, Any, Any]
 
 
 @dataclass(slots=True, eq=False)
-class Execution:
+class RunExecution:
     """A claimed run that this process executes.
 
     Attributes:
@@ -64,7 +64,7 @@ class Execution:
         stop: Why it was asked to stop; `None` while it was not.
         stopped_at: When it was asked to, by the monotonic clock.
         forced_at: When it was cancelled instead of waiting for the superstep boundary.
-        is_left: Whether the worker has settled the run, and ignores what its code still does.
+        refuses_writes: Whether what its code still writes is refused, because the run has ended here.
         deletes_thread: Whether its thread is deleted if it succeeds and no other run of the thread is in the queue.
         task: The task that executes it, in an event loop.
     """
@@ -75,7 +75,7 @@ class Execution:
     stop: Stop | None = None
     stopped_at: float = float("inf")
     forced_at: float = float("inf")
-    is_left: bool = False
+    refuses_writes: bool = False
     deletes_thread: bool = False
     task: asyncio.Task[None] | None = None
     _held: HeldLease | None = None
@@ -103,26 +103,26 @@ class Execution:
         self.stop, self.stopped_at = stop, now
         self.control.request_drain(stop)
         if stop == "lost":
-            self.leave()
+            self.refuse_writes()
         return True
 
     def use(self, held: HeldLease) -> None:
         """Note the lease under which the run writes."""
         with self._lock:
             self._held = held
-            held.is_lost = self.is_left
+            held.is_lost = self.refuses_writes
 
-    def leave(self) -> None:
+    def refuse_writes(self) -> None:
         """Make all further writes of the run fail in this process."""
         with self._lock:
-            self.is_left = True
+            self.refuses_writes = True
             if self._held is not None:
                 self._held.is_lost = True
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What becomes of a run that is no longer executed here.
+class RunOutcome:
+    """The change that a worker makes in the queue when an execution has ended.
 
     Attributes:
         kind: `finish` it with a status; `give_back` it to the queue with no attempt used; `rollback`: end it, and
@@ -136,8 +136,8 @@ class Outcome:
     error: BaseException | None = None
 
 
-def outcome_of(execution: Execution, error: BaseException | None, *, is_interrupted: bool = False) -> Outcome:
-    """Return what becomes of a run, from how its execution has ended.
+def run_outcome(execution: RunExecution, error: BaseException | None, *, is_interrupted: bool = False) -> RunOutcome:
+    """Return the change to make in the queue when an execution has ended.
 
     Args:
         execution: The execution.
@@ -146,23 +146,23 @@ def outcome_of(execution: Execution, error: BaseException | None, *, is_interrup
     """
     stop = execution.stop
     if stop == "lost" or isinstance(error, LeaseLostError | ThreadDeletedError):
-        return Outcome("leave")
+        return RunOutcome("leave")
     if stop == "rollback":
-        return Outcome("rollback", "cancelled")
+        return RunOutcome("rollback", "cancelled")
     if error is None:
-        return Outcome("finish", "interrupted" if is_interrupted else "success")
+        return RunOutcome("finish", "interrupted" if is_interrupted else "success")
     if isinstance(error, UnavailableError):
         # Its state may not be stored. The lease expires, and the number of such ends without progress is bounded.
-        return Outcome("leave")
+        return RunOutcome("leave")
     if stop == "timeout":
-        return Outcome("finish", "timeout", TimeoutError("the run took longer than its timeout"))
+        return RunOutcome("finish", "timeout", TimeoutError("the run took longer than its timeout"))
     if stop in ("cancel", "interrupt"):
-        return Outcome("finish", "cancelled" if stop == "cancel" else "interrupted")
+        return RunOutcome("finish", "cancelled" if stop == "cancel" else "interrupted")
     if isinstance(error, GraphDrained | asyncio.CancelledError) or execution.is_forced:
-        return Outcome("give_back")
+        return RunOutcome("give_back")
     has_limit = execution.claimed.options.get("superstep_timeout") is not None
     is_timeout = has_limit and isinstance(error, TimeoutError) and error.args in _STEP_TIMED_OUT
-    return Outcome("finish", "timeout" if is_timeout else "error", error)
+    return RunOutcome("finish", "timeout" if is_timeout else "error", error)
 
 
 def retry_delay(claimed: ClaimedRun, error: BaseException | None) -> float | None:
@@ -173,7 +173,7 @@ def retry_delay(claimed: ClaimedRun, error: BaseException | None) -> float | Non
     return backoff.delay(claimed.attempt, random.random()) if backoff.retries(error) else None
 
 
-class Executor:
+class GraphExecutor:
     """Executes claimed runs on their graphs.
 
     Args:
@@ -203,34 +203,34 @@ class Executor:
             name: self._prepare(name, source.graph) for name, source in sources.items() if source.graph is not None
         }
 
-    def execute(self, execution: Execution) -> Outcome:
-        """Execute a run, and return what becomes of it. Raises nothing."""
+    def execute(self, execution: RunExecution) -> RunOutcome:
+        """Execute a run, and return its outcome. Raises nothing."""
         try:
             with self._saver.lease_manager.hold_claimed(execution.claimed.lease) as held:
                 execution.use(held)
                 is_interrupted = self._execute(execution)
         except BaseException as error:
-            return outcome_of(execution, error)
-        return outcome_of(execution, None, is_interrupted=is_interrupted)
+            return run_outcome(execution, error)
+        return run_outcome(execution, None, is_interrupted=is_interrupted)
 
-    async def aexecute(self, execution: Execution) -> Outcome:
+    async def aexecute(self, execution: RunExecution) -> RunOutcome:
         """Async twin of `execute`."""
         try:
             with self._saver.lease_manager.hold_claimed(execution.claimed.lease) as held:
                 execution.use(held)
                 is_interrupted = await self._aexecute(execution)
         except BaseException as error:
-            return outcome_of(execution, error)
-        return outcome_of(execution, None, is_interrupted=is_interrupted)
+            return run_outcome(execution, error)
+        return run_outcome(execution, None, is_interrupted=is_interrupted)
 
-    def _execute(self, execution: Execution) -> bool:
+    def _execute(self, execution: RunExecution) -> bool:
         claimed = execution.claimed
         request = open_request(self._codec, claimed.data)
         execution.deletes_thread = request.on_completion == "delete"
         config = config_of(claimed, request)
         with self._sources[claimed.graph].open(config) as made:
             graph = self._graph_for(claimed, made)
-            starting = start(claimed, request, graph, self._repair)
+            starting = choose_step(claimed, request, graph, self._repair)
             try:
                 read = next(starting)
                 while True:
@@ -244,14 +244,14 @@ class Executor:
                 found = found or _is_interrupt(chunk)
             return found
 
-    async def _aexecute(self, execution: Execution) -> bool:
+    async def _aexecute(self, execution: RunExecution) -> bool:
         claimed = execution.claimed
         request = open_request(self._codec, claimed.data)
         execution.deletes_thread = request.on_completion == "delete"
         config = config_of(claimed, request)
         async with self._sources[claimed.graph].aopen(config) as made:
             graph = self._graph_for(claimed, made)
-            starting = start(claimed, request, graph, self._repair)
+            starting = choose_step(claimed, request, graph, self._repair)
             try:
                 read = next(starting)
                 while True:
@@ -283,10 +283,12 @@ class Executor:
         return self._record(graph.copy({"checkpointer": self._saver}))
 
 
-def start(
+def choose_step(
     claimed: ClaimedRun, request: RunInput, graph: Graph, repair: Repair | None
 ) -> Generator[RunnableConfig, StateSnapshot, tuple[Step, Any]]:
-    """Decide how a claimed run starts or goes on: yield configs of states to read, return the step and its input.
+    """Return the next step of a claimed run, and its input.
+
+    A generator: it yields configs, and is sent the states at them.
 
     Args:
         claimed: The run.
@@ -302,15 +304,15 @@ def start(
         # It has stored nothing. Given again, a command or an input of the same checkpoint has the same effect.
         given = request.input if request.command is None else request.command
         repairs = request.command is None and given is not None and claimed.head_id is not None
-        is_fork = request.checkpoint_id is not None and not configurable_of(request.config).get("checkpoint_ns")
-        if is_fork:
-            configurable["checkpoint_id"] = request.checkpoint_id
-        if not is_fork and (repair is None or not repairs):
+        past_id = None if configurable_of(request.config).get("checkpoint_ns") else request.checkpoint_id
+        if past_id is not None:
+            configurable["checkpoint_id"] = past_id
+        elif repair is None or not repairs:
             return "run", given
         state = yield {"configurable": configurable}
-        if is_fork and state.created_at is None:
+        if past_id is not None and state.created_at is None:
             # LangGraph would start on an empty state.
-            raise NotFoundError(f"thread {claimed.thread_id!r} no longer has checkpoint {request.checkpoint_id!r}")
+            raise NotFoundError(f"thread {claimed.thread_id!r} no longer has checkpoint {past_id!r}")
         return "run", given if repair is None or not repairs else repair(state, given)
     state = yield {"configurable": configurable}
     before = graph.interrupt_before_nodes if request.interrupt_before is None else request.interrupt_before

@@ -485,7 +485,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "runs.tending.repair": lambda bench: (),
     "runs.cancelling.cancel": lambda bench: ("t", bench.enqueued().run_id, "rollback"),
     "runs.cancelling.supersede": lambda bench: ("t", "interrupt"),
-    "runs.cancelling.settle": lambda bench: ("t",),
+    "runs.cancelling.promote_and_set_status": lambda bench: ("t",),
     "runs.cancelling.retry": lambda bench: ("t", bench.enqueued().run_id),
     "runs.cancelling.discard": lambda bench: ("t", bench.enqueued().run_id),
     "runs.listing.list_queue": lambda bench: (request_queue(),),

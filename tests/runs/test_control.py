@@ -159,7 +159,11 @@ def test_failures_are_logged_with_their_tracebacks_and_a_drain_with_what_it_give
         f"run {failed.run_id} of thread t failed",
     )
     assert caplog.text.count('raise KeyError("a node\'s mistake")') == 2
-    told = [record.message.partition(" ")[2].partition(" ")[2] for record in caplog.records if record.levelno == logging.INFO]
+    told = [
+        record.message.partition(" ")[2].partition(" ")[2]
+        for record in caplog.records
+        if record.levelno == logging.INFO
+    ]
     assert told == [
         "runs failing, waiting from default, 10 at once",
         "drains; runs to stop: 1",

@@ -39,7 +39,7 @@ async def cancel(db: Connection, queries: Queries, thread_id: str, run_id: str, 
         raise ConfigurationError(f"a run is cancelled by {', '.join(map(repr, ACTIONS))}, not {action!r}")
     key = {"thread_id": thread_id, "run_id": run_id}
     async with db.transaction():
-        await db.fetch(queries.lock_threads, {"thread_ids": [thread_id]})
+        await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
         rows = await db.fetch(queries.lock_queued, key)
         if rows:
             await _end(db, queries, thread_id, rows, action)
@@ -84,15 +84,15 @@ async def _end(db: Connection, queries: Queries, thread_id: str, rows: Sequence[
             end = {"thread_id": thread_id, "run_ids": run_ids, "status": _STATUSES[how]}
             await db.execute(queries.end_pending, end)
     if pending:
-        await settle(db, queries, thread_id)
+        await promote_and_set_status(db, queries, thread_id)
 
 
-async def settle(db: Connection, queries: Queries, thread_id: str) -> None:
+async def promote_and_set_status(db: Connection, queries: Queries, thread_id: str) -> None:
     """Make a thread's next run ready, and set its status, after its queue has changed. Call it in a transaction that
     holds the thread's row.
     """
     await db.execute(queries.promote_next, {"thread_ids": [thread_id]})
-    await db.execute(queries.settle_thread, {"thread_id": thread_id})
+    await db.execute(queries.set_thread_status, {"thread_id": thread_id})
 
 
 async def retry(db: Connection, queries: Queries, thread_id: str, run_id: str) -> bool:
@@ -108,10 +108,10 @@ async def retry(db: Connection, queries: Queries, thread_id: str, run_id: str) -
     """
     threads, key = {"thread_ids": [thread_id]}, {"thread_id": thread_id, "run_id": run_id}
     statements: list[tuple[Query, Parameters]] = [
-        (queries.lock_threads, threads),
+        (queries.lock_threads_for_no_key_update, threads),
         (queries.retry_run, key),
         (queries.promote_next, threads),
-        (queries.settle_thread, {"thread_id": thread_id}),
+        (queries.set_thread_status, {"thread_id": thread_id}),
     ]
     is_enqueued = (await db.execute_together(statements))[1] > 0
     if not is_enqueued:

@@ -46,7 +46,7 @@ class RunRequest:
         run_after: Time before which it is not claimed, or the time that it waits.
         strategy: What happens to other runs of the thread.
         options: Retries and time limits, and what is needed to enqueue it again; JSON types.
-        data: What it is to do, as a frame.
+        data: Its `RunInput`, as a frame.
         owner: Agent, user and tenant.
         adopts: Whether a run of this id that was not enqueued is taken over.
         start: Namespace and id of the checkpoint from which it starts; `None` for the thread's newest.
@@ -98,7 +98,7 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True)
 class RunInput:
-    """What an enqueued run is to do: the arguments of the graph.
+    """The arguments with which an enqueued run calls its graph.
 
     Attributes:
         input: The input; `None` to go on from the newest checkpoint.
@@ -218,7 +218,7 @@ def request_run(
 
 
 def seal_request(codec: ValueCodec, request: RunInput, limit: int = DEFAULT_SIZE_LIMIT) -> bytes:
-    """Return what a run is to do as one frame.
+    """Return the arguments of a run as one frame.
 
     Raises:
         SerializationError: If a value cannot be stored; it is named.
@@ -237,7 +237,7 @@ def seal_request(codec: ValueCodec, request: RunInput, limit: int = DEFAULT_SIZE
 
 
 def open_request(codec: ValueCodec, data: bytes, where: str = "an enqueued run") -> RunInput:
-    """Return what a run is to do.
+    """Return the arguments of a run.
 
     Raises:
         CorruptStateError: If the bytes are damaged.

@@ -142,4 +142,4 @@ async def repair(db: Connection, queries: Queries, limit: int = 1000) -> int:
     if not threads:
         return 0
     key = {"thread_ids": threads}
-    return (await db.execute_together([(queries.lock_threads, key), (queries.promote_next, key)]))[1]
+    return (await db.execute_together([(queries.lock_threads_for_no_key_update, key), (queries.promote_next, key)]))[1]

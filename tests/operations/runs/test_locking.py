@@ -25,7 +25,8 @@ def test_crashed_runs_of_locked_threads_are_left_to_the_next_adoption(dsn: str, 
     for thread_id in ("t", "u"):
         queue.put(thread_id, f"run of {thread_id}")
         queue.execute(
-            "INSERT INTO {}.runs (thread_id, run_id, agent, status, started_at) VALUES (%s, %s, 'graph', 'running', now())",
+            "INSERT INTO {}.runs (thread_id, run_id, agent, status, started_at)"
+            " VALUES (%s, %s, 'graph', 'running', now())",
             thread_id,
             f"run of {thread_id}",
         )

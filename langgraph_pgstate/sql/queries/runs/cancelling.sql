@@ -35,7 +35,7 @@ WITH gone AS (
 DELETE FROM /*schema*/run_requests
 WHERE thread_id = :thread_id::text AND (:run_ids IS NULL OR run_id = ANY(:run_ids));
 
--- name: settle_thread
+-- name: set_thread_status
 -- Set the status of a thread whose queue has changed: busy as long as runs are in the queue, or else as its newest run
 -- ended.
 UPDATE /*schema*/threads SET status = found.status
@@ -60,7 +60,7 @@ WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text;
 -- name: retry_run
 -- Enqueue a run again that has ended, if what it was to do is still stored; behind the other runs of its thread. A run
 -- that has checkpoints goes on from its newest one, so it is left alone if another run of the thread has gone on, or is
--- about to. Runs after `lock_threads`.
+-- about to. Runs after `lock_threads_for_no_key_update`.
 WITH given AS (
     SELECT r.thread_id, r.run_id, r.queue, d.options ->> 'graph' AS graph,
         (d.options ->> 'priority')::integer AS priority, d.options ->> 'key' AS key

@@ -7,7 +7,7 @@ FROM jsonb_to_recordset(:rows::jsonb) AS s (thread_id text, agent text, user_id 
 ORDER BY s.thread_id COLLATE "C"
 ON CONFLICT (thread_id) DO UPDATE SET updated_at = excluded.updated_at WHERE false;
 
--- name: lock_threads
+-- name: lock_threads_for_no_key_update
 -- Lock the rows of some threads until the transaction ends, as `make_threads` does.
 SELECT 1 FROM /*schema*/threads WHERE thread_id = ANY(:thread_ids::text[]) ORDER BY thread_id FOR NO KEY UPDATE;
 
@@ -123,7 +123,7 @@ ON CONFLICT (thread_id, run_id) DO UPDATE SET
     error_message = NULL, error_traceback = NULL;
 
 -- name: promote_next
--- Make the first run of each of some threads ready, if it is due and no other run is. Runs after `lock_threads`.
+-- Make the first run of each of some threads ready, if it is due and no other run is. Runs after `lock_threads_for_no_key_update`.
 UPDATE /*schema*/queue SET is_ready = true, position = next.position
 FROM (
     SELECT h.thread_id, h.run_id, coalesce((

@@ -127,7 +127,7 @@ SELECT DISTINCT thread_id FROM (
 
 -- name: make_due
 -- Note that runs of some threads are due, and give them their order among the runs of their thread. Runs after
--- `lock_threads`.
+-- `lock_threads_for_no_key_update`.
 UPDATE /*schema*/queue SET run_after = NULL, number = due.number
 FROM (
     SELECT q.thread_id, q.run_id, coalesce(q.number, coalesce((
