@@ -113,7 +113,9 @@ def test_an_answer_is_taken_up_by_a_worker(run: Any, dsn: str, schema: str, tmp_
 def test_dead_letters_are_listed_retried_and_discarded(run: Any, dsn: str, schema: str, tmp_path: Path) -> None:
     assert "no dead letters" in run("dead-letters")
     run("enqueue", "agent", '{"said": "fail"}', "--thread", "t")
-    assert "failed: ValueError" in work(dsn, schema, tmp_path, "agent.py:graph")
+    log = work(dsn, schema, tmp_path, "agent.py:graph")
+    assert "of thread t failed\nTraceback" in log
+    assert "ValueError: no [such] word" in log
     shown = run("dead-letters")
     for word in ("t", "agent", "error", "ValueError: no [such] word"):
         assert word in shown
