@@ -368,7 +368,8 @@ class EnqueueOptions(TypedDict, total=False):
         interrupt_after: Nodes after which the run stops, or `*`.
         durability: When checkpoints are stored: `sync`, `async` or `exit`.
         stream_mode: Modes of the events that are streamed.
-        on_completion: `keep` the thread, the default, or `delete` it when the run succeeds.
+        on_completion: `keep` the thread, the default, or `delete` it when the run succeeds, unless another run of the
+            thread is in the queue.
         size_limit: Bytes that the encoded input may have; 16 MB by default.
     """
 
@@ -405,7 +406,8 @@ class WorkerOptions(TypedDict, total=False):
         poll: Seconds between two looks for runs; 0.5 by default. Notifications are faster where they arrive.
         drain_timeout: Seconds that runs have to come to a superstep boundary when the worker is stopped, or when a run
             that blocks is cancelled; 30 by default.
-        max_crashes: Deaths of a run's workers without a new checkpoint after which it ends as `error`; 3 by default.
+        max_crashes: Deaths of a run's workers without a new checkpoint after which it ends as `error`; 3 by default. It
+            also ends so if its worker dies after ten times as many attempts, or `max_attempts` if these are more.
         adopt: Whether crashed runs of a plain `graph.invoke` of the worker's graphs are taken over; not by default.
         repair: Called as `repair(state, input)` before a run with an input starts on a thread that has a state; returns
             the input to use. By default tool calls without a result get one in the channel `messages`. `None` for not

@@ -18,6 +18,7 @@ from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import DatabaseError
 from langgraph_pgstate.operations.runs import cancelling, claiming, ending, enqueue, listing, tending
 from langgraph_pgstate.operations.runs.ending import RunError
+from langgraph_pgstate.operations.runs.locking import is_locked
 from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.types import ClaimedRun, EnqueuedRun, Recovered, RunKey, Tended
@@ -48,7 +49,7 @@ class Queue:
             try:
                 return self.database.run(operation, self.queries, *arguments, **options)
             except DatabaseError as error:
-                if not ending.is_locked(error):
+                if not is_locked(error):
                     raise
 
     def enqueue(self, *requests: RunRequest) -> list[EnqueuedRun]:

@@ -1,4 +1,4 @@
-"""What taking, renewing and releasing a lease asks of the database, for blocking and async managers."""
+"""Taking, renewing and releasing of leases in the database, for blocking and async managers."""
 
 from __future__ import annotations
 

@@ -22,10 +22,10 @@ from langgraph_pgstate.db.listening import Listener
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, PGStateError
 from langgraph_pgstate.leases.registry import next_holder
 from langgraph_pgstate.operations.runs import adopting, claiming, ending, tending
-from langgraph_pgstate.operations.threads import threads
+from langgraph_pgstate.operations.runs.locking import is_locked
 from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.record.capture import render_error
-from langgraph_pgstate.runs.executing import Execution, Outcome, Stop, outcome_of, retry_delay
+from langgraph_pgstate.runs.executing import RunExecution, RunOutcome, Stop, retry_delay, run_outcome
 from langgraph_pgstate.settings import MAX_LEASE_SECONDS, PoolSettings, RecorderSettings, WorkerOptions
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import ClaimedRun, RunKey
@@ -103,8 +103,8 @@ class Control:
         graphs: Sequence[str],
         settings: WorkerSettings,
         recording: RecorderSettings,
-        begin: Callable[[Execution], None],
-        interrupt: Callable[[Execution], bool],
+        begin: Callable[[RunExecution], None],
+        interrupt: Callable[[RunExecution], bool],
         adopts: ValueCodec | None = None,
     ) -> None:
         self.worker_id = next_holder()
@@ -113,15 +113,17 @@ class Control:
         self._begin, self._interrupt, self._adopts = begin, interrupt, adopts
         self._wake = threading.Event()
         self._has_news = False
-        self._executions: dict[RunKey, Execution] = {}
+        self._executions: dict[RunKey, RunExecution] = {}
         # Runs that are the worker's in the database only: left until their leases expire.
         self._left: set[RunKey] = set()
-        self._reports: deque[tuple[Execution, Outcome]] = deque()
+        self._reports: deque[tuple[RunExecution, RunOutcome]] = deque()
         self._tended_at = self._recovered_at = self._adopted_at = self._due_at = float("-inf")
         self._failed_at = float("-inf")
         self._claimed_all = False
         self._draining_since = float("inf")
         self._is_once = self._is_forced = False
+        self._has_told = False
+        self._given_back = 0
         self._started = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name="pgstate-worker", daemon=True)
@@ -144,7 +146,7 @@ class Control:
         if error is not None:
             raise error
 
-    def report(self, execution: Execution, outcome: Outcome) -> None:
+    def report(self, execution: RunExecution, outcome: RunOutcome) -> None:
         """Take the outcome of an execution, which has ended."""
         self._reports.append((execution, outcome))
         self._wake.set()
@@ -191,10 +193,12 @@ class Control:
                 )
                 listener = Listener(database.dsn, CHANNEL, self._notice)
                 self._started.set()
-                log.info("worker %s runs %s", self.worker_id, ", ".join(self._graphs))
+                graphs, names = ", ".join(self._graphs), ", ".join(settings.queues)
+                log.info("worker %s runs %s from %s, %d at once", self.worker_id, graphs, names, settings.concurrency)
                 while self._turn():
                     self._wake.wait(self._pause())
                     self._wake.clear()
+                log.info("worker %s has stopped; runs given back: %d", self.worker_id, self._given_back)
                 database.run_within(1.0, tending.delete_worker, self._queries, self.worker_id)
         except PGStateError as error:
             if not self._started.is_set():
@@ -206,7 +210,7 @@ class Control:
             if listener is not None:
                 listener.close()
             for execution in self._executions.values():
-                execution.leave()
+                execution.refuse_writes()
             self._started.set()
 
     def _notice(self) -> None:
@@ -216,7 +220,7 @@ class Control:
     def _turn(self) -> bool:
         """Do what is due, and return whether the worker goes on."""
         for work in (
-            self._settle_reports,
+            self._end_reported,
             self._tend,
             self._stop_due,
             self._recover,
@@ -227,8 +231,11 @@ class Control:
             try:
                 work()
             except PGStateError as error:
-                log.warning("the queue is not available: %s", error)
                 self._failed_at = time.monotonic()
+                if is_locked(error):
+                    # Tried again. Other work does not wait for it.
+                    continue
+                log.warning("the queue is not available: %s", error)
                 # Most stops do not depend on the database.
                 with suppress(PGStateError):
                     self._stop_due()
@@ -255,36 +262,36 @@ class Control:
     def _tend_seconds(self) -> float:
         return min(self._settings.lease_ttl / 4, _TEND_SECONDS)
 
-    def _settle_reports(self) -> None:
+    def _end_reported(self) -> None:
         until = time.monotonic() + self._tend_seconds
         for _ in range(len(self._reports)):
             execution, outcome = self._reports[0]
-            is_settled = execution.is_left or self._try_to_settle(execution, outcome)
+            is_ended = execution.refuses_writes or self._try_to_end(execution, outcome)
             self._reports.popleft()
-            if not is_settled:
+            if not is_ended:
                 self._reports.append((execution, outcome))
                 if time.monotonic() > until:
                     break
 
-    def _try_to_settle(self, execution: Execution, outcome: Outcome) -> bool:
-        """Settle a run. Return false if another transaction has locked its thread.
+    def _try_to_end(self, execution: RunExecution, outcome: RunOutcome) -> bool:
+        """End a run in the queue, or give it back. Return false if another transaction has locked its thread.
 
         Raises:
             PGStateError: If the queue is not available.
         """
         try:
-            self._settle(execution, outcome)
+            self._end(execution, outcome)
         except PGStateError as error:
-            if ending.is_locked(error):
+            if is_locked(error):
                 return False
             if error.retryable:
                 raise
             # Its lease expires, and another worker meets it, but not for ever.
             log.exception("run %s of thread %s could not be ended", execution.key.run_id, execution.key.thread_id)
-            self._leave(execution)
+            self._leave_to_sweep(execution)
         return True
 
-    def _settle(self, execution: Execution, outcome: Outcome) -> None:
+    def _end(self, execution: RunExecution, outcome: RunOutcome) -> None:
         """End a run in the queue, or give it back."""
         key, claimed = execution.key, execution.claimed
         run, queries = self._database.run, self._queries
@@ -293,26 +300,36 @@ class Control:
             is_mine = run(ending.roll_back, queries, key)
         elif outcome.kind == "give_back":
             is_mine = run(ending.give_back, queries, key)
+            self._given_back += is_mine
         elif outcome.kind == "finish":
             error, retry_after = None, None
             if outcome.error is not None:
                 error = self._described(outcome.error)
                 retry_after = None if execution.stop == "timeout" else retry_delay(claimed, outcome.error)
-                log.warning("run %s of thread %s failed: %r", key.run_id, key.thread_id, outcome.error)
-            is_mine = run(ending.finish, queries, key, outcome.status, error, retry_after)
-            if is_mine and outcome.status == "success" and execution.deletes_thread:
-                run(threads.delete_thread, queries, key.thread_id)
+            is_mine = run(
+                ending.finish,
+                queries,
+                key,
+                outcome.status,
+                error,
+                retry_after,
+                deletes_thread=execution.deletes_thread,
+            )
+            if is_mine and outcome.error is not None:
+                again = "" if retry_after is None else f"; it is tried again in {retry_after:.1f} s"
+                names = key.run_id, key.thread_id
+                log.warning("run %s of thread %s failed%s", *names, again, exc_info=outcome.error)
             # It may have ended before the worker read that it is to be rolled back.
             is_mine = is_mine or run(ending.roll_back, queries, key)
         if not is_mine or outcome.kind == "leave":
             log.warning("run %s of thread %s is left to another worker", key.run_id, key.thread_id)
-            self._leave(execution)
-        execution.leave()
+            self._leave_to_sweep(execution)
+        execution.refuse_writes()
         self._executions.pop(key, None)
 
-    def _leave(self, execution: Execution) -> None:
-        """Keep the lease of a run no longer, and leave it to the sweep of expired leases, which counts such ends."""
-        execution.leave()
+    def _leave_to_sweep(self, execution: RunExecution) -> None:
+        """Stop renewing the lease of a run. The sweep of expired leases puts it back, and counts such ends."""
+        execution.refuse_writes()
         self._executions.pop(execution.key, None)
         self._left.add(execution.key)
 
@@ -344,6 +361,9 @@ class Control:
         """Stop runs that take too long, and, when the worker drains, all."""
         now = time.monotonic()
         is_draining = self._draining_since < float("inf")
+        if is_draining and not self._has_told:
+            log.info("worker %s drains; runs to stop: %d", self.worker_id, len(self._executions))
+            self._has_told = True
         for execution in [*self._executions.values()]:
             if is_draining:
                 self._ask(execution, "drain")
@@ -352,25 +372,25 @@ class Control:
             if now >= self._forced_after(execution):
                 self._cancel(execution)
 
-    def _ask(self, execution: Execution, stop: Stop) -> None:
+    def _ask(self, execution: RunExecution, stop: Stop) -> None:
         """Ask an execution to stop; cancel it at once where a superstep boundary is not worth waiting for."""
         if not execution.ask(stop, time.monotonic()):
             return
         if stop == "lost":
             log.warning("run %s of thread %s was lost", execution.key.run_id, execution.key.thread_id)
-            self._leave(execution)
+            self._leave_to_sweep(execution)
         if stop != "drain" and not execution.is_forced and self._interrupt(execution):
             execution.forced_at = time.monotonic()
 
-    def _forced_after(self, execution: Execution) -> float:
+    def _forced_after(self, execution: RunExecution) -> float:
         if execution.is_forced:
             return execution.forced_at + _STUCK_SECONDS
         if execution.stop == "timeout" or (execution.stop == "drain" and self._is_forced):
             return execution.stopped_at
         return execution.stopped_at + self._settings.drain_timeout
 
-    def _cancel(self, execution: Execution) -> None:
-        """Cancel an execution. One that cannot be cancelled is settled, and nothing it still does is stored."""
+    def _cancel(self, execution: RunExecution) -> None:
+        """Cancel an execution, or end its run at once if it cannot be cancelled. Nothing it does later is stored."""
         if not execution.is_forced:
             execution.forced_at = time.monotonic()
             if self._interrupt(execution):
@@ -380,8 +400,8 @@ class Control:
             execution.key.run_id,
             execution.key.thread_id,
         )
-        execution.leave()
-        if not self._try_to_settle(execution, outcome_of(execution, asyncio.CancelledError())):
+        execution.refuse_writes()
+        if not self._try_to_end(execution, run_outcome(execution, asyncio.CancelledError())):
             self._failed_at = time.monotonic()
 
     def _recover(self) -> None:
@@ -408,13 +428,13 @@ class Control:
             self._due_at = time.monotonic()
 
     def _claim(self) -> None:
-        """Claim as many runs as there is room for."""
+        """Claim as many runs as may still be executed at once."""
         self._claimed_all = False
         if self._draining_since < float("inf"):
             return
         for queue in self._settings.queues:
-            room = self._settings.concurrency - len(self._executions)
-            if room <= 0:
+            limit = self._settings.concurrency - len(self._executions)
+            if limit <= 0:
                 return
             claimed = self._database.run(
                 claiming.claim,
@@ -422,7 +442,7 @@ class Control:
                 self.worker_id,
                 queue,
                 self._graphs,
-                room,
+                limit,
                 self._settings.lease_ttl,
             )
             for one in claimed:
@@ -430,13 +450,13 @@ class Control:
         self._claimed_all = not self._executions
 
     def _take(self, claimed: ClaimedRun) -> None:
-        execution = Execution(claimed)
+        execution = RunExecution(claimed)
         self._executions[claimed.key] = execution
         if claimed.timeout_at is not None:
             left = (claimed.timeout_at - claimed.lease.acquired_at).total_seconds()
             execution.deadline = time.monotonic() + left
         if claimed.cancel is not None:
             execution.ask(claimed.cancel, time.monotonic())  # type: ignore[arg-type]
-            self.report(execution, outcome_of(execution, asyncio.CancelledError()))
+            self.report(execution, run_outcome(execution, asyncio.CancelledError()))
             return
         self._begin(execution)

@@ -1,4 +1,4 @@
-"""The execution of one claimed run in this process, and what its end means for the queue."""
+"""Execution of claimed runs in this process."""
 
 from __future__ import annotations
 
@@ -18,8 +18,15 @@ from langgraph.runtime import RunControl
 from langgraph.types import StateSnapshot
 
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.errors import ConfigurationError, LeaseLostError, ThreadDeletedError, UnavailableError
+from langgraph_pgstate.errors import (
+    ConfigurationError,
+    LeaseLostError,
+    NotFoundError,
+    ThreadDeletedError,
+    UnavailableError,
+)
 from langgraph_pgstate.leases.registry import HeldLease
+from langgraph_pgstate.operations.checkpoints.addresses import configurable_of
 from langgraph_pgstate.operations.runs.requests import RunInput, open_request
 from langgraph_pgstate.runs.graphs import GraphSource
 from langgraph_pgstate.runs.resuming import Repair, Step, is_among, next_step
@@ -28,16 +35,16 @@ from langgraph_pgstate.settings import Backoff
 from langgraph_pgstate.types import ClaimedRun, RunKey
 
 Stop = Literal["drain", "cancel", "interrupt", "rollback", "timeout", "lost"]
-"""Why an execution was asked to stop; a later one in this order prevails."""
+"""Why an execution was asked to stop. Of several, that of the highest rank prevails, or else the first."""
 
 _RANKS: Final[Mapping[Stop | None, int]] = {
     None: 0,
     "drain": 1,
     "cancel": 2,
     "interrupt": 2,
-    "rollback": 2,
-    "timeout": 3,
-    "lost": 4,
+    "rollback": 3,
+    "timeout": 4,
+    "lost": 5,
 }
 _INTERRUPT: Final = "__interrupt__"
 # The arguments of LangGraph's TimeoutError when a superstep takes longer than `step_timeout`, async and blocking.
@@ -47,7 +54,7 @@ Graph = Pregel[Any, Any, Any, Any]
 
 
 @dataclass(slots=True, eq=False)
-class Execution:
+class RunExecution:
     """A claimed run that this process executes.
 
     Attributes:
@@ -57,8 +64,8 @@ class Execution:
         stop: Why it was asked to stop; `None` while it was not.
         stopped_at: When it was asked to, by the monotonic clock.
         forced_at: When it was cancelled instead of waiting for the superstep boundary.
-        is_left: Whether the worker has settled the run, and ignores what its code still does.
-        deletes_thread: Whether its thread is deleted if it succeeds.
+        refuses_writes: Whether what its code still writes is refused, because the run has ended here.
+        deletes_thread: Whether its thread is deleted if it succeeds and no other run of the thread is in the queue.
         task: The task that executes it, in an event loop.
     """
 
@@ -68,7 +75,7 @@ class Execution:
     stop: Stop | None = None
     stopped_at: float = float("inf")
     forced_at: float = float("inf")
-    is_left: bool = False
+    refuses_writes: bool = False
     deletes_thread: bool = False
     task: asyncio.Task[None] | None = None
     _held: HeldLease | None = None
@@ -96,26 +103,26 @@ class Execution:
         self.stop, self.stopped_at = stop, now
         self.control.request_drain(stop)
         if stop == "lost":
-            self.leave()
+            self.refuse_writes()
         return True
 
     def use(self, held: HeldLease) -> None:
         """Note the lease under which the run writes."""
         with self._lock:
             self._held = held
-            held.is_lost = self.is_left
+            held.is_lost = self.refuses_writes
 
-    def leave(self) -> None:
+    def refuse_writes(self) -> None:
         """Make all further writes of the run fail in this process."""
         with self._lock:
-            self.is_left = True
+            self.refuses_writes = True
             if self._held is not None:
                 self._held.is_lost = True
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What becomes of a run that is no longer executed here.
+class RunOutcome:
+    """The change that a worker makes in the queue when an execution has ended.
 
     Attributes:
         kind: `finish` it with a status; `give_back` it to the queue with no attempt used; `rollback`: end it, and
@@ -129,8 +136,8 @@ class Outcome:
     error: BaseException | None = None
 
 
-def outcome_of(execution: Execution, error: BaseException | None, *, is_interrupted: bool = False) -> Outcome:
-    """Return what becomes of a run, from how its execution has ended.
+def run_outcome(execution: RunExecution, error: BaseException | None, *, is_interrupted: bool = False) -> RunOutcome:
+    """Return the change to make in the queue when an execution has ended.
 
     Args:
         execution: The execution.
@@ -139,23 +146,23 @@ def outcome_of(execution: Execution, error: BaseException | None, *, is_interrup
     """
     stop = execution.stop
     if stop == "lost" or isinstance(error, LeaseLostError | ThreadDeletedError):
-        return Outcome("leave")
+        return RunOutcome("leave")
     if stop == "rollback":
-        return Outcome("rollback", "cancelled")
+        return RunOutcome("rollback", "cancelled")
     if error is None:
-        return Outcome("finish", "interrupted" if is_interrupted else "success")
+        return RunOutcome("finish", "interrupted" if is_interrupted else "success")
     if isinstance(error, UnavailableError):
         # Its state may not be stored. The lease expires, and the number of such ends without progress is bounded.
-        return Outcome("leave")
+        return RunOutcome("leave")
     if stop == "timeout":
-        return Outcome("finish", "timeout", TimeoutError("the run took longer than its timeout"))
+        return RunOutcome("finish", "timeout", TimeoutError("the run took longer than its timeout"))
     if stop in ("cancel", "interrupt"):
-        return Outcome("finish", "cancelled" if stop == "cancel" else "interrupted")
+        return RunOutcome("finish", "cancelled" if stop == "cancel" else "interrupted")
     if isinstance(error, GraphDrained | asyncio.CancelledError) or execution.is_forced:
-        return Outcome("give_back")
+        return RunOutcome("give_back")
     has_limit = execution.claimed.options.get("superstep_timeout") is not None
     is_timeout = has_limit and isinstance(error, TimeoutError) and error.args in _STEP_TIMED_OUT
-    return Outcome("finish", "timeout" if is_timeout else "error", error)
+    return RunOutcome("finish", "timeout" if is_timeout else "error", error)
 
 
 def retry_delay(claimed: ClaimedRun, error: BaseException | None) -> float | None:
@@ -166,7 +173,7 @@ def retry_delay(claimed: ClaimedRun, error: BaseException | None) -> float | Non
     return backoff.delay(claimed.attempt, random.random()) if backoff.retries(error) else None
 
 
-class Executor:
+class GraphExecutor:
     """Executes claimed runs on their graphs.
 
     Args:
@@ -196,34 +203,34 @@ class Executor:
             name: self._prepare(name, source.graph) for name, source in sources.items() if source.graph is not None
         }
 
-    def execute(self, execution: Execution) -> Outcome:
-        """Execute a run, and return what becomes of it. Raises nothing."""
+    def execute(self, execution: RunExecution) -> RunOutcome:
+        """Execute a run, and return its outcome. Raises nothing."""
         try:
             with self._saver.lease_manager.hold_claimed(execution.claimed.lease) as held:
                 execution.use(held)
                 is_interrupted = self._execute(execution)
         except BaseException as error:
-            return outcome_of(execution, error)
-        return outcome_of(execution, None, is_interrupted=is_interrupted)
+            return run_outcome(execution, error)
+        return run_outcome(execution, None, is_interrupted=is_interrupted)
 
-    async def aexecute(self, execution: Execution) -> Outcome:
+    async def aexecute(self, execution: RunExecution) -> RunOutcome:
         """Async twin of `execute`."""
         try:
             with self._saver.lease_manager.hold_claimed(execution.claimed.lease) as held:
                 execution.use(held)
                 is_interrupted = await self._aexecute(execution)
         except BaseException as error:
-            return outcome_of(execution, error)
-        return outcome_of(execution, None, is_interrupted=is_interrupted)
+            return run_outcome(execution, error)
+        return run_outcome(execution, None, is_interrupted=is_interrupted)
 
-    def _execute(self, execution: Execution) -> bool:
+    def _execute(self, execution: RunExecution) -> bool:
         claimed = execution.claimed
         request = open_request(self._codec, claimed.data)
         execution.deletes_thread = request.on_completion == "delete"
         config = config_of(claimed, request)
         with self._sources[claimed.graph].open(config) as made:
             graph = self._graph_for(claimed, made)
-            starting = start(claimed, request, graph, self._repair)
+            starting = choose_step(claimed, request, graph, self._repair)
             try:
                 read = next(starting)
                 while True:
@@ -237,14 +244,14 @@ class Executor:
                 found = found or _is_interrupt(chunk)
             return found
 
-    async def _aexecute(self, execution: Execution) -> bool:
+    async def _aexecute(self, execution: RunExecution) -> bool:
         claimed = execution.claimed
         request = open_request(self._codec, claimed.data)
         execution.deletes_thread = request.on_completion == "delete"
         config = config_of(claimed, request)
         async with self._sources[claimed.graph].aopen(config) as made:
             graph = self._graph_for(claimed, made)
-            starting = start(claimed, request, graph, self._repair)
+            starting = choose_step(claimed, request, graph, self._repair)
             try:
                 read = next(starting)
                 while True:
@@ -276,25 +283,37 @@ class Executor:
         return self._record(graph.copy({"checkpointer": self._saver}))
 
 
-def start(
+def choose_step(
     claimed: ClaimedRun, request: RunInput, graph: Graph, repair: Repair | None
 ) -> Generator[RunnableConfig, StateSnapshot, tuple[Step, Any]]:
-    """Decide how a claimed run starts or goes on: yield configs of states to read, return the step and its input.
+    """Return the next step of a claimed run, and its input.
+
+    A generator: it yields configs, and is sent the states at them.
 
     Args:
         claimed: The run.
         request: What was enqueued.
         graph: Its graph.
         repair: Changes a new run's input; `None` for not at all.
+
+    Raises:
+        NotFoundError: If the checkpoint from which it starts no longer exists.
     """
     configurable = {"thread_id": claimed.thread_id}
     if claimed.checkpoint_id is None:
         # It has stored nothing. Given again, a command or an input of the same checkpoint has the same effect.
-        if request.command is not None or request.input is None or repair is None or claimed.head_id is None:
-            return "run", request.input if request.command is None else request.command
-        if request.checkpoint_id is not None:
-            configurable["checkpoint_id"] = request.checkpoint_id
-        return "run", repair((yield {"configurable": configurable}), request.input)
+        given = request.input if request.command is None else request.command
+        repairs = request.command is None and given is not None and claimed.head_id is not None
+        past_id = None if configurable_of(request.config).get("checkpoint_ns") else request.checkpoint_id
+        if past_id is not None:
+            configurable["checkpoint_id"] = past_id
+        elif repair is None or not repairs:
+            return "run", given
+        state = yield {"configurable": configurable}
+        if past_id is not None and state.created_at is None:
+            # LangGraph would start on an empty state.
+            raise NotFoundError(f"thread {claimed.thread_id!r} no longer has checkpoint {past_id!r}")
+        return "run", given if repair is None or not repairs else repair(state, given)
     state = yield {"configurable": configurable}
     before = graph.interrupt_before_nodes if request.interrupt_before is None else request.interrupt_before
     after = graph.interrupt_after_nodes if request.interrupt_after is None else request.interrupt_after

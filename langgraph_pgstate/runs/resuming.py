@@ -1,4 +1,4 @@
-"""Decisions of a worker about a run: how it goes on after a crash, and what its end means. No I/O."""
+"""Resumption of runs after a crash, and repair of unanswered tool calls. No I/O."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REPAIRED: Final = "The call was cancelled before its result was stored. It may 
 
 
 def next_step(state: StateSnapshot, *, before: Sequence[str] | str = (), has_run: bool = False) -> Step:
-    """Return what is left to do for a run whose newest checkpoint is given.
+    """Return the next step of a run whose newest checkpoint is given.
 
     Going on from a checkpoint passes its breakpoints, so the run counts as interrupted where it would have stopped.
 

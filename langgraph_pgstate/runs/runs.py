@@ -126,6 +126,7 @@ class Runs(RunHistory):
         Raises:
             ConfigurationError: If an argument is not usable, or the `run_id` is that of another run.
             SerializationError: If a value cannot be stored; it is named.
+            NotFoundError: If the checkpoint from which the run starts does not exist.
             ThreadBusyError: If the strategy is `reject` and the thread has another run.
             ThreadDeletedError: If the thread was deleted.
         """
@@ -184,7 +185,7 @@ class Runs(RunHistory):
 
         Raises:
             RunFailedError: If the run ended with an error or took too long.
-            RunCancelledError: If it was cancelled, or no longer exists.
+            RunCancelledError: If it was cancelled, or does not exist, as after a rollback.
             RunTimeoutError: If it has not ended in time. It goes on.
         """
         key, patience = _key(thread_id, run_id), Patience(thread_id, run_id, timeout)
@@ -204,7 +205,8 @@ class Runs(RunHistory):
             thread_id: The thread.
             run_id: The run.
             action: `cancel` ends it as `cancelled`, `interrupt` as `interrupted`; both keep its checkpoints. `rollback`
-                deletes the run with its checkpoints.
+                deletes the run with its checkpoints. If several are asked for before the run has ended, `rollback`
+                prevails, or else the first.
 
         Returns:
             The run's status; `running` if its worker was asked. A run that has ended keeps its status.
@@ -224,6 +226,9 @@ class Runs(RunHistory):
         Returns:
             Whether it was enqueued; false if it succeeded, was discarded, or is in the queue, and if it has stored
             checkpoints and another run of its thread has gone on since, or is about to.
+
+        Raises:
+            NotFoundError: If there is no such run, or it was not enqueued.
         """
         is_enqueued = self._queue.run(cancelling.retry, self._queries, *_key(thread_id, run_id))
         self._notifier.notify()
@@ -247,6 +252,9 @@ class Runs(RunHistory):
 
         Returns:
             Whether it was one.
+
+        Raises:
+            NotFoundError: If there is no such run, or it was not enqueued.
         """
         return self._queue.run(cancelling.discard, self._queries, *_key(thread_id, run_id))
 

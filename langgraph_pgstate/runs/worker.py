@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from langgraph_pgstate.runs.control import Control, WorkerSettings
-from langgraph_pgstate.runs.executing import Execution, Executor, outcome_of
+from langgraph_pgstate.runs.executing import GraphExecutor, RunExecution, run_outcome
 from langgraph_pgstate.runs.graphs import graph_sources
 from langgraph_pgstate.runs.resuming import repair_tool_calls
 from langgraph_pgstate.settings import WorkerOptions, check_options
@@ -32,7 +32,7 @@ class _Worker:
         sources = graph_sources(graphs)
         repair = options.get("repair", repair_tool_calls)
         self._saver = state.saver._leased(settings.lease_ttl)
-        self._executor = Executor(self._saver, state.saver, sources, state.record, state._codec, repair)
+        self._executor = GraphExecutor(self._saver, state.saver, sources, state.record, state._codec, repair)
         self._signals = 0
         self._last_signal: int | None = None
         self._control = Control(
@@ -68,10 +68,10 @@ class _Worker:
         self._last_signal = number
         self.stop()
 
-    def _begin(self, execution: Execution) -> None:
+    def _begin(self, execution: RunExecution) -> None:
         raise NotImplementedError
 
-    def _interrupt(self, execution: Execution) -> bool:
+    def _interrupt(self, execution: RunExecution) -> bool:
         raise NotImplementedError
 
 
@@ -152,15 +152,15 @@ class Worker(_Worker):
             self.close()
         return self.exit_code
 
-    def _begin(self, execution: Execution) -> None:
+    def _begin(self, execution: RunExecution) -> None:
         # Not of an executor, whose threads the interpreter would wait for at its exit.
         name = f"pgstate-run-{execution.key.run_id}"
         threading.Thread(target=self._work, args=(execution,), name=name, daemon=True).start()
 
-    def _interrupt(self, execution: Execution) -> bool:
+    def _interrupt(self, execution: RunExecution) -> bool:
         return False
 
-    def _work(self, execution: Execution) -> None:
+    def _work(self, execution: RunExecution) -> None:
         self._control.report(execution, self._executor.execute(execution))
 
 
@@ -221,31 +221,31 @@ class AsyncWorker(_Worker):
             await self.close()
         return self.exit_code
 
-    def _begin(self, execution: Execution) -> None:
+    def _begin(self, execution: RunExecution) -> None:
         try:
             self._on_loop(self._create_task, execution)
         except RuntimeError:
             # The loop is closed.
             execution.ask("drain", 0.0)
-            self._control.report(execution, outcome_of(execution, asyncio.CancelledError()))
+            self._control.report(execution, run_outcome(execution, asyncio.CancelledError()))
 
-    def _interrupt(self, execution: Execution) -> bool:
+    def _interrupt(self, execution: RunExecution) -> bool:
         try:
             self._on_loop(self._cancel_task, execution)
         except RuntimeError:
             return False
         return True
 
-    def _on_loop(self, call: Any, execution: Execution) -> None:
+    def _on_loop(self, call: Any, execution: RunExecution) -> None:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(call, execution)
 
-    def _create_task(self, execution: Execution) -> None:
+    def _create_task(self, execution: RunExecution) -> None:
         execution.task = asyncio.get_running_loop().create_task(self._work(execution), name=execution.key.run_id)
 
-    def _cancel_task(self, execution: Execution) -> None:
+    def _cancel_task(self, execution: RunExecution) -> None:
         if execution.task is not None:
             execution.task.cancel()
 
-    async def _work(self, execution: Execution) -> None:
+    async def _work(self, execution: RunExecution) -> None:
         self._control.report(execution, await self._executor.aexecute(execution))

@@ -11,7 +11,7 @@ from langgraph_pgstate.types.leases import Lease
 
 
 class RunKey(NamedTuple):
-    """A run as one worker runs it: nothing is written for it any more once another lease was taken on its thread."""
+    """A run under one lease. Once another lease is taken on its thread, nothing more is written under this one."""
 
     thread_id: str
     run_id: str
@@ -20,7 +20,7 @@ class RunKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClaimedRun:
-    """A run that a worker has claimed, with what it is to do.
+    """A run that a worker has claimed, with its request.
 
     Attributes:
         thread_id: The thread.
@@ -30,7 +30,7 @@ class ClaimedRun:
         attempt: Number of this attempt, from 1. An attempt that was given back does not count.
         crashes: Deaths of its workers since it last made a checkpoint.
         lease: The thread's lease, taken with the claim.
-        data: The encoded request; see `open_request`.
+        data: The arguments of the graph, encoded; see `open_request`.
         options: Retries and time limits.
         checkpoint_id: The run's newest checkpoint in the root namespace; `None` if it has none.
         head_id: The thread's newest checkpoint in the root namespace; another run's if it differs.
@@ -64,7 +64,7 @@ class ClaimedRun:
 
 
 class Tended(NamedTuple):
-    """What a worker learns about its runs when it renews their leases.
+    """The answer to a renewal of the leases of a worker's runs.
 
     Attributes:
         still: Runs that are still the worker's. The others were lost: another worker may run them, or the thread was

@@ -28,6 +28,7 @@ THREADS = st.sampled_from(["a", "b", "c"])
 WORKERS = st.sampled_from([0, 1])
 INDEXES = st.integers(0, 5)
 TABLES = ("queue", "run_requests", "runs", "threads", "leases", "checkpoints", "writes", "events", "spans")
+_ENDS = {"cancel": "cancelled", "interrupt": "interrupted", "rollback": None}
 _numbers = itertools.count()
 
 
@@ -77,6 +78,12 @@ class Model:
         self.runs[run.thread_id].remove(run)
         self.ends[run.run_id] = status
 
+    def cancel(self, run: Modelled, action: str) -> None:
+        """Cancel a run; a rollback prevails, or else what was asked for first."""
+        run.cancel = action if run.cancel is None or action == "rollback" else run.cancel
+        if not run.is_running:
+            self.end(run, _ENDS[run.cancel])
+
 
 class QueueMachine(RuleBasedStateMachine):
     """Callers and two workers."""
@@ -117,10 +124,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert strategy != "reject" or not is_busy
         if strategy in ("interrupt", "rollback"):
             for run in line:
-                if run.is_running:
-                    run.cancel = strategy
-                else:
-                    self.model.end(run, "interrupted" if strategy == "interrupt" else None)
+                self.model.cancel(run, strategy)
         self.model.runs.setdefault(thread_id, []).append(Modelled(run_id, thread_id))
 
     @rule(thread_id=THREADS)
@@ -157,9 +161,14 @@ class QueueMachine(RuleBasedStateMachine):
     def finish(self, index: int, status: str) -> None:
         one = self.take(index)
         is_done = self.queues[one.worker].finish(one.claimed, status)
+        if (run := self.running(one)) and run.cancel == "rollback":
+            assert not is_done
+            assert self.queues[one.worker].roll_back(one.claimed)
+            self.model.end(run, None)
+            return
         # A worker that lost its run may find that another has ended it so.
         assert is_done == self.holds(one) or self.model.ends.get(one.claimed.run_id) == status
-        if run := self.running(one):
+        if run:
             self.model.end(run, status)
 
     @precondition(lambda self: self.held)
@@ -181,7 +190,7 @@ class QueueMachine(RuleBasedStateMachine):
         if how == "give back":
             run.attempt -= 1
         elif how == "retry later":
-            run.is_delayed = True
+            run.is_delayed = run.cancel is None
         elif how == "roll back":
             self.model.end(run, None)
 
@@ -232,7 +241,7 @@ class QueueMachine(RuleBasedStateMachine):
             if run.crashes >= 3:
                 status: str | None = "error"
             elif run.cancel is not None:
-                status = {"cancel": "cancelled", "interrupt": "interrupted", "rollback": None}[run.cancel]
+                status = _ENDS[run.cancel]
             else:
                 continue
             self.model.end(run, status)
@@ -255,13 +264,8 @@ class QueueMachine(RuleBasedStateMachine):
             return
         run = known[index % len(known)]
         status = self.queue.cancel(run.thread_id, run.run_id, action)
-        if run.is_running:
-            run.cancel = action
-            assert status == "running"
-        else:
-            end = {"cancel": "cancelled", "interrupt": "interrupted", "rollback": None}[action]
-            self.model.end(run, end)
-            assert status == (end or "cancelled")
+        self.model.cancel(run, action)
+        assert status == ("running" if run.is_running else self.model.ends[run.run_id] or "cancelled")
 
     @rule(index=INDEXES)
     def retry(self, index: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from datetime import timedelta
@@ -12,7 +13,7 @@ import psycopg
 import pytest
 from support import loop_graph, wait_until
 
-from langgraph_pgstate import AsyncPGState, AsyncWorker, PGState, Worker
+from langgraph_pgstate import AsyncPGState, AsyncWorker, Backoff, PGState, Worker
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, RunFailedError, UnavailableError
 from langgraph_pgstate.runs.control import WorkerSettings
 
@@ -126,3 +127,45 @@ def test_a_thread_that_a_caller_has_locked_delays_no_run_of_another(
             assert short.status() == "running"
         assert short.wait(20)["count"] == 1
         behind.wait(20)
+
+
+def test_failures_are_logged_with_their_tracebacks_and_a_drain_with_what_it_gives_back(
+    dsn: str, schema: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "langgraph_pgstate.worker")
+    gate, begun = threading.Event(), threading.Event()
+
+    def fail(count: int) -> None:
+        raise KeyError("a node's mistake")
+
+    def wait(count: int) -> None:
+        begun.set()
+        gate.wait(20)
+
+    graphs = {"failing": loop_graph(1, fail), "waiting": loop_graph(2, wait)}
+    with PGState.open(dsn, schema=schema) as state:
+        with Worker(state, graphs, poll=0.05):
+            policy = Backoff(initial=0.01, jitter=0, retry_on=[KeyError])
+            failed = state.runs.enqueue("failing", {"count": 0}, thread_id="t", max_attempts=2, retry=policy)
+            with pytest.raises(RunFailedError):
+                failed.wait(20)
+            given_back = state.runs.enqueue("waiting", {"count": 0}, thread_id="u")
+            assert begun.wait(20)
+            threading.Timer(0.2, gate.set).start()
+        assert given_back.status() == "pending"
+    first, last = (record for record in caplog.records if "failed" in record.message)
+    assert (first.message, last.message) == (
+        f"run {failed.run_id} of thread t failed; it is tried again in 0.0 s",
+        f"run {failed.run_id} of thread t failed",
+    )
+    assert caplog.text.count('raise KeyError("a node\'s mistake")') == 2
+    told = [
+        record.message.partition(" ")[2].partition(" ")[2]
+        for record in caplog.records
+        if record.levelno == logging.INFO
+    ]
+    assert told == [
+        "runs failing, waiting from default, 10 at once",
+        "drains; runs to stop: 1",
+        "has stopped; runs given back: 1",
+    ]

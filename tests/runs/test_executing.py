@@ -145,3 +145,24 @@ async def test_a_failed_run_is_not_tried_again_on_what_another_run_has_stored_si
         assert (await result(fourth))["seen"] == "four"
         assert not state.runs.retry("t", third.run_id)
         assert third.status() == "error"
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+async def test_a_run_whose_checkpoint_is_gone_fails_instead_of_starting_on_nothing(
+    kind: type, dsn: str, schema: str, state: PGState
+) -> None:
+    def note(state: State) -> dict[str, Any]:
+        return {"seen": "ran"}
+
+    async with working(kind, dsn, schema, {"agent": graph_of(note)}):
+        await result(state.runs.enqueue("agent", {"messages": ["one"]}, thread_id="t"))
+        first = state.saver.get_tuple({"configurable": {"thread_id": "t"}})
+        assert first is not None
+        past = first.config["configurable"]["checkpoint_id"]
+        fork = state.runs.enqueue("agent", {"messages": ["two"]}, thread_id="t", checkpoint_id=past)
+        assert len((await result(fork))["messages"]) == 2
+    late = state.runs.enqueue("agent", {"messages": ["three"]}, thread_id="t", checkpoint_id=past)
+    state.saver.prune(["t"], keep_last=1)
+    async with working(kind, dsn, schema, {"agent": graph_of(note)}):
+        with pytest.raises(RunFailedError, match="no longer has checkpoint"):
+            await result(late)

@@ -94,6 +94,7 @@ def test_a_worker_that_was_stopped_past_its_lease_writes_and_ends_nothing(
         with worker(kind, dsn, schema, graphs):
             other = place.wait_for("begin step 3")
             assert other != first.pid
+            wait_until(lambda: stored(state, "t") == 3, "the checkpoint before")
             os.kill(first.pid or 0, signal.SIGCONT)
             # It goes on in the node in which it was stopped, and may begin no other.
             place.wait_for("end step 2", 2)

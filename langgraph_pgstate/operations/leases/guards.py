@@ -207,9 +207,9 @@ async def leave_tombstone(db: Connection, queries: Queries, thread_id: str, seco
     key = {"thread_id": thread_id}
     # Writers lock the thread's row, so it must exist. Lock it at once in full: a holder of a weaker lock may need to
     # update it, which would deadlock.
-    if not await db.fetch(queries.lock_thread, key):
+    if not await db.fetch(queries.lock_thread_for_update, key):
         await db.execute(queries.make_thread, key)
-        await db.fetch(queries.lock_thread, key)
+        await db.fetch(queries.lock_thread_for_update, key)
     await db.execute(queries.put_tombstone, {**key, "seconds": seconds})
 
 

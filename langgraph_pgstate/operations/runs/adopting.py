@@ -9,6 +9,7 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.operations.runs.enqueue import enqueue
+from langgraph_pgstate.operations.runs.locking import bounded_waits, is_locked
 from langgraph_pgstate.operations.runs.requests import request_run
 from langgraph_pgstate.settings import DEFAULT_QUEUE
 from langgraph_pgstate.sql import Queries
@@ -28,7 +29,8 @@ async def adopt(
     """Enqueue crashed runs under their own ids, to go on from their newest checkpoints. Safe to repeat.
 
     A run is crashed if its process has died, or has not said for a while that it is alive. Runs of threads that went on
-    since, and runs that have stored no checkpoint, are left out. One transaction for each run.
+    since, and runs that have stored no checkpoint, are left out. One transaction for each run. Threads that another
+    transaction has locked are left to the next call.
 
     Args:
         db: The connection.
@@ -55,9 +57,16 @@ async def adopt(
             if is_expired or (holder_id is not None and is_dead(holder_id)):
                 request = request_run(codec, graph, thread_id=thread_id, run_id=run_id, queue=queue, adopts=True)
                 try:
-                    adopted += [one for one in await enqueue(db, queries, [request]) if one.is_new]
-                except PGStateError:
+                    async with db.transaction():
+                        await db.fetch(*bounded_waits(queries))
+                        if not await db.fetch(queries.lock_free_threads, {"thread_ids": [thread_id]}):
+                            continue
+                        found = await enqueue(db, queries, [request])
+                except Exception as error:
                     # Its thread was deleted meanwhile, or another process was first.
-                    continue
+                    if isinstance(error, PGStateError) or is_locked(error):
+                        continue
+                    raise
+                adopted += [one for one in found if one.is_new]
         if len(rows) < _PAGE:
             return adopted

@@ -9,7 +9,7 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 from langgraph_pgstate.operations.threads.threads import delete_runs_of
 from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.types import Parameters, Query
+from langgraph_pgstate.types import Parameters, Query, Rows
 
 ACTIONS: Final = ("cancel", "interrupt", "rollback")
 SUPERSEDING: Final = ("interrupt", "rollback")
@@ -25,7 +25,8 @@ async def cancel(db: Connection, queries: Queries, thread_id: str, run_id: str, 
         thread_id: The thread.
         run_id: The run.
         action: `cancel` ends it as `cancelled`, `interrupt` as `interrupted`; both keep its checkpoints. `rollback`
-            deletes the run with its checkpoints.
+            deletes the run with its checkpoints. If several are asked for before the run has ended, `rollback`
+            prevails, or else the first.
 
     Returns:
         The run's status; `running` if its worker was asked. A run that has ended keeps its status.
@@ -38,16 +39,24 @@ async def cancel(db: Connection, queries: Queries, thread_id: str, run_id: str, 
         raise ConfigurationError(f"a run is cancelled by {', '.join(map(repr, ACTIONS))}, not {action!r}")
     key = {"thread_id": thread_id, "run_id": run_id}
     async with db.transaction():
-        await db.fetch(queries.lock_threads, {"thread_ids": [thread_id]})
+        await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
         rows = await db.fetch(queries.lock_queued, key)
         if rows:
             await _end(db, queries, thread_id, rows, action)
         found = await db.fetch(queries.get_run_status, key)
-    if found and found[0][3]:
-        return str(found[0][0])
-    if rows:
-        return "cancelled"
-    raise NotFoundError(f"thread {thread_id!r} has no enqueued run {run_id!r}")
+    # A pending one that was rolled back is gone.
+    return "cancelled" if rows and not found else _status_of(found, key)
+
+
+def _status_of(rows: Rows, key: dict[str, str]) -> str:
+    """Return the status of an enqueued run from the rows of `get_run_status`.
+
+    Raises:
+        NotFoundError: If there is no such run, or it was not enqueued.
+    """
+    if not rows or not rows[0][3]:
+        raise NotFoundError(f"thread {key['thread_id']!r} has no enqueued run {key['run_id']!r}")
+    return str(rows[0][0])
 
 
 async def supersede(db: Connection, queries: Queries, thread_id: str, action: str) -> None:
@@ -61,24 +70,29 @@ async def supersede(db: Connection, queries: Queries, thread_id: str, action: st
 
 async def _end(db: Connection, queries: Queries, thread_id: str, rows: Sequence[Sequence[Any]], action: str) -> None:
     running = [run_id for run_id, status, _ in rows if status == "running"]
-    pending = [run_id for run_id, status, _ in rows if status == "pending"]
+    pending: dict[str, list[str]] = {}
+    for run_id, status, asked in rows:
+        if status == "pending":
+            # One that was given back may have been cancelled before.
+            pending.setdefault(action if asked is None or action == "rollback" else asked, []).append(run_id)
     if running:
         await db.execute(queries.ask_cancel, {"thread_id": thread_id, "run_ids": running, "cancel": action})
-    if not pending:
-        return
-    if action == "rollback":
-        await delete_runs_of(db, queries, thread_id, pending)
-    else:
-        await db.execute(queries.end_pending, {"thread_id": thread_id, "run_ids": pending, "status": _STATUSES[action]})
-    await settle(db, queries, thread_id)
+    for how, run_ids in pending.items():
+        if how == "rollback":
+            await delete_runs_of(db, queries, thread_id, run_ids)
+        else:
+            end = {"thread_id": thread_id, "run_ids": run_ids, "status": _STATUSES[how]}
+            await db.execute(queries.end_pending, end)
+    if pending:
+        await promote_and_set_status(db, queries, thread_id)
 
 
-async def settle(db: Connection, queries: Queries, thread_id: str) -> None:
+async def promote_and_set_status(db: Connection, queries: Queries, thread_id: str) -> None:
     """Make a thread's next run ready, and set its status, after its queue has changed. Call it in a transaction that
     holds the thread's row.
     """
     await db.execute(queries.promote_next, {"thread_ids": [thread_id]})
-    await db.execute(queries.settle_thread, {"thread_id": thread_id})
+    await db.execute(queries.set_thread_status, {"thread_id": thread_id})
 
 
 async def retry(db: Connection, queries: Queries, thread_id: str, run_id: str) -> bool:
@@ -88,21 +102,36 @@ async def retry(db: Connection, queries: Queries, thread_id: str, run_id: str) -
     Returns:
         Whether it was enqueued; false if it succeeded, was discarded, or is in the queue, and if it has stored
         checkpoints and another run of its thread has gone on since, or is about to.
+
+    Raises:
+        NotFoundError: If there is no such run, or it was not enqueued.
     """
-    threads = {"thread_ids": [thread_id]}
+    threads, key = {"thread_ids": [thread_id]}, {"thread_id": thread_id, "run_id": run_id}
     statements: list[tuple[Query, Parameters]] = [
-        (queries.lock_threads, threads),
-        (queries.retry_run, {"thread_id": thread_id, "run_id": run_id}),
+        (queries.lock_threads_for_no_key_update, threads),
+        (queries.retry_run, key),
         (queries.promote_next, threads),
-        (queries.settle_thread, {"thread_id": thread_id}),
+        (queries.set_thread_status, {"thread_id": thread_id}),
     ]
-    return (await db.execute_together(statements))[1] > 0
+    is_enqueued = (await db.execute_together(statements))[1] > 0
+    if not is_enqueued:
+        _status_of(await db.fetch(queries.get_run_status, key), key)
+    return is_enqueued
 
 
 async def discard(db: Connection, queries: Queries, thread_id: str, run_id: str) -> bool:
     """Delete what an ended run was to do: it cannot be retried any more, and is no dead letter. Its record is kept.
 
+    One statement; safe to repeat.
+
     Returns:
-        Whether it was stored.
+        Whether it was stored; false if the run has not ended, has succeeded, or was discarded before.
+
+    Raises:
+        NotFoundError: If there is no such run, or it was not enqueued.
     """
-    return await db.execute(queries.discard_request, {"thread_id": thread_id, "run_id": run_id}) > 0
+    key = {"thread_id": thread_id, "run_id": run_id}
+    is_discarded = await db.execute(queries.discard_request, key) > 0
+    if not is_discarded:
+        _status_of(await db.fetch(queries.get_run_status, key), key)
+    return is_discarded

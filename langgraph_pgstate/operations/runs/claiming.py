@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.operations.runs.locking import LOCK_TIMEOUT
 from langgraph_pgstate.operations.runs.requests import options_of
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import ClaimedRun, Lease, Row
@@ -20,7 +21,7 @@ async def claim(
     """Claim runs of some graphs with the leases of their threads, by priority and position.
 
     One statement, or a few if leases are held by somebody else: such runs are put off for a second. If the answer is
-    lost, `tend` tells of the runs that were claimed.
+    lost, `tend` tells of the runs that were claimed. It waits a moment only for a lock; see `locking.is_locked`.
 
     Args:
         db: The connection.
@@ -32,6 +33,7 @@ async def claim(
         ttl: Seconds until the leases expire, unless they are renewed.
     """
     parameters = {"worker_id": worker_id, "queue": queue, "graphs": list(graphs), "ttl": repr(ttl)}
+    parameters["lock_timeout"] = LOCK_TIMEOUT
     claimed: list[ClaimedRun] = []
     for _ in range(_MOST_STATEMENTS):
         rows = await db.fetch(queries.claim_runs, {**parameters, "limit": limit - len(claimed)})

@@ -6,15 +6,11 @@ from typing import Any, Final, NamedTuple
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.operations.runs.cancelling import settle
-from langgraph_pgstate.operations.threads.threads import delete_runs_of
+from langgraph_pgstate.operations.runs.cancelling import promote_and_set_status
+from langgraph_pgstate.operations.runs.locking import bounded_waits
+from langgraph_pgstate.operations.threads.threads import delete_runs_of, delete_thread
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Query, RunKey
-
-# A caller's transaction that has enqueued a run holds the thread's row for as long as the caller likes. The worker has
-# other runs to care for meanwhile.
-_LOCK_TIMEOUT: Final = "200ms"
-_LOCK_NOT_AVAILABLE: Final = "55P03"
 
 ENDS: Final = ("success", "interrupted", "error", "cancelled", "timeout")
 
@@ -40,11 +36,13 @@ async def finish(
     status: str,
     error: RunError | None = None,
     retry_after: float | None = None,
+    *,
+    deletes_thread: bool = False,
 ) -> bool:
     """End a run, or put it back for another attempt; release its lease, and make the thread's next run ready.
 
-    One transaction in one round trip; safe to repeat. Like the others below, it waits a moment only for a lock on the
-    thread; see `is_locked`.
+    One transaction, in one round trip unless the thread is deleted; safe to repeat. Like the others below, it waits a
+    moment only for a lock; see `locking.is_locked`.
 
     Args:
         db: The connection.
@@ -53,6 +51,8 @@ async def finish(
         status: `success`, `interrupted`, `error`, `cancelled` or `timeout`.
         error: Its error.
         retry_after: Seconds until the next attempt, instead of an end. The thread's other runs wait for it.
+        deletes_thread: Whether the thread is deleted in the same transaction if the run succeeded and no other run of
+            the thread is in the queue.
 
     Returns:
         False if the lease was lost: another worker runs the run, or has ended it. Then nothing was written. False also
@@ -66,8 +66,16 @@ async def finish(
         "error_traceback": _text(error and error.traceback),
     }
     if retry_after is not None:
-        return await _leave(db, queries, key, queries.requeue_run, {**told, "unused": 0, "delay": repr(retry_after)})
-    if await _leave(db, queries, key, queries.end_run, {**told, "status": status, "rolls_back": False}):
+        return await _end_under_lease(
+            db, queries, key, queries.requeue_run, {**told, "unused": 0, "delay": repr(retry_after)}
+        )
+    end = {**told, "status": status, "rolls_back": False}
+    if deletes_thread and status == "success":
+        if await _end_with_thread(db, queries, key, end):
+            return True
+        # The answer to an earlier try may have been lost.
+        return not await db.fetch(queries.get_run_status, _run(key))
+    if await _end_under_lease(db, queries, key, queries.end_run, end):
         return True
     # The answer to an earlier try may have been lost.
     return bool(await db.fetch(queries.is_ended, {**_run(key), "status": status}))
@@ -82,7 +90,7 @@ async def give_back(db: Connection, queries: Queries, key: RunKey) -> bool:
         False if the lease was lost. Then nothing was written.
     """
     nothing = {"error_type": None, "error_message": None, "error_traceback": None}
-    return await _leave(db, queries, key, queries.requeue_run, {**nothing, "unused": 1, "delay": None})
+    return await _end_under_lease(db, queries, key, queries.requeue_run, {**nothing, "unused": 1, "delay": None})
 
 
 async def roll_back(db: Connection, queries: Queries, key: RunKey) -> bool:
@@ -92,30 +100,42 @@ async def roll_back(db: Connection, queries: Queries, key: RunKey) -> bool:
         False if the lease was lost. Then nothing was written.
     """
     async with db.transaction():
-        await db.fetch(queries.set_lock_timeout, {"timeout": _LOCK_TIMEOUT})
+        await db.fetch(*bounded_waits(queries))
         await db.execute(queries.release_lease, _lease(key))
-        await db.fetch(queries.lock_threads, {"thread_ids": [key.thread_id]})
+        await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [key.thread_id]})
         end = {"status": "cancelled", "rolls_back": True}
         nothing = {"error_type": None, "error_message": None, "error_traceback": None}
         ended = await db.execute(queries.end_run, {**_run(key), **nothing, **_token(key), **end})
         if ended:
             await delete_runs_of(db, queries, key.thread_id, [key.run_id])
-            await settle(db, queries, key.thread_id)
+            await promote_and_set_status(db, queries, key.thread_id)
     return ended > 0
 
 
-def is_locked(error: Exception) -> bool:
-    """Return whether an end was not written because another transaction has locked the thread."""
-    return getattr(error, "sqlstate", None) == _LOCK_NOT_AVAILABLE
+async def _end_with_thread(db: Connection, queries: Queries, key: RunKey, end: dict[str, Any]) -> bool:
+    async with db.transaction():
+        await db.fetch(*bounded_waits(queries))
+        await db.execute(queries.release_lease, _lease(key))
+        # In full at once: a put that has a weaker lock may need to change the row, which would deadlock.
+        await db.fetch(queries.lock_thread_for_update, {"thread_id": key.thread_id})
+        ended = await db.execute(queries.end_run, {**_run(key), **_token(key), **end})
+        if ended and await db.fetch(queries.is_queued, {"thread_id": key.thread_id}):
+            await db.execute(queries.promote_next, {"thread_ids": [key.thread_id]})
+        elif ended:
+            await delete_thread(db, queries, key.thread_id)
+    return ended > 0
 
 
-async def _leave(db: Connection, queries: Queries, key: RunKey, query: Query, parameters: dict[str, Any]) -> bool:
+async def _end_under_lease(
+    db: Connection, queries: Queries, key: RunKey, query: Query, parameters: dict[str, Any]
+) -> bool:
     threads = {"thread_ids": [key.thread_id]}
-    # The lease before the thread's row, which is the order in which guarded puts lock them.
+    # The lease first: a guarded put shares it before it changes the thread's row. A thread's first put and a deletion
+    # lock the row first; then this end gives way, before PostgreSQL looks for deadlocks.
     statements = [
-        (queries.set_lock_timeout, {"timeout": _LOCK_TIMEOUT}),
+        bounded_waits(queries),
         (queries.release_lease, _lease(key)),
-        (queries.lock_threads, threads),
+        (queries.lock_threads_for_no_key_update, threads),
         (query, {**_run(key), **_token(key), **parameters}),
         (queries.promote_next, threads),
     ]

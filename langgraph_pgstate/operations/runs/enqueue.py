@@ -10,7 +10,13 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.errors import ConfigurationError, PGStateError, ThreadBusyError, ThreadDeletedError
+from langgraph_pgstate.errors import (
+    ConfigurationError,
+    NotFoundError,
+    PGStateError,
+    ThreadBusyError,
+    ThreadDeletedError,
+)
 from langgraph_pgstate.operations.runs.cancelling import SUPERSEDING, supersede
 from langgraph_pgstate.operations.runs.requests import RunRequest
 from langgraph_pgstate.sql import Queries
@@ -31,6 +37,7 @@ async def enqueue(db: Connection, queries: Queries, requests: Sequence[RunReques
         ThreadBusyError: If the strategy is `reject` and the thread has another run.
         ThreadDeletedError: If the thread was deleted.
         ConfigurationError: If the id is that of a run which was not enqueued, or of another thread's run.
+        NotFoundError: If the checkpoint from which a run starts does not exist.
     """
     given = _distinct(requests)
     rows = json.dumps([request.row for request in given])
@@ -103,6 +110,8 @@ def _refusal(error: Exception) -> PGStateError | None:
         return ThreadDeletedError(thread_id, since)
     if reason == "busy":
         return ThreadBusyError(thread_id, run_id, since)
+    if reason == "checkpoint":
+        return NotFoundError(f"thread {thread_id!r} has no checkpoint {run_id!r}")
     if reason == "elsewhere":
         return ConfigurationError(f"run {run_id!r} is one of thread {thread_id!r}: an id names one run")
     return ConfigurationError(f"run {run_id!r} of thread {thread_id!r} was not enqueued: use another id")

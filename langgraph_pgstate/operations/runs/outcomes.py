@@ -49,7 +49,7 @@ async def get_outcome(
 
     Raises:
         RunFailedError: If it ended with an error or took too long.
-        RunCancelledError: If it was cancelled, or no longer exists.
+        RunCancelledError: If it was cancelled, or does not exist, as after a rollback.
     """
     key = {"thread_id": thread_id, "run_id": run_id}
     found = await db.fetch(queries.get_run_status, key)

@@ -23,7 +23,6 @@ from langgraph_pgstate.operations.checkpoints.addresses import (
     several,
     thread_id_of,
 )
-from langgraph_pgstate.operations.threads.paging import time_of
 from langgraph_pgstate.settings import DEFAULT_QUEUE, DEFAULT_SIZE_LIMIT, Backoff, EnqueueOptions, ThreadKeys
 
 STRATEGIES: Final = ("enqueue", "reject", "interrupt", "rollback")
@@ -47,9 +46,10 @@ class RunRequest:
         run_after: Time before which it is not claimed, or the time that it waits.
         strategy: What happens to other runs of the thread.
         options: Retries and time limits, and what is needed to enqueue it again; JSON types.
-        data: What it is to do, as a frame.
+        data: Its `RunInput`, as a frame.
         owner: Agent, user and tenant.
         adopts: Whether a run of this id that was not enqueued is taken over.
+        start: Namespace and id of the checkpoint from which it starts; `None` for the thread's newest.
     """
 
     thread_id: str
@@ -64,6 +64,7 @@ class RunRequest:
     data: bytes
     owner: Mapping[str, str | None]
     adopts: bool = False
+    start: tuple[str, str] | None = None
 
     @classmethod
     def again(cls, thread_id: str, run_id: str, queue: str, options: str, data: bytes) -> RunRequest:
@@ -89,13 +90,15 @@ class RunRequest:
             "options": self.options,
             "rejects": self.strategy == "reject",
             "adopts": self.adopts,
+            "checkpoint_ns": self.start and self.start[0],
+            "checkpoint_id": self.start and self.start[1],
             **self.owner,
         }
 
 
 @dataclass(frozen=True, slots=True)
 class RunInput:
-    """What an enqueued run is to do: the arguments of the graph.
+    """The arguments with which an enqueued run calls its graph.
 
     Attributes:
         input: The input; `None` to go on from the newest checkpoint.
@@ -166,13 +169,14 @@ def request_run(
     metadata = _mapping("metadata", options.get("metadata"))
     configurable = configurable_of(config)
     thread_id, run_id = _ids(options, configurable)
+    checkpoint_id = _checkpoint_id(options.get("checkpoint_id") or configurable.get("checkpoint_id"))
     found = RunInput(
         input,
         command,
         config,
         options.get("context"),
         metadata,
-        _checkpoint_id(options.get("checkpoint_id") or configurable.get("checkpoint_id")),
+        checkpoint_id,
         _nodes("interrupt_before", options.get("interrupt_before")),
         _nodes("interrupt_after", options.get("interrupt_after")),
         _choice("durability", options.get("durability"), (None, *_DURABILITIES)),
@@ -209,11 +213,12 @@ def request_run(
         seal_request(codec, found, options.get("size_limit", DEFAULT_SIZE_LIMIT)),
         owner,
         adopts,
+        None if checkpoint_id is None else (str(configurable.get("checkpoint_ns") or ""), checkpoint_id),
     )
 
 
 def seal_request(codec: ValueCodec, request: RunInput, limit: int = DEFAULT_SIZE_LIMIT) -> bytes:
-    """Return what a run is to do as one frame.
+    """Return the arguments of a run as one frame.
 
     Raises:
         SerializationError: If a value cannot be stored; it is named.
@@ -232,7 +237,7 @@ def seal_request(codec: ValueCodec, request: RunInput, limit: int = DEFAULT_SIZE
 
 
 def open_request(codec: ValueCodec, data: bytes, where: str = "an enqueued run") -> RunInput:
-    """Return what a run is to do.
+    """Return the arguments of a run.
 
     Raises:
         CorruptStateError: If the bytes are damaged.
@@ -324,7 +329,9 @@ def _later(value: Any) -> datetime | timedelta | None:
         if abs(value) > timedelta(days=366_000):
             raise ConfigurationError(f"run_after must be less than 1,000 years away, not {value}")
         return value
-    return time_of("run_after", value)
+    if value is None or (isinstance(value, datetime) and value.tzinfo is not None):
+        return value
+    raise ConfigurationError(f"run_after must be a timedelta, or a datetime with a time zone, not {value!r}")
 
 
 def _checkpoint_id(value: Any) -> str | None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Final
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.operations.runs.cancelling import cancel
+from langgraph_pgstate.operations.runs.locking import bounded_waits, is_locked
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Recovered, RunKey, Tended
+
+# A run may lose many workers to deploys, and yet go on each time. But each death also strikes the runs beside it.
+_ATTEMPTS_PER_CRASH: Final = 10
 
 
 async def put_worker(
@@ -26,7 +31,8 @@ async def delete_worker(db: Connection, queries: Queries, worker_id: str) -> Non
 async def tend(db: Connection, queries: Queries, worker_id: str, keys: Collection[RunKey], ttl: float) -> Tended:
     """Renew the leases of a worker's runs, note that it is alive, and read which runs are to be cancelled.
 
-    One statement; safe to repeat.
+    One statement; safe to repeat. A lease that another transaction has locked is left to the next call: a write of the
+    run itself, which renews it when that is due, or a deletion of the thread.
     """
     parameters = {
         "worker_id": worker_id,
@@ -35,11 +41,11 @@ async def tend(db: Connection, queries: Queries, worker_id: str, keys: Collectio
         "ttl": repr(ttl),
     }
     found = Tended(set(), {}, set())
-    for thread_id, run_id, token, how, is_renewed, is_known in await db.fetch(queries.tend_runs, parameters):
+    for thread_id, run_id, token, how, is_held, is_known in await db.fetch(queries.tend_runs, parameters):
         key = RunKey(thread_id, run_id, token)
         if not is_known:
             found.unknown.add(key)
-        elif is_renewed:
+        elif is_held:
             found.still.add(key)
             if how is not None:
                 found.cancels[key] = how
@@ -55,13 +61,14 @@ async def recover(
 ) -> list[Recovered]:
     """Put the runs of dead workers back into the queue. One transaction for each; safe to repeat and in many processes.
 
-    Threads that another transaction has locked are left to the next call.
+    Threads and leases that another transaction has locked are left to the next call.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
         limit: Number of runs at most.
-        max_crashes: Deaths of its workers without a new checkpoint after which a run ends as `error`.
+        max_crashes: Deaths of its workers without a new checkpoint after which a run ends as `error`. It also ends so
+            if its worker dies after ten times as many attempts, or `max_attempts` if these are more.
         is_dead: Returns whether a worker is known to be dead, so that its leases need not expire.
     """
     dead: list[str] = []
@@ -70,19 +77,38 @@ async def recover(
     recovered = []
     rows = await db.fetch(queries.find_lost, {"dead_worker_ids": dead, "page_size": limit})
     for thread_id, run_id, token, worker_id in rows:
-        lease = {"thread_id": thread_id, "fencing_token": token}
-        async with db.transaction():
-            await db.execute(queries.fence_lease, {**lease, "is_dead": worker_id in dead})
-            if not await db.fetch(queries.lock_free_threads, {"thread_ids": [thread_id]}):
-                continue
-            found = await db.fetch(queries.recover_run, {**lease, "run_id": run_id, "max_crashes": max_crashes})
-            for crashes, is_ended, how in found:
-                await db.execute(queries.promote_next, {"thread_ids": [thread_id]})
-                status = "error" if is_ended else "pending"
-                if how is not None and not is_ended:
-                    status = await cancel(db, queries, thread_id, run_id, how)
-                recovered.append(Recovered(thread_id, run_id, worker_id, crashes, status))
+        key = RunKey(thread_id, run_id, token)
+        try:
+            async with db.transaction():
+                found = await _recover(db, queries, key, max_crashes, is_dead=worker_id in dead)
+        except Exception as error:
+            if not is_locked(error):
+                raise
+            continue
+        if found is not None:
+            recovered.append(Recovered(thread_id, run_id, worker_id, *found))
     return recovered
+
+
+async def _recover(
+    db: Connection, queries: Queries, key: RunKey, max_crashes: int, *, is_dead: bool
+) -> tuple[int, str] | None:
+    """Put a run back or end it, and return its number of deaths and its status; `None` if it is not lost."""
+    thread_id, run_id, token = key
+    lease = {"thread_id": thread_id, "fencing_token": token}
+    await db.fetch(*bounded_waits(queries))
+    await db.execute(queries.fence_lease, {**lease, "is_dead": is_dead})
+    if not await db.fetch(queries.lock_free_threads, {"thread_ids": [thread_id]}):
+        return None
+    bounds = {"max_crashes": max_crashes, "max_attempts": _ATTEMPTS_PER_CRASH * max_crashes}
+    found = await db.fetch(queries.recover_run, {**lease, "run_id": run_id, **bounds})
+    if not found:
+        return None
+    crashes, is_ended, how = found[0]
+    await db.execute(queries.promote_next, {"thread_ids": [thread_id]})
+    if is_ended:
+        return crashes, "error"
+    return crashes, "pending" if how is None else await cancel(db, queries, thread_id, run_id, how)
 
 
 async def make_due(db: Connection, queries: Queries, limit: int = 1000) -> int:
@@ -97,6 +123,7 @@ async def make_due(db: Connection, queries: Queries, limit: int = 1000) -> int:
     if not threads:
         return 0
     async with db.transaction():
+        await db.fetch(*bounded_waits(queries))
         key = {"thread_ids": [row[0] for row in await db.fetch(queries.lock_free_threads, {"thread_ids": threads})]}
         made = await db.execute(queries.make_due, key)
         await db.execute(queries.promote_next, key)
@@ -115,4 +142,4 @@ async def repair(db: Connection, queries: Queries, limit: int = 1000) -> int:
     if not threads:
         return 0
     key = {"thread_ids": threads}
-    return (await db.execute_together([(queries.lock_threads, key), (queries.promote_next, key)]))[1]
+    return (await db.execute_together([(queries.lock_threads_for_no_key_update, key), (queries.promote_next, key)]))[1]

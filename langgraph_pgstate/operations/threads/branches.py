@@ -155,7 +155,7 @@ async def put_label(db: Connection, queries: Queries, address: Address, label: s
         NotFoundError: If there is no such checkpoint.
     """
     async with db.transaction():
-        await db.fetch(queries.lock_thread, {"thread_id": address.thread_id})
+        await db.fetch(queries.lock_thread_for_update, {"thread_id": address.thread_id})
         rows = await db.fetch(queries.put_label, {**address._asdict(), "label": label})
     if not rows:
         raise NotFoundError(f"there is no {address}" if address.checkpoint_id else _nothing(address.thread_id))

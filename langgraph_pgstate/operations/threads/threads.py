@@ -60,7 +60,7 @@ async def delete_for_runs(db: Connection, queries: Queries, run_ids: Sequence[st
     threads = [row[0] for row in await db.fetch(queries.find_runs, {"run_ids": list(run_ids)})]
     for thread_id in threads:
         async with db.transaction():
-            await db.fetch(queries.lock_threads, {"thread_ids": [thread_id]})
+            await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
             await delete_runs_of(db, queries, thread_id, run_ids)
             # Another run of the thread may have waited for one of these.
             await db.execute(queries.promote_next, {"thread_ids": [thread_id]})

@@ -19,7 +19,7 @@ def test_a_put_after_its_parent_was_removed_writes_the_list_in_full(
 ) -> None:
     """A put planned before a removal by another process does not refer to what went.
 
-    Guard: `held` in `put_checkpoint` (an answer of no row makes the put plan again).
+    Guard: `required` in `put_checkpoint` (an answer of no row makes the put plan again).
     """
     parent = put_values(saver, config_of(), {"messages": messages(0, 20)})
     put_values(saver, config_of(), {"messages": messages(50, 60)})
@@ -72,7 +72,7 @@ def test_a_list_planned_against_the_wrong_parent_is_refused_by_the_database(
 ) -> None:
     """Even with a cache that answers for another checkpoint, a put stores its list whole and readable.
 
-    Guard: `held` compares the revision of the parent's row, and a row names every segment it is read from.
+    Guard: `required` compares the revision of the parent's row, and a row names every segment it is read from.
     """
     start = put_values(saver, config_of(), {"messages": messages(0, 20)})
     other = put_values(saver, config_of(), {"messages": messages(0, 30)})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import psycopg
 import pytest
 from support_queue import Queue
@@ -9,7 +11,7 @@ from support_queue import Queue
 from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.admin import Admin
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
-from langgraph_pgstate.operations.runs import cancelling
+from langgraph_pgstate.operations.runs import cancelling, outcomes
 
 
 @pytest.fixture
@@ -57,6 +59,36 @@ def test_the_worker_of_a_running_run_is_asked(queue: Queue) -> None:
     assert queue.claim_one().cancel == "rollback"
 
 
+@pytest.mark.parametrize("later", ["cancel", "interrupt"])
+@pytest.mark.parametrize("state", ["running", "given back"])
+def test_a_rollback_is_not_weakened_by_a_later_request(queue: Queue, later: str, state: str) -> None:
+    queue.add("t", run_id="r")
+    run = queue.claim_one()
+    queue.put("t", "r")
+    queue.cancel("t", "r", "rollback")
+    if state == "running":
+        queue.cancel("t", "r", later)
+        queue.add("t", multitask_strategy="interrupt")
+        assert queue.tend(run).cancels == {run.key: "rollback"}
+    else:
+        queue.give_back(run)
+        assert queue.cancel("t", "r", later) == "cancelled"
+        assert queue.execute("SELECT 1 FROM {}.checkpoints") == queue.execute("SELECT 1 FROM {}.runs") == []
+    queue.check()
+
+
+def test_of_cancel_and_interrupt_the_first_counts(queue: Queue) -> None:
+    """The worker has seen it, and may be about to end the run so."""
+    for first, later in (("cancel", "interrupt"), ("interrupt", "cancel")):
+        run_id = queue.add("t")
+        run = queue.claim_one()
+        queue.cancel("t", run_id, first)
+        queue.cancel("t", run_id, later)
+        assert queue.tend(run).cancels == {run.key: first}
+        queue.give_back(run)
+        assert queue.cancel("t", run_id, later) == {"cancel": "cancelled", "interrupt": "interrupted"}[first]
+
+
 def test_a_run_that_has_ended_keeps_its_status(queue: Queue) -> None:
     run_id = queue.add("t")
     queue.finish(queue.claim_one())
@@ -75,6 +107,18 @@ def test_what_cannot_be_cancelled_is_named(queue: Queue) -> None:
     queue.execute("INSERT INTO {}.runs (thread_id, run_id, status, started_at) VALUES ('t', 'plain', 'running', now())")
     with pytest.raises(NotFoundError):
         queue.cancel("t", "plain")
+
+
+@pytest.mark.parametrize("what", [cancelling.cancel, cancelling.retry, cancelling.discard, outcomes.get_status])
+def test_a_run_that_does_not_exist_is_an_error(queue: Queue, what: Any) -> None:
+    run_id = queue.add("t")
+    queue.execute("INSERT INTO {}.runs (thread_id, run_id, status, started_at) VALUES ('t', 'plain', 'error', now())")
+    for key in (("t", "other"), ("u", run_id), ("t", "plain")):
+        if (what, key) == (outcomes.get_status, ("t", "plain")):
+            assert queue.do(what, *key) == "error"
+            continue
+        with pytest.raises(NotFoundError):
+            queue.do(what, *key)
 
 
 def test_a_dead_letter_is_retried(queue: Queue) -> None:

@@ -114,6 +114,7 @@ def test_a_claim_reads_no_run_that_cannot_be_claimed(queue: Queue) -> None:
     )
     queue.execute("ANALYZE {}.queue")
     parameters = {"worker_id": "w", "queue": "default", "graphs": "{graph,other}", "limit": 10, "ttl": "60"}
+    parameters["lock_timeout"] = "1s"
     pages = explain(queue, "claim_runs", parameters)
     # Thirty pages for each run, of the indexes above all; the tables have thousands.
     assert pages < 600

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import psycopg
 import pytest
+from support import holding
 from support_queue import Queue
 
-from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.errors import ConfigurationError, DatabaseError
 from langgraph_pgstate.operations.leases import leases
+from langgraph_pgstate.operations.runs import ending
 
 
 @pytest.fixture
@@ -173,3 +177,66 @@ def test_a_success_forgets_what_interrupted_runs_of_its_thread_were_to_do(queue:
     queue.add("t")
     queue.finish(queue.claim_one())
     assert queue.requests() == {"error", "elsewhere"}
+
+
+def rows_of(queue: Queue, thread_id: str) -> dict[str, int]:
+    """The number of rows that each table has of a thread."""
+    tables = queue.execute(
+        "SELECT table_name FROM information_schema.columns WHERE table_schema = %s AND column_name = 'thread_id'"
+        " AND is_updatable = 'YES'",
+        queue.schema,
+    )
+    counts = {
+        table: queue.execute(f"SELECT count(*) FROM {{}}.{table} WHERE thread_id = %s", thread_id)[0][0]
+        for (table,) in tables
+    }
+    return {table: count for table, count in counts.items() if count}
+
+
+def test_a_thread_is_deleted_with_the_end_of_its_run(dsn: str, queue: Queue) -> None:
+    queue.add("t")
+    run = queue.claim_one()
+    queue.put("t", run.run_id)
+    before = rows_of(queue, "t")
+    # The deletion must wait: then the run has not ended, either, and nothing is lost with the worker.
+    with holding(dsn, f"SELECT 1 FROM {queue.schema}.checkpoints FOR UPDATE"):
+        with pytest.raises(DatabaseError):
+            queue.database.run(ending.finish, queue.queries, run.key, "success", deletes_thread=True)
+        assert queue.run(run.run_id)[0] == "running"
+    assert rows_of(queue, "t") == before
+    assert queue.finish(run, deletes_thread=True)
+    assert rows_of(queue, "t") == {}
+    assert queue.finish(run, deletes_thread=True)
+
+
+@pytest.mark.parametrize("delay", [None, timedelta(hours=1)])
+def test_a_thread_with_another_run_is_not_deleted(queue: Queue, delay: timedelta | None) -> None:
+    queue.add("t")
+    behind = queue.add("t", run_after=delay)
+    run = queue.claim_one()
+    assert queue.finish(run, deletes_thread=True)
+    assert queue.run(run.run_id)[0] == "success"
+    queue.check()
+    if delay is not None:
+        queue.wake()
+        queue.make_due()
+    last = queue.claim_one()
+    assert last.run_id == behind
+    assert queue.finish(last, deletes_thread=True)
+    assert rows_of(queue, "t") == {}
+
+
+@pytest.mark.parametrize("status", ["error", "interrupted", "cancelled"])
+def test_a_thread_is_kept_if_its_run_did_not_succeed(queue: Queue, status: str) -> None:
+    queue.add("t")
+    assert queue.finish(queue.claim_one(), status, deletes_thread=True)
+    assert queue.thread("t") in ("error", "interrupted", "idle")
+
+
+def test_a_worker_that_lost_its_lease_deletes_nothing(queue: Queue) -> None:
+    queue.add("t")
+    run = queue.claim_one()
+    queue.expire(run)
+    queue.recover()
+    assert not queue.finish(run, deletes_thread=True)
+    assert queue.run(run.run_id)[0] == "pending"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import psycopg
 import pytest
 from support_queue import CODEC, Queue, request
 
 from langgraph_pgstate import PGStateSaver
-from langgraph_pgstate.errors import ConfigurationError, ThreadBusyError, ThreadDeletedError
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError, ThreadBusyError, ThreadDeletedError
 from langgraph_pgstate.operations.runs.requests import RunRequest, open_request, request_run
 
 
@@ -260,3 +261,20 @@ def test_a_run_is_enqueued_within_the_transaction_of_the_caller(queue: Queue) ->
         queue.add("t")
     assert queue.rows() == []
     assert queue.execute("SELECT 1 FROM {}.threads") == queue.execute("SELECT 1 FROM {}.runs") == []
+
+
+@pytest.mark.parametrize("strategy", ["enqueue", "rollback"])
+def test_a_checkpoint_that_does_not_exist_is_refused_before_anything_is_written(queue: Queue, strategy: Any) -> None:
+    known = queue.put("t", "other")
+    waiting = queue.add("t", checkpoint_id=known)
+    options = {"multitask_strategy": strategy, "checkpoint_id": known}
+    for thread_id, checkpoint_id in (("t", "1f0"), ("u", known)):
+        with pytest.raises(NotFoundError, match=rf"thread '{thread_id}' has no checkpoint '{checkpoint_id}'"):
+            queue.add(thread_id, **{**options, "checkpoint_id": checkpoint_id})
+    with pytest.raises(NotFoundError):
+        queue.add("t", config={"configurable": {"checkpoint_id": known, "checkpoint_ns": "sub"}})
+    assert [row[1] for row in queue.rows()] == [waiting]
+    assert queue.execute("SELECT thread_id FROM {}.threads") == [("t",)]
+    # A call that is repeated is answered as before, whatever became of the checkpoint.
+    queue.execute("DELETE FROM {}.checkpoints")
+    assert not queue.enqueue(request("t", run_id=waiting, checkpoint_id=known))[0].is_new

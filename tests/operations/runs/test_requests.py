@@ -26,6 +26,7 @@ BAD: dict[str, dict[str, Any]] = {
     "seconds": {"timeout": 0},
     "timedelta": {"superstep_timeout": timedelta(0)},
     "time zone": {"run_after": datetime(2026, 1, 1)},
+    "a timedelta, or a datetime": {"run_after": 5},
     "1,000 years": {"run_after": timedelta(days=10**6)},
     "multitask_strategy": {"multitask_strategy": "wait"},
     "durability": {"durability": "never"},

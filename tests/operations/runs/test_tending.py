@@ -113,6 +113,22 @@ def test_deaths_count_anew_after_each_checkpoint(queue: Queue) -> None:
     assert queue.run("r")[0] == "error"
 
 
+@pytest.mark.parametrize(("max_attempts", "deaths"), [(1, 10), (12, 12)])
+def test_a_run_that_kills_a_worker_after_each_checkpoint_ends(queue: Queue, max_attempts: int, deaths: int) -> None:
+    queue.add("t", run_id="r", max_attempts=max_attempts)
+    statuses = []
+    for _ in range(deaths):
+        run = queue.claim_one()
+        queue.put("t", "r")
+        queue.expire(run)
+        statuses += [found.status for found in queue.recover(max_crashes=1)]
+    assert statuses == ["pending"] * (deaths - 1) + ["error"]
+    assert queue.run("r") == ("error", deaths, "WorkerDied")
+    assert queue.execute("SELECT error_message FROM {}.runs") == [(f"its worker died in attempt {deaths}",)]
+    assert queue.dead_letters() == ["r"]
+    queue.check()
+
+
 @pytest.mark.parametrize(("action", "status"), [("cancel", "cancelled"), ("interrupt", "interrupted")])
 def test_a_run_that_was_to_be_cancelled_ends_when_its_worker_has_died(queue: Queue, action: str, status: str) -> None:
     queue.add("t")
@@ -147,7 +163,7 @@ def test_two_sweeps_recover_a_run_once(queue: Queue) -> None:
     # Claimed again, and then the other sweep comes to it.
     again = queue.claim_one()
     lease = {"thread_id": "t", "fencing_token": run.lease.fencing_token}
-    parameters = {**lease, "run_id": run.run_id, "max_crashes": 3}
+    parameters = {**lease, "run_id": run.run_id, "max_crashes": 3, "max_attempts": 30}
     assert queue.do(execute, "fence_lease", {**lease, "is_dead": False}) == 0
     assert queue.do(fetch, "recover_run", parameters) == []
     assert queue.do(finish, again.key, "success")

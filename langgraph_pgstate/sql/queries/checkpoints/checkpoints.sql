@@ -19,7 +19,7 @@
 -- variant: put_checkpoint_based_replacing_recorded
 -- variant: put_checkpoint_based_touching
 -- variant: put_checkpoint_based_touching_recorded
-WITH held AS (
+WITH required AS (
     SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id --!based|touching
 --+touching     SELECT 1 --!based
 --+based     -- The lock prevents a concurrent prune from deleting segments that this checkpoint will refer to.
@@ -31,7 +31,7 @@ WITH held AS (
 --+segment , new_segment AS (
 --+segment     -- Passed through without a copy: copying a large segment takes an eighth of the put's time.
 --+segment     INSERT INTO /*schema*/segments (thread_id, segment_id, data)
---+segment     SELECT :thread_id, :new_id::integer, :new_data::bytea FROM held
+--+segment     SELECT :thread_id, :new_id::integer, :new_data::bytea FROM required
 --+segment )
 --+segments|replacing|touching , new_segments AS (
 --+segments|replacing|touching     -- Concatenated in one parameter, because an array would be sent as text.
@@ -41,13 +41,13 @@ WITH held AS (
 --+segments|replacing|touching         WHEN new.length = octet_length(:new_data::bytea) THEN :new_data
 --+segments|replacing|touching         ELSE substr(:new_data, new.start, new.length)
 --+segments|replacing|touching     END
---+segments|replacing|touching     FROM held CROSS JOIN LATERAL
+--+segments|replacing|touching     FROM required CROSS JOIN LATERAL
 --+segments|replacing|touching         unnest(:new_ids::integer[], :new_starts::integer[], :new_lengths::integer[])
 --+segments|replacing|touching         AS new (segment_id, start, length)
 --+segments|replacing|touching )
 --+touching , touched AS (
 --+touching     INSERT INTO /*schema*/threads (thread_id, agent, user_id, tenant_id)
---+touching     SELECT :thread_id, :agent::text, :user_id::text, :tenant_id::text FROM held
+--+touching     SELECT :thread_id, :agent::text, :user_id::text, :tenant_id::text FROM required
 --+touching     ON CONFLICT (thread_id) DO UPDATE SET
 --+touching         agent = coalesce(excluded.agent, threads.agent),
 --+touching         user_id = coalesce(excluded.user_id, threads.user_id),
@@ -60,7 +60,7 @@ WITH held AS (
 --+touching )
 --+recorded , noted AS (
 --+recorded     INSERT INTO /*schema*/journal (thread_id, entry_id, run_id, data)
---+recorded     SELECT :thread_id, :entry_id::text, :run_id::text, :entry::bytea FROM held
+--+recorded     SELECT :thread_id, :entry_id::text, :run_id::text, :entry::bytea FROM required
 --+recorded )
 INSERT INTO /*schema*/checkpoints AS stored (
     thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, revision, segment_ids,
@@ -70,7 +70,7 @@ SELECT
     :thread_id, :checkpoint_ns::text, :checkpoint_id::text, :parent_checkpoint_id::text, :run_id::text, :source::text,
     :step::integer, :revision::bigint, :segment_ids::integer[], :metadata::jsonb, :state::bytea,
     :state_version::integer
-FROM held
+FROM required
 --+replacing|touching ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
 --+replacing|touching     parent_checkpoint_id = excluded.parent_checkpoint_id,
 --+replacing|touching     run_id = excluded.run_id,
@@ -92,13 +92,13 @@ FOR KEY SHARE;
 
 -- name: hold_bases
 -- Lock the checkpoints that a put inherits from until the transaction ends, and fail unless all are at their revisions.
-WITH held AS MATERIALIZED (
+WITH bases AS MATERIALIZED (
     SELECT 1 FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns
         AND (checkpoint_id, revision) IN (SELECT * FROM unnest(:base_ids::text[], :base_revisions::bigint[]))
     FOR KEY SHARE
 )
-SELECT ('pgstate-guard:base:' || found.count)::integer FROM (SELECT count(*) AS count FROM held) AS found
+SELECT ('pgstate-guard:base:' || found.count)::integer FROM (SELECT count(*) AS count FROM bases) AS found
 WHERE found.count < cardinality(:base_ids::text[]);
 
 -- name: get_checkpoint

@@ -3,20 +3,20 @@
 -- holder, and the holder's run if checkpoints or the record name it. A new number starts from the current time, so that
 -- no number is used twice.
 WITH taken AS (
-    INSERT INTO /*schema*/leases AS held (thread_id, holder_id, fencing_token, acquired_at, renewed_at, expires_at)
+    INSERT INTO /*schema*/leases AS stored (thread_id, holder_id, fencing_token, acquired_at, renewed_at, expires_at)
     SELECT :thread_id::text, :holder_id::text, (extract(epoch FROM now()) * 1000000)::bigint, now(), now(),
         now() + make_interval(secs => :ttl::double precision)
     WHERE NOT EXISTS (SELECT 1 FROM /*schema*/tombstones WHERE thread_id = :thread_id AND expires_at > now())
     ON CONFLICT (thread_id) DO UPDATE SET
         holder_id = excluded.holder_id,
         -- Taken again by the same holder, as after a lost answer, it remains the same lease.
-        fencing_token = CASE WHEN held.holder_id = excluded.holder_id THEN held.fencing_token
-            ELSE held.fencing_token + 1 END,
+        fencing_token = CASE WHEN stored.holder_id = excluded.holder_id THEN stored.fencing_token
+            ELSE stored.fencing_token + 1 END,
         acquired_at = excluded.acquired_at,
         renewed_at = excluded.renewed_at,
         expires_at = excluded.expires_at
-    WHERE held.holder_id IS NULL OR held.holder_id = excluded.holder_id OR held.expires_at <= excluded.acquired_at
-        OR held.fencing_token = ANY(:free_tokens::bigint[])
+    WHERE stored.holder_id IS NULL OR stored.holder_id = excluded.holder_id OR stored.expires_at <= excluded.acquired_at
+        OR stored.fencing_token = ANY(:free_tokens::bigint[])
     RETURNING holder_id, fencing_token, acquired_at, renewed_at, expires_at
 )
 SELECT true, NULL::timestamptz, holder_id, fencing_token, acquired_at, renewed_at, expires_at, NULL FROM taken

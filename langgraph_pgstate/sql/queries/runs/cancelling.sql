@@ -1,14 +1,15 @@
 -- name: lock_queued
 -- Lock a thread's runs that are in the queue and not enqueued for later, or one run, against claims, and return them.
-SELECT q.run_id, q.status, q.attempt FROM /*schema*/queue q
+SELECT q.run_id, q.status, q.cancel FROM /*schema*/queue q
 WHERE q.thread_id = :thread_id::text
     AND (q.run_id = :run_id::text OR :run_id::text IS NULL AND q.number IS NOT NULL)
 ORDER BY q.run_id FOR UPDATE;
 
 -- name: ask_cancel
--- Ask the worker of a running run to end it.
+-- Ask the worker of a running run to end it. Of several actions a rollback prevails, or else the first.
 UPDATE /*schema*/queue SET cancel = :cancel::text
-WHERE thread_id = :thread_id::text AND run_id = ANY(:run_ids::text[]) AND status = 'running';
+WHERE thread_id = :thread_id::text AND run_id = ANY(:run_ids::text[]) AND status = 'running'
+    AND (cancel IS NULL OR :cancel = 'rollback');
 
 -- name: end_pending
 -- End pending runs of a thread. Runs after `lock_queued`.
@@ -34,7 +35,7 @@ WITH gone AS (
 DELETE FROM /*schema*/run_requests
 WHERE thread_id = :thread_id::text AND (:run_ids IS NULL OR run_id = ANY(:run_ids));
 
--- name: settle_thread
+-- name: set_thread_status
 -- Set the status of a thread whose queue has changed: busy as long as runs are in the queue, or else as its newest run
 -- ended.
 UPDATE /*schema*/threads SET status = found.status
@@ -59,7 +60,7 @@ WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text;
 -- name: retry_run
 -- Enqueue a run again that has ended, if what it was to do is still stored; behind the other runs of its thread. A run
 -- that has checkpoints goes on from its newest one, so it is left alone if another run of the thread has gone on, or is
--- about to. Runs after `lock_threads`.
+-- about to. Runs after `lock_threads_for_no_key_update`.
 WITH given AS (
     SELECT r.thread_id, r.run_id, r.queue, d.options ->> 'graph' AS graph,
         (d.options ->> 'priority')::integer AS priority, d.options ->> 'key' AS key

@@ -10,7 +10,8 @@ WITH candidates AS MATERIALIZED (
         FOR UPDATE SKIP LOCKED
     ) AS c
 ), chosen AS MATERIALIZED (
-    SELECT * FROM candidates ORDER BY priority DESC, position LIMIT :limit
+    SELECT c.* FROM candidates c CROSS JOIN (SELECT set_config('lock_timeout', :lock_timeout::text, true)) AS waits
+    ORDER BY c.priority DESC, c.position LIMIT :limit
 ), taken AS (
     INSERT INTO /*schema*/leases AS held (thread_id, holder_id, fencing_token, acquired_at, renewed_at, expires_at)
     SELECT c.thread_id, :worker_id::text, (extract(epoch FROM now()) * 1000000)::bigint, now(), now(),

@@ -1,7 +1,7 @@
 -- name: end_run
 -- End a run that its worker runs under the current lease of its thread. Affects no row if the lease was lost, or if the
 -- run is to be rolled back and this is not done here. If it succeeded, what it was to do is deleted, and what runs were
--- to do that the thread has gone on from. Runs after `release_lease` and `lock_threads`.
+-- to do that the thread has gone on from. Runs after `release_lease` and `lock_threads_for_no_key_update`.
 WITH mine AS MATERIALIZED (
     SELECT 1 FROM /*schema*/queue q JOIN /*schema*/leases l ON l.thread_id = q.thread_id
     WHERE q.thread_id = :thread_id AND q.run_id = :run_id AND q.status = 'running'
@@ -31,7 +31,7 @@ DELETE FROM /*schema*/queue USING mine WHERE queue.thread_id = :thread_id::text 
 -- name: requeue_run
 -- Put a run that its worker runs under the current lease of its thread back into the queue, for now or later, before
 -- the other runs of its thread and its queue. One that is to be cancelled is ready at once, so that nothing waits for
--- it. Affects no row if the lease was lost. Runs after `release_lease` and `lock_threads`.
+-- it. Affects no row if the lease was lost. Runs after `release_lease` and `lock_threads_for_no_key_update`.
 WITH mine AS MATERIALIZED (
     SELECT 1 FROM /*schema*/queue q JOIN /*schema*/leases l ON l.thread_id = q.thread_id
     WHERE q.thread_id = :thread_id AND q.run_id = :run_id AND q.status = 'running'
@@ -52,6 +52,10 @@ UPDATE /*schema*/queue SET
         WHERE o.queue = queue.queue AND o.is_ready AND o.status = 'pending'
     ))
 FROM mine WHERE queue.thread_id = :thread_id::text AND queue.run_id = :run_id::text;
+
+-- name: is_queued
+-- Return whether a thread has a run in the queue.
+SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = :thread_id::text LIMIT 1;
 
 -- name: is_ended
 -- Return whether a run that is not in the queue ended with a status.

@@ -7,7 +7,7 @@ FROM jsonb_to_recordset(:rows::jsonb) AS s (thread_id text, agent text, user_id 
 ORDER BY s.thread_id COLLATE "C"
 ON CONFLICT (thread_id) DO UPDATE SET updated_at = excluded.updated_at WHERE false;
 
--- name: lock_threads
+-- name: lock_threads_for_no_key_update
 -- Lock the rows of some threads until the transaction ends, as `make_threads` does.
 SELECT 1 FROM /*schema*/threads WHERE thread_id = ANY(:thread_ids::text[]) ORDER BY thread_id FOR NO KEY UPDATE;
 
@@ -22,11 +22,12 @@ WHERE t.thread_id IN (SELECT f.thread_id FROM free f)
     OR NOT EXISTS (SELECT 1 FROM /*schema*/threads o WHERE o.thread_id = t.thread_id);
 
 -- name: check_enqueue
--- Fail if a run cannot be enqueued: its thread was deleted, its id is that of another run, or its thread has another
--- run although it must not wait for one. Runs that are enqueued already are not checked.
+-- Fail if a run cannot be enqueued: its thread was deleted, its id is that of another run, the checkpoint from which it
+-- starts does not exist, or its thread has another run although it must not wait for one. Runs that are enqueued already
+-- are not checked.
 WITH given AS (
     SELECT s.* FROM jsonb_to_recordset(:rows::jsonb) AS s (
-        thread_id text, run_id text, rejects boolean, adopts boolean
+        thread_id text, run_id text, rejects boolean, adopts boolean, checkpoint_ns text, checkpoint_id text
     )
     WHERE NOT EXISTS (
         SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = s.thread_id AND q.run_id = s.run_id
@@ -47,6 +48,13 @@ FROM (
     SELECT 2, 'recorded', r.thread_id, r.run_id, NULL
     FROM given g JOIN /*schema*/runs r ON r.thread_id = g.thread_id AND r.run_id = g.run_id
     WHERE NOT g.adopts
+    UNION ALL
+    SELECT 2, 'checkpoint', g.thread_id, g.checkpoint_id, NULL
+    FROM given g
+    WHERE g.checkpoint_id IS NOT NULL AND NOT EXISTS (
+        SELECT 1 FROM /*schema*/checkpoints c
+        WHERE c.thread_id = g.thread_id AND c.checkpoint_ns = g.checkpoint_ns AND c.checkpoint_id = g.checkpoint_id
+    )
     UNION ALL
     SELECT 3, 'busy', q.thread_id, q.run_id, coalesce(q.claimed_at, q.enqueued_at)
     FROM given g JOIN /*schema*/queue q ON q.thread_id = g.thread_id AND q.number IS NOT NULL
@@ -115,7 +123,7 @@ ON CONFLICT (thread_id, run_id) DO UPDATE SET
     error_message = NULL, error_traceback = NULL;
 
 -- name: promote_next
--- Make the first run of each of some threads ready, if it is due and no other run is. Runs after `lock_threads`.
+-- Make the first run of each of some threads ready, if it is due and no other run is. Runs after `lock_threads_for_no_key_update`.
 UPDATE /*schema*/queue SET is_ready = true, position = next.position
 FROM (
     SELECT h.thread_id, h.run_id, coalesce((

@@ -14,23 +14,26 @@ DELETE FROM /*schema*/workers WHERE worker_id = :worker_id::text;
 DELETE FROM /*schema*/workers WHERE seen_at < now() - interval '1 day';
 
 -- name: tend_runs
--- Renew the leases of a worker's runs and note that it is alive. Return all runs that it runs, whether each is one of
--- those and its lease was renewed, and how it is to be cancelled.
+-- Renew the leases of a worker's runs that no other transaction has locked, and note that it is alive. Return all runs
+-- that it runs, how each is to be cancelled, whether the worker holds its lease, and whether it is one of those.
 WITH mine AS (
     SELECT * FROM unnest(:thread_ids::text[], :fencing_tokens::bigint[]) AS m (thread_id, fencing_token)
+), free AS MATERIALIZED (
+    SELECT l.thread_id FROM /*schema*/leases l JOIN mine m
+        ON m.thread_id = l.thread_id AND m.fencing_token = l.fencing_token
+    WHERE l.thread_id = ANY(:thread_ids) AND l.holder_id = :worker_id::text
+    FOR NO KEY UPDATE OF l SKIP LOCKED
 ), renewed AS (
     UPDATE /*schema*/leases SET renewed_at = now(), expires_at = now() + make_interval(secs => :ttl::double precision)
-    FROM mine m
-    WHERE leases.thread_id = m.thread_id AND leases.fencing_token = m.fencing_token
-        AND leases.thread_id = ANY(:thread_ids) AND leases.holder_id = :worker_id::text
-    RETURNING leases.thread_id, leases.fencing_token
+    FROM free f WHERE leases.thread_id = f.thread_id AND leases.thread_id = ANY(:thread_ids)
 ), seen AS (
     UPDATE /*schema*/workers SET seen_at = now() WHERE worker_id = :worker_id
 )
-SELECT q.thread_id, q.run_id, q.fencing_token, q.cancel, r.thread_id IS NOT NULL, m.thread_id IS NOT NULL
+SELECT q.thread_id, q.run_id, q.fencing_token, q.cancel, l.thread_id IS NOT NULL, m.thread_id IS NOT NULL
 FROM /*schema*/queue q
     LEFT JOIN mine m ON m.thread_id = q.thread_id AND m.fencing_token = q.fencing_token
-    LEFT JOIN renewed r ON r.thread_id = q.thread_id AND r.fencing_token = q.fencing_token
+    LEFT JOIN /*schema*/leases l ON l.thread_id = q.thread_id AND l.fencing_token = q.fencing_token
+        AND l.holder_id = :worker_id
 WHERE q.status = 'running' AND q.worker_id = :worker_id;
 
 -- name: find_running_workers
@@ -46,34 +49,48 @@ WHERE q.status = 'running'
 LIMIT :page_size;
 
 -- name: fence_lease
--- Take a lease from its holder, whose late writes are refused from then on, if it has expired or the holder is dead.
-UPDATE /*schema*/leases SET holder_id = NULL, fencing_token = fencing_token + 1, expires_at = now()
-WHERE thread_id = :thread_id::text AND fencing_token = :fencing_token::bigint
-    AND (expires_at <= now() OR :is_dead::boolean OR holder_id IS NULL);
+-- Take a lease from its holder, whose late writes are refused from then on, if it has expired or the holder is dead,
+-- and no other transaction has locked it.
+WITH free AS MATERIALIZED (
+    SELECT l.thread_id FROM /*schema*/leases l
+    WHERE l.thread_id = :thread_id::text AND l.fencing_token = :fencing_token::bigint
+        AND (l.expires_at <= now() OR :is_dead::boolean OR l.holder_id IS NULL)
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE /*schema*/leases SET holder_id = NULL, fencing_token = leases.fencing_token + 1, expires_at = now()
+FROM free WHERE leases.thread_id = :thread_id AND leases.thread_id = free.thread_id;
 
 -- name: recover_run
 -- Put a run whose lease was lost back into the queue, before others; but end it if its worker has died too often
--- without a new checkpoint. Return the number of deaths, whether it was ended, and how it is to be cancelled. Runs
--- after `fence_lease` and `lock_threads`.
-WITH mine AS MATERIALIZED (
-    SELECT q.cancel, CASE WHEN EXISTS (
+-- without a new checkpoint, or has died after too many attempts. Return the number of deaths, whether it was ended, and
+-- how it is to be cancelled. Runs after `fence_lease` and `lock_free_threads`.
+WITH found AS MATERIALIZED (
+    SELECT q.cancel, q.attempt, CASE WHEN EXISTS (
         SELECT 1 FROM /*schema*/checkpoints k
         WHERE k.thread_id = :thread_id AND k.checkpoint_ns = '' AND k.run_id = :run_id
             AND k.checkpoint_id > coalesce(q.claimed_checkpoint_id, '')
-    ) THEN 0 ELSE q.crashes + 1 END AS crashes
+    ) THEN 0 ELSE q.crashes + 1 END AS crashes, (
+        SELECT (r.options ->> 'max_attempts')::integer FROM /*schema*/run_requests r
+        WHERE r.thread_id = :thread_id AND r.run_id = :run_id
+    ) AS asked_attempts
     FROM /*schema*/queue q
     WHERE q.thread_id = :thread_id AND q.run_id = :run_id AND q.status = 'running'
         AND q.fencing_token = :fencing_token::bigint AND NOT EXISTS (
             SELECT 1 FROM /*schema*/leases l WHERE l.thread_id = :thread_id AND l.fencing_token = :fencing_token
         )
+), mine AS MATERIALIZED (
+    SELECT f.cancel, f.crashes, f.attempt,
+        f.crashes >= :max_crashes::integer OR f.attempt >= greatest(:max_attempts::integer, f.asked_attempts) AS is_last
+    FROM found f
 ), told AS (
     UPDATE /*schema*/runs SET
-        status = CASE WHEN mine.crashes < :max_crashes::integer THEN 'pending' ELSE 'error' END,
-        ended_at = CASE WHEN mine.crashes >= :max_crashes THEN now() END,
+        status = CASE WHEN mine.is_last THEN 'error' ELSE 'pending' END,
+        ended_at = CASE WHEN mine.is_last THEN now() END,
         alive_until = NULL,
-        error_type = CASE WHEN mine.crashes >= :max_crashes THEN 'WorkerDied' END,
-        error_message = CASE WHEN mine.crashes >= :max_crashes THEN
-            'its worker died ' || mine.crashes || ' times without a new checkpoint' END,
+        error_type = CASE WHEN mine.is_last THEN 'WorkerDied' END,
+        error_message = CASE
+            WHEN mine.crashes >= :max_crashes THEN 'its worker died ' || mine.crashes || ' times without a new checkpoint'
+            WHEN mine.is_last THEN 'its worker died in attempt ' || mine.attempt END,
         error_traceback = NULL
     FROM mine WHERE runs.thread_id = :thread_id AND runs.run_id = :run_id
 ), ended AS (
@@ -81,16 +98,15 @@ WITH mine AS MATERIALIZED (
         status = 'error', ended_at = greatest(spans.started_at, now()), error_type = 'WorkerDied',
         error_message = 'the worker that ran it has died'
     FROM mine
-    WHERE spans.thread_id = :thread_id AND spans.run_id = :run_id AND spans.ended_at IS NULL
-        AND mine.crashes >= :max_crashes
+    WHERE spans.thread_id = :thread_id AND spans.run_id = :run_id AND spans.ended_at IS NULL AND mine.is_last
 ), idle AS (
     UPDATE /*schema*/threads SET status = 'error' FROM mine
-    WHERE threads.thread_id = :thread_id AND mine.crashes >= :max_crashes AND NOT EXISTS (
+    WHERE threads.thread_id = :thread_id AND mine.is_last AND NOT EXISTS (
         SELECT 1 FROM /*schema*/queue o WHERE o.thread_id = :thread_id AND o.run_id <> :run_id
     )
 ), gone AS (
     DELETE FROM /*schema*/queue USING mine
-    WHERE queue.thread_id = :thread_id AND queue.run_id = :run_id AND mine.crashes >= :max_crashes
+    WHERE queue.thread_id = :thread_id AND queue.run_id = :run_id AND mine.is_last
 ), back AS (
     UPDATE /*schema*/queue SET
         status = 'pending', worker_id = NULL, fencing_token = NULL, claimed_at = NULL, crashes = mine.crashes,
@@ -99,9 +115,9 @@ WITH mine AS MATERIALIZED (
             WHERE o.queue = queue.queue AND o.is_ready AND o.status = 'pending'
         ))
     FROM mine
-    WHERE queue.thread_id = :thread_id::text AND queue.run_id = :run_id::text AND mine.crashes < :max_crashes
+    WHERE queue.thread_id = :thread_id::text AND queue.run_id = :run_id::text AND NOT mine.is_last
 )
-SELECT mine.crashes, mine.crashes >= :max_crashes, mine.cancel FROM mine;
+SELECT mine.crashes, mine.is_last, mine.cancel FROM mine;
 
 -- name: find_due
 -- Return the threads of runs whose time has come.
@@ -111,7 +127,7 @@ SELECT DISTINCT thread_id FROM (
 
 -- name: make_due
 -- Note that runs of some threads are due, and give them their order among the runs of their thread. Runs after
--- `lock_threads`.
+-- `lock_threads_for_no_key_update`.
 UPDATE /*schema*/queue SET run_after = NULL, number = due.number
 FROM (
     SELECT q.thread_id, q.run_id, coalesce(q.number, coalesce((

@@ -177,6 +177,6 @@ UNION
 (SELECT DISTINCT thread_id FROM /*schema*/writes WHERE thread_id > :cursor_id ORDER BY thread_id LIMIT :page_size)
 ORDER BY thread_id LIMIT :page_size;
 
--- name: lock_thread
+-- name: lock_thread_for_update
 -- Lock a thread's row against all other locks on it (prunes, labels, guarded writes) until the transaction ends.
 SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id::text FOR UPDATE;

@@ -1,0 +1,23 @@
+"""Bounds on the time that a worker waits for locks that other transactions hold."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.types import Parameters, Query
+
+# A caller's transaction that has enqueued a run holds the thread's row for as long as the caller likes. The worker has
+# other runs to care for meanwhile.
+LOCK_TIMEOUT: Final = "200ms"
+_LOCK_NOT_AVAILABLE: Final = "55P03"
+
+
+def bounded_waits(queries: Queries) -> tuple[Query, Parameters]:
+    """Return the statement with which a transaction begins that waits only a moment for each lock; see `is_locked`."""
+    return queries.set_lock_timeout, {"timeout": LOCK_TIMEOUT}
+
+
+def is_locked(error: Exception) -> bool:
+    """Return whether a transaction failed because another one has locked what it needs."""
+    return getattr(error, "sqlstate", None) == _LOCK_NOT_AVAILABLE

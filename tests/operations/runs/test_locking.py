@@ -1,0 +1,92 @@
+"""What a worker does to the queue while another transaction holds locks for as long as it likes."""
+
+from __future__ import annotations
+
+import time
+
+import psycopg
+import pytest
+from support import holding
+from support_queue import CODEC, Queue
+
+from langgraph_pgstate.errors import DatabaseError
+from langgraph_pgstate.operations.runs import adopting, claiming, ending
+from langgraph_pgstate.operations.runs.locking import is_locked
+
+
+@pytest.fixture
+def queue(connection: psycopg.Connection, schema: str) -> Queue:
+    # What waits without limit fails.
+    connection.execute("SET statement_timeout = '5s'")
+    return Queue(connection, schema)
+
+
+def test_crashed_runs_of_locked_threads_are_left_to_the_next_adoption(dsn: str, queue: Queue) -> None:
+    for thread_id in ("t", "u"):
+        queue.put(thread_id, f"run of {thread_id}")
+        queue.execute(
+            "INSERT INTO {}.runs (thread_id, run_id, agent, status, started_at)"
+            " VALUES (%s, %s, 'graph', 'running', now())",
+            thread_id,
+            f"run of {thread_id}",
+        )
+
+    def adopt() -> list[str]:
+        return [run.thread_id for run in queue.do(adopting.adopt, CODEC, lambda holder_id: True)]
+
+    with holding(dsn, f"SELECT 1 FROM {queue.schema}.threads WHERE thread_id = 't' FOR UPDATE"):
+        assert adopt() == ["u"]
+    assert adopt() == ["t"]
+    queue.check()
+
+
+def test_a_locked_lease_keeps_no_other_from_being_renewed(dsn: str, queue: Queue) -> None:
+    for thread_id in ("t", "u"):
+        queue.add(thread_id)
+    runs = queue.claim(ttl=0.5)
+    with holding(dsn, f"SELECT 1 FROM {queue.schema}.leases WHERE thread_id = 't' FOR SHARE"):
+        assert queue.tend(*runs).still == {run.key for run in runs}
+        renewed = "SELECT thread_id FROM {}.leases WHERE expires_at > now() + interval '30 seconds' ORDER BY 1"
+        assert queue.execute(renewed) == [("u",)]
+    queue.tend(*runs)
+    assert queue.execute(renewed) == [("t",), ("u",)]
+
+
+@pytest.mark.parametrize("table", ["leases", "threads", "runs"])
+def test_lost_runs_of_locked_threads_are_left_to_the_next_sweep(table: str, dsn: str, queue: Queue) -> None:
+    for thread_id in ("t", "u"):
+        queue.add(thread_id)
+    queue.expire(*queue.claim())
+    with holding(dsn, f"SELECT 1 FROM {queue.schema}.{table} WHERE thread_id = 't' FOR UPDATE"):
+        assert [run.thread_id for run in queue.recover()] == ["u"]
+    assert [run.thread_id for run in queue.recover()] == ["t"]
+    queue.check()
+
+
+def test_a_claim_waits_a_moment_only_for_a_lease(dsn: str, queue: Queue) -> None:
+    queue.add("t")
+    queue.finish(queue.claim_one())
+    queue.add("t")
+    arguments = queue.queries, "worker", "default", ["graph"], 1, 60.0
+    with holding(dsn, f"SELECT 1 FROM {queue.schema}.leases WHERE thread_id = 't' FOR UPDATE"):
+        with pytest.raises(DatabaseError) as caught:
+            queue.database.run(claiming.claim, *arguments)
+        assert is_locked(caught.value)
+    assert len(queue.database.run(claiming.claim, *arguments)) == 1
+
+
+def test_an_end_gives_way_to_a_put_that_locks_in_the_other_order(dsn: str, queue: Queue) -> None:
+    """The first guarded put of a thread locks its row before its lease; an end locks the lease first."""
+    queue.add("t")
+    run = queue.claim_one()
+    with psycopg.connect(dsn) as put:
+        put.execute(f"SELECT 1 FROM {queue.schema}.threads WHERE thread_id = 't' FOR NO KEY UPDATE".encode())
+        since = time.monotonic()
+        with pytest.raises(DatabaseError) as caught:
+            queue.database.run(ending.finish, queue.queries, run.key, "success")
+        # Sooner than PostgreSQL looks for deadlocks, in which the put might be the one to fail.
+        assert is_locked(caught.value)
+        assert time.monotonic() - since < 0.9
+        put.execute(f"SELECT 1 FROM {queue.schema}.leases WHERE thread_id = 't' FOR SHARE".encode())
+    assert queue.finish(run)
+    queue.check()
