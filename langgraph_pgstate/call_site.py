@@ -21,7 +21,7 @@ def run_of(config: Mapping[str, Any]) -> Any:
 
 @dataclass(slots=True, eq=False)
 class CallSite:
-    """The call site of a read.
+    """The task or thread that reads a checkpoint, and the LangGraph loop in which it does so, if any.
 
     Attributes:
         starter: The running task or thread.

@@ -125,7 +125,7 @@ class _State:
     _recorder: Recorder | AsyncRecorder
     _tool_settings: ToolSettings | None
     _tool_default: ToolPolicy | None
-    _manager: MessageHook | None
+    _message_hook: MessageHook | None
     _keys: ThreadKeys | None
     _graphs: Collection[str] | None
 
@@ -145,16 +145,16 @@ class _State:
         return shared
 
     def _hooks(self, options: StateOptions) -> PutHooks:
-        """Return the sources of statements that go with the saver's puts; the recorder is first, for it knows the run.
+        """Return the hooks of the saver's puts. The recorder is the first, because it sets the run's id for the others.
 
         With a serializer of the caller's own, which may encrypt, messages are not copied into a table in clear text.
         Projected channels are: the caller has named each.
         """
         project, thread_ttl = options.get("project", ()), options.get("thread_ttl")
         members: list[PutHook] = [self._recorder]
-        self._manager = MessageHook() if self._codec.is_native else None
-        if self._manager is not None:
-            members.append(self._manager)
+        self._message_hook = MessageHook() if self._codec.is_native else None
+        if self._message_hook is not None:
+            members.append(self._message_hook)
         if project:
             members.append(ProjectionHook(self._queries, project))
         if thread_ttl is not None:
@@ -182,8 +182,8 @@ class _State:
         if self._project:
             check_projectable(graph, self._project)
         recorded = self._recorder.record(graph)
-        if self._manager is not None:
-            self._manager.learn(graph)
+        if self._message_hook is not None:
+            self._message_hook.learn(graph)
         return recorded
 
     def _run_of(self, config: Mapping[str, Any]) -> str | None:

@@ -42,7 +42,7 @@ _CITIES: Final = ("Lisbon", "Porto", "Madrid", "Athens", "Rome", "Berlin")
 
 
 def follow_up(turn: int) -> str:
-    """Return the message of the traveller in a turn of the conversation, from 2."""
+    """Return the user's message in a later turn of the demo conversation; the first such turn is number 2."""
     day, euros = turn % 5 + 1, 15 + turn * 7 % 90
     questions = (
         f"What is the weather like on day {day}?",
@@ -144,7 +144,7 @@ class OfflineModel(BaseChatModel):
         return "offline"
 
     def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[Any, AIMessage]:
-        """Return the model itself: its answers name the tools."""
+        """Return the model unchanged: its fixed answers already contain the tool calls."""
         return self
 
     def _generate(
@@ -164,7 +164,7 @@ def offline_model() -> OfflineModel:
 
 
 def provider_model(name: str) -> BaseChatModel:
-    """Return a real model.
+    """Return the chat model of a provider.
 
     Args:
         name: `provider:model`, as langchain's `init_chat_model` takes it.

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from langgraph_pgstate import __version__
-from langgraph_pgstate.cli import branches, interrupts, ledger, queue, record, threads, upcast
+from langgraph_pgstate.cli import branches, interrupts, ledger, prices, queue, record, threads, upcast
 from langgraph_pgstate.cli.drawing import console, errors, escape
 from langgraph_pgstate.cli.options import STRATEGIES, ThreadsOption
 from langgraph_pgstate.cli.output import (
@@ -323,15 +323,15 @@ for _command in (
     branches.label,
     branches.fork,
     threads.delete,
-    record.threads,
+    threads.threads,
     record.runs,
     record.trace,
     threads.events,
     threads.search,
     record.tools,
-    record.cost,
-    record.prices,
-    record.price,
+    prices.cost,
+    prices.prices,
+    prices.price,
     ledger.executions,
     ledger.settle,
     threads.leases,

@@ -11,6 +11,8 @@ RUN_STATUSES: Final = ("pending", "running", "interrupted", "success", "error", 
 USAGE_KEYS: Final = ("agent", "model", "tenant", "user", "day")
 STRATEGIES: Final = ("keep_latest", "delete", "delete_all")
 DECISIONS: Final = ("done", "retry", "fail")
+ONLY_STATUS: Final = "Only with this status:"
+SINCE_HELP: Final = "Only what began at most this long ago, like 12h or 30d."
 
 ThreadArgument = Annotated[str, typer.Argument(metavar="THREAD", help="The thread.")]
 ThreadsOption = Annotated[

@@ -22,6 +22,17 @@ if TYPE_CHECKING:
 _WIDEST: Final = 1000
 INTERRUPTED: Final = 130
 """Exit code after Ctrl-C, as shells have it."""
+STATUS_STYLES: Final = {
+    "success": "green",
+    "error": "red",
+    "crashed": "red",
+    "timeout": "red",
+    "running": "cyan",
+    "busy": "cyan",
+    "interrupted": "yellow",
+    "cancelled": "yellow",
+    "unknown": "yellow",
+}
 # Prose is cut to this width before a narrow table loses a column.
 _PROSE_WIDTH: Final = 24
 
@@ -49,6 +60,20 @@ def shorten(text: str, width: int) -> str:
     """Return text as one line of at most `width` characters."""
     line = " ".join(text.split())
     return line if len(line) <= width else line[: max(width - 1, 0)].rstrip() + "…"
+
+
+def money(amount: Decimal) -> str:
+    """Return an amount with two decimals, or with three significant digits if it is less than 1."""
+    if not amount:
+        return ""
+    if abs(amount) >= 1:
+        return f"{amount:,.2f}"
+    return f"{amount:.3g}" if abs(amount) >= Decimal("0.0001") else f"{amount:.1e}"
+
+
+def styled_status(status: str) -> str:
+    """Return a status as markup in its style."""
+    return f"[{STATUS_STYLES[status]}]{status}[/]" if status in STATUS_STYLES else status
 
 
 def format_time(moment: datetime | None) -> str:

@@ -1,31 +1,31 @@
-"""The commands about the record: `threads`, `runs`, `trace`, `tools`, `cost`, prices, expiry and maintenance."""
+"""The commands `runs`, `trace`, `tools`, `maintain`, `sweep` and `expire`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from langgraph_pgstate.cli.drawing import Table, Text, Tree, console, escape
 from langgraph_pgstate.cli.options import (
+    ONLY_STATUS,
     RUN_STATUSES,
-    THREAD_STATUSES,
-    USAGE_KEYS,
+    SINCE_HELP,
     AgentOption,
     LimitOption,
-    TenantOption,
     ThreadArgument,
     UserOption,
 )
 from langgraph_pgstate.cli.output import (
+    STATUS_STYLES,
     bytes_in_words,
     count,
     format_time,
     job,
+    money,
     new_table,
     one_of,
     print_json,
@@ -33,9 +33,10 @@ from langgraph_pgstate.cli.output import (
     print_table,
     shorten,
     show,
+    styled_status,
 )
 from langgraph_pgstate.cli.target import Parts, Target
-from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from langgraph_pgstate.errors import NotFoundError
 from langgraph_pgstate.settings import age
 from langgraph_pgstate.types import Progress, PruneResult
 
@@ -43,63 +44,8 @@ if TYPE_CHECKING:
     from langgraph_pgstate.runs import Runs
     from langgraph_pgstate.types import Run, Span, SpanNode, ToolStatistics
 
-_STYLES: Final = {
-    "success": "green",
-    "error": "red",
-    "crashed": "red",
-    "timeout": "red",
-    "running": "cyan",
-    "busy": "cyan",
-    "interrupted": "yellow",
-    "cancelled": "yellow",
-    "unknown": "yellow",
-}
 _KIND_STYLES: Final = {"graph": "bold", "node": "bold", "llm": "magenta", "tool": "blue", "retriever": "blue"}
-_SINCE_HELP: Final = "Only what began at most this long ago, like 12h or 30d."
 _SWEEP_PAGE: Final = 100
-
-
-def _keys(by: str) -> list[str]:
-    return [key.strip() for key in by.split(",") if key.strip()]
-
-
-def _check_keys(by: str) -> str:
-    for key in _keys(by):
-        one_of(*USAGE_KEYS)(key)
-    return by
-
-
-_OF_STATUS: Final = "Only with this status:"
-
-
-def threads(
-    ctx: typer.Context,
-    user: UserOption = None,
-    tenant: TenantOption = None,
-    agent: AgentOption = None,
-    status: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help=f"{_OF_STATUS} {', '.join(THREAD_STATUSES)}.", callback=one_of(*THREAD_STATUSES)
-        ),
-    ] = None,
-    limit: LimitOption = 20,
-) -> None:
-    """List threads, most recently active first."""
-    target: Target = ctx.obj
-    with target.connect() as parts:
-        page = parts.threads.list(user_id=user, tenant_id=tenant, agent=agent, status=status, limit=limit)
-    if target.is_json:
-        print_json_page(page.items, page.next)
-        return
-    table = new_table("thread", "title", "user", "tenant", "agent", "status", "created", "updated", "expires")
-    for thread in page.items:
-        owner = [thread.user_id or "", thread.tenant_id or "", thread.agent or ""]
-        times = map(format_time, (thread.created_at, thread.updated_at, thread.expires_at))
-        cells = [thread.thread_id, shorten(thread.title or "", 40), *owner]
-        table.add_row(*map(escape, cells), _status(thread.status), *times)
-    spare = ("created", "tenant", "expires", "user", "agent", "title")
-    show(table, len(page.items), "thread", page.next, spare=spare, prose=("title",))
 
 
 def runs(
@@ -108,9 +54,9 @@ def runs(
     failed: Annotated[bool, typer.Option("--failed", help="Only runs that failed or whose process died.")] = False,
     status: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help=f"{_OF_STATUS} {', '.join(RUN_STATUSES)}.", callback=one_of(*RUN_STATUSES)),
+        typer.Option(metavar="NAME", help=f"{ONLY_STATUS} {', '.join(RUN_STATUSES)}.", callback=one_of(*RUN_STATUSES)),
     ] = None,
-    since: Annotated[str | None, typer.Option(metavar="AGE", help=_SINCE_HELP)] = None,
+    since: Annotated[str | None, typer.Option(metavar="AGE", help=SINCE_HELP)] = None,
     user: UserOption = None,
     agent: AgentOption = None,
     min_steps: Annotated[int | None, typer.Option(metavar="N", help="Only with N supersteps or more.")] = None,
@@ -140,12 +86,12 @@ def runs(
     table.add_column("error", no_wrap=True)
     for run in page.items:
         tokens = f"{run.input_tokens + run.output_tokens:,}"
-        figures = [_duration(run.duration), f"{run.steps:,}", tokens, _money(run.cost)]
+        figures = [_duration(run.duration), f"{run.steps:,}", tokens, money(run.cost)]
         # `trace` takes the end of an id.
         run_id = run.run_id[-8:] if console.is_terminal else run.run_id
         names = map(escape, [run.thread_id, run_id, run.agent or ""])
         table.add_row(
-            *names, _status(_ending(run)), format_time(run.started_at), *figures, escape(shorten(_error(run), 80))
+            *names, styled_status(_ending(run)), format_time(run.started_at), *figures, escape(shorten(_error(run), 80))
         )
     spare = ("steps", "tokens", "agent", "cost", "took")
     show(table, len(page.items), "run", page.next, spare=spare, prose=("error",))
@@ -169,7 +115,7 @@ def _queued(target: Target, thread: str | None, limit: int) -> None:
         elif not run.is_ready:
             note = f"after {format_time(run.run_after)}" if run.run_after else "after another run of its thread"
         names = map(escape, (run.thread_id, run_id, run.graph, run.queue))
-        table.add_row(*names, _status(run.status), format_time(run.enqueued_at), note, str(run.attempt))
+        table.add_row(*names, styled_status(run.status), format_time(run.enqueued_at), note, str(run.attempt))
     show(table, len(page.items), "queued run", page.next, spare=("queue", "attempt", "enqueued"))
 
 
@@ -206,7 +152,7 @@ def trace(
 
 def tools(
     ctx: typer.Context,
-    since: Annotated[str, typer.Option(metavar="AGE", help=_SINCE_HELP)] = "30d",
+    since: Annotated[str, typer.Option(metavar="AGE", help=SINCE_HELP)] = "30d",
     agent: AgentOption = None,
 ) -> None:
     """Show calls, errors and seconds of tools, by their spans and by the ledger."""
@@ -222,96 +168,6 @@ def tools(
     for title, found in (("calls", calls), ("actions in the ledger", executions)):
         if found:
             print_table(_statistics(title, found), spare=("p50", "last", "mean", "error rate", "running"))
-
-
-def cost(
-    ctx: typer.Context,
-    by: Annotated[
-        str,
-        typer.Option(metavar="KEYS", help=f"Keys with commas: {', '.join(USAGE_KEYS)}.", callback=_check_keys),
-    ] = "agent,model",
-    since: Annotated[str, typer.Option(metavar="AGE", help=_SINCE_HELP)] = "30d",
-    limit: LimitOption = 50,
-) -> None:
-    """Sum up model calls, tokens and cost, the most expensive first."""
-    keys = _keys(by)
-    target: Target = ctx.obj
-    with target.connect() as parts:
-        rows = parts.runs.usage(keys, since=age(since), limit=limit)
-        totals = parts.runs.usage([], since=age(since))
-    if target.is_json:
-        print_json({"by": keys, "usage": rows, "total": totals[0] if totals else None})
-        return
-    if not totals:
-        console.print(f"no model was called in the last {escape(since)}")
-        return
-    table = new_table(*keys, right=("calls", "input", "cached", "output", "reasoning", "cost", "without price"))
-    fields = {"agent": "agent", "model": "model", "tenant": "tenant_id", "user": "user_id", "day": "day"}
-    for item in [*rows, *totals]:
-        if item is totals[0]:
-            table.add_section()
-        names = [str(getattr(item, fields[key]) or "–") if item is not totals[0] else "" for key in keys]
-        tokens = [item.input_tokens, item.cache_read_tokens, item.output_tokens, item.reasoning_tokens]
-        figures = [f"{number:,}" for number in (item.calls, *tokens)]
-        unpriced = f"{item.unpriced:,}" if item.unpriced else ""
-        style = "bold" if item is totals[0] else None
-        table.add_row(*map(escape, names), *figures, _money(item.cost), unpriced, style=style)
-    print_table(table, spare=("reasoning", "cached", "without price"))
-    if totals[0].unpriced:
-        console.print("[yellow]calls without a price are not in the cost; set prices with `pgstate price`[/]")
-
-
-def prices(
-    ctx: typer.Context,
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="Only of this model.")] = None,
-) -> None:
-    """List prices per million tokens."""
-    target: Target = ctx.obj
-    with target.connect() as parts:
-        found = parts.prices.list(model)
-    if target.is_json:
-        print_json(*found)
-        return
-    table = new_table("model", "provider", "from", right=("input", "output", "cache read", "reasoning"))
-    for item in found:
-        amounts = (item.input, item.output, item.cache_read, item.reasoning)
-        figures = ["" if amount is None else f"{amount:,f}" for amount in amounts]
-        table.add_row(*map(escape, (item.model, item.provider or "any", format_time(item.valid_from))), *figures)
-    show(table, len(found), "price", None, spare=("reasoning", "cache read"))
-
-
-def price(
-    ctx: typer.Context,
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="The model, as `pgstate cost` names it.")],
-    input: Annotated[str, typer.Option(metavar="AMOUNT", help="Per million tokens read.")],
-    output: Annotated[str, typer.Option(metavar="AMOUNT", help="Per million tokens written.")],
-    cache_read: Annotated[
-        str | None, typer.Option(metavar="AMOUNT", help="Per million tokens read from a cache; else as --input.")
-    ] = None,
-    reasoning: Annotated[
-        str | None, typer.Option(metavar="AMOUNT", help="Per million tokens of reasoning; else as --output.")
-    ] = None,
-    provider: Annotated[str, typer.Option(metavar="NAME", help="Only of this provider; else of any.")] = "",
-    since: Annotated[
-        datetime | None,
-        typer.Option("--from", metavar="DATE", formats=["%Y-%m-%d"], help="Valid from this day (UTC); else always."),
-    ] = None,
-) -> None:
-    """Set the price of a model. It is used for calls that are recorded from then on."""
-    amounts = {"input": input, "output": output, "cache_read": cache_read, "reasoning": reasoning}
-    exact = {name: None if text is None else _amount(name, text) for name, text in amounts.items()}
-    valid_from = None if since is None else since.replace(tzinfo=UTC)
-    target: Target = ctx.obj
-    with target.connect() as parts:
-        parts.prices.set(model, **exact, provider=provider, valid_from=valid_from)  # type: ignore[arg-type]
-    if target.is_json:
-        print_json({"model": model, "provider": provider, "valid_from": valid_from, **exact})
-        return
-    console.print(
-        f"a million tokens of {escape(model)}: {exact['input']} read, {exact['output']} written"
-        + (f", at {escape(provider)}" if provider else "")
-        + (f", from {since:%Y-%m-%d} on" if since else "")
-    )
 
 
 def maintain(
@@ -411,18 +267,6 @@ def _swept(result: PruneResult) -> str:
     return f"expired threads {'to delete' if result.dry_run else 'deleted'}: {result.threads:,}, with {gone}"
 
 
-def _amount(name: str, text: str) -> Decimal:
-    """Return an amount of money.
-
-    Raises:
-        ConfigurationError: If it is not a number.
-    """
-    try:
-        return Decimal(text)
-    except ArithmeticError:
-        raise ConfigurationError(f"--{name.replace('_', '-')} is a price like 3 or 0.15, not {text!r}") from None
-
-
 def find_run(part: Runs, thread_id: str, run_id: str | None) -> Run:
     """Return a run by its id, by the beginning or end of its id, or the newest.
 
@@ -456,10 +300,10 @@ def _statistics(title: str, found: Sequence[ToolStatistics]) -> Table:
 def _headline(run: Run) -> Text:
     line = Text(f"{run.thread_id} ", style="bold")
     line.append(f"run {run.run_id} ", style="dim")
-    line.append(_ending(run), style=_STYLES.get(_ending(run), ""))
+    line.append(_ending(run), style=STATUS_STYLES.get(_ending(run), ""))
     details = [f"attempt {run.attempt}" if run.attempt > 1 else "", run.agent or "", format_time(run.started_at)]
     details += [_duration(run.duration), count(run.steps, "step"), _tokens(run.input_tokens, run.output_tokens)]
-    details.append(_money(run.cost))
+    details.append(money(run.cost))
     line.append(" · " + " · ".join(detail for detail in details if detail), style="")
     return line
 
@@ -480,9 +324,9 @@ def _line(span: Span, beginning: datetime) -> Text:
     if tokens := _tokens(span.input_tokens, span.output_tokens):
         line.append(f"  {tokens}", style="dim")
     if span.cost:
-        line.append(f"  {_money(span.cost)}", style="dim")
+        line.append(f"  {money(span.cost)}", style="dim")
     if span.status != "success":
-        line.append(f"  {span.status}", style=_STYLES.get(span.status, ""))
+        line.append(f"  {span.status}", style=STATUS_STYLES.get(span.status, ""))
     if error := ": ".join(part for part in (span.error_type, span.error_message) if part):
         line.append(f"  {shorten(error, 200)}", style="red")
     return line
@@ -494,10 +338,6 @@ def _ending(run: Run) -> str:
 
 def _error(run: Run) -> str:
     return shorten(": ".join(part for part in (run.error_type, run.error_message) if part), 200)
-
-
-def _status(status: str) -> str:
-    return f"[{_STYLES[status]}]{status}[/]" if status in _STYLES else status
 
 
 def _months(names: Sequence[str]) -> str:
@@ -520,10 +360,3 @@ def _seconds(seconds: float) -> str:
 
 def _tokens(read: int | None, written: int | None) -> str:
     return f"{read or 0:,}→{written or 0:,} tokens" if read or written else ""
-
-
-def _money(cost: Decimal) -> str:
-    """Return an amount with two decimals, or with three significant digits if it is less than 1."""
-    if not cost:
-        return ""
-    return f"{cost:,.2f}" if abs(cost) >= 1 else f"{cost:.3g}" if abs(cost) >= Decimal("0.0001") else f"{cost:.1e}"

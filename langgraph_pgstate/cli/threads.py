@@ -1,4 +1,4 @@
-"""The commands `conversation`, `search`, `events`, `delete` and `leases`."""
+"""The commands `threads`, `conversation`, `search`, `events`, `delete` and `leases`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import typer
 from langgraph_pgstate.cli.drawing import Text, console, escape
 from langgraph_pgstate.cli.interrupts import value_text
 from langgraph_pgstate.cli.options import (
+    ONLY_STATUS,
+    THREAD_STATUSES,
+    AgentOption,
     CheckpointOption,
     LimitOption,
     TenantOption,
@@ -22,16 +25,48 @@ from langgraph_pgstate.cli.output import (
     count,
     format_time,
     new_table,
+    one_of,
     print_json,
     print_json_page,
     shorten,
     show,
+    styled_status,
 )
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import NotFoundError
 from langgraph_pgstate.settings import age
 
-_STYLES = {"human": "bold cyan", "ai": "bold green", "tool": "bold blue", "system": "bold magenta"}
+_ROLE_STYLES = {"human": "bold cyan", "ai": "bold green", "tool": "bold blue", "system": "bold magenta"}
+
+
+def threads(
+    ctx: typer.Context,
+    user: UserOption = None,
+    tenant: TenantOption = None,
+    agent: AgentOption = None,
+    status: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help=f"{ONLY_STATUS} {', '.join(THREAD_STATUSES)}.", callback=one_of(*THREAD_STATUSES)
+        ),
+    ] = None,
+    limit: LimitOption = 20,
+) -> None:
+    """List threads, most recently active first."""
+    target: Target = ctx.obj
+    with target.connect() as parts:
+        page = parts.threads.list(user_id=user, tenant_id=tenant, agent=agent, status=status, limit=limit)
+    if target.is_json:
+        print_json_page(page.items, page.next)
+        return
+    table = new_table("thread", "title", "user", "tenant", "agent", "status", "created", "updated", "expires")
+    for thread in page.items:
+        owner = [thread.user_id or "", thread.tenant_id or "", thread.agent or ""]
+        times = map(format_time, (thread.created_at, thread.updated_at, thread.expires_at))
+        cells = [thread.thread_id, shorten(thread.title or "", 40), *owner]
+        table.add_row(*map(escape, cells), styled_status(thread.status), *times)
+    spare = ("created", "tenant", "expires", "user", "agent", "title")
+    show(table, len(page.items), "thread", page.next, spare=spare, prose=("title",))
 
 
 def conversation(
@@ -57,7 +92,7 @@ def conversation(
         console.print("no recorded messages (`pgstate show` has the state, `pgstate backfill` records it)")
     for message in messages:
         name = f"{message.role or '?'} {message.agent or ''}".strip()
-        line = Text(name, style=_STYLES.get(message.role or "", "bold"), overflow="fold")
+        line = Text(name, style=_ROLE_STYLES.get(message.role or "", "bold"), overflow="fold")
         line.append(f"  {format_time(message.created_at)}", style="dim")
         console.print(line)
         for text in filter(None, [message.content, *map(_call_text, message.tool_calls or ())]):

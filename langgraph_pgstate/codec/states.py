@@ -43,7 +43,7 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True)
 class Inline:
-    """A small encoded value."""
+    """A small encoded value, stored in the manifest itself."""
 
     type: str
     data: bytes
@@ -68,7 +68,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """A list.
+    """A list whose elements are in segments.
 
     Attributes:
         runs: The runs that hold its elements.
@@ -151,7 +151,7 @@ class Manifest:
 
 @dataclass(slots=True)
 class State:
-    """A decoded `state`.
+    """The decoded column `state` of a checkpoint.
 
     Attributes:
         checkpoint: LangGraph's checkpoint without `id` and `channel_values`.

@@ -161,7 +161,7 @@ class ValueCodec:
                 self.serde.loads_typed((type_, data))
                 raise KeyboardInterrupt from None
 
-    def is_inline(self, value: Any) -> bool:
+    def is_scalar(self, value: Any) -> bool:
         """Return whether msgpack represents a scalar exactly, so that it may be stored in the manifest."""
         if not self.is_native:
             return False

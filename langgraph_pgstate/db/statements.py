@@ -261,7 +261,7 @@ def within(seconds: float, work: Generator[Any, Any, T]) -> Generator[Any, Any, 
 
 
 class _Pipeline:
-    """Statements that are sent together.
+    """Statements that are sent together in libpq's pipeline mode.
 
     Attributes:
         touched: After a run, the number of rows each statement affected, in the order they were added.

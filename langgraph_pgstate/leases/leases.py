@@ -14,7 +14,7 @@ from langgraph_pgstate.types import Lease, Page
 
 
 class Leases:
-    """Access to leases.
+    """Methods that hold and list the leases of threads; `state.leases`.
 
     Args:
         database: The database.

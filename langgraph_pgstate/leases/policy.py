@@ -44,7 +44,7 @@ class GuardPolicy:
             config: Its config.
             held: The lease of the put.
         """
-        head = self._guards_head(held) and not is_explicit_fork(config, request.labels.get("source"))
+        head = self._guards_head(held) and not is_explicit_fork(config, request.merged_metadata.get("source"))
         run = run_of(config)
         if head and request.parent is not None and run is not None:
             # Noted before it is sent, because writes of the run's tasks may arrive at the same time.

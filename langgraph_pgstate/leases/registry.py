@@ -144,7 +144,7 @@ class Run:
 
     @property
     def is_gone(self) -> bool:
-        """Return whether the object that lives as long as the run is gone."""
+        """Return whether the run has ended without a callback, because `sign` no longer refers to an object."""
         return self.sign is not None and self.sign() is None
 
     @property
@@ -266,7 +266,7 @@ class LeaseRegistry:
             call_site.taken.end()
 
     def note_read(self, call_site: CallSite | None) -> None:
-        """Note that the state was read for which a lease may have been taken."""
+        """Note the time at which a read finished, on the lease that was taken for it, if there is one."""
         if call_site is not None and call_site.taken is not None:
             call_site.taken.read_at = time.monotonic()
 

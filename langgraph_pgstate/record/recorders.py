@@ -182,9 +182,9 @@ class Recorder(_RecorderBase):
         if run is None:
             self._ended(None)
         elif run.is_awaited and not self._is_borrowed:
-            return Later(lambda: asyncio.to_thread(self._note_end, run))
+            return Later(lambda: asyncio.to_thread(self._write_end, run))
         else:
-            self._note_end(run)
+            self._write_end(run)
         return NOTHING
 
     def _ended(self, run: RunRecord | None) -> None:
@@ -193,11 +193,11 @@ class Recorder(_RecorderBase):
                 # The event loop must not block; the thread writes the rows soon.
                 self._write(0)
             else:
-                self._note_end(run)
+                self._write_end(run)
         elif self._queue.waiting >= self._settings.queue_size and not _in_loop():
             self._write(self._settings.patience)
 
-    def _note_end(self, run: RunRecord) -> None:
+    def _write_end(self, run: RunRecord) -> None:
         """Commit the remaining rows of a run. On an error or timeout they are left to the thread."""
         try:
             if self._is_borrowed or not run_blocking(self._writer.write_end(run)):
@@ -237,10 +237,10 @@ class Recorder(_RecorderBase):
                 if self._asked == self._done and not self._wait():
                     continue
                 asked = self._asked
-                everything = asked > self._done
-                if not everything and (self._is_closed or not self._queue.is_busy):
+                include_recent = asked > self._done
+                if not include_recent and (self._is_closed or not self._queue.is_busy):
                     continue
-            self._error = run_blocking(self._writer.write(everything)) or (None if everything else self._error)
+            self._error = run_blocking(self._writer.write(include_recent)) or (None if include_recent else self._error)
             with self._turn:
                 self._done = asked
                 self._turn.notify_all()
@@ -329,16 +329,16 @@ class AsyncRecorder(_RecorderBase):
             return NOTHING
         here = _in_loop()
         if here is not None and here is self._loop:
-            return Later(self._flush_patiently) if run is None else Later(lambda: self._note_end(run))
+            return Later(self._flush_patiently) if run is None else Later(lambda: self._write_end(run))
         if run is None or self._loop is None or not self._loop.is_running():
             self._ended(run)
             return NOTHING
         # A blocking run beside the loop, or a run on another loop.
-        noting = asyncio.run_coroutine_threadsafe(self._note_end(run), self._loop)
+        writing = asyncio.run_coroutine_threadsafe(self._write_end(run), self._loop)
         if here is not None:
-            return Later(lambda: asyncio.shield(asyncio.wrap_future(noting)))
+            return Later(lambda: asyncio.shield(asyncio.wrap_future(writing)))
         with suppress(TimeoutError):
-            noting.result(self._settings.patience)
+            writing.result(self._settings.patience)
         return NOTHING
 
     async def _flush_patiently(self) -> None:
@@ -346,8 +346,8 @@ class AsyncRecorder(_RecorderBase):
         with suppress(PGStateError):
             await self.flush()
 
-    async def _note_end(self, run: RunRecord) -> None:
-        """Async twin of `Recorder._note_end`."""
+    async def _write_end(self, run: RunRecord) -> None:
+        """Async twin of `Recorder._write_end`."""
         if self._is_borrowed:
             await self._write_now(True)
             return
@@ -404,9 +404,9 @@ class AsyncRecorder(_RecorderBase):
                 is_urgent, self._is_urgent = self._is_urgent, False
                 await self._write_now(is_urgent)
 
-    async def _write_now(self, everything: bool) -> PGStateError | None:
+    async def _write_now(self, include_recent: bool) -> PGStateError | None:
         async with self._writing:
-            return await self._writer.write(everything)
+            return await self._writer.write(include_recent)
 
 
 def _in_loop() -> asyncio.AbstractEventLoop | None:

@@ -242,7 +242,7 @@ class Tracker:
             # The run id links a checkpoint to its run; deleting a run also deletes its checkpoints.
             if columns.get("run_id") is None:
                 columns["run_id"] = run.run_id
-            if not self._owner_keys.isdisjoint(request.labels):
+            if not self._owner_keys.isdisjoint(request.merged_metadata):
                 columns = request.columns
                 for name in ("user_id", "tenant_id", "agent"):
                     if getattr(run, name) is None and columns[name] is not None:

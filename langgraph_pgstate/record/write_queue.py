@@ -123,7 +123,7 @@ class WriteQueue:
         self,
         run: RunRecord,
         *,
-        everything: bool = False,
+        with_run: bool = False,
         put: tuple[str, int | None] | None = None,
         journal_entry: JournalEntry | None = None,
     ) -> Pending | None:
@@ -131,26 +131,26 @@ class WriteQueue:
 
         Args:
             run: The run.
-            everything: Also return the run's own row if it was written before.
+            with_run: Also return the run's own row if it was written before.
             put: Namespace and step of the checkpoint that is put. Rows that a later put can take are left out.
             journal_entry: The put's journal entry, to which the rows are added.
         """
         put = put if self._has_writer else None
         pending = self._rows(
-            [run], everything=True, with_runs=everything or run.is_new, put=put, journal_entry=journal_entry
+            [run], include_recent=True, with_runs=with_run or run.is_new, put=put, journal_entry=journal_entry
         )
         now = time.monotonic()
         for span, _ in pending.spans:
             span.taken_at = now
         return pending if pending.runs or pending.spans or pending.events else None
 
-    def collect(self, everything: bool = True) -> Pending | None:
+    def collect(self, include_recent: bool = True) -> Pending | None:
         """Return the next rows to write, at most some hundred, or `None` if there are none.
 
         Args:
-            everything: Also return recent records that the next put could take, and those of a put in progress.
+            include_recent: Also return recent records that the next put could take, and those of a put in progress.
         """
-        pending = self._rows(self._told(), everything=everything)
+        pending = self._rows(self._told(), include_recent=include_recent)
         return pending if pending.journal_entry else None
 
     def acknowledge(self, pending: Pending) -> None:
@@ -196,7 +196,7 @@ class WriteQueue:
         return self.own_runs()
 
     def _told(self) -> list[RunRecord]:
-        """Return the runs that are written: those that have begun or ended."""
+        """Return the runs that may be written now, which are those that have begun or ended."""
         return [run for run in list(self._runs.values()) if run.is_begun or run.ended_at is not None]
 
     def _forget_if_done(self, run: RunRecord) -> None:
@@ -207,7 +207,7 @@ class WriteQueue:
         self,
         among: Sequence[RunRecord],
         *,
-        everything: bool,
+        include_recent: bool,
         with_runs: bool = True,
         put: tuple[str, int | None] | None = None,
         journal_entry: JournalEntry | None = None,
@@ -216,7 +216,7 @@ class WriteQueue:
 
         Args:
             among: The runs.
-            everything: Also return recent records, and those of a put in progress.
+            include_recent: Also return recent records, and those of a put in progress.
             with_runs: Also return the runs' own rows.
             put: Namespace and step of the checkpoint that is put; leaves out spans that a later put can take.
             journal_entry: A journal entry of the same thread to which the rows are added.
@@ -234,13 +234,13 @@ class WriteQueue:
                 if space <= 0:
                     is_complete = False
                     break
-                is_due = everything or run.written_at < arrived
+                is_due = include_recent or run.written_at < arrived
                 found = [
                     (span, span.version)
                     for span in run.dirty.values()
                     if (
                         put is None or span.waits_since < begun or not _is_early(span, *put)
-                        if everything
+                        if include_recent
                         else span.waits_since < begun and span.taken_at < taken
                     )
                 ]

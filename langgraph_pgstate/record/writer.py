@@ -51,7 +51,7 @@ class Writer:
         database = await self._runner.run(recording.tell_time, self._queries)
         self._tracker.offset = database - (before + time.time()) / 2
 
-    async def write(self, everything: bool) -> PGStateError | None:
+    async def write(self, include_recent: bool) -> PGStateError | None:
         """Write the rows that are due, or all. Return the error if that fails; it is logged, and the rows are kept."""
         try:
             if time.monotonic() - self._clock_at > _CLOCK_SECONDS:
@@ -60,7 +60,7 @@ class Writer:
                 await self.recover(_LEFT_SECONDS)
             ttl = self._queue.settings.ttl
             await self._runner.run(
-                recording.write_pending, self._queries, self._queue, is_known_dead, holder_id(), ttl, everything
+                recording.write_pending, self._queries, self._queue, is_known_dead, holder_id(), ttl, include_recent
             )
         except PGStateError as error:
             self._log(error)
@@ -77,7 +77,7 @@ class Writer:
             Whether that was tried; false if the rows are too many for one entry, or there are none.
         """
         patience = self._queue.settings.patience
-        pending = self._queue.take(run, everything=True)
+        pending = self._queue.take(run, with_run=True)
         if pending is None or not pending.is_complete:
             return False
         entry = journal.entry_of(run.key, new_entry_id(), pending.journal_entry)

@@ -81,7 +81,7 @@ class Cache:
             return namespace.cached
 
     def note_put(
-        self, address: Address, manifest: Manifest, contents: Mapping[int, bytes], bases: Mapping[str, int]
+        self, address: Address, manifest: Manifest, contents: Mapping[int, bytes], base_revisions: Mapping[str, int]
     ) -> None:
         """Add a checkpoint that was stored. Call this only after the commit.
 
@@ -89,7 +89,7 @@ class Cache:
             address: The checkpoint.
             manifest: Its manifest.
             contents: Contents of the segments that were written with it, by id.
-            bases: Revisions of the checkpoints whose segments it inherits, by id.
+            base_revisions: Revisions of the checkpoints whose segments it inherits, by id.
         """
         ids = manifest.positions()
         contents_bytes = _size_of_all(contents)
@@ -97,11 +97,11 @@ class Cache:
         with self._lock:
             namespace = self._open(address)
             before = namespace.cached
-            if before is not None and bases == {namespace.head: before.revision}:
+            if before is not None and base_revisions == {namespace.head: before.revision}:
                 contents = {**before.contents, **contents}
                 missing = before.missing
                 contents_bytes += namespace.contents_bytes
-            for base in bases:
+            for base in base_revisions:
                 if base in namespace.manifests:
                     # Other checkpoints may fork from it soon, so mark it as recently used.
                     namespace.manifests[base] = namespace.manifests.pop(base)
@@ -221,5 +221,5 @@ class Touches:
         self._touched[thread_id] = now
 
     def forget(self, thread_id: str) -> None:
-        """Remove a thread's time, because its row may have been deleted."""
+        """Make the next put update a thread's row, because the row may have been deleted."""
         self._touched.pop(thread_id, None)

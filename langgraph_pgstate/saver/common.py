@@ -177,7 +177,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
     def _note_put(self, plan: PutPlan) -> RunnableConfig:
         """Remember a checkpoint that was stored, and return its config."""
         address = plan.request.address
-        self._saver_cache.cache.note_put(address, plan.manifest, plan.contents, plan.bases)
+        self._saver_cache.cache.note_put(address, plan.manifest, plan.contents, plan.base_revisions)
         if plan.request.touches_thread:
             self._saver_cache.touches.note(address.thread_id, time.monotonic())
         if self._hook is not None and not plan.hook_refused:
@@ -186,7 +186,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
         return config
 
     def _load(self, found: tuple[CheckpointRow, Segments, Sequence[WritesRow], Sequence[Any]]) -> CheckpointTuple:
-        """Return a checkpoint that was read, in the current version of the state."""
+        """Return the checkpoint of some rows, upcast to the current state version. Caches its segments."""
         loaded, manifest = load_tuple(self._codec, *found)
         row = found[0]
         if self._states.is_current(row.state_version):
@@ -213,12 +213,11 @@ class CommonSaver(BaseCheckpointSaver[str]):
 
 
 def run_ids_of(run_ids: Sequence[str]) -> list[str]:
-    """Return those of some run ids that may have been stored.
+    """Return the run ids that can exist in the database, leaving out those that PostgreSQL cannot store as text.
 
     Raises:
         ArgumentTypeError: If it is one string instead of several.
     """
-    # Ids that PostgreSQL's text cannot hold were never stored.
     return [id for id in map(str, several("run_ids", run_ids)) if id and "\0" not in id and encodes_as_utf8(id)]
 
 

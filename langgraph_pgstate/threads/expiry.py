@@ -12,7 +12,7 @@ from langgraph_pgstate.types import PruneResult
 
 
 class Expiry(ThreadsBase):
-    """Access to the expiry of threads."""
+    """Methods that set when threads expire, and that delete expired ones; part of `state.threads`."""
 
     def set_ttl(self, thread_id: str, ttl: timedelta | None) -> datetime | None:
         """Set a thread's time to live, counted from now and again from each access; `None` for no expiry. One

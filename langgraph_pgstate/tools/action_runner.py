@@ -261,7 +261,7 @@ class ActionRunner:
     # Recorded actions
 
     async def _resume(self, call: ToolCall, recorded: Recorded) -> tuple[int, Happened | None]:
-        """Decide about a recorded action without success that no live process runs.
+        """Return the next attempt at an action that neither succeeded nor is running, or its recorded outcome.
 
         Returns:
             The number of the attempt that may begin now, or the recorded outcome. Neither if the record has changed and
@@ -589,7 +589,7 @@ class ActionRunner:
         return call.policy.on_error == "retry" and attempt < call.policy.retry.attempts
 
     def _present(self, call: ToolCall, result: Any) -> Any:
-        """Return a result for this call, shortened to the result limit."""
+        """Return a tool's result in the form that this call needs, shortened to the result limit."""
         if isinstance(result, ParentAnswer):
             raise ParentCommand(result.command)
         intent = call.intent

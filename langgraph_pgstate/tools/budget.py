@@ -82,7 +82,7 @@ class Budget(BaseCallbackHandler):
         self._end(run_id)
 
     def on_tool_start(self, *args: Any, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any) -> None:
-        """Note the tool's root run, as a tool may call models."""
+        """Record the root run of a tool, so that models called by the tool count against its budget."""
         self._begin(run_id, parent_run_id)
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
@@ -94,7 +94,7 @@ class Budget(BaseCallbackHandler):
         self._end(run_id)
 
     def on_retriever_start(self, *args: Any, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any) -> None:
-        """Note the retriever's root run, as a retriever may call models."""
+        """Record the root run of a retriever, so that models called by it count against its budget."""
         self._begin(run_id, parent_run_id)
 
     def on_retriever_end(self, documents: Any, *, run_id: UUID, **kwargs: Any) -> None:

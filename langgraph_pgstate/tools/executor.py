@@ -41,7 +41,7 @@ class Overdue(Exception):
 
 
 class Executor(Runner, Protocol):
-    """An executor, blocking or async."""
+    """A runner of statements that also calls tools, waits, and renews liveness, in blocking or async code."""
 
     async def call(self, function: Callable[[], Any]) -> Any:
         """Call a user's function and wait for it."""
@@ -90,7 +90,7 @@ class _Pulse:
 
     @contextmanager
     def beating(self, thread_id: str, key: str, intent_id: str) -> Iterator[None]:
-        """Count an attempt as in progress."""
+        """Include an attempt in the renewals of liveness while the `with` block runs."""
         with self._lock:
             self._attempts.setdefault(thread_id, {})[intent_id] = key
         try:

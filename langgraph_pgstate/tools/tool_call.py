@@ -63,12 +63,12 @@ def may_repeat(policy: ToolPolicy) -> bool:
 
 
 def is_gone(recorded: Recorded) -> bool:
-    """Return whether no process runs an action any more: known at once for this machine, by expiry for others."""
+    """Return whether the process that ran an action is dead or its liveness has expired, so that nothing runs it."""
     return is_known_gone(recorded) or (recorded.execution.holder_id != holder_id() and recorded.is_expired)
 
 
 def is_known_gone(recorded: Recorded) -> bool:
-    """Return whether no process runs an action any more, without regard to expiry, which the database checks."""
+    """Return whether it is certain that nothing runs an action, without waiting for the liveness to expire."""
     execution = recorded.execution
     if execution.status != "running":
         return True

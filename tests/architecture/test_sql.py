@@ -74,7 +74,7 @@ def puts() -> list[str]:
     for bases, segments in product(range(3), range(3)):
         plan = replace(
             plan,
-            bases={f"c{number}": number for number in range(bases)},
+            base_revisions={f"c{number}": number for number in range(bases)},
             new_segments=dict.fromkeys(range(segments), b""),
         )
         for request.touches_thread, replaces, hook in product([False, True], [False, True], [None, Recording()]):

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.cli import output
 from langgraph_pgstate.cli.app import app
-from langgraph_pgstate.cli.output import bytes_in_words, shorten
-from langgraph_pgstate.cli.record import _money, _seconds
+from langgraph_pgstate.cli.output import bytes_in_words, money, shorten
+from langgraph_pgstate.cli.record import _seconds
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.runs.requests import request_run
 from langgraph_pgstate.settings import age
@@ -227,6 +227,6 @@ def test_words_for_seconds_and_money() -> None:
     assert [_seconds(value) for value in (0, 0.0125, 3.44, 59.96, 125, 12000)] == [
         "0 ms", "12 ms", "3.4 s", "1:00 min", "2:05 min", "3:20 h"
     ]  # fmt: skip
-    assert [_money(Decimal(value)) for value in ("0", "1234.5", "0.25", "0.02034", "0.00001")] == [
+    assert [money(Decimal(value)) for value in ("0", "1234.5", "0.25", "0.02034", "0.00001")] == [
         "", "1,234.50", "0.25", "0.0203", "1.0e-5"
     ]  # fmt: skip

@@ -1,40 +1,26 @@
-"""The commands `show`, `conversation`, `search`, `events`, `delete` and `leases`."""
+"""The commands `threads`, `show`, `conversation`, `search`, `events`, `delete` and `leases`."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import psycopg
 import pytest
 from langchain_core.messages import HumanMessage
 from official import Account
 from samples import config_of, put_values
+from support_cli import Run, lines
 from support_record import Record
-from typer.testing import CliRunner
 
 from langgraph_pgstate import PGStateSaver
-from langgraph_pgstate.cli.app import app
 from tests.threads.test_interrupts import asking
 
 pytestmark = pytest.mark.smoke
 
-Run = Any
-
 
 @pytest.fixture
-def run(dsn: str, saver: PGStateSaver, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """What `pgstate` prints on a terminal 140 columns wide."""
-    monkeypatch.delenv("PGSTATE_DSN", raising=False)
-    monkeypatch.setattr("langgraph_pgstate.cli.output.console.made._width", 140)
-
-    def run(*arguments: str, code: int = 0, input: str | None = None) -> str:
-        result = CliRunner().invoke(app, ["--dsn", dsn, "--schema", saver.schema, *arguments], input=input)
-        assert result.exit_code == code, result.output + repr(result.exception)
-        assert "Traceback" not in result.output
-        return result.output
-
-    return run
+def run(terminal: Run, saver: PGStateSaver) -> Run:
+    return terminal
 
 
 @pytest.fixture
@@ -48,6 +34,19 @@ def record(connection: psycopg.Connection, saver: PGStateSaver) -> Record:
     for number, kind in enumerate(("status", "handoff", "status")):
         record.event(f"{number}", kind, number, payload={"to": f"place {number}"})
     return record
+
+
+def test_threads_are_listed(terminal: Run, travels: Record) -> None:
+    shown = terminal("threads")
+    assert [line.split()[0] for line in shown.splitlines()[3:6]] == ["trip-to-prague", "trip-to-oslo", "invoices"]
+    assert "trip-to-prague Prague [in March] eve acme travel idle" in lines(shown, "prague")[0]
+    assert "there are more" not in shown
+    some = terminal("threads", "--user", "eve", "--limit", "1")
+    assert "trip-to-prague" in some
+    assert "the first 1 thread; there are more" in some
+    assert "trip-to-oslo" in terminal("threads", "--status", "error", "--agent", "travel")
+    assert terminal("threads", "--user", "nobody") == "no threads\n"
+    assert "'asleep' is not one of idle, busy" in terminal("threads", "--status", "asleep", code=2)
 
 
 def test_show_reads_custom_types_without_building_them(run: Run, saver: PGStateSaver) -> None:

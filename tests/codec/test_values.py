@@ -350,7 +350,7 @@ def test_only_exact_plain_scalars_are_inline(value: Any) -> None:
     """What may stand in the checkpoint row is what plain msgpack says exactly."""
     is_scalar = value is None or type(value) in (str, int, float, bool)
     expected = is_scalar and (type(value) is not str or encodes_as_utf8(value))
-    assert CODEC.is_inline(value) == expected
+    assert CODEC.is_scalar(value) == expected
 
 
 def test_a_value_that_cannot_be_stored_is_named() -> None:

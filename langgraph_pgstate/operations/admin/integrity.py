@@ -89,7 +89,7 @@ _MISSING: Final = "it is missing"
 
 
 class _Check:
-    """The check of one thread."""
+    """Reader of one thread's rows that adds every damage to a report."""
 
     def __init__(
         self, db: Connection, queries: Queries, codec: ValueCodec | None, thread_id: str, report: CheckReport
@@ -141,7 +141,7 @@ class _Check:
                 return
 
     async def answers(self, codec: ValueCodec) -> None:
-        """Decode the answers to interrupts."""
+        """Report the answers to interrupts that do not decode."""
         cursor = ("", "", "")
         while True:
             keys = dict(zip(("cursor_ns", "cursor_id", "cursor_interrupt"), cursor, strict=True))
@@ -274,7 +274,7 @@ class _Check:
                 segment.decoded.setdefault(place, None)
 
     def _references(self, address: Address, state: State | None, segment_ids: Iterable[int]) -> None:
-        """Compare the references of a checkpoint with its segments."""
+        """Report references of a checkpoint to segments that are missing or damaged."""
         named: set[int] = set()
         for channel, entry in state.manifest.entries.items() if state else ():
             for segment_id, why in self._broken(entry):

@@ -59,19 +59,19 @@ def build_put(
     statements = [] if guard is None else guard.before_put(queries, request.address, request.parent)
     parameters = row_parameters(plan)
     name = "put_checkpoint"
-    if len(plan.bases) == 1:
+    if len(plan.base_revisions) == 1:
         name = "put_checkpoint_based"
-        ((parameters["base_id"], parameters["base_revision"]),) = plan.bases.items()
-    elif plan.bases:
+        ((parameters["base_id"], parameters["base_revision"]),) = plan.base_revisions.items()
+    elif plan.base_revisions:
         # For values from several checkpoints, which LangGraph does not produce.
-        bases = {"base_ids": list(plan.bases), "base_revisions": list(plan.bases.values())}
-        statements.append((queries.hold_bases, {**parameters, **bases}))
+        base_parameters = {"base_ids": list(plan.base_revisions), "base_revisions": list(plan.base_revisions.values())}
+        statements.append((queries.hold_bases, {**parameters, **base_parameters}))
     if replaces:
         name += "_touching" if request.touches_thread else "_replacing"
         if request.touches_thread:
             parameters |= request.columns
         parameters |= segment_parameters(plan)
-    elif len(plan.new_segments) == 1 and len(plan.bases) == 1:
+    elif len(plan.new_segments) == 1 and len(plan.base_revisions) == 1:
         name += "_segment"
         ((parameters["new_id"], parameters["new_data"]),) = plan.new_segments.items()
     elif plan.new_segments:

@@ -45,7 +45,7 @@ _logger = logging.getLogger("langgraph_pgstate")
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A listing to be read page by page.
+    """A query for checkpoints, and how far it has been read.
 
     Attributes:
         query: Name of the query.

@@ -48,7 +48,8 @@ class PutPlan:
         state: The encoded state; `None` if an inherited value was not found, so that the put has to be planned from the
             database.
         new_segments: Frames to write, by segment id.
-        bases: Revisions of the checkpoints that values are inherited from, by id; the put requires them unchanged.
+        base_revisions: Revisions of the checkpoints that values are inherited from, by id. The put fails if one has
+            changed.
         parent: The parent's manifest, if it is known.
         contents: Contents of the new segments, by id.
         tried: Whether the plan was sent already, so that its ids may be taken.
@@ -60,7 +61,7 @@ class PutPlan:
     manifest: Manifest
     state: bytes | None = None
     new_segments: dict[int, bytes] = field(default_factory=dict)
-    bases: dict[str, int] = field(default_factory=dict)
+    base_revisions: dict[str, int] = field(default_factory=dict)
     parent: Manifest | None = None
     contents: dict[int, bytes] = field(default_factory=dict)
     tried: bool = False
@@ -104,20 +105,20 @@ def plan_put(
     # The plan's manifest outlives the put, and the caller's dict may change.
     versions = dict(request.checkpoint["channel_versions"])
     entries: dict[str, Entry] = {}
-    bases: dict[str, int] = {}
+    base_revisions: dict[str, int] = {}
     given: list[str] = []
     parent_id = request.parent.checkpoint_id if request.parent else None
     if others is None and parent_id and parent is None:
         return PutPlan(request, Manifest(versions, {}))
     if parent_id and parent and request.needs_parent:
-        _require_base(bases, parent_id, parent.revision)
+        _require_base(base_revisions, parent_id, parent.revision)
     sources = [(parent_id, parent)] if parent_id and parent else []
     if others:
         sources += others.items()
     writer = _SegmentWriter(codec, parent.positions() if parent else ())
     for channel, version in versions.items():
         value = values.get(channel, NOTHING)
-        if type(value) is not list and codec.is_inline(value):
+        if type(value) is not list and codec.is_scalar(value):
             entries[channel] = Scalar(value)
             continue
         if channel not in request.new_versions:
@@ -126,7 +127,7 @@ def plan_put(
                 entry, source_id, revision = found
                 if isinstance(entry, Entry):
                     entries[channel] = writer.move_inline(channel, entry) if type(entry) is Inline else entry
-                    _require_base(bases, source_id, revision)
+                    _require_base(base_revisions, source_id, revision)
                 continue
             if others is None:
                 return PutPlan(request, Manifest(versions, {}), parent=parent)
@@ -135,20 +136,20 @@ def plan_put(
             entries[channel] = _TO_STORE
             given.append(channel)
     for channel in given:
-        base = parent.entries.get(channel) if parent is not None else None
-        entries[channel], builds_on_base = writer.store(channel, values[channel], base)
-        if builds_on_base and parent is not None and parent_id:
-            _require_base(bases, parent_id, parent.revision)
+        parent_entry = parent.entries.get(channel) if parent is not None else None
+        entries[channel], builds_on_parent = writer.store(channel, values[channel], parent_entry)
+        if builds_on_parent and parent is not None and parent_id:
+            _require_base(base_revisions, parent_id, parent.revision)
     for channel, value in values.items():
         # Keep a scalar without a version, as LangGraph's own PostgreSQL saver does.
-        if channel not in versions and codec.is_inline(value):
+        if channel not in versions and codec.is_scalar(value):
             entries[identifier("channel name", channel)] = Scalar(value)
     writer.finish(entries)
     manifest = Manifest(versions, entries)
     unknown = unknown_keys(request.checkpoint)
     extra = {key: codec.dumps(key, request.checkpoint[key]) for key in unknown} if unknown else {}
     state = encode_state(request.checkpoint, manifest, extra, request.exact_metadata)
-    return PutPlan(request, manifest, state, writer.segments, bases, parent, writer.contents)
+    return PutPlan(request, manifest, state, writer.segments, base_revisions, parent, writer.contents)
 
 
 def find_missing(codec: ValueCodec, request: PutRequest, parent: Manifest | None) -> list[str]:
@@ -158,15 +159,15 @@ def find_missing(codec: ValueCodec, request: PutRequest, parent: Manifest | None
         channel
         for channel, version in request.checkpoint["channel_versions"].items()
         if channel not in request.new_versions
-        and not codec.is_inline(values.get(channel, NOTHING))
+        and not codec.is_scalar(values.get(channel, NOTHING))
         and (parent is None or parent.entry(channel, version) is None)
     ]
 
 
-def _require_base(bases: dict[str, int], checkpoint_id: str, revision: int) -> None:
+def _require_base(base_revisions: dict[str, int], checkpoint_id: str, revision: int) -> None:
     """Add a checkpoint that must be unchanged. Two different revisions of it make the put fail."""
-    if bases.setdefault(checkpoint_id, revision) != revision:
-        bases[checkpoint_id] = _NO_REVISION
+    if base_revisions.setdefault(checkpoint_id, revision) != revision:
+        base_revisions[checkpoint_id] = _NO_REVISION
 
 
 def _find(
@@ -196,11 +197,11 @@ class _SegmentWriter:
         self._shared: list[tuple[str, str, bytes]] = []
         self._inline_budget = _NEW_INLINE_BYTES
 
-    def store(self, channel: str, value: Any, base: Entry | None) -> tuple[Entry, bool]:
-        """Return the entry of a new value, and whether it refers to segments of the base."""
+    def store(self, channel: str, value: Any, parent_entry: Entry | None) -> tuple[Entry, bool]:
+        """Return the entry of a new value, and whether it refers to segments of the channel's entry in the parent."""
         # A fingerprint takes 16 bytes, so a list of numbers is smaller if it is stored whole.
         if self._codec.is_native and type(value) is list and value and type(value[0]) not in _NUMBERS:
-            stored = self._store_list(channel, value, base if isinstance(base, Elements) else None)
+            stored = self._store_list(channel, value, parent_entry if isinstance(parent_entry, Elements) else None)
             if stored is not None:
                 return stored
         type_, data = self._codec.dumps(channel, value)
@@ -232,20 +233,20 @@ class _SegmentWriter:
             entries[channel] = Slice(type_, segment_id, offset, len(data))
             offset += len(data)
 
-    def _store_list(self, channel: str, value: list[Any], base: Elements | None) -> tuple[Entry, bool] | None:
+    def _store_list(self, channel: str, value: list[Any], old: Elements | None) -> tuple[Entry, bool] | None:
         """Return a list as runs, old and new; `None` if its elements cannot be encoded one by one."""
         codec = self._codec
         try:
             fingerprints = codec.fingerprints(
-                channel, value, base.fingerprints if base and base.fingerprints else NO_FINGERPRINTS
+                channel, value, old.fingerprints if old and old.fingerprints else NO_FINGERPRINTS
             )
         except TypeError:
             # Only the serializer's fallback can store one of the elements: store the whole value through it, or refuse
             # it.
             return None
-        old_runs = base.runs if base else ()
+        old_runs = old.runs if old else ()
         kept, rest = diff_runs(
-            old_runs, base.fingerprints.digests if base and base.fingerprints else None, fingerprints.digests
+            old_runs, old.fingerprints.digests if old and old.fingerprints else None, fingerprints.digests
         )
         if not kept and not any(isinstance(piece, Run) for piece in rest):
             encoded = codec.encode_elements(channel, value)

@@ -25,7 +25,7 @@ _SENDS_IN_STATE: Final = 4
 
 @dataclass(slots=True)
 class CheckpointRow:
-    """A row of `checkpoints`, as far as it was read.
+    """The columns that were read of a row of `checkpoints`.
 
     Attributes:
         address: The checkpoint's address.

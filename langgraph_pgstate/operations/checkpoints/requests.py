@@ -39,8 +39,8 @@ class PutRequest:
         new_versions: The channels whose values are to be stored, with their versions.
         metadata: JSON text.
         exact_metadata: Encoded values of metadata keys that JSON does not represent exactly.
-        labels: The merged metadata, from which the typed columns are taken.
-        keys: The labels that name the thread's agent, user and tenant.
+        merged_metadata: The config's metadata merged with the checkpoint's, from which the typed columns are taken.
+        keys: The metadata keys that name the thread's agent, user and tenant.
         root: Manifest of the root checkpoint that a subgraph's checkpoint belongs to, if it is known and needed.
         touches_thread: Whether the thread's row is inserted or updated, too.
         states: The state versions: the current one, and the upcasters of older ones.
@@ -52,7 +52,7 @@ class PutRequest:
     new_versions: Mapping[str, Any]
     metadata: str
     exact_metadata: dict[str, tuple[str, bytes]]
-    labels: Mapping[str, Any]
+    merged_metadata: Mapping[str, Any]
     keys: ThreadKeys
     root: Manifest | None = None
     touches_thread: bool = False
@@ -62,7 +62,7 @@ class PutRequest:
     @property
     def needs_parent(self) -> bool:
         """Whether it holds a DeltaChannel without its value, which is rebuilt from the ancestors' writes."""
-        counters = self.labels.get(DELTA_COUNTERS)
+        counters = self.merged_metadata.get(DELTA_COUNTERS)
         if self.parent is None or not counters or not isinstance(counters, Mapping):
             return False
         checkpoint = self.checkpoint
@@ -87,11 +87,11 @@ class PutRequest:
     def columns_without_owner(self) -> dict[str, Any]:
         """Values of the typed columns of the checkpoint alone, for a put that does not update the thread's row."""
         if self._columns is None:
-            labels = self.labels
-            step = labels.get("step")
+            metadata = self.merged_metadata
+            step = metadata.get("step")
             self._columns = {
-                "run_id": _text_or_none(labels.get("run_id")),
-                "source": _text_or_none(labels.get("source")),
+                "run_id": _text_or_none(metadata.get("run_id")),
+                "source": _text_or_none(metadata.get("source")),
                 "step": step if type(step) is int and abs(step) <= _INT4_MAX else None,
             }
         return self._columns
@@ -132,7 +132,7 @@ def request_put(
         new_versions=new_versions,
         metadata=text,
         exact_metadata=exact and {key: codec.dumps(f"metadata[{key!r}]", value) for key, value in exact.items()},
-        labels=merged,
+        merged_metadata=merged,
         keys=keys,
     )
 
@@ -157,11 +157,11 @@ def run_id_of(config: Mapping[str, Any]) -> str | None:
 
 
 def _owner(request: PutRequest) -> dict[str, str | None]:
-    labels, keys = request.labels, request.keys
+    metadata, keys = request.merged_metadata, request.keys
     owner = {
-        "agent": _first_text(labels, keys.agent),
-        "user_id": _first_text(labels, keys.user),
-        "tenant_id": _first_text(labels, keys.tenant),
+        "agent": _first_text(metadata, keys.agent),
+        "user_id": _first_text(metadata, keys.user),
+        "tenant_id": _first_text(metadata, keys.tenant),
     }
     for name in ("tenant_id", "user_id"):
         check_key_size(f"thread_id and {name}", request.address.thread_id, owner[name])

@@ -19,7 +19,7 @@ from langgraph_pgstate.operations.leases.guards import Guard, broken_condition
 from langgraph_pgstate.operations.record.put_hook import PutHook, is_refusal
 from langgraph_pgstate.sql import Queries
 
-# Four for bases that change again and again, and one for each other refusal.
+# Four for locked rows that disappear again and again, and one for each other refusal.
 _PUT_ATTEMPTS: Final = 7
 _UNIQUE_VIOLATION: Final = "23505"
 
@@ -29,11 +29,12 @@ _logger = logging.getLogger("langgraph_pgstate")
 class Refusal(Enum):
     """The reason why a batch stored nothing, and can be sent again in another form."""
 
-    BASE_CHANGED = auto()
-    """A checkpoint that values are inherited from was deleted or replaced after it was read."""
+    HELD_ROW_MISSING = auto()
+    """A row that the put locks is missing: the thread's, or that of a checkpoint from which values are inherited, which
+    was deleted or replaced after it was read."""
     ID_EXISTS = auto()
     """A checkpoint of the same id exists."""
-    THREAD_MISSING = auto()
+    GUARD_NEEDS_THREAD = auto()
     """The guard locks the thread's row, which does not exist."""
     HOOK_REFUSED = auto()
     """The database refuses the rows of the hook because of their data."""
@@ -89,19 +90,19 @@ async def put(
             try:
                 if await _send(db, batch):
                     break
-                refusal = Refusal.BASE_CHANGED
+                refusal = Refusal.HELD_ROW_MISSING
             except Exception as error:
                 refusal = explain_refusal(error, batch, request.address, request.parent, guard)
                 if refusal is Refusal.HOOK_REFUSED:
                     # A hook must never fail a put. If the put itself was refused, it is refused again.
                     hook, refused = None, error
-            if refusal is Refusal.BASE_CHANGED:
+            if refusal is Refusal.HELD_ROW_MISSING:
                 plan = await plan_from_database(db, queries, codec, request)
                 request.touches_thread = True
             elif refusal is Refusal.ID_EXISTS:
                 # A segment id that is taken is refused as well, and fails the replacement.
                 replaces = True
-            elif refusal is Refusal.THREAD_MISSING and guard is not None:
+            elif refusal is Refusal.GUARD_NEEDS_THREAD and guard is not None:
                 guard = guard.with_thread()
         else:
             raise ConflictError(
@@ -142,10 +143,10 @@ def explain_refusal(
     """
     condition = broken_condition(error)
     if condition == "base":
-        return Refusal.BASE_CHANGED
+        return Refusal.HELD_ROW_MISSING
     if condition is not None and guard is not None:
         if guard.misses_thread(error):
-            return Refusal.THREAD_MISSING
+            return Refusal.GUARD_NEEDS_THREAD
         broken = guard.broken(error, address, parent.checkpoint_id if parent else None)
         if broken is not None:
             raise broken from error

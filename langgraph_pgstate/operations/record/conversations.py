@@ -354,7 +354,7 @@ class _Comparison:
         return said
 
     async def _fill_written(self, row: _Row, known: _Known, now: _Known, recorded: set[str]) -> None:
-        """Record the writes of the preceding superstep to DeltaChannels without a value at the checkpoint."""
+        """Record messages from the preceding superstep's writes to DeltaChannels whose value the checkpoint lacks."""
         noted = [
             {
                 **self._address(row.id)._asdict(),
@@ -413,7 +413,7 @@ class _Comparison:
 
 
 class _Change(NamedTuple):
-    """A row of `messages`."""
+    """A stored change to a channel's messages: the columns of a row of `messages` that are compared."""
 
     message_id: str
     channel: str

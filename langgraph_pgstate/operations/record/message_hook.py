@@ -89,7 +89,7 @@ class MessageHook:
                 present = [{"message_id": id} for _, _, id in named]
                 found["present_ids"] = fitting_ids(request.address.thread_id, present)
             changes.append((kind, orjson.dumps(found)))
-        if counters := request.labels.get(DELTA_COUNTERS):
+        if counters := request.merged_metadata.get(DELTA_COUNTERS):
             changes += self._written(request, counters)
         assert plan.journal_entry is not None
         plan.journal_entry.messages += changes

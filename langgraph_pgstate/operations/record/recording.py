@@ -24,7 +24,7 @@ R = TypeVar("R", bound=Rows)
 class Source(Protocol[R]):
     """A source of rows. Rows that are not acknowledged are collected again."""
 
-    def collect(self, everything: bool = True) -> R | None:
+    def collect(self, include_recent: bool = True) -> R | None:
         """Return the next rows that are in no journal, or `None` if there are none."""
         ...
 
@@ -56,7 +56,7 @@ async def write_pending(
     is_dead: Callable[[str], bool],
     holder_id: str,
     ttl: float,
-    everything: bool = True,
+    include_recent: bool = True,
 ) -> None:
     """Write all pending rows and renew the liveness of this process's runs. Rows that fail are kept for the next call.
 
@@ -67,13 +67,13 @@ async def write_pending(
         is_dead: Returns whether a holder is known to be dead.
         holder_id: The id of this process.
         ttl: Seconds for which it is considered alive.
-        everything: Also write recent rows, and those of a put in progress.
+        include_recent: Also write recent rows, and those of a put in progress.
     """
     if mine := source.due_renewals():
         await renew_runs(db, queries, mine, holder_id, ttl)
     while True:
         # Collect rows before the journal: rows on which they depend are then in the journal or in the tables.
-        pending = source.collect(everything)
+        pending = source.collect(include_recent)
         noted = source.noted()
         if pending is None and not noted:
             return

@@ -194,7 +194,7 @@ async def find_checkpoint(db: Connection, queries: Queries, thread_id: str, name
 
 @dataclass(slots=True)
 class ForkRequest:
-    """A validated fork.
+    """The validated arguments of a fork.
 
     Attributes:
         source_id: The thread.

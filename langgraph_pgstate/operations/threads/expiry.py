@@ -63,7 +63,7 @@ class ExpiryHook:
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """The validated expiry of a thread. At most one attribute is set.
+    """The validated time at which a thread expires. At most one attribute is set; without any, it never expires.
 
     Attributes:
         ttl: Time after the last access.

@@ -71,7 +71,7 @@ def page_of(
 
 
 def text_of(name: str, value: str | None) -> str | None:
-    """Return a validated text, or `None`.
+    """Return a text that PostgreSQL can store, or `None`.
 
     Raises:
         ConfigurationError: If it is of another type, or PostgreSQL cannot store it.
@@ -80,7 +80,7 @@ def text_of(name: str, value: str | None) -> str | None:
 
 
 def texts_of(filters: Mapping[str, Any], *names: str) -> dict[str, str | None]:
-    """Return validated texts, by name.
+    """Return filters that are texts, by name, after validating them.
 
     Raises:
         ConfigurationError: If one is of another type, or PostgreSQL cannot store it.

@@ -382,7 +382,9 @@ def _execution(row: Row) -> ToolExecution:
 
 
 def open_result(type_: str, data: bytes, where: str) -> tuple[str, bytes]:
-    """Return the type of a recorded result, with its mark if a tool raised it, and its encoded bytes.
+    """Return the serializer's type and bytes of a recorded result, taken out of its frame.
+
+    The type keeps the prefix that marks an exception which the tool raised.
 
     Raises:
         CorruptStateError: If the stored result was altered.

@@ -186,7 +186,7 @@ class PGStateStore:
         others: dict[str, Manifest] = {}
         for channel, value in record.inline.items():
             given[channel] = value
-            if not self._codec.is_inline(value):
+            if not self._codec.is_scalar(value):
                 given[channel] = Encoded(*self._codec.plain.dumps(channel, value))
                 new[channel] = versions.get(channel)
         mine = self._manifests.get((namespace, record.checkpoint_id))
@@ -258,11 +258,12 @@ class PGStateStore:
     async def _send(self, namespace: str, portion: _Portion) -> None:
         key = {"thread_id": self._thread_id, "checkpoint_ns": namespace}
         coming = {(id, manifest.revision) for id, manifest in portion.manifests.items()}
-        bases = dict(base for plan in portion.plans for base in plan.bases.items() if base not in coming)
+        required = [base for plan in portion.plans for base in plan.base_revisions.items()]
+        base_revisions = dict(base for base in required if base not in coming)
         new = {id: frame for plan in portion.plans for id, frame in plan.new_segments.items()}
-        if bases:
-            held = await self.db.fetch(self._queries.hold_checkpoints, {**key, "checkpoint_ids": list(bases)})
-            if dict(held) != bases:
+        if base_revisions:
+            held = await self.db.fetch(self._queries.hold_checkpoints, {**key, "checkpoint_ids": list(base_revisions)})
+            if dict(held) != base_revisions:
                 raise ConflictError(f"thread {self._thread_id!r} was pruned or written to while it was copied")
         if portion.plans:
             await self._send_checkpoints(key, portion, new)

@@ -97,7 +97,7 @@ class Outline:
 
 
 class Store(Protocol):
-    """One thread in one set of tables, over a connection."""
+    """Reader and writer of one thread in the tables of one saver: ours, or LangGraph's."""
 
     @property
     def db(self) -> Connection:
@@ -225,7 +225,7 @@ def _pages(outline: Outline) -> Iterator[tuple[str, list[str]]]:
 
 
 class _Copy:
-    """The copy of one thread."""
+    """Copier of one thread from one store to another."""
 
     def __init__(self, source: Store, target: Store, thread_id: str, overwrite: bool, report: TransferReport) -> None:
         self._source, self._target, self._report = source, target, report
@@ -233,7 +233,7 @@ class _Copy:
         self._refused: set[_Key] = set()
 
     async def page(self, namespace: str, ids: Sequence[str]) -> dict[str, Record]:
-        """Copy the missing or different ones of some checkpoints. Return all of them as the source has them."""
+        """Copy those of some checkpoints that differ in the target or are missing there. Return the source's."""
         found = await self._source.records(namespace, ids)
         there = await self._target.records(namespace, ids)
         news = []

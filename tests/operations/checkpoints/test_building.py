@@ -28,9 +28,10 @@ class Marking:
     def after_put(self, plan: PutPlan) -> None: ...
 
 
-def plan_of(bases: dict[str, int]) -> PutPlan:
+def plan_of(base_revisions: dict[str, int]) -> PutPlan:
     codec = ValueCodec(None)
-    return replace(plan_put(codec, request_put(codec, *put_arguments(config_of(), 1)), None), bases=bases)
+    plan = plan_put(codec, request_put(codec, *put_arguments(config_of(), 1)), None)
+    return replace(plan, base_revisions=base_revisions)
 
 
 def test_guards_go_first_and_hooks_last() -> None:

@@ -26,7 +26,7 @@ def test_only_what_the_stored_parent_lacks_is_written(
     assert plan_put(codec, request, None).state is None
     plan = run_blocking(plan_from_database(BlockingConnection(connection), queries(schema), codec, request))
     assert plan.state is not None
-    assert [*plan.bases] == [id_of(parent)]
+    assert [*plan.base_revisions] == [id_of(parent)]
     assert sum(map(len, plan.contents.values())) < 1_000
 
 
@@ -38,4 +38,4 @@ def test_a_parent_that_is_gone_leaves_nothing_to_inherit(
     codec = ValueCodec(None)
     request = request_put(codec, *put_arguments(parent, 1, messages=messages(0, 21)))
     plan = run_blocking(plan_from_database(BlockingConnection(connection), queries(schema), codec, request))
-    assert (plan.bases, plan.parent) == ({}, None)
+    assert (plan.base_revisions, plan.parent) == ({}, None)

@@ -30,7 +30,7 @@ from langgraph_pgstate.sql import queries
         (errors.UniqueViolation(), False, True, Refusal.ID_EXISTS),
         (errors.UniqueViolation(), True, True, Refusal.HOOK_REFUSED),
         (errors.DivisionByZero(), False, True, Refusal.HOOK_REFUSED),
-        (errors.InvalidTextRepresentation('"pgstate-guard:base:1"'), False, True, Refusal.BASE_CHANGED),
+        (errors.InvalidTextRepresentation('"pgstate-guard:base:1"'), False, True, Refusal.HELD_ROW_MISSING),
     ],
 )
 def test_a_refusal_has_one_reason(error: Any, replaces: bool, is_recorded: bool, expected: Refusal) -> None:
@@ -54,9 +54,9 @@ def test_several_bases_are_held_at_their_revisions(
     manifests = {id_of(config): saver._saver_cache.cache.manifest(address_of(config)) for config in configs}
     bases = {id: manifest.revision for id, manifest in manifests.items() if manifest is not None}
     codec = ValueCodec(None)
-    plan = replace(plan_put(codec, request_put(codec, *put_arguments(config_of(), 3)), None), bases=bases)
+    plan = replace(plan_put(codec, request_put(codec, *put_arguments(config_of(), 3)), None), base_revisions=bases)
     if is_changed:
-        plan.bases[id_of(configs[1])] += 1
+        plan.base_revisions[id_of(configs[1])] += 1
     planned: list[Any] = []
     plan_again = sending.plan_from_database
     monkeypatch.setattr(sending, "plan_from_database", lambda *args: planned.append(args) or plan_again(*args))

@@ -331,7 +331,7 @@ class Relentless:
         self.tries = 0
 
     def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
-        if plan.bases:
+        if plan.base_revisions:
             self.tries += 1
             self._connection.execute(f"UPDATE {self._schema}.checkpoints SET revision = revision + 1")
         return ()

@@ -249,7 +249,7 @@ class Relentless:
         self._connection, self._schema = connection, schema
 
     def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
-        if plan.bases:
+        if plan.base_revisions:
             self._connection.execute(f"UPDATE {self._schema}.checkpoints SET revision = revision + 1")
         return ()
 

@@ -101,8 +101,8 @@ async def test_it_is_asked_again_when_the_parent_is_gone(
         assert len(diary.before) == 5
         assert len(diary.after) == 4
         first, second = (plan for plan, _ in diary.before[-2:])
-        assert first.bases
-        assert not second.bases
+        assert first.base_revisions
+        assert not second.base_revisions
         assert diary.after[-1].manifest is second.manifest
         assert (await saver.aget_tuple(last)).checkpoint["channel_values"] == arguments[1]["channel_values"]
 
