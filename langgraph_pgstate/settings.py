@@ -31,6 +31,7 @@ DSN_VARIABLE = "PGSTATE_DSN"
 MAX_KEY_BYTES = 2600
 
 _DEFAULT_LEASE_TTL = 30.0
+DEFAULT_STREAM_TTL = timedelta(days=1)
 DEFAULT_QUEUE = "default"
 DEFAULT_SIZE_LIMIT = 16 * 1024 * 1024
 DEFAULT_CACHE_BYTES = 128 * 1024 * 1024
@@ -367,7 +368,9 @@ class EnqueueOptions(TypedDict, total=False):
         interrupt_before: Nodes before which the run stops, or `*`.
         interrupt_after: Nodes after which the run stops, or `*`.
         durability: When checkpoints are stored: `sync`, `async` or `exit`.
-        stream_mode: Modes of the events that are streamed.
+        stream_mode: Modes of LangGraph whose events are kept for `join`, one or several; `updates` by default. `[]`
+            keeps none.
+        stream_subgraphs: Whether events of subgraphs are kept, too; not by default.
         on_completion: `keep` the thread, the default, or `delete` it when the run succeeds, unless another run of the
             thread is in the queue.
         size_limit: Bytes that the encoded input may have; 16 MB by default.
@@ -392,6 +395,7 @@ class EnqueueOptions(TypedDict, total=False):
     interrupt_after: Sequence[str] | Literal["*"] | None
     durability: Literal["sync", "async", "exit"] | None
     stream_mode: str | Sequence[str] | None
+    stream_subgraphs: bool
     on_completion: Literal["keep", "delete"]
     size_limit: int
 

@@ -41,6 +41,7 @@ from langgraph_pgstate.runs import AsyncRuns, Runs
 from langgraph_pgstate.saver import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.settings import (
     DEFAULT_EMBEDDED_PATH,
+    DEFAULT_STREAM_TTL,
     ConnectionOptions,
     RecorderSettings,
     SaverOptions,
@@ -334,7 +335,13 @@ class PGState(_State):
             run_of=self._run_of,
         )
 
-    def maintain(self, *, months: int = 2, drop_older_than: int | None = None) -> MaintenanceReport:
+    def maintain(
+        self,
+        *,
+        months: int = 2,
+        drop_older_than: int | None = None,
+        stream_ttl: timedelta = DEFAULT_STREAM_TTL,
+    ) -> MaintenanceReport:
         """Make the coming months' partitions, settle runs of processes that died, and drop old months if asked to.
 
         Threads that have expired are deleted, as `threads.sweep` does. Runs that are due and that no
@@ -343,8 +350,10 @@ class PGState(_State):
         Args:
             months: How many months ahead.
             drop_older_than: Drop the spans of months that ended so many months ago; all are kept when left out.
+            stream_ttl: Time for which events of runs are kept at least; longer while the run is in the queue. They
+                are dropped by days (UTC).
         """
-        report = self._recorder.maintain(months=months, drop_older_than=drop_older_than)
+        report = self._recorder.maintain(months=months, drop_older_than=drop_older_than, stream_ttl=stream_ttl)
         self.runs.repair()
         return replace(report, expired=self.threads.sweep())
 
@@ -500,9 +509,15 @@ class AsyncPGState(_State):
             run_of=self._run_of,
         )
 
-    async def maintain(self, *, months: int = 2, drop_older_than: int | None = None) -> MaintenanceReport:
+    async def maintain(
+        self,
+        *,
+        months: int = 2,
+        drop_older_than: int | None = None,
+        stream_ttl: timedelta = DEFAULT_STREAM_TTL,
+    ) -> MaintenanceReport:
         """Async twin of `PGState.maintain`."""
-        report = await self._recorder.maintain(months=months, drop_older_than=drop_older_than)
+        report = await self._recorder.maintain(months=months, drop_older_than=drop_older_than, stream_ttl=stream_ttl)
         await self.runs.repair()
         return replace(report, expired=await self.threads.sweep())
 

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Awaitable
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -20,7 +21,7 @@ from langgraph_pgstate.record.records import RunRecord
 from langgraph_pgstate.record.tracker import Tracker
 from langgraph_pgstate.record.write_queue import WriteQueue
 from langgraph_pgstate.record.writer import Writer
-from langgraph_pgstate.settings import RecorderSettings, ThreadKeys
+from langgraph_pgstate.settings import DEFAULT_STREAM_TTL, RecorderSettings, ThreadKeys
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.types import MaintenanceReport
 
@@ -160,8 +161,14 @@ class Recorder(_RecorderBase):
             if self._thread is not None:
                 self._thread.join(self._settings.patience)
 
-    def maintain(self, *, months: int = 2, drop_older_than: int | None = None) -> MaintenanceReport:
-        """Create partitions, end the runs of dead processes, and optionally drop old spans. Safe to repeat.
+    def maintain(
+        self,
+        *,
+        months: int = 2,
+        drop_older_than: int | None = None,
+        stream_ttl: timedelta = DEFAULT_STREAM_TTL,
+    ) -> MaintenanceReport:
+        """Create partitions, end the runs of dead processes, drop old events and optionally old spans. Safe to repeat.
 
         Also removes outdated tombstones, and pending writes that are older than a day and have no checkpoint.
 
@@ -169,8 +176,9 @@ class Recorder(_RecorderBase):
             months: Number of months ahead for which partitions are created.
             drop_older_than: Drop the spans of months that lie entirely more than this many months before the current
                 one.
+            stream_ttl: Time for which events of runs are kept at least. They are dropped by days (UTC).
         """
-        return run_blocking(self._writer.maintain(months, drop_older_than))
+        return run_blocking(self._writer.maintain(months, drop_older_than, stream_ttl))
 
     def _on_chain_start(self, *args: Any, run_id: UUID, **kwargs: Any) -> Awaitable[None]:
         RecordingHandler.on_chain_start(self, *args, run_id=run_id, **kwargs)
@@ -319,9 +327,15 @@ class AsyncRecorder(_RecorderBase):
                     self._task.cancel()
                     await self._task
 
-    async def maintain(self, *, months: int = 2, drop_older_than: int | None = None) -> MaintenanceReport:
+    async def maintain(
+        self,
+        *,
+        months: int = 2,
+        drop_older_than: int | None = None,
+        stream_ttl: timedelta = DEFAULT_STREAM_TTL,
+    ) -> MaintenanceReport:
         """Async twin of `Recorder.maintain`."""
-        return await self._writer.maintain(months, drop_older_than)
+        return await self._writer.maintain(months, drop_older_than, stream_ttl)
 
     def _wait_for(self, run: RunRecord | None) -> Awaitable[None]:
         """Return an awaitable for the end of a chain: it writes the run's rows, or waits for space in the queue."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import suppress
+from datetime import timedelta
 
 from langgraph_pgstate.codec.ids import new_entry_id
 from langgraph_pgstate.db.runners import Runner
@@ -27,6 +28,7 @@ _log = logging.getLogger("langgraph_pgstate.record")
 _LEFT_SECONDS = 30.0
 # A live process moves journal entries to the tables every 0.4 s, so older ones have no writer.
 _STUCK_SECONDS = 1.0
+_LOCK_TIMEOUT = "500ms"
 _CLOCK_SECONDS = 60.0
 
 
@@ -107,10 +109,12 @@ class Writer:
         with suppress(PGStateError):
             await self.recover(0.0 if before < 0 else _STUCK_SECONDS)
 
-    async def maintain(self, months: int, drop_older_than: int | None) -> MaintenanceReport:
-        """Create partitions, end the runs of dead processes, and optionally drop old spans. Safe to repeat."""
+    async def maintain(self, months: int, drop_older_than: int | None, stream_ttl: timedelta) -> MaintenanceReport:
+        """Create partitions, end runs of dead processes, drop old events and optionally old spans. Safe to repeat."""
         run, queries = self._runner.run, self._queries
         made = await run(maintenance.make_months, queries, months, strayed=True)
+        await run(maintenance.make_days, queries, strayed=True, lock_timeout=_LOCK_TIMEOUT)
+        days = await run(maintenance.drop_days, queries, stream_ttl)
         dropped = []
         if drop_older_than is not None:
             dropped = await run(maintenance.drop_months, queries, drop_older_than)
@@ -122,7 +126,9 @@ class Writer:
                 settled += len(await run(maintenance.settle_runs, queries, thread_id, dead))
         swept = await run(guards.sweep, queries)
         orphaned = await run(orphans.sweep, queries)
-        return MaintenanceReport(tuple(made), tuple(dropped), settled, swept, orphan_writes=orphaned)
+        return MaintenanceReport(
+            tuple(made), tuple(dropped), settled, swept, orphan_writes=orphaned, days_dropped=tuple(days)
+        )
 
     def _log(self, error: PGStateError) -> None:
         _log.warning("%d spans and events are not written yet: %s", self._queue.waiting, error)

@@ -299,7 +299,7 @@ class Control:
         if outcome.kind == "rollback":
             is_mine = run(ending.roll_back, queries, key)
         elif outcome.kind == "give_back":
-            is_mine = run(ending.give_back, queries, key)
+            is_mine = run(ending.give_back, queries, key, execution.unsent)
             self._given_back += is_mine
         elif outcome.kind == "finish":
             error, retry_after = None, None
@@ -313,6 +313,7 @@ class Control:
                 outcome.status,
                 error,
                 retry_after,
+                execution.unsent,
                 deletes_thread=execution.deletes_thread,
             )
             if is_mine and outcome.error is not None:
@@ -324,6 +325,8 @@ class Control:
         if not is_mine or outcome.kind == "leave":
             log.warning("run %s of thread %s is left to another worker", key.run_id, key.thread_id)
             self._leave_to_sweep(execution)
+        elif execution.stream is not None:
+            execution.stream.close()
         execution.refuse_writes()
         self._executions.pop(key, None)
 

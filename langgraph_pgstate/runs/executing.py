@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
@@ -30,9 +30,10 @@ from langgraph_pgstate.operations.checkpoints.addresses import configurable_of
 from langgraph_pgstate.operations.runs.requests import RunInput, open_request
 from langgraph_pgstate.runs.graphs import GraphSource
 from langgraph_pgstate.runs.resuming import Repair, Step, is_among, next_step
+from langgraph_pgstate.runs.streaming import RunStream, StreamWriter
 from langgraph_pgstate.saver import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.settings import Backoff
-from langgraph_pgstate.types import ClaimedRun, RunKey
+from langgraph_pgstate.types import ClaimedRun, EventBatch, RunKey
 
 Stop = Literal["drain", "cancel", "interrupt", "rollback", "timeout", "lost"]
 """Why an execution was asked to stop. Of several, that of the highest rank prevails, or else the first."""
@@ -46,7 +47,6 @@ _RANKS: Final[Mapping[Stop | None, int]] = {
     "timeout": 4,
     "lost": 5,
 }
-_INTERRUPT: Final = "__interrupt__"
 # The arguments of LangGraph's TimeoutError when a superstep takes longer than `step_timeout`, async and blocking.
 _STEP_TIMED_OUT: Final = ((), ("Timed out",))
 
@@ -66,6 +66,7 @@ class RunExecution:
         forced_at: When it was cancelled instead of waiting for the superstep boundary.
         refuses_writes: Whether what its code still writes is refused, because the run has ended here.
         deletes_thread: Whether its thread is deleted if it succeeds and no other run of the thread is in the queue.
+        stream: Its events, once it runs.
         task: The task that executes it, in an event loop.
     """
 
@@ -77,6 +78,7 @@ class RunExecution:
     forced_at: float = float("inf")
     refuses_writes: bool = False
     deletes_thread: bool = False
+    stream: RunStream | None = None
     task: asyncio.Task[None] | None = None
     _held: HeldLease | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -118,6 +120,13 @@ class RunExecution:
             self.refuses_writes = True
             if self._held is not None:
                 self._held.is_lost = True
+        if self.stream is not None:
+            self.stream.end()
+
+    @property
+    def unsent(self) -> Sequence[EventBatch]:
+        """Events that are not known to be stored."""
+        return [] if self.stream is None else self.stream.freeze()
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +192,7 @@ class GraphExecutor:
         record: Attaches the recorder to a graph.
         codec: Reads requests.
         repair: Changes a new run's input; `None` for not at all.
+        writer: Stores events.
 
     Raises:
         ConfigurationError: If a graph was compiled with another checkpointer.
@@ -196,7 +206,9 @@ class GraphExecutor:
         record: Callable[[Graph], Graph],
         codec: ValueCodec,
         repair: Repair | None,
+        writer: StreamWriter,
     ) -> None:
+        self._writer = writer
         self._saver, self._own_saver, self._sources = saver, own_saver, sources
         self._record, self._codec, self._repair = record, codec, repair
         self._prepared = {
@@ -240,8 +252,11 @@ class GraphExecutor:
             if step != "run":
                 return bool(step == "interrupted")
             found = False
-            for chunk in graph.stream(input, config, control=execution.control, **_options_of(request)):
-                found = found or _is_interrupt(chunk)
+            stream = execution.stream = self._writer.open(claimed, request)
+            options = {**stream.options, **_options_of(request)}
+            for chunk in graph.stream(input, config, control=execution.control, **options):
+                found = stream.take(chunk) or found
+                stream.wait()
             return found
 
     async def _aexecute(self, execution: RunExecution) -> bool:
@@ -261,8 +276,11 @@ class GraphExecutor:
             if step != "run":
                 return bool(step == "interrupted")
             found = False
-            async for chunk in graph.astream(input, config, control=execution.control, **_options_of(request)):
-                found = found or _is_interrupt(chunk)
+            stream = execution.stream = self._writer.open(claimed, request)
+            options = {**stream.options, **_options_of(request)}
+            async for chunk in graph.astream(input, config, control=execution.control, **options):
+                found = stream.take(chunk) or found
+                await stream.await_()
             return found
 
     def _graph_for(self, claimed: ClaimedRun, made: Graph) -> Graph:
@@ -356,8 +374,4 @@ def _options_of(request: RunInput) -> dict[str, Any]:
         "interrupt_after": request.interrupt_after,
         "durability": request.durability,
     }
-    return {"stream_mode": "updates", **{name: value for name, value in options.items() if value is not None}}
-
-
-def _is_interrupt(chunk: Any) -> bool:
-    return isinstance(chunk, dict) and _INTERRUPT in chunk
+    return {name: value for name, value in options.items() if value is not None}

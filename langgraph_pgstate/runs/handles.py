@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from langgraph_pgstate.errors import RunTimeoutError
 from langgraph_pgstate.operations.runs.outcomes import UNFINISHED
+from langgraph_pgstate.types import StreamEvent
 
 if TYPE_CHECKING:
     from langgraph_pgstate.runs.runs import AsyncRuns, Runs
@@ -52,6 +54,10 @@ class RunHandle(_Handle):
         """Wait until the run ends, and return the state that it left; see `Runs.wait`."""
         return self._runs.wait(self.thread_id, self.run_id, timeout)
 
+    def join(self, *, last_event_id: str | int | None = None) -> Iterator[StreamEvent]:
+        """Yield the run's events, past and live; see `Runs.join`."""
+        return self._runs.join(self, last_event_id=last_event_id)
+
     def cancel(self, action: str = "cancel") -> str:
         """Cancel the run; see `Runs.cancel`."""
         return self._runs.cancel(self.thread_id, self.run_id, action)
@@ -71,6 +77,10 @@ class AsyncRunHandle(_Handle):
     async def wait(self, timeout: float | None = None) -> dict[str, Any]:  # noqa: ASYNC109
         """Async twin of `RunHandle.wait`."""
         return await self._runs.wait(self.thread_id, self.run_id, timeout)
+
+    def join(self, *, last_event_id: str | int | None = None) -> AsyncIterator[StreamEvent]:
+        """Async twin of `RunHandle.join`."""
+        return self._runs.join(self, last_event_id=last_event_id)
 
     async def cancel(self, action: str = "cancel") -> str:
         """Async twin of `RunHandle.cancel`."""

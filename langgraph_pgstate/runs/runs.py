@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from typing import Any, Required, Unpack
 
 from langgraph.types import Command
@@ -25,12 +25,13 @@ from langgraph_pgstate.operations.runs import adopting, cancelling, listing, out
 from langgraph_pgstate.operations.runs import enqueue as enqueueing
 from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
 from langgraph_pgstate.process_identity import is_known_dead
+from langgraph_pgstate.runs.following import AsyncFollower, Cursor, Follower
 from langgraph_pgstate.runs.handles import AsyncRunHandle, Patience, RunHandle
 from langgraph_pgstate.runs.history import AsyncRunHistory, RunHistory
 from langgraph_pgstate.runs.notifying import AsyncNotifier, Notifier
 from langgraph_pgstate.settings import EnqueueOptions, ThreadKeys
 from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.types import EnqueuedRun, Page, QueueCount, QueuedRun, Run
+from langgraph_pgstate.types import EnqueuedRun, Page, QueueCount, QueuedRun, Run, RunIds, StreamEvent
 
 
 class EnqueueRequest(EnqueueOptions, total=False):
@@ -101,6 +102,7 @@ class Runs(RunHistory):
         self._requests = _Requests(codec or ValueCodec(), keys, graphs)
         self._versions = versions
         self._notifier = Notifier(self._queue, queries)
+        self._follower = Follower(self._queue, queries)
 
     def enqueue(
         self,
@@ -197,6 +199,26 @@ class Runs(RunHistory):
             if pause is None:
                 return values
             time.sleep(pause)
+
+    def join(self, run: RunIds, *, last_event_id: str | int | None = None) -> Iterator[StreamEvent]:
+        """Yield a run's events, past and live, each once and in order, from any process; the last one is `end`.
+
+        A run that another worker goes on with, after a crash, a drain or an error, goes on here, too. While a thread or
+        task waits, one of those that wait reads for all of this state, every 50 ms. The iterator can be abandoned.
+
+        Args:
+            run: The run: a handle, or anything with a `thread_id` and a `run_id`.
+            last_event_id: Id of the last event that the caller has; all events by default.
+
+        Raises:
+            NotFoundError: If there is no such run, and no `last_event_id`.
+            ConfigurationError: If the run has no such event.
+        """
+        return self._join(Cursor(self._requests.codec, *_key(run.thread_id, run.run_id), last_event_id))
+
+    def _join(self, cursor: Cursor) -> Iterator[StreamEvent]:
+        while not cursor.has_ended:
+            yield from cursor.take(self._follower.next(cursor))
 
     def cancel(self, thread_id: str, run_id: str, action: str = "cancel") -> str:
         """Cancel a run: a pending one ends at once, the worker of a running one is asked to end it. Atomic.
@@ -334,6 +356,7 @@ class AsyncRuns(AsyncRunHistory):
         self._requests = _Requests(codec or ValueCodec(), keys, graphs)
         self._versions = versions
         self._notifier = AsyncNotifier(self._queue, queries)
+        self._follower = AsyncFollower(self._queue, queries)
 
     async def enqueue(
         self,
@@ -387,6 +410,15 @@ class AsyncRuns(AsyncRunHistory):
             if pause is None:
                 return values
             await asyncio.sleep(pause)
+
+    def join(self, run: RunIds, *, last_event_id: str | int | None = None) -> AsyncIterator[StreamEvent]:
+        """Async twin of `Runs.join`."""
+        return self._join(Cursor(self._requests.codec, *_key(run.thread_id, run.run_id), last_event_id))
+
+    async def _join(self, cursor: Cursor) -> AsyncIterator[StreamEvent]:
+        while not cursor.has_ended:
+            for event in cursor.take(await self._follower.next(cursor)):
+                yield event
 
     async def cancel(self, thread_id: str, run_id: str, action: str = "cancel") -> str:
         """Async twin of `Runs.cancel`."""

@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
+from langgraph_pgstate.operations.record.put_hook import PutHooks
 from langgraph_pgstate.runs.control import Control, WorkerSettings
 from langgraph_pgstate.runs.executing import GraphExecutor, RunExecution, run_outcome
 from langgraph_pgstate.runs.graphs import graph_sources
 from langgraph_pgstate.runs.resuming import repair_tool_calls
+from langgraph_pgstate.runs.streaming import StreamWriter
 from langgraph_pgstate.settings import WorkerOptions, check_options
 
 if TYPE_CHECKING:
@@ -32,7 +34,11 @@ class _Worker:
         sources = graph_sources(graphs)
         repair = options.get("repair", repair_tool_calls)
         self._saver = state.saver._leased(settings.lease_ttl)
-        self._executor = GraphExecutor(self._saver, state.saver, sources, state.record, state._codec, repair)
+        self._writer = StreamWriter(state._database.dsn, state._queries, state._codec)
+        self._saver._hook = PutHooks(*filter(None, (self._saver._hook, self._writer)))
+        self._executor = GraphExecutor(
+            self._saver, state.saver, sources, state.record, state._codec, repair, self._writer
+        )
         self._signals = 0
         self._last_signal: int | None = None
         self._control = Control(
@@ -136,6 +142,7 @@ class Worker(_Worker):
     def close(self) -> None:
         """Drain and stop. Safe to repeat."""
         self.drain()
+        self._writer.close()
         self._saver.lease_manager.close()
 
     def _run(self, *, once: bool) -> int:
@@ -205,6 +212,7 @@ class AsyncWorker(_Worker):
     async def close(self) -> None:
         """Async twin of `Worker.close`."""
         await self.drain()
+        await asyncio.to_thread(self._writer.close)
         await self._saver.lease_manager.close()
 
     async def _run(self, *, once: bool) -> int:

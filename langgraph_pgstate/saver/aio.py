@@ -270,7 +270,7 @@ class AsyncPGStateSaver(CommonSaver):
             guard: guards.Guard | None = guarding.before_writes(request.address, config, held)
             while guard is not None:
                 try:
-                    await self._run(put_writes, self._queries, request, guard)
+                    await self._run(put_writes, self._queries, request, guard, self._hook)
                     return
                 except StaleHeadError:
                     guard = guarding.after_refusal(guard, request.address, config)

@@ -323,7 +323,7 @@ class PGStateSaver(CommonSaver):
             guard: guards.Guard | None = guarding.before_writes(request.address, config, held)
             while guard is not None:
                 try:
-                    self._run(put_writes, self._queries, request, guard)
+                    self._run(put_writes, self._queries, request, guard, self._hook)
                     return
                 except StaleHeadError:
                     guard = guarding.after_refusal(guard, request.address, config)

@@ -33,7 +33,7 @@ _HEADER = re.compile(r"^-- name: (\w+)\n((?:-- (?!variant: ).*\n)+)((?:-- varian
 _VARIANT = re.compile(r"^-- variant: (\w+)$", re.MULTILINE)
 _VARIANT_LINE = re.compile(r"^--\+([\w|]+) (.*\n)", re.MULTILINE)
 _LEFT_OUT_LINE = re.compile(r"^(.*) --!([\w|]+)\n", re.MULTILINE)
-_MONTH = re.compile(r"[0-9]{4,}_[0-9]{2}")
+_PERIOD = re.compile(r"[0-9]{4,}_[0-9]{2}(_[0-9]{2})?")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
 
@@ -148,22 +148,25 @@ def metadata_index(schema: str) -> str:
     return _in_schema(_read("metadata_index.sql"), schema)
 
 
-def spans_partition(schema: str, month: str, first: str, following: str) -> str:
-    """Return SQL that creates the partition of a month of spans.
+def partition(schema: str, table: str, column: str, period: str, first: str, following: str) -> str:
+    """Return SQL that creates a partition for a month or a day.
 
     Args:
         schema: The schema.
-        month: The month in the partition's name, such as `2026_01`.
+        table: The partitioned table.
+        column: The time by which it is partitioned.
+        period: The period in the partition's name, such as `2026_01` or `2026_01_31`.
         first: Its first day, such as `2026-01-01`.
-        following: The next month's first day.
+        following: The first day after it.
     """
-    text = _read("spans_partition.sql").replace("spans_2000_01", _partition(month))
+    text = _read("partition.sql").replace("spans_2000_01", _partition(table, period)).replace("started_at", column)
+    text = re.sub(r"\bspans(?=\b|_default)", table, text)
     return _in_schema(text.replace("2000-01-01", first).replace("2000-02-01", following), schema)
 
 
-def drop_partition(schema: str, month: str) -> str:
-    """Return SQL that drops the partition of a month of spans."""
-    return _in_schema(_read("drop_partition.sql").replace("spans_2000_01", _partition(month)), schema)
+def drop_partition(schema: str, table: str, period: str) -> str:
+    """Return SQL that drops a partition."""
+    return _in_schema(_read("drop_partition.sql").replace("spans_2000_01", _partition(table, period)), schema)
 
 
 def recording(schema: str, migration: Migration) -> str:
@@ -181,10 +184,10 @@ def schema_story(schema: str) -> str:
     return _in_schema(_read("schema.sql"), schema)
 
 
-def _partition(month: str) -> str:
-    if not _MONTH.fullmatch(month):
-        raise ValueError(f"not a month: {month!r}")
-    return f"spans_{month}"
+def _partition(table: str, period: str) -> str:
+    if not _PERIOD.fullmatch(period):
+        raise ValueError(f"not a month or day: {period!r}")
+    return f"{table}_{period}"
 
 
 def _created(schema: str, name: str, create_schema: bool) -> str:

@@ -1,2 +1,2 @@
--- Drops the partition of a month of spans. The month is an example.
+-- Drops a partition. The table and the month are examples.
 DROP TABLE /*schema*/spans_2000_01;

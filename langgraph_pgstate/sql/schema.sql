@@ -191,6 +191,7 @@ CREATE TABLE /*schema*/runs (
     first_started_at timestamptz,
     steps_before integer NOT NULL DEFAULT 0,
     queue text,
+    last_event bigint,
     PRIMARY KEY (thread_id, run_id)
 );
 CREATE INDEX runs_thread_id_idx ON /*schema*/runs (thread_id, started_at DESC);
@@ -257,6 +258,28 @@ CREATE TABLE /*schema*/workers (
     concurrency integer NOT NULL,
     PRIMARY KEY (worker_id)
 );
+
+-- The events of runs that a worker runs, several in a row. They are numbered without gaps over all attempts of a run, by
+-- one transaction at a time: it locks the run's row in `queue`, which has the worker's fencing token. `position` tells a
+-- batch that is sent again. `setup()` and `pgstate maintain` make partitions by day; the default partition takes other
+-- days. Days are dropped as a whole; `runs.last_event` tells what was.
+CREATE TABLE /*schema*/stream_batches (
+    thread_id text COLLATE "C" NOT NULL,
+    run_id text COLLATE "C" NOT NULL,
+    first_seq bigint NOT NULL,
+    last_seq bigint NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    attempt integer NOT NULL,
+    fencing_token bigint NOT NULL,
+    position bigint NOT NULL,
+    step integer NOT NULL,
+    replayed_step integer,
+    data bytea NOT NULL,
+    PRIMARY KEY (thread_id, run_id, last_seq, created_at)
+) PARTITION BY RANGE (created_at);
+ALTER TABLE /*schema*/stream_batches ALTER COLUMN data SET STORAGE EXTERNAL;
+CREATE TABLE /*schema*/stream_batches_default PARTITION OF /*schema*/stream_batches DEFAULT;
+
 
 -- A span is one timed operation in a run: graph, node, model call, tool call, retriever. Its row is stored within a
 -- second of its start. `setup()` and `pgstate maintain` make partitions by month; the default partition takes other
@@ -715,6 +738,8 @@ COMMENT ON COLUMN /*schema*/runs.output IS 'output as JSON, cut at RecorderSetti
 COMMENT ON COLUMN /*schema*/runs.first_started_at IS 'start of the first attempt';
 COMMENT ON COLUMN /*schema*/runs.steps_before IS 'supersteps of the attempts before the last';
 COMMENT ON COLUMN /*schema*/runs.queue IS 'queue it was enqueued in; null: it was not enqueued';
+COMMENT ON COLUMN /*schema*/runs.last_event IS
+    'number of the last event of its stream when it last left a worker; null: it had none';
 
 COMMENT ON TABLE /*schema*/queue IS
     'Runs that wait for a worker, or that one runs. A row is deleted when its run ends.';
@@ -763,6 +788,22 @@ COMMENT ON COLUMN /*schema*/workers.seen_at IS 'time it was last seen alive';
 COMMENT ON COLUMN /*schema*/workers.queues IS 'queues it serves';
 COMMENT ON COLUMN /*schema*/workers.graphs IS 'graphs it can run';
 COMMENT ON COLUMN /*schema*/workers.concurrency IS 'number of runs it runs at once';
+
+COMMENT ON TABLE /*schema*/stream_batches IS
+    'Events of runs from the queue, several in a row. Partitioned by day (UTC) of created_at; maintain drops old days.';
+COMMENT ON COLUMN /*schema*/stream_batches.thread_id IS 'the thread';
+COMMENT ON COLUMN /*schema*/stream_batches.run_id IS 'the run';
+COMMENT ON COLUMN /*schema*/stream_batches.first_seq IS
+    'number of the first event; those of a run are 1, 2, 3 and so on, over all attempts';
+COMMENT ON COLUMN /*schema*/stream_batches.last_seq IS 'number of the last event';
+COMMENT ON COLUMN /*schema*/stream_batches.created_at IS 'time of the transaction that wrote it';
+COMMENT ON COLUMN /*schema*/stream_batches.attempt IS 'attempt of the run, from 1';
+COMMENT ON COLUMN /*schema*/stream_batches.fencing_token IS 'number of the lease under which it was written';
+COMMENT ON COLUMN /*schema*/stream_batches.position IS 'events under this lease before the first one';
+COMMENT ON COLUMN /*schema*/stream_batches.step IS 'newest superstep of the thread that events so far are of';
+COMMENT ON COLUMN /*schema*/stream_batches.replayed_step IS
+    'newest superstep that events under earlier leases are of; null: there are none';
+COMMENT ON COLUMN /*schema*/stream_batches.data IS 'the events, encoded';
 
 COMMENT ON TABLE /*schema*/spans IS 'One row for each timed operation in a run. Partitioned by month of started_at.';
 COMMENT ON COLUMN /*schema*/spans.thread_id IS 'the thread';

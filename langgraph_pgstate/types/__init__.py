@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from langgraph_pgstate.types.runs import Provenance, Run, Usage
     from langgraph_pgstate.types.schema import SchemaStatus
     from langgraph_pgstate.types.spans import Span, SpanNode, ToolStatistics
+    from langgraph_pgstate.types.streams import EventBatch, RunIds, StoredBatch, StreamEvent, StreamPage, Wanted
     from langgraph_pgstate.types.threads import RunawayThread, Thread
     from langgraph_pgstate.types.tools import CompensationReport, ToolExecution
 else:
@@ -53,6 +54,7 @@ else:
             "Difference": "langgraph_pgstate.types.branches",
             "EnqueuedRun": "langgraph_pgstate.types.queue",
             "Event": "langgraph_pgstate.types.events",
+            "EventBatch": "langgraph_pgstate.types.streams",
             "HandoffStatistics": "langgraph_pgstate.types.events",
             "InterruptedThread": "langgraph_pgstate.types.interrupts",
             "Label": "langgraph_pgstate.types.branches",
@@ -77,11 +79,15 @@ else:
             "Row": "langgraph_pgstate.types.queries",
             "Rows": "langgraph_pgstate.types.queries",
             "Run": "langgraph_pgstate.types.runs",
+            "RunIds": "langgraph_pgstate.types.streams",
             "RunKey": "langgraph_pgstate.types.queue",
             "RunawayThread": "langgraph_pgstate.types.threads",
             "SchemaStatus": "langgraph_pgstate.types.schema",
             "Span": "langgraph_pgstate.types.spans",
             "SpanNode": "langgraph_pgstate.types.spans",
+            "StoredBatch": "langgraph_pgstate.types.streams",
+            "StreamEvent": "langgraph_pgstate.types.streams",
+            "StreamPage": "langgraph_pgstate.types.streams",
             "TableSize": "langgraph_pgstate.types.reports",
             "Tended": "langgraph_pgstate.types.queue",
             "Thread": "langgraph_pgstate.types.threads",
@@ -92,6 +98,7 @@ else:
             "UpcastReport": "langgraph_pgstate.types.reports",
             "Usage": "langgraph_pgstate.types.runs",
             "ValueChange": "langgraph_pgstate.types.branches",
+            "Wanted": "langgraph_pgstate.types.streams",
         },
     )
 
@@ -106,6 +113,7 @@ __all__ = [
     "Difference",
     "EnqueuedRun",
     "Event",
+    "EventBatch",
     "HandoffStatistics",
     "InterruptedThread",
     "Label",
@@ -130,11 +138,15 @@ __all__ = [
     "Row",
     "Rows",
     "Run",
+    "RunIds",
     "RunKey",
     "RunawayThread",
     "SchemaStatus",
     "Span",
     "SpanNode",
+    "StoredBatch",
+    "StreamEvent",
+    "StreamPage",
     "TableSize",
     "Tended",
     "Thread",
@@ -145,4 +157,5 @@ __all__ = [
     "UpcastReport",
     "Usage",
     "ValueChange",
+    "Wanted",
 ]

@@ -123,6 +123,7 @@ class MaintenanceReport:
         guards_swept: Removed rows of outdated tombstones and long-released leases.
         expired: Deleted threads that had expired.
         orphan_writes: Removed rows of pending writes whose checkpoint was never stored.
+        days_dropped: Days whose events of runs were dropped, as `2026_01_31`.
     """
 
     months_made: tuple[str, ...] = ()
@@ -131,6 +132,7 @@ class MaintenanceReport:
     guards_swept: int = 0
     expired: PruneResult = PruneResult()  # noqa: RUF009
     orphan_writes: int = 0
+    days_dropped: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

@@ -1,18 +1,41 @@
-"""Regular maintenance: partitions of spans, and runs of dead processes."""
+"""Regular maintenance: partitions of spans and of events, and runs of dead processes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Final, NamedTuple
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.sql import Queries, drop_partition, spans_partition
+from langgraph_pgstate.sql import Queries, drop_partition, partition
 
 _LOCK_NOT_AVAILABLE = "55P03"
+_DROP_TIMEOUT: Final = "500ms"
 _PAGE = 500
 
 RunningRun = tuple[str, str, str | None, bool]
 """A running run: thread id, run id, holder id, and whether the holder's liveness has expired."""
+
+
+class Partitions(NamedTuple):
+    """A table that is partitioned by time.
+
+    Attributes:
+        table: The table.
+        column: The time.
+        missing: Name of the query for periods without a partition: this one and the next ones.
+        strayed: Name of the query for periods of rows in the default partition.
+    """
+
+    table: str
+    column: str
+    missing: str
+    strayed: str
+
+
+_SPANS: Final = Partitions("spans", "started_at", "find_missing_months", "find_strayed_months")
+_STREAMS: Final = Partitions("stream_batches", "created_at", "find_missing_days", "find_strayed_days")
 
 
 async def make_months(
@@ -31,44 +54,67 @@ async def make_months(
     Returns:
         The created months, as `2026_01`.
     """
-    prefix = f'"{queries.schema}".spans_'
-    months = list(await db.fetch(queries.find_missing_months, {"months": ahead, "prefix": prefix}))
+    return await _make(db, queries, _SPANS, ahead, strayed, lock_timeout)
+
+
+async def make_days(
+    db: Connection, queries: Queries, ahead: int = 2, *, strayed: bool = False, lock_timeout: str | None = None
+) -> list[str]:
+    """Create the partitions for events of this day and the next ones, as `make_months` does for spans.
+
+    Returns:
+        The created days, as `2026_01_31`.
+    """
+    return await _make(db, queries, _STREAMS, ahead, strayed, lock_timeout)
+
+
+async def _make(
+    db: Connection, queries: Queries, kind: Partitions, ahead: int, strayed: bool, lock_timeout: str | None
+) -> list[str]:
+    prefix = f'"{queries.schema}".{kind.table}_'
+    periods = list(await db.fetch(queries.all[kind.missing], {"ahead": ahead, "prefix": prefix}))
     if strayed:
-        months += [row for row in await db.fetch(queries.find_strayed_months, {}) if row not in months]
+        periods += [row for row in await db.fetch(queries.all[kind.strayed], {}) if row not in periods]
     made = []
-    for month, first, following in months:
+    for period, first, following in periods:
         try:
-            if await _make_month(db, queries, month, first, following, lock_timeout):
-                made.append(month)
+            if await _make_one(db, queries, kind, period, first, following, lock_timeout):
+                made.append(period)
         except Exception as error:
             if getattr(error, "sqlstate", None) == _LOCK_NOT_AVAILABLE:
                 break
             # A partition created concurrently may become visible only after it caused the conflict.
-            if not await _has_month(db, queries, month):
+            if not await _has_partition(db, queries, kind.table, period):
                 raise
     return made
 
 
-async def _make_month(
-    db: Connection, queries: Queries, month: str, first: str, following: str, lock_timeout: str | None
+async def _make_one(
+    db: Connection,
+    queries: Queries,
+    kind: Partitions,
+    period: str,
+    first: str,
+    following: str,
+    lock_timeout: str | None,
 ) -> bool:
     async with db.transaction():
         before = (await db.fetch(queries.get_lock_timeout, {}))[0][0]
         if lock_timeout is not None:
             await db.fetch(queries.set_lock_timeout, {"timeout": lock_timeout})
         await db.fetch(queries.take_turns, {"key": f"langgraph_pgstate.setup.{queries.schema}"})
-        is_missing = not await _has_month(db, queries, month)
+        is_missing = not await _has_partition(db, queries, kind.table, period)
         if is_missing:
-            await db.script(spans_partition(queries.schema, month, first, following))
+            await db.script(partition(queries.schema, kind.table, kind.column, period, first, following))
         if lock_timeout is not None:
             # In a caller's transaction the setting would stay.
             await db.fetch(queries.set_lock_timeout, {"timeout": before})
     return is_missing
 
 
-async def _has_month(db: Connection, queries: Queries, month: str) -> bool:
-    partition = f'"{queries.schema}".spans_{month}'
-    return bool((await db.fetch(queries.has_partition, {"partition": partition}))[0][0])
+async def _has_partition(db: Connection, queries: Queries, table: str, period: str) -> bool:
+    name = f'"{queries.schema}".{table}_{period}'
+    return bool((await db.fetch(queries.has_partition, {"partition": name}))[0][0])
 
 
 async def drop_months(db: Connection, queries: Queries, older_than: int) -> list[str]:
@@ -89,8 +135,39 @@ async def drop_months(db: Connection, queries: Queries, older_than: int) -> list
     months = [row[0].removeprefix("spans_") for row in rows]
     for month in months:
         async with db.transaction():
-            await db.script(drop_partition(queries.schema, month))
+            await db.script(drop_partition(queries.schema, "spans", month))
     return months
+
+
+async def drop_days(db: Connection, queries: Queries, ttl: timedelta) -> list[str]:
+    """Drop the events of days that ended at least `ttl` ago, but those of days with events of a run in the queue.
+
+    One transaction each; safe to repeat. A day that another transaction is reading is left to the next call.
+
+    Returns:
+        The dropped days, as `2026_01_31`.
+
+    Raises:
+        ConfigurationError: If `ttl` is negative.
+    """
+    if ttl < timedelta(0):
+        raise ConfigurationError(f"stream_ttl must not be negative, but is {ttl}")
+    table = f'"{queries.schema}".stream_batches'
+    rows = await db.fetch(queries.list_old_days, {"table": table, "seconds": repr(ttl.total_seconds())})
+    dropped = []
+    for (name,) in rows:
+        day = name.removeprefix("stream_batches_")
+        try:
+            async with db.transaction():
+                # Readers of all other days wait for this lock.
+                await db.fetch(queries.set_lock_timeout, {"timeout": _DROP_TIMEOUT})
+                await db.script(drop_partition(queries.schema, "stream_batches", day))
+        except Exception as error:
+            if getattr(error, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+                raise
+            break
+        dropped.append(day)
+    return dropped
 
 
 async def find_running(db: Connection, queries: Queries, thread_ids: Sequence[str]) -> list[RunningRun]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, MigrationConflictError, SchemaMissingError, SchemaOutdatedError
-from langgraph_pgstate.operations.admin.maintenance import make_months
+from langgraph_pgstate.operations.admin.maintenance import make_days, make_months
 from langgraph_pgstate.sql import Migration, Queries, bootstrap, metadata_index, migrations, recording
 from langgraph_pgstate.types import SchemaStatus
 
@@ -22,7 +22,7 @@ async def get_status(db: Connection, queries: Queries) -> SchemaStatus:
 
 
 async def setup(db: Connection, queries: Queries, *, with_metadata_index: bool = False) -> list[str]:
-    """Apply the missing migrations, all in one transaction, and create the partitions of the next months.
+    """Apply the missing migrations, all in one transaction, and create the partitions of the next months and days.
 
     Safe from several processes at once, inside a caller's transaction, and while other sessions are idle in theirs. If
     no migration is missing, nothing is locked or written.
@@ -45,6 +45,7 @@ async def setup(db: Connection, queries: Queries, *, with_metadata_index: bool =
         raise SchemaOutdatedError(queries.schema, status.version, status.expected)
     applied = await _apply_missing(db, queries) if status.pending else []
     await make_months(db, queries, lock_timeout="200ms")
+    await make_days(db, queries, lock_timeout="200ms")
     if with_metadata_index:
         async with db.transaction():
             await db.script(metadata_index(queries.schema))

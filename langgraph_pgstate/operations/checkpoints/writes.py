@@ -13,7 +13,7 @@ from langgraph_pgstate.errors import MissingKeyError
 from langgraph_pgstate.operations.checkpoints.addresses import Address, address_of, check_key_size, identifier
 from langgraph_pgstate.operations.checkpoints.requests import concatenate, run_id_of
 from langgraph_pgstate.operations.leases.guards import Guard
-from langgraph_pgstate.operations.record.put_hook import Statement
+from langgraph_pgstate.operations.record.put_hook import PutHook, Statement, after_writes, before_writes
 from langgraph_pgstate.sql import Queries
 
 
@@ -73,10 +73,19 @@ def request_writes(
     )
 
 
-async def put_writes(db: Connection, queries: Queries, request: WritesRequest, guard: Guard | None = None) -> None:
+async def put_writes(
+    db: Connection, queries: Queries, request: WritesRequest, guard: Guard | None = None, hook: PutHook | None = None
+) -> None:
     """Store a task's writes. One statement, and two more if the task has stored other writes before.
 
     Idempotent: writes to special channels replace the task's earlier ones, and ordinary writes never replace anything.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        request: The writes.
+        guard: The conditions under which they may be stored.
+        hook: Adds statements to guarded writes; see `before_writes`.
 
     Raises:
         StaleHeadError: If the guard refuses them because the branch was advanced.
@@ -90,17 +99,19 @@ async def put_writes(db: Connection, queries: Queries, request: WritesRequest, g
         return
     try:
         try:
-            await _put_writes(db, queries, request, guard.before_writes(queries, request.address))
+            others = before_writes(hook, request)
+            await _put_writes(db, queries, request, [*guard.before_writes(queries, request.address), *others])
         except Exception as error:
             if not guard.misses_thread(error):
                 raise
             guard = guard.with_thread()
-            await _put_writes(db, queries, request, guard.before_writes(queries, request.address))
+            await _put_writes(db, queries, request, [*guard.before_writes(queries, request.address), *others])
     except Exception as error:
         broken = guard.broken(error, request.address, request.address.checkpoint_id)
         if broken is None:
             raise
         raise broken from error
+    after_writes(hook, request)
 
 
 async def _put_writes(db: Connection, queries: Queries, request: WritesRequest, guards: Sequence[Statement]) -> None:

@@ -6,13 +6,16 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from langgraph_pgstate.codec.messages import DIGEST_SIZE
 from langgraph_pgstate.codec.states import Elements, Entry, Inline
 from langgraph_pgstate.langgraph_compat import DeltaSnapshot
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
 from langgraph_pgstate.sql import NamedQuery
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.operations.checkpoints.writes import WritesRequest
 
 _logger = logging.getLogger("langgraph_pgstate")
 _EMPTY_LIST: Final = b"\x90"
@@ -73,10 +76,33 @@ class PutHooks:
             except Exception:
                 _logger.exception("%s: after %s", type(member).__name__, plan.request.address)
 
+    def before_writes(self, request: WritesRequest) -> Sequence[Statement]:
+        """Return the statements of the hooks that have a `before_writes`."""
+        return [statement for member in self._members for statement in before_writes(member, request)]
+
+    def after_writes(self, request: WritesRequest) -> None:
+        """Call the hooks that have an `after_writes`."""
+        for member in self._members:
+            after_writes(member, request)
+
     def forget_thread(self, thread_id: str) -> None:
         """Call the hooks that have a `forget_thread`."""
         for member in self._members:
             forget_thread(member, thread_id)
+
+
+def before_writes(hook: PutHook | None, request: WritesRequest) -> Sequence[Statement]:
+    """Return statements to send with a task's writes, in the same transaction, if a hook has a `before_writes`."""
+    find = getattr(hook, "before_writes", None)
+    found: Sequence[Statement] = () if find is None else find(request)
+    return found
+
+
+def after_writes(hook: PutHook | None, request: WritesRequest) -> None:
+    """Tell a hook that a task's writes and its statements are committed, if it has an `after_writes`."""
+    note = getattr(hook, "after_writes", None)
+    if note is not None:
+        note(request)
 
 
 def forget_thread(hook: PutHook, thread_id: str) -> None:

@@ -6,12 +6,12 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final, Unpack
+from typing import Any, Final, Unpack, get_args
 from uuid import UUID
 
 import ormsgpack
 from langchain_core.utils.uuid import uuid7
-from langgraph.types import Command
+from langgraph.types import Command, StreamMode
 
 from langgraph_pgstate.codec.frames import pack, unpack
 from langgraph_pgstate.codec.values import ValueCodec
@@ -27,6 +27,7 @@ from langgraph_pgstate.settings import DEFAULT_QUEUE, DEFAULT_SIZE_LIMIT, Backof
 
 STRATEGIES: Final = ("enqueue", "reject", "interrupt", "rollback")
 _DURABILITIES: Final = ("sync", "async", "exit")
+_MODES: Final = get_args(StreamMode)
 _NAME_BYTES: Final = 512
 _INT4_MAX: Final = 2**31 - 1
 _DEFAULT_KEYS: Final = ThreadKeys()
@@ -110,7 +111,8 @@ class RunInput:
         interrupt_before: Nodes before which it stops.
         interrupt_after: Nodes after which it stops.
         durability: When checkpoints are stored.
-        stream_mode: Modes of the events that are streamed.
+        stream_mode: Modes of the events that are kept; see `modes_of`.
+        stream_subgraphs: Whether events of subgraphs are kept, too.
         on_completion: `keep` or `delete`.
     """
 
@@ -125,6 +127,12 @@ class RunInput:
     durability: Any = None
     stream_mode: Any = None
     on_completion: str = "keep"
+    stream_subgraphs: bool = False
+
+
+def modes_of(request: RunInput) -> list[str]:
+    """Return the modes of the events of a run that are kept."""
+    return ["updates"] if request.stream_mode is None else [*several("stream_mode", request.stream_mode)]
 
 
 def request_run(
@@ -182,6 +190,7 @@ def request_run(
         _choice("durability", options.get("durability"), (None, *_DURABILITIES)),
         _modes(options.get("stream_mode")),
         _choice("on_completion", options.get("on_completion", "keep"), ("keep", "delete")),
+        _flag("stream_subgraphs", options.get("stream_subgraphs", False)),
     )
     labels = {**configurable, **_mapping("metadata of the config", config.get("metadata")), **metadata}
     queue, key = _name("queue", options.get("queue", DEFAULT_QUEUE)), options.get("key", "")
@@ -344,10 +353,16 @@ def _nodes(name: str, value: Any) -> Any:
     return [identifier(name, node) for node in several(name, value)]
 
 
-def _modes(value: Any) -> Any:
-    if value is None or isinstance(value, str):
-        return value
-    return [identifier("stream_mode", mode) for mode in value]
+def _modes(value: Any) -> list[str] | None:
+    if value is None:
+        return None
+    return [_choice("stream_mode", mode, _MODES) for mode in dict.fromkeys(several("stream_mode", value))]
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ArgumentTypeError(f"{name} is true or false, not {value!r}")
+    return value
 
 
 def _backoff(value: Any) -> dict[str, Any] | None:

@@ -45,6 +45,7 @@ async def delete_thread(
         segments, size = (await db.fetch(queries.delete_unreferenced_segments, key))[0]
         # Apart from the record, because a claim holds a row of the queue while it waits for one of the record.
         await db.execute(queries.delete_queued, {**key, "run_ids": None})
+        await db.execute(queries.delete_streams, {**key, "run_ids": None})
         # Before the record, because a writer may be moving a journal entry; this statement waits for it.
         await db.execute(queries.delete_entries, {**key, "run_ids": None})
         await db.execute(queries.delete_record, key)
@@ -72,6 +73,7 @@ async def delete_runs_of(db: Connection, queries: Queries, thread_id: str, run_i
     key = {"thread_id": thread_id, "run_ids": list(run_ids)}
     # Apart from the record, because a claim holds a row of the queue while it waits for one of the record.
     await db.execute(queries.delete_queued, key)
+    await db.execute(queries.delete_streams, key)
     # No label may be given to a checkpoint that is about to be deleted.
     await db.fetch(queries.keep_labels, {"thread_id": thread_id})
     going = [row[0] for row in await db.fetch(queries.find_run_checkpoints, key)]

@@ -10,7 +10,11 @@ WITH mine AS MATERIALIZED (
 ), ended AS (
     UPDATE /*schema*/runs SET
         status = :status::text, ended_at = now(), alive_until = NULL, error_type = :error_type::text,
-        error_message = :error_message::text, error_traceback = :error_traceback::text
+        error_message = :error_message::text, error_traceback = :error_traceback::text,
+        last_event = coalesce((
+            SELECT max(b.last_seq) FROM /*schema*/stream_batches b
+            WHERE b.thread_id = :thread_id AND b.run_id = :run_id
+        ), runs.last_event)
     FROM mine WHERE runs.thread_id = :thread_id AND runs.run_id = :run_id
 ), idle AS (
     UPDATE /*schema*/threads SET status = CASE
@@ -40,7 +44,11 @@ WITH mine AS MATERIALIZED (
     UPDATE /*schema*/runs SET
         status = 'pending', attempt = runs.attempt - :unused::integer, alive_until = NULL,
         error_type = :error_type::text, error_message = :error_message::text,
-        error_traceback = :error_traceback::text
+        error_traceback = :error_traceback::text,
+        last_event = coalesce((
+            SELECT max(b.last_seq) FROM /*schema*/stream_batches b
+            WHERE b.thread_id = :thread_id AND b.run_id = :run_id
+        ), runs.last_event)
     FROM mine WHERE runs.thread_id = :thread_id AND runs.run_id = :run_id
 )
 UPDATE /*schema*/queue SET

@@ -91,7 +91,11 @@ WITH found AS MATERIALIZED (
         error_message = CASE
             WHEN mine.crashes >= :max_crashes THEN 'its worker died ' || mine.crashes || ' times without a new checkpoint'
             WHEN mine.is_last THEN 'its worker died in attempt ' || mine.attempt END,
-        error_traceback = NULL
+        error_traceback = NULL,
+        last_event = coalesce((
+            SELECT max(b.last_seq) FROM /*schema*/stream_batches b
+            WHERE b.thread_id = :thread_id AND b.run_id = :run_id
+        ), runs.last_event)
     FROM mine WHERE runs.thread_id = :thread_id AND runs.run_id = :run_id
 ), ended AS (
     UPDATE /*schema*/spans SET

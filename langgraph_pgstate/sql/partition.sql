@@ -1,4 +1,4 @@
--- Creates the partition of a month of spans, and moves its rows out of the default partition. The month is an example.
+-- Creates a partition, and moves its rows out of the default partition. The table, its column and the month are examples.
 LOCK TABLE /*schema*/spans_default IN ACCESS EXCLUSIVE MODE;
 CREATE TABLE /*schema*/spans_2000_01 (LIKE /*schema*/spans INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING STORAGE);
 WITH strayed AS (

@@ -1,0 +1,151 @@
+"""Events of runs: how they are encoded, written by workers and read by others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import ormsgpack
+
+from langgraph_pgstate.codec.frames import pack_short_lived, unpack
+from langgraph_pgstate.codec.values import ValueCodec, array_header
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import CorruptStateError, SerializationError
+from langgraph_pgstate.operations.record.put_hook import Statement
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.types import EventBatch, RunKey, StoredBatch, StreamPage, Wanted
+
+METADATA: Final = "metadata"
+# Of events before the first checkpoint of an attempt is known; LangGraph's steps begin at -1.
+NO_STEP: Final = -2
+_MESSAGES: Final = "messages"
+_INTERRUPT: Final = "__interrupt__"
+
+Decoded = tuple[int, str, tuple[str, ...], Any, bool]
+"""An event's number, mode, namespace and data, and whether it is replayed."""
+
+_log = logging.getLogger("langgraph_pgstate.runs")
+
+
+def encode_event(codec: ValueCodec, mode: str, namespace: Sequence[str], data: Any, step: int | None) -> bytes:
+    """Return an event as bytes. Of data that cannot be stored, the `repr` is.
+
+    Args:
+        codec: Encodes the data.
+        mode: The stream mode.
+        namespace: The subgraph.
+        data: What the graph has yielded.
+        step: The superstep of the root graph; `None` for an event that is none of the graph's.
+    """
+    try:
+        type_, value = codec.dumps(mode, data)
+    except SerializationError as error:
+        _log.warning("an event of mode %r cannot be stored; its repr is: %s", mode, error)
+        type_, value = codec.dumps(mode, repr(data))
+    return ormsgpack.packb((mode, tuple(namespace), step, type_, value))
+
+
+def encode_batch(events: Sequence[bytes]) -> bytes:
+    """Return encoded events as one frame."""
+    return pack_short_lived(array_header(len(events)) + b"".join(events))
+
+
+def decode_batch(codec: ValueCodec, batch: StoredBatch, where: str) -> Iterator[Decoded]:
+    """Yield the events of a batch.
+
+    Raises:
+        CorruptStateError: If the bytes are damaged.
+        UnreadableFormatError: If a newer version of this package, or another serializer, wrote them.
+    """
+    try:
+        events = ormsgpack.unpackb(unpack(batch.data, where))
+        if len(events) != batch.last_seq - batch.first_seq + 1:
+            raise ValueError(f"it has {len(events)} events")
+        parts = [(str(mode), tuple(ns), step, str(type_), bytes(value)) for mode, ns, step, type_, value in events]
+    except (ormsgpack.MsgpackDecodeError, TypeError, ValueError) as error:
+        raise CorruptStateError(where, f"it is not a batch of events ({error})") from error
+    for number, (mode, namespace, step, type_, value) in enumerate(parts, batch.first_seq):
+        data = codec.loads(type_, value, where)
+        # The serializer makes lists of tuples.
+        if mode == _MESSAGES and isinstance(data, list):
+            data = tuple(data)
+        elif isinstance(data, dict) and isinstance(data.get(_INTERRUPT), list):
+            data[_INTERRUPT] = tuple(data[_INTERRUPT])
+        is_replayed = step is not None and batch.replayed_step is not None and step <= batch.replayed_step
+        yield number, mode, namespace, data, is_replayed
+
+
+def append_statements(queries: Queries, batches: Sequence[EventBatch]) -> list[Statement]:
+    """Return statements that store batches of one run in the caller's transaction, each once.
+
+    They wait for a transaction that is storing others. Nothing is stored if the worker has lost the run.
+    """
+    if not batches:
+        return []
+    return [(queries.lock_stream, batches[0].key._asdict()), (queries.append_events, _columns(batches))]
+
+
+async def append(db: Connection, queries: Queries, batches: Sequence[EventBatch]) -> tuple[set[RunKey], set[RunKey]]:
+    """Store batches of several runs. One transaction; safe to repeat.
+
+    Returns:
+        The runs whose batches are stored, and those that their worker has lost, of which none are. Runs that another
+        transaction has locked are in neither: call it again.
+    """
+    runs = {(batch.key.thread_id, batch.key.run_id): batch.key for batch in batches}
+    keys = {
+        "thread_ids": [key.thread_id for key in runs.values()],
+        "run_ids": [key.run_id for key in runs.values()],
+        "fencing_tokens": [key.fencing_token for key in runs.values()],
+    }
+    stored: set[RunKey] = set()
+    lost: set[RunKey] = set()
+    async with db.transaction():
+        for thread_id, run_id, is_mine, is_locked in await db.fetch(queries.lock_streams, keys):
+            if is_locked:
+                stored.add(runs[thread_id, run_id])
+            elif not is_mine:
+                lost.add(runs[thread_id, run_id])
+        given = [batch for batch in batches if batch.key in stored]
+        if given:
+            await db.execute(queries.append_events, _columns(given))
+    return stored, lost
+
+
+async def read(db: Connection, queries: Queries, wanted: Sequence[Wanted], page_size: int) -> list[StreamPage]:
+    """Return the status of runs and a page of their events, as of one moment. One round trip.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        wanted: The runs, each with the number of the last event that is known.
+        page_size: Number of batches for each at most.
+    """
+    parameters = {
+        "thread_ids": [one.thread_id for one in wanted],
+        "run_ids": [one.run_id for one in wanted],
+        "afters": [one.after for one in wanted],
+        "page_size": page_size,
+    }
+    found: dict[int, StreamPage] = {}
+    for row in await db.fetch(queries.read_streams, parameters):
+        number, status, error_type, error_message, last_event = row[:5]
+        page = found.setdefault(number, StreamPage(status, error_type, error_message, last_event, [], False))
+        if row[5] is not None:
+            page.batches.append(StoredBatch(*row[5:]))
+    pages = [found[number] for number in range(1, len(wanted) + 1)]
+    return [page._replace(is_full=len(page.batches) == page_size) for page in pages]
+
+
+def _columns(batches: Sequence[EventBatch]) -> dict[str, Any]:
+    return {
+        "thread_ids": [batch.key.thread_id for batch in batches],
+        "run_ids": [batch.key.run_id for batch in batches],
+        "fencing_tokens": [batch.key.fencing_token for batch in batches],
+        "attempts": [batch.attempt for batch in batches],
+        "positions": [batch.position for batch in batches],
+        "lengths": [batch.length for batch in batches],
+        "steps": [batch.step for batch in batches],
+        "data": [f"\\x{batch.data.hex()}" for batch in batches],
+    }
