@@ -60,7 +60,7 @@ from langgraph_pgstate.record.write_queue import WriteQueue
 from langgraph_pgstate.settings import RecorderSettings
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger
-from langgraph_pgstate.types import Price, RunKey
+from langgraph_pgstate.types import EventBatch, Price, RunKey, Wanted
 
 PACKAGE = Path(langgraph_pgstate.__file__).parent
 
@@ -491,6 +491,8 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "runs.listing.list_queue": lambda bench: (request_queue(),),
     "runs.listing.count_queue": lambda bench: (),
     "runs.listing.list_dead_letters": lambda bench: (request_dead_letters(),),
+    "runs.streams.append": lambda bench: ([EventBatch(bench.claimed(), 1, 0, 1, 0, b"")],),
+    "runs.streams.read": lambda bench: ([Wanted("t", "run", 0)], 10),
     "runs.outcomes.get_status": lambda bench: ("t", bench.enqueued().run_id),
     "runs.outcomes.get_outcome": lambda bench: (bench.codec, None, "t", bench.enqueued().run_id),
     "runs.outcomes.resumption": lambda bench: (bench.codec, "t", bench.enqueued().run_id, "new", Command(resume=1)),
@@ -510,6 +512,8 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "record.delta_messages.resolve_written": lambda bench: ([(WRITTEN, bench.written())],),
     "admin.maintenance.make_months": lambda bench: (5,),
     "admin.maintenance.drop_months": lambda bench: (12,),
+    "admin.maintenance.make_days": lambda bench: (5,),
+    "admin.maintenance.drop_days": lambda bench: (timedelta(days=1),),
     "admin.maintenance.find_running": lambda bench: (["t"],),
     "admin.maintenance.list_running": lambda bench: (),
     "admin.maintenance.settle_runs": lambda bench: ("t", [("t", "run", None, True)]),

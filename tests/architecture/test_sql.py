@@ -50,6 +50,8 @@ TABLES = (
     "queue",
     "run_requests",
     "workers",
+    "stream_batches",
+    "stream_batches_default",
 )
 NAMES = sorted(queries("pgstate").all)
 SQL = Path(langgraph_pgstate.sql.__file__).parent

@@ -35,7 +35,7 @@ from langgraph_pgstate.sql import Migration, langgraph_tables, migrations, queri
 # Partitions that `setup` makes ahead, by the calendar and no migration's.
 pytestmark = pytest.mark.bare
 
-MONTH = re.compile(r"\bspans_[0-9]{4}_[0-9]{2}")
+PERIOD = re.compile(r"\b(spans|stream_batches)_[0-9]{4}_[0-9]{2}")
 SAVER_TABLES = {"threads", "checkpoints", "segments", "writes"}
 RECORD_TABLES = {
     "projections",
@@ -51,7 +51,7 @@ RECORD_TABLES = {
     "events",
     "prices",
 }
-QUEUE_TABLES = {"queue", "run_requests", "workers"}
+QUEUE_TABLES = {"queue", "run_requests", "workers", "stream_batches"}
 TABLES = SAVER_TABLES | RECORD_TABLES | QUEUE_TABLES
 
 
@@ -110,7 +110,7 @@ def catalog(connection: psycopg.Connection, schema: str) -> dict[str, list[tuple
         found[what] = [
             tuple(cell.replace(f"{schema}.", "") if isinstance(cell, str) else cell for cell in row)
             for row in rows
-            if not (isinstance(row[0], str) and MONTH.search(row[0]))
+            if not (isinstance(row[0], str) and PERIOD.search(row[0]))
         ]
     return found
 

@@ -1,0 +1,251 @@
+"""Following of runs: a reader's place, many readers with one statement, and readers that go away."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+from support import wait_until
+from support_queue import CODEC, STATES, Queue, call, open_state
+
+from langgraph_pgstate import AsyncPGState, PGState
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError, PGStateError
+from langgraph_pgstate.operations.runs import streams
+from langgraph_pgstate.runs.following import Cursor
+from langgraph_pgstate.types import ClaimedRun, StreamEvent, StreamPage
+from tests.operations.runs.test_streams import batch
+
+
+@pytest.fixture
+def queue(connection: psycopg.Connection, schema: str) -> Queue:
+    return Queue(connection, schema)
+
+
+class Producer:
+    """A claimed run whose events a test stores."""
+
+    def __init__(self, queue: Queue, thread_id: str = "t") -> None:
+        self.queue, self.position = queue, 0
+        queue.add(thread_id)
+        self.run: ClaimedRun = queue.claim_one()
+
+    def send(self, *data: Any) -> None:
+        self.queue.do(streams.append, [batch(self.run, self.position, *data)])
+        self.position += len(data)
+
+    def end(self, status: str = "success") -> None:
+        self.queue.finish(self.run, status)
+
+
+@pytest.fixture
+def producer(queue: Queue) -> Producer:
+    return Producer(queue)
+
+
+async def read(state: Any, run: Any, **options: Any) -> list[StreamEvent]:
+    """The events of a run, of either API."""
+    if isinstance(state, PGState):
+        return await asyncio.to_thread(lambda: [*state.runs.join(run, **options)])
+    return [event async for event in state.runs.join(run, **options)]
+
+
+def told(events: list[StreamEvent]) -> list[Any]:
+    """What a test has sent, and the kinds of other events."""
+    return [event.data if event.event == "custom" else event.event for event in events]
+
+
+def test_a_stream_cut_at_any_event_and_joined_again_is_the_whole_one(producer: Producer, dsn: str) -> None:
+    for data in ("abc", "d", "ef"):
+        producer.send(*data)
+    producer.end("error")
+    with PGState.open(dsn, schema=producer.queue.schema) as state:
+        whole = [*state.runs.join(producer.run)]
+        assert told(whole) == [*"abcdef", "error", "end"]
+        assert whole[-1].data == {"status": "error"}
+        assert len({event.id for event in whole}) == len(whole)
+        for cut in range(len(whole)):
+            rest = [*state.runs.join(producer.run, last_event_id=whole[cut].id)]
+            # The end is told again to whoever asks after it.
+            assert rest == (whole[cut + 1 :] if cut < 6 else whole[6:])
+        for start in ("-1", -1, 0, "", None):
+            assert [*state.runs.join(producer.run, last_event_id=start)] == whole
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_events_come_as_they_are_stored(api: type, producer: Producer, dsn: str) -> None:
+    async with open_state(api, dsn, producer.queue.schema) as state:
+        reading = asyncio.create_task(read(state, producer.run))
+        for data in "abc":
+            await asyncio.sleep(0.1)
+            await asyncio.to_thread(producer.send, data)
+        await asyncio.to_thread(producer.end)
+        assert told(await asyncio.wait_for(reading, 10)) == [*"abc", "end"]
+
+
+@pytest.mark.parametrize("api", STATES)
+@pytest.mark.parametrize("end", ["cancel", "rollback", "thread", "timeout", "interrupted", "discard"])
+async def test_there_is_always_an_end(api: type, end: str, queue: Queue, dsn: str) -> None:
+    run_id = queue.add("t")
+    statuses = {"cancel": "cancelled", "rollback": "cancelled", "thread": "cancelled", "discard": "error"}
+    async with open_state(api, dsn, queue.schema) as state:
+        reading = asyncio.create_task(read(state, state.runs.handle("t", run_id)))
+        await asyncio.sleep(0.2)
+        if end in ("cancel", "rollback"):
+            await call(state.runs.cancel, "t", run_id, end)
+        elif end == "thread":
+            await call(state.saver.adelete_thread if api is AsyncPGState else state.saver.delete_thread, "t")
+        else:
+            queue.finish(queue.claim_one(), "error" if end == "discard" else end)
+            if end == "discard":
+                await call(state.runs.discard, "t", run_id)
+        events = await asyncio.wait_for(reading, 10)
+        assert events[-1].event == "end"
+        assert events[-1].data == {"status": statuses.get(end, end)}
+        # Also for whoever was away meanwhile.
+        assert (await read(state, state.runs.handle("t", run_id), last_event_id="0"))[-1].event == "end"
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_what_does_not_exist_is_refused(api: type, producer: Producer, dsn: str) -> None:
+    producer.send("a")
+    async with open_state(api, dsn, producer.queue.schema) as state:
+        with pytest.raises(NotFoundError):
+            await read(state, state.runs.handle("t", "nobody"))
+        with pytest.raises(ConfigurationError, match="last_event_id"):
+            state.runs.join(producer.run, last_event_id="x")
+        with pytest.raises(ConfigurationError, match="no event 2"):
+            await read(state, producer.run, last_event_id="2")
+
+
+def test_dropped_events_leave_a_gap(producer: Producer, dsn: str) -> None:
+    for data in ("ab", "cd", "ef"):
+        producer.send(*data)
+    with PGState.open(dsn, schema=producer.queue.schema) as state:
+        producer.queue.execute("DELETE FROM {}.stream_batches WHERE first_seq < 5")
+        live = state.runs.join(producer.run, last_event_id="1")
+        gap = next(live)
+        assert (gap.event, gap.id, gap.data) == ("gap", "4", {"first": "2", "last": "4"})
+        assert [next(live).data for _ in range(2)] == ["e", "f"]
+        producer.end()
+        assert told([*live]) == ["end"]
+        producer.queue.execute("DELETE FROM {}.stream_batches")
+        gone = [*state.runs.join(producer.run, last_event_id="6")]
+        assert told(gone) == ["end"]
+        gone = [*state.runs.join(producer.run)]
+        assert told(gone) == ["gap", "end"]
+        assert gone[0].data == {"first": "1", "last": "6"}
+        with pytest.raises(ConfigurationError, match="no event 7"):
+            [*state.runs.join(producer.run, last_event_id="7")]
+
+
+class Counting:
+    """Counts the statements that read streams."""
+
+    def __init__(self, database: Any) -> None:
+        self.inner, self.count, self.run = database, 0, self._run
+        if asyncio.iscoroutinefunction(database.run):
+            self.run = self._arun  # type: ignore[assignment]
+
+    def _run(self, operation: Any, *arguments: Any) -> Any:
+        self.count += operation is streams.read
+        return self.inner.run(operation, *arguments)
+
+    async def _arun(self, operation: Any, *arguments: Any) -> Any:
+        self.count += operation is streams.read
+        return await self.inner.run(operation, *arguments)
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_a_hundred_readers_of_a_run_are_one_statement(api: type, producer: Producer, dsn: str) -> None:
+    readers = 100
+    async with open_state(api, dsn, producer.queue.schema) as state:
+        follower = state.runs._follower
+        counting = follower._database = Counting(follower._database)
+        with ThreadPoolExecutor(readers) as pool:
+            asyncio.get_running_loop().set_default_executor(pool)
+            reading = [asyncio.create_task(read(state, producer.run)) for _ in range(readers)]
+            for data in "abcd":
+                await asyncio.sleep(0.1)
+                producer.send(data)
+            producer.end()
+            found = await asyncio.wait_for(asyncio.gather(*reading), 30)
+        assert [told(one) for one in found] == [[*"abcd", "end"]] * readers
+        assert counting.count < 100
+        assert not (follower._waiters if api is PGState else follower._futures)
+
+
+async def test_a_cancelled_reader_leaves_nothing_behind(producer: Producer, dsn: str) -> None:
+    async with open_state(AsyncPGState, dsn, producer.queue.schema) as state:
+        stays = asyncio.create_task(read(state, producer.run))
+        leaves = [asyncio.create_task(read(state, producer.run)) for _ in range(10)]
+        await asyncio.sleep(0.2)
+        for task in leaves:
+            task.cancel()
+        await asyncio.gather(*leaves, return_exceptions=True)
+        assert len(state.runs._follower._futures) == 1
+        producer.send("a")
+        producer.end()
+        assert told(await asyncio.wait_for(stays, 10)) == ["a", "end"]
+        await asyncio.sleep(0.1)
+        assert state.runs._follower._futures == {}
+        assert state.runs._follower._task.done()
+
+
+def test_the_thread_that_reads_for_others_may_leave(producer: Producer, dsn: str) -> None:
+    """An iterator that is abandoned waits for nothing; one whose thread is interrupted hands over."""
+    with PGState.open(dsn, schema=producer.queue.schema) as state:
+        follower = state.runs._follower
+        interrupted = threading.Event()
+        inner = follower._database
+
+        class Interrupted:
+            def run(self, operation: Any, *arguments: Any) -> Any:
+                if threading.current_thread().name == "leader" and not interrupted.is_set():
+                    interrupted.set()
+                    raise KeyboardInterrupt
+                return inner.run(operation, *arguments)
+
+        follower._database = Interrupted()  # type: ignore[assignment]
+        ends: dict[str, Any] = {}
+
+        def work(name: str) -> None:
+            try:
+                ends[name] = told([*state.runs.join(producer.run)])
+            except KeyboardInterrupt:
+                ends[name] = "interrupted"
+
+        threads = [threading.Thread(target=work, args=(name,), name=name) for name in ("leader", "other", "third")]
+        for thread in threads:
+            thread.start()
+        wait_until(interrupted.is_set, "the interruption")
+        producer.send("a")
+        producer.end()
+        for thread in threads:
+            thread.join(10)
+        assert ends == {"leader": "interrupted", "other": ["a", "end"], "third": ["a", "end"]}
+        assert follower._waiters == []
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_an_error_of_the_database_reaches_each_reader(api: type, producer: Producer, dsn: str) -> None:
+    async with open_state(api, dsn, producer.queue.schema) as state:
+        reading = [asyncio.create_task(read(state, producer.run)) for _ in range(3)]
+        await asyncio.sleep(0.2)
+        producer.queue.execute("ALTER TABLE {}.stream_batches RENAME TO away")
+        for task in reading:
+            with pytest.raises(PGStateError):
+                await asyncio.wait_for(task, 10)
+        producer.queue.execute("ALTER TABLE {}.away RENAME TO stream_batches")
+        producer.end()
+        assert told(await read(state, producer.run)) == ["end"]
+
+
+def test_a_reader_that_is_not_behind_waits_its_turn() -> None:
+    cursor = Cursor(CODEC, "t", "r", None)
+    assert cursor.is_behind
+    assert [*cursor.take(StreamPage("running", None, None, None, [], False))] == []
+    assert (cursor.is_behind, cursor.has_ended) == (False, False)
