@@ -34,7 +34,7 @@ class Cursor:
     """A reader's place in the events of a run. No I/O.
 
     Attributes:
-        is_behind: Whether more events may be stored already.
+        is_behind: Whether more events may be stored already; it is not known at first.
         has_ended: Whether it has passed the end.
 
     Args:
@@ -159,13 +159,12 @@ def _pages_wanted(requests: Sequence[_Request]) -> tuple[list[Wanted], int]:
 
 
 def _answer(requests: Sequence[_Request], wanted: Sequence[Wanted], pages: Sequence[StreamPage]) -> None:
-    """Give pages with news to those who wait for them."""
+    """Give pages with news to those who wait for them, and any page to those who do not know yet whether it has."""
     found = dict(zip(wanted, pages, strict=True))
     for request in requests:
         page = found[request.wanted]
-        if page.batches or page.status not in UNFINISHED:
+        if page.batches or page.status not in UNFINISHED or request.is_urgent:
             request.page = page
-        request.is_urgent = False
 
 
 class _Waiter(_Request):
