@@ -125,14 +125,14 @@ class RunInput:
     interrupt_before: Any = None
     interrupt_after: Any = None
     durability: Any = None
-    stream_mode: Any = None
+    stream_mode: list[str] | None = None
     on_completion: str = "keep"
     stream_subgraphs: bool = False
 
 
 def modes_of(request: RunInput) -> list[str]:
     """Return the modes of the events of a run that are kept."""
-    return ["updates"] if request.stream_mode is None else [*several("stream_mode", request.stream_mode)]
+    return ["updates"] if request.stream_mode is None else request.stream_mode
 
 
 def request_run(
@@ -356,7 +356,8 @@ def _nodes(name: str, value: Any) -> Any:
 def _modes(value: Any) -> list[str] | None:
     if value is None:
         return None
-    return [_choice("stream_mode", mode, _MODES) for mode in dict.fromkeys(several("stream_mode", value))]
+    modes = [value] if isinstance(value, str) else several("stream_mode", value)
+    return [_choice("stream_mode", mode, _MODES) for mode in dict.fromkeys(modes)]
 
 
 def _flag(name: str, value: Any) -> bool:

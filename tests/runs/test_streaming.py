@@ -1,0 +1,380 @@
+"""Events of runs that workers execute: what a graph streams, whatever dies while it does."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypedDict
+
+import psycopg
+import pytest
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from langgraph.config import get_stream_writer
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import interrupt
+from support import wait_until
+from support_queue import CODEC, Queue
+from support_worker import WORKERS, Place, wait_for_ends, worker
+
+from langgraph_pgstate import AsyncWorker, Backoff, PGState, Worker
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.operations.runs import streams
+from langgraph_pgstate.operations.runs.requests import RunInput
+from langgraph_pgstate.runs.streaming import RunStream, StreamWriter
+from langgraph_pgstate.types import StreamEvent
+from tests.db.test_database import Restartable, server  # noqa: F401
+from tests.runs.test_worker import graph_of, working
+
+STEPS, TOKENS = 6, 3
+
+
+@pytest.fixture
+def state(dsn: str, schema: str) -> Iterator[PGState]:
+    """A state to enqueue with and to follow what workers do."""
+    with PGState.open(dsn, schema=schema) as state:
+        yield state
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """Where the processes of a test meet."""
+    return Place(tmp_path)
+
+
+class Count(TypedDict):
+    count: int
+
+
+def counting(hook: Any = lambda count, token: None) -> Any:
+    """A graph that streams tokens in each superstep."""
+
+    def step(state: Count) -> Count:
+        for token in range(TOKENS):
+            get_stream_writer()([state["count"], token])
+            hook(state["count"], token)
+        return {"count": state["count"] + 1}
+
+    builder = StateGraph(Count)
+    builder.add_node("step", step)
+    builder.add_edge(START, "step")
+    builder.add_conditional_edges("step", lambda state: "step" if state["count"] < STEPS else END)
+    return builder.compile()
+
+
+MODES = ["custom", "updates"]
+WHOLE = [
+    event
+    for count in range(STEPS)
+    for event in [*(("custom", [count, token]) for token in range(TOKENS)), ("updates", {"step": {"count": count + 1}})]
+]
+
+
+def of_graph(events: list[StreamEvent]) -> list[tuple[str, Any]]:
+    """What a graph has streamed, in the modes of the tests above."""
+    return [(event.event, event.data) for event in events if event.event in MODES]
+
+
+def check_whole(events: list[StreamEvent]) -> None:
+    """Assert that events are those of an uninterrupted run, but for those that are marked as replayed."""
+    assert [event.id for event in events[:-1]] == [str(number) for number in range(1, len(events))]
+    assert (events[-1].event, events[-1].data) == ("end", {"status": "success"})
+    found = of_graph([event for event in events if not event.is_replayed])
+    assert [one for one in WHOLE if one in found] == found
+    again = of_graph([event for event in events if event.is_replayed])
+    # Only the superstep that was interrupted is streamed again, as a whole.
+    distinct = sorted([*found, *(one for one in again if one not in found)], key=WHOLE.index)
+    assert distinct == WHOLE
+
+
+async def joined(run: Any, **options: Any) -> list[StreamEvent]:
+    """All events of a run."""
+    return await asyncio.wait_for(asyncio.to_thread(lambda: [*run.join(**options)]), 30)
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+async def test_events_are_those_that_the_graph_streams(kind: type, dsn: str, schema: str, state: PGState) -> None:
+    class Conversation(TypedDict):
+        messages: list[Any]
+
+    def answer(state: Conversation) -> Conversation:
+        model = GenericFakeChatModel(messages=iter([AIMessage("one two three", id="m")]))
+        return {"messages": [model.invoke(state["messages"])]}
+
+    inner = StateGraph(Conversation)
+    inner.add_node("answer", answer)
+    inner.add_edge(START, "answer")
+    outer = StateGraph(Conversation)
+    outer.add_node("begin", lambda state: get_stream_writer()({"progress": 0.5}))
+    outer.add_node("agent", inner.compile())
+    outer.add_edge(START, "begin")
+    outer.add_edge("begin", "agent")
+    graph = outer.compile()
+    modes: Any = ["values", "updates", "custom", "messages", "tasks", "checkpoints", "debug"]
+    async with working(kind, dsn, schema, {"agent": graph}):
+        for subgraphs in (False, True):
+            expected = [
+                (chunk if subgraphs else ((), *chunk))
+                for chunk in graph.stream({"messages": []}, stream_mode=modes, subgraphs=subgraphs)
+            ]
+            run = state.runs.enqueue("agent", {"messages": []}, stream_mode=modes, stream_subgraphs=subgraphs)
+            start, *events, end = await joined(run)
+            assert (start.event, start.data) == ("metadata", {"run_id": run.run_id, "attempt": 1})
+            assert (end.event, end.data) == ("end", {"status": "success"})
+
+            def plain(found: list[Any]) -> list[Any]:
+                """Without namespaces' ids, in the modes whose events do not tell the thread."""
+                return [
+                    (
+                        tuple(part.split(":")[0] for part in namespace),
+                        mode,
+                        (data[0], data[1]["langgraph_node"]) if mode == "messages" else data,
+                    )
+                    for namespace, mode, data in found
+                    if mode in ("values", "updates", "custom", "messages")
+                ]
+
+            found = [(event.namespace, event.event, event.data) for event in events]
+            assert plain(found) == plain(expected)
+            assert {mode for _, mode, _ in found} == set(modes)
+            chunks = [event.data for event in events if event.event == "messages"]
+            assert "".join(chunk.content for chunk, _ in chunks) == "one two three"
+            assert {event.attempt for event in events} == {1}
+            assert not any(event.is_replayed for event in events)
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+async def test_modes_are_checked_and_may_be_none(kind: type, dsn: str, schema: str, state: PGState) -> None:
+    for wrong in ("update", ["values", "nothing"]):
+        with pytest.raises(ConfigurationError, match="stream_mode"):
+            state.runs.enqueue("agent", {"count": 0}, stream_mode=wrong)
+    async with working(kind, dsn, schema, {"agent": counting()}):
+        none = await joined(state.runs.enqueue("agent", {"count": 0}, stream_mode=[]))
+        assert [event.event for event in none] == ["end"]
+        default = await joined(state.runs.enqueue("agent", {"count": 0}))
+        assert [event.event for event in default] == ["metadata", *["updates"] * STEPS, "end"]
+        one = await joined(state.runs.enqueue("agent", {"count": 0}, stream_mode="values"))
+        assert [event.data for event in one[1:-1]] == [{"count": count} for count in range(STEPS + 1)]
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+@pytest.mark.parametrize("mode", ["updates", "values", "custom"])
+async def test_an_interrupt_is_an_event_and_an_end(
+    kind: type, mode: str, dsn: str, schema: str, state: PGState
+) -> None:
+    def ask(state: Any) -> Any:
+        interrupt("sure?")
+
+    async with working(kind, dsn, schema, {"agent": graph_of(ask)}):
+        run = state.runs.enqueue("agent", {"messages": []}, stream_mode=mode)  # type: ignore[arg-type]
+        events = await joined(run)
+        assert events[-1].data == {"status": "interrupted"}
+        told = [one.value for event in events[1:-1] for one in event.data.get("__interrupt__", ())]
+        assert told == ([] if mode == "custom" else ["sure?"])
+        stopped = state.runs.enqueue("agent", {"messages": []}, interrupt_before=["ask"], stream_mode=mode)
+        assert (await joined(stopped))[-1].data == {"status": "interrupted"}
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+async def test_each_attempt_begins_with_metadata(kind: type, dsn: str, schema: str, state: PGState) -> None:
+    failures = iter([True, True, False])
+
+    def fail(count: int, token: int) -> None:
+        if (count, token) == (2, 1) and next(failures):
+            raise ValueError("no")
+
+    async with working(kind, dsn, schema, {"agent": counting(fail)}):
+        policy = Backoff(initial=0.05, jitter=0, retry_on=[ValueError])
+        run = state.runs.enqueue("agent", {"count": 0}, stream_mode=MODES, max_attempts=2, retry=policy)
+        events = await joined(run)
+        assert [event.data["attempt"] for event in events if event.event == "metadata"] == [1, 2]
+        assert [event.event for event in events[-2:]] == ["error", "end"]
+        assert events[-2].data == {"error": "ValueError", "message": "no"}
+        again = [event for event in events if event.attempt == 2 and event.event == "custom"]
+        assert [(event.data, event.is_replayed) for event in again] == [([2, 0], True), ([2, 1], True)]
+        # Numbers go on when it is retried by hand.
+        assert state.runs.retry(run.thread_id, run.run_id)
+        rest = await joined(run, last_event_id=events[-1].id)
+        check_whole([*events[:-2], *rest])
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+def test_a_stream_goes_on_when_its_producer_is_killed(kind: type, place: Place, dsn: str, schema: str) -> None:
+    graphs = {"agent": counting(lambda count, token: place.pause(f"{count} {token}"))}
+    place.hold("2 1")
+    with PGState.open(dsn, schema=schema) as state, worker(kind, dsn, schema, graphs) as first:
+        run = state.runs.enqueue("agent", {"count": 0}, thread_id="t", stream_mode=MODES)
+        live = run.join()
+        events = []
+        while not events or events[-1].data != [2, 1]:
+            events.append(next(live))
+        os.kill(first.pid or 0, signal.SIGKILL)
+        place.release("2 1")
+        with worker(kind, dsn, schema, graphs):
+            events += live
+        check_whole(events)
+        replayed = [event.data for event in events if event.is_replayed]
+        assert replayed == [*([2, token] for token in range(TOKENS)), {"step": {"count": 3}}]
+        assert [*run.join()] == events
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+def test_nothing_is_lost_whenever_producers_are_killed(kind: type, place: Place, dsn: str, schema: str) -> None:
+    """What is not streamed again has been stored with the checkpoint that is not repeated."""
+    graphs = {"agent": counting(lambda count, token: time.sleep(0.01))}
+    chance = random.Random(5)
+    with PGState.open(dsn, schema=schema) as state:
+        found = [state.runs.enqueue("agent", {"count": 0}, stream_mode=MODES) for _ in range(4)]
+        live = found[0].join()
+        for _ in range(3):
+            with worker(kind, dsn, schema, graphs, max_crashes=100) as process:
+                wait_until(lambda: any(run.status() == "running" for run in found), "a running run")
+                time.sleep(chance.uniform(0.05, 0.25))
+                os.kill(process.pid or 0, signal.SIGKILL)
+        with worker(kind, dsn, schema, graphs, max_crashes=100):
+            check_whole([*live])
+            for run in found[1:]:
+                check_whole([*run.join()])
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+def test_a_stream_goes_on_after_a_restart_of_the_server(
+    kind: type,
+    place: Place,
+    server: Restartable,  # noqa: F811
+) -> None:
+    schema = f"streams_{kind.__name__.lower()}"
+    place.hold("2 1")
+    with PGState.open(server.dsn, schema=schema) as state:
+        state.setup()
+        graphs = {"agent": counting(lambda count, token: place.pause(f"{count} {token}"))}
+        with worker(kind, server.dsn, schema, graphs):
+            run = state.runs.enqueue("agent", {"count": 0}, thread_id="t", stream_mode=MODES)
+            live = run.join()
+            events = [next(live)]
+            place.wait_for("begin 2 1")
+            server.stop()
+            server.start()
+            place.release("2 1")
+            events += live
+            check_whole(events)
+            with psycopg.connect(server.dsn, autocommit=True) as connection:
+                wait_for_ends(connection, schema)
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+async def test_events_are_stored_with_the_checkpoint_that_ends_their_superstep(
+    kind: type, dsn: str, schema: str, state: PGState, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that is killed before its writer's turn has lost none."""
+    monkeypatch.setattr(StreamWriter, "_write", lambda self, database: None)
+    held = threading.Event()
+
+    def wait(count: int, token: int) -> None:
+        if (count, token) == (3, 0):
+            held.wait(20)
+
+    async with working(kind, dsn, schema, {"agent": counting(wait)}):
+        run = state.runs.enqueue("agent", {"count": 0}, stream_mode=MODES, durability="sync")
+        live = run.join()
+        try:
+            events = await asyncio.wait_for(asyncio.to_thread(lambda: [next(live) for _ in range(13)]), 20)
+            assert of_graph(events) == WHOLE[:12]
+        finally:
+            held.set()
+        await joined(run)
+
+
+def test_a_graph_waits_while_too_much_is_not_stored(queue: Queue) -> None:
+    queue.add("t")
+    run = queue.claim_one()
+    wake = threading.Event()
+    stream = RunStream(CODEC, run, RunInput(stream_mode=["custom"]), wake)
+    piece = "x" * 100_000
+    count = 0
+    while not stream._is_full:
+        stream.take(("custom", piece))
+        count += 1
+    assert 10 <= count <= 11
+    assert wake.is_set()
+
+    async def wait_twice() -> None:
+        blocked = threading.Thread(target=stream.wait)
+        blocked.start()
+        waiting = asyncio.create_task(stream.await_())
+        cancelled = asyncio.create_task(stream.await_())
+        await asyncio.sleep(0.1)
+        assert blocked.is_alive()
+        assert not waiting.done()
+        cancelled.cancel()
+        first = stream.freeze()[0]
+        await asyncio.to_thread(stream.note_stored, first.length)
+        # One piece is not enough for what was one too many, two are.
+        await asyncio.to_thread(stream.note_stored, stream.freeze()[1].position + stream.freeze()[1].length)
+        await asyncio.wait_for(waiting, 5)
+        await asyncio.to_thread(blocked.join, 5)
+        assert not blocked.is_alive()
+
+    asyncio.run(wait_twice())
+    # A run that was lost waits for nothing.
+    while not stream._is_full:
+        stream.take(("custom", piece))
+    stream.end()
+    stream.wait()
+    asyncio.run(stream.await_())
+    stored = stream.freeze()
+    assert queue.do(streams.append, stored)[0] == {run.key}
+
+
+@pytest.fixture
+def queue(connection: psycopg.Connection, schema: str) -> Queue:
+    return Queue(connection, schema)
+
+
+def test_batches_never_change_and_are_taken_off_once_stored(queue: Queue) -> None:
+    queue.add("t")
+    stream = RunStream(CODEC, queue.claim_one(), RunInput(stream_mode=["custom"]), threading.Event())
+    (first,) = stream.freeze()
+    stream.take(("custom", 1))
+    assert stream.freeze()[0] == first
+    assert [(one.position, one.length) for one in stream.send(1)] == [(0, 1), (1, 1)]
+    stream.take(("custom", 2))
+    # A transaction that has failed leaves all; its number may be used again.
+    stream.note_commit(2)
+    assert len(stream.freeze()) == 3
+    stream.note_commit(1)
+    assert [(one.position, one.length) for one in stream.freeze()] == [(2, 1)]
+    stream.note_commit(1)
+    assert len(stream.freeze()) == 1
+    stream.close()
+    stream.take(("custom", 3))
+    assert stream.freeze() == []
+    assert stream.is_done
+
+
+@pytest.mark.parametrize("kind", [Worker, AsyncWorker])
+async def test_the_commits_of_a_worker_are_few_however_many_runs_stream(
+    kind: type, dsn: str, schema: str, state: PGState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes: list[float] = []
+    write = StreamWriter._write
+
+    def counted(self: StreamWriter, database: Any) -> None:
+        writes.append(time.monotonic())
+        write(self, database)
+
+    monkeypatch.setattr(StreamWriter, "_write", counted)
+    graph = counting(lambda count, token: time.sleep(0.02))
+    async with working(kind, dsn, schema, {"agent": graph}, concurrency=10):
+        found = [state.runs.enqueue("agent", {"count": 0}, stream_mode=MODES) for _ in range(10)]
+        for run in found:
+            check_whole(await joined(run))
+    # The last one is at the close.
+    assert min(after - before for before, after in itertools.pairwise(writes[:-1])) >= 0.049
