@@ -342,6 +342,7 @@ for _command in (
     interrupts.answer,
     queue.worker,
     queue.enqueue,
+    queue.join,
     queue.cancel,
     queue.resume,
     upcast.upcast,

@@ -1,4 +1,4 @@
-"""The commands of the queue: `worker`, `enqueue`, `cancel`, `dead-letters` and `resume`."""
+"""The commands of the queue: `worker`, `enqueue`, `join`, `cancel`, `dead-letters` and `resume`."""
 
 from __future__ import annotations
 
@@ -131,6 +131,21 @@ def enqueue(
         print_json(values)
     else:
         console.print(f"enqueued run {handle.run_id}\non thread {escape(handle.thread_id)}", soft_wrap=True)
+
+
+def join(
+    ctx: typer.Context,
+    thread: ThreadArgument,
+    run: RunArgument = None,
+    after: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only events after this one.", show_default=False)
+    ] = None,
+) -> None:
+    """Print the events of a run as lines of JSON, past and live, until it ends."""
+    target: Target = ctx.obj
+    with target.connect() as parts:
+        for event in parts.runs.join(find_run(parts.runs, thread, run), last_event_id=after):
+            print(json.dumps(as_json(event), ensure_ascii=False, default=str), flush=True)
 
 
 def cancel(

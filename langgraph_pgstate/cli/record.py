@@ -177,13 +177,16 @@ def maintain(
         int | None,
         typer.Option(min=1, metavar="MONTHS", help="Drop spans of older months; else keep all."),
     ] = None,
+    stream_ttl: Annotated[str, typer.Option(metavar="AGE", help="Keep events of runs this long, at least.")] = "1d",
 ) -> None:
     """Make partitions, end the runs of dead processes, and delete expired threads. Run it daily."""
     from langgraph_pgstate.record import Recorder
 
     target: Target = ctx.obj
     with target.connect() as parts:
-        report = Recorder(parts.database).maintain(months=months, drop_older_than=drop_older_than)
+        report = Recorder(parts.database).maintain(
+            months=months, drop_older_than=drop_older_than, stream_ttl=age(stream_ttl)
+        )
         parts.runs.repair()
         expired = _sweep(parts, None)
     if target.is_json:

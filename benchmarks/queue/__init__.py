@@ -1,0 +1,1 @@
+"""Measurements of durable runs, beside the job queues procrastinate, pgqueuer and DBOS."""
