@@ -106,7 +106,7 @@ async def measure(dsn: str, rounds: int = ROUNDS) -> Figures:
             await (await state.runs.enqueue("step", {"count": 0})).wait(60)
             latencies, tokens = await follow(state)
             async with state._database.lend() as (connection, _):
-                # Those of the writer are of several runs; others are of a checkpoint or of an end, which commits anyway.
+                # The writer's are of several runs; others are of a checkpoint or an end, which commits anyway.
                 several = (
                     f"SELECT count(*) FROM (SELECT FROM {SCHEMA}.stream_batches GROUP BY created_at"
                     " HAVING count(DISTINCT thread_id) > 1) AS writes"

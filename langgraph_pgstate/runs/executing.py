@@ -249,10 +249,13 @@ class GraphExecutor:
                     read = starting.send(graph.get_state(read))
             except StopIteration as started:
                 step, input = started.value
-            if step != "run":
-                return bool(step == "interrupted")
-            found = False
             stream = execution.stream = self._writer.open(claimed, request)
+            if step != "run":
+                found = bool(step == "interrupted")
+                state = graph.get_state({"configurable": {"thread_id": claimed.thread_id}})
+                stream.take_end(state, graph.output_channels, is_interrupted=found)
+                return found
+            found = False
             options = {**stream.options, **_options_of(request)}
             for chunk in graph.stream(input, config, control=execution.control, **options):
                 found = stream.take(chunk) or found
@@ -273,10 +276,13 @@ class GraphExecutor:
                     read = starting.send(await graph.aget_state(read))
             except StopIteration as started:
                 step, input = started.value
-            if step != "run":
-                return bool(step == "interrupted")
-            found = False
             stream = execution.stream = self._writer.open(claimed, request)
+            if step != "run":
+                found = bool(step == "interrupted")
+                state = await graph.aget_state({"configurable": {"thread_id": claimed.thread_id}})
+                stream.take_end(state, graph.output_channels, is_interrupted=found)
+                return found
+            found = False
             options = {**stream.options, **_options_of(request)}
             async for chunk in graph.astream(input, config, control=execution.control, **options):
                 found = stream.take(chunk) or found

@@ -28,6 +28,8 @@ _SHORT_PAUSE: Final = 0.01
 _SHARE: Final = 5
 # Batches that one statement returns, unless more readers wait.
 _BATCHES: Final = 256
+# Of a run that was rolled back, or whose thread was deleted.
+_DELETED: Final = "deleted"
 
 
 class Cursor:
@@ -88,8 +90,7 @@ class Cursor:
             yield from self._gap((page.last_event or 0) + 1)
             if page.status in ("error", "timeout"):
                 yield self._event("error", {"error": page.error_type, "message": page.error_message}, ".error")
-            # A run that was rolled back, or whose thread was deleted, no longer exists.
-            yield self._event("end", {"status": page.status or "cancelled"}, ".end")
+            yield self._event("end", {"status": page.status or _DELETED}, ".end")
 
     def _check(self, page: StreamPage) -> None:
         thread_id, run_id = self._run

@@ -15,6 +15,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from langgraph.types import StateSnapshot
+
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import PGStateError
@@ -91,6 +93,18 @@ class RunStream:
         if mode == "checkpoints":
             self._step = data["metadata"]["step"] + 1
         return mode == "updates" and isinstance(data, dict) and _INTERRUPT in data
+
+    def take_end(self, state: StateSnapshot, outputs: str | Sequence[str], *, is_interrupted: bool) -> None:
+        """Note the last events of a run that has come to its end without storing them, because its worker died."""
+        self._step = (state.metadata or {}).get("step", streams.NO_STEP) + is_interrupted
+        values: Any = state.values
+        if isinstance(values, Mapping):
+            values = values.get(outputs) if isinstance(outputs, str) else {k: values[k] for k in outputs if k in values}
+        if is_interrupted:
+            found = {_INTERRUPT: state.interrupts}
+            values = {**values, **found} if isinstance(values, Mapping) else found
+            self.take(("updates", found) if not self._has_namespaces else ((), "updates", found))
+        self.take(("values", values) if not self._has_namespaces else ((), "values", values))
 
     def wait(self) -> None:
         """Wait while too many events are not stored."""

@@ -18,7 +18,8 @@ class StreamEvent:
             are no longer stored, `error` before the end of a run that failed, and `end`.
         namespace: The subgraph that it is of, as `graph.stream(…, subgraphs=True)` has it; empty for the graph itself.
         data: What `graph.stream` yields in that mode; `(message, metadata)` in mode `messages`. Otherwise a dict:
-            `run_id` and `attempt`; `first` and `last` id of a gap; `error` and `message`; `status`.
+            `run_id` and `attempt`; `first` and `last` id of a gap; `error` and `message`; `status`,
+            which is `deleted` if the run no longer exists.
         attempt: The attempt of the run, from 1; 0 if none is known.
         is_replayed: Whether an earlier attempt has had events of the same superstep, which this one repeats.
     """

@@ -90,7 +90,7 @@ async def test_events_come_as_they_are_stored(api: type, producer: Producer, dsn
 @pytest.mark.parametrize("end", ["cancel", "rollback", "thread", "timeout", "interrupted", "discard"])
 async def test_there_is_always_an_end(api: type, end: str, queue: Queue, dsn: str) -> None:
     run_id = queue.add("t")
-    statuses = {"cancel": "cancelled", "rollback": "cancelled", "thread": "cancelled", "discard": "error"}
+    statuses = {"cancel": "cancelled", "rollback": "deleted", "thread": "deleted", "discard": "error"}
     async with open_state(api, dsn, queue.schema) as state:
         reading = asyncio.create_task(read(state, state.runs.handle("t", run_id)))
         await asyncio.sleep(0.2)

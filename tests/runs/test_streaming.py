@@ -19,7 +19,7 @@ from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, StateGraph
-from langgraph.types import interrupt
+from langgraph.types import Interrupt, interrupt
 from support import wait_until
 from support_queue import CODEC, Queue
 from support_worker import WORKERS, Place, wait_for_ends, worker
@@ -28,6 +28,7 @@ from langgraph_pgstate import AsyncWorker, Backoff, PGState, Worker
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.runs import streams
 from langgraph_pgstate.operations.runs.requests import RunInput
+from langgraph_pgstate.runs.control import Control
 from langgraph_pgstate.runs.streaming import RunStream, StreamWriter
 from langgraph_pgstate.types import StreamEvent
 from tests.db.test_database import Restartable, server  # noqa: F401
@@ -242,6 +243,36 @@ def test_nothing_is_lost_whenever_producers_are_killed(kind: type, place: Place,
             check_whole([*live])
             for run in found[1:]:
                 check_whole([*run.join()])
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+@pytest.mark.parametrize("end", ["interrupted", "success"])
+def test_a_worker_that_dies_before_its_runs_end_is_stored_leaves_its_last_events_to_the_next(
+    kind: type, end: str, dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(state: Any) -> Any:
+        if end == "interrupted":
+            interrupt("sure?")
+        return {"seen": "done"}
+
+    graphs = {"agent": graph_of(ask)}
+    with PGState.open(dsn, schema=schema) as state:
+        run = state.runs.enqueue("agent", {"messages": []}, stream_mode=["values", "updates"])
+        with monkeypatch.context() as patch:
+            patch.setattr(Control, "report", lambda *report: os.kill(os.getpid(), signal.SIGKILL))
+            with worker(kind, dsn, schema, graphs) as first:
+                first.join(20)
+                assert not first.is_alive()
+        with worker(kind, dsn, schema, graphs):
+            events = [*run.join()]
+    assert events[-1].data == {"status": end}
+    last = [event for event in events if event.attempt == 2][1:-1]
+    asked = (Interrupt(value="sure?", id=last[0].data["__interrupt__"][0].id),) if end == "interrupted" else ()
+    if end == "interrupted":
+        assert [event.data for event in last] == [{"__interrupt__": asked}, {"messages": [], "__interrupt__": asked}]
+    else:
+        assert [event.data for event in last] == [{"messages": [], "seen": "done"}]
+        assert [event.data for event in events if event.event == "updates"] == [{"ask": {"seen": "done"}}]
 
 
 @pytest.mark.parametrize("kind", WORKERS)

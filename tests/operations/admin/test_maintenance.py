@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import psycopg
 import pytest
 from support import loop_graph
+from support_queue import Queue
 from support_recorder import config, recording, rows
 
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.admin import maintenance
+from langgraph_pgstate.operations.runs import streams
 from langgraph_pgstate.sql import queries
+from tests.operations.runs.test_streams import batch
 from tests.record.test_writer import Connection, start
 
 
-def months(connection: Connection, schema: str) -> set[str]:
+def months(connection: Connection, schema: str, table: str = "spans") -> set[str]:
     query = "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = %s::regclass"
-    return {row[0].split(".")[-1] for row in connection.execute(query, [f"{schema}.spans"]).fetchall()}
+    return {row[0].split(".")[-1] for row in connection.execute(query, [f"{schema}.{table}"]).fetchall()}
 
 
 def test_months_are_made_ahead_moved_out_of_the_default_and_dropped(
@@ -42,6 +47,40 @@ def test_months_are_made_ahead_moved_out_of_the_default_and_dropped(
         assert this_month in months(connection, schema)
         with pytest.raises(ConfigurationError):
             recorder.maintain(drop_older_than=0)
+
+
+def test_days_of_events_are_made_ahead_and_dropped_unless_a_run_in_the_queue_has_some(
+    connection: Connection, schema: str
+) -> None:
+    queue = Queue(connection, schema)
+    for thread_id in ("a", "b"):
+        queue.add(thread_id)
+    ended, running = sorted(queue.claim(), key=lambda run: run.thread_id)
+    queue.do(streams.append, [batch(ended, 0, "x"), batch(running, 0, "y")])
+    queue.finish(ended)
+
+    def days() -> set[str]:
+        return months(connection, schema, "stream_batches")
+
+    made = days()
+    assert len(made) == 4
+    for thread_id, day in (("a", "2020-05-05"), ("b", "2020-05-06")):
+        move = "UPDATE {}.stream_batches SET created_at = %s::date + interval '23 hours' WHERE thread_id = %s"
+        queue.execute(move, day, thread_id)
+    assert queue.do(maintenance.make_days, strayed=True) == ["2020_05_05", "2020_05_06"]
+    assert queue.execute("SELECT count(*) FROM {}.stream_batches_2020_05_06") == [(1,)]
+    assert queue.do(maintenance.drop_days, timedelta(days=36500)) == []
+    with psycopg.connect(connection.info.dsn) as other:
+        other.execute(f"SELECT count(*) FROM {schema}.stream_batches".encode())
+        assert queue.do(maintenance.drop_days, timedelta(0)) == []
+    assert queue.do(maintenance.drop_days, timedelta(0)) == ["2020_05_05"]
+    queue.finish(running)
+    assert queue.do(maintenance.drop_days, timedelta(0)) == ["2020_05_06"]
+    assert days() == made
+    # Its runs know what was.
+    assert queue.execute("SELECT last_event FROM {}.runs") == [(1,), (1,)]
+    with pytest.raises(ConfigurationError):
+        queue.do(maintenance.drop_days, timedelta(seconds=-1))
 
 
 def test_setup_leaves_months_for_later_that_others_hold_up(dsn: str, schema: str, connection: Connection) -> None:
