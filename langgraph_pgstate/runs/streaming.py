@@ -36,8 +36,9 @@ _CLOSE_SECONDS: Final = 1.0
 _MOST_BYTES: Final = 1 << 20
 _BATCH_BYTES: Final = 64 * 1024
 _INTERRUPT: Final = "__interrupt__"
-# Tells of interrupts, and the number of the superstep.
-_HIDDEN: Final = ("updates", "checkpoints")
+# For interrupts, and the number of the superstep. With `custom`, LangGraph yields what a task has streamed before it
+# stores the superstep's checkpoint, and not after the next one has begun.
+_NEEDED: Final = ("updates", "checkpoints", "custom")
 
 _log = logging.getLogger("langgraph_pgstate.worker")
 
@@ -57,7 +58,10 @@ class RunStream:
 
     def __init__(self, codec: ValueCodec, claimed: ClaimedRun, request: RunInput, wake: threading.Event) -> None:
         kept = modes_of(request)
-        self.options = {"stream_mode": [*dict.fromkeys((*kept, *_HIDDEN))], "subgraphs": request.stream_subgraphs}
+        self.options = {
+            "stream_mode": [*dict.fromkeys((*kept, *_NEEDED))] if kept else ["updates"],
+            "subgraphs": request.stream_subgraphs,
+        }
         self._kept = frozenset(kept)
         self._codec, self._key, self._attempt, self._wake = codec, claimed.key, claimed.attempt, wake
         self._has_namespaces = request.stream_subgraphs
