@@ -10,7 +10,14 @@ if TYPE_CHECKING:
     from langgraph_pgstate.runs.worker import AsyncWorker, Worker
     from langgraph_pgstate.saver.aio import AsyncPGStateSaver
     from langgraph_pgstate.saver.blocking import PGStateSaver
-    from langgraph_pgstate.settings import Backoff, PoolSettings, RecorderSettings, RetryPolicy, ThreadKeys
+    from langgraph_pgstate.settings import (
+        Backoff,
+        DefaultAnswer,
+        PoolSettings,
+        RecorderSettings,
+        RetryPolicy,
+        ThreadKeys,
+    )
     from langgraph_pgstate.state import AsyncPGState, PGState
     from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
     from langgraph_pgstate.types.prune import PruneResult
@@ -22,6 +29,7 @@ else:
             "AsyncPGStateSaver": "langgraph_pgstate.saver.aio",
             "AsyncWorker": "langgraph_pgstate.runs.worker",
             "Backoff": "langgraph_pgstate.settings",
+            "DefaultAnswer": "langgraph_pgstate.settings",
             "PGState": "langgraph_pgstate.state",
             "PGStateSaver": "langgraph_pgstate.saver.blocking",
             "PoolSettings": "langgraph_pgstate.settings",
@@ -41,6 +49,7 @@ __all__ = [
     "AsyncPGStateSaver",
     "AsyncWorker",
     "Backoff",
+    "DefaultAnswer",
     "PGState",
     "PGStateSaver",
     "PoolSettings",

@@ -452,19 +452,26 @@ class AlreadyAnsweredError(PGStateError):
         interrupt_id: The interrupt.
         answered_by: Name of the answerer, if it was given.
         answered_at: Time of the answer.
+        is_default: Whether nobody answered in time, and the run had a default answer.
     """
 
     def __init__(
-        self, thread_id: str, interrupt_id: str, answered_by: str | None, answered_at: datetime | None
+        self,
+        thread_id: str,
+        interrupt_id: str,
+        answered_by: str | None,
+        answered_at: datetime | None,
+        is_default: bool = False,
     ) -> None:
+        answerer = "default" if is_default else answered_by or "an unnamed user"
         super().__init__(
-            f"interrupt {interrupt_id} of thread {thread_id!r} was answered at {answered_at} "
-            f"by {answered_by or 'an unnamed user'}"
+            f"interrupt {interrupt_id} of thread {thread_id!r} was answered at {answered_at} by {answerer}"
         )
         self.thread_id = thread_id
         self.interrupt_id = interrupt_id
         self.answered_by = answered_by
         self.answered_at = answered_at
+        self.is_default = is_default
 
 
 class StateVersionError(PGStateError):

@@ -164,6 +164,24 @@ class Backoff:
 
 
 @dataclass(frozen=True, slots=True)
+class DefaultAnswer:
+    """An answer that the interrupts of an enqueued run get if nobody answers them in time.
+
+    Attributes:
+        value: The answer; any value except `None` that the serializer can store.
+        after: How long an interrupt waits for another answer.
+    """
+
+    value: Any
+    after: timedelta
+
+    def __post_init__(self) -> None:
+        if self.value is None:
+            raise ConfigurationError("an answer of None cannot be told from no answer: use False, {} or a string")
+        check_ttl("DefaultAnswer.after", self.after)
+
+
+@dataclass(frozen=True, slots=True)
 class RecorderSettings:
     """Contents and timing of what a recorder writes.
 
@@ -373,6 +391,8 @@ class EnqueueOptions(TypedDict, total=False):
         stream_subgraphs: Whether events of subgraphs are kept, too; not by default.
         on_completion: `keep` the thread, the default, or `delete` it when the run succeeds, unless another run of the
             thread is in the queue.
+        default_answer: The answer that its interrupts get if nobody answers them in time; none by default. The runs
+            that resume it have the same.
         size_limit: Bytes that the encoded input may have; 16 MB by default.
     """
 
@@ -397,6 +417,7 @@ class EnqueueOptions(TypedDict, total=False):
     stream_mode: str | Sequence[str] | None
     stream_subgraphs: bool
     on_completion: Literal["keep", "delete"]
+    default_answer: DefaultAnswer | None
     size_limit: int
 
 

@@ -37,7 +37,7 @@ from langgraph_pgstate.record.events import AsyncEvents, Events
 from langgraph_pgstate.record.messages import AsyncMessages, Messages
 from langgraph_pgstate.record.prices import AsyncPrices, Prices
 from langgraph_pgstate.record.spans import AsyncSpans, Spans
-from langgraph_pgstate.runs import AsyncRuns, Runs
+from langgraph_pgstate.runs import AsyncRuns, AsyncSchedules, Runs, Schedules
 from langgraph_pgstate.saver import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.settings import (
     DEFAULT_EMBEDDED_PATH,
@@ -205,6 +205,7 @@ class PGState(_State):
             branches, forks, labels, differences.
         runs: The queue: enqueue runs, wait for them, cancel and retry them. Their history: status, usage, cost, the
             checkpoints they made.
+        schedules: Schedules, which enqueue runs at times.
         spans: Traces, and statistics of tools.
         tools: The ledger of tool executions.
         messages: Conversations, and full-text search.
@@ -297,6 +298,11 @@ class PGState(_State):
     def runs(self) -> Runs:
         """The queue of runs, and their history."""
         return Runs(self._fresh, self._queries, self._database, self._codec, self._versions, self._keys, self._graphs)
+
+    @cached_property
+    def schedules(self) -> Schedules:
+        """Schedules, which enqueue runs at times."""
+        return Schedules(self._database, self._queries, self.runs, self._codec, self._keys, self._graphs)
 
     @cached_property
     def spans(self) -> Spans:
@@ -471,6 +477,11 @@ class AsyncPGState(_State):
         return AsyncRuns(
             self._fresh, self._queries, self._database, self._codec, self._versions, self._keys, self._graphs
         )
+
+    @cached_property
+    def schedules(self) -> AsyncSchedules:
+        """Schedules, which enqueue runs at times."""
+        return AsyncSchedules(self._database, self._queries, self.runs, self._codec, self._keys, self._graphs)
 
     @cached_property
     def spans(self) -> AsyncSpans:

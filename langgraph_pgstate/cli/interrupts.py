@@ -69,6 +69,9 @@ def answer(
     text: Annotated[bool, typer.Option("--text", help="Take VALUE as text, not as JSON.")] = False,
 ) -> None:
     """Answer an interrupt, once. An enqueued run is resumed by a worker, others when the application resumes them."""
+    from langgraph_pgstate.codec.values import ValueCodec
+    from langgraph_pgstate.operations.threads import interrupts as operations
+
     target: Target = ctx.obj
     with target.connect() as parts:
         part = parts.threads
@@ -77,14 +80,16 @@ def answer(
             if len(matching) > 1:
                 raise ConfigurationError(f"{len(matching)} interrupts of thread {thread!r} begin with {interrupt!r}")
             interrupt = matching[0].interrupt_id if matching else interrupt
-        given = part.answer(thread, value if text else value_of(value), by=by or _shell_user(), interrupt_id=interrupt)
+        codec = ValueCodec()
+        request = operations.request_answer(codec, value if text else value_of(value), by or _shell_user(), interrupt)
+        given = parts.database.run(operations.answer, parts.queries, codec, thread, request)
         left = part.interrupts(thread)
-        is_queued = bool(parts.runs.queued(thread_id=thread, limit=1).items)
     if target.is_json:
-        print_json(as_json(given) | {"open_interrupts": len(left)})
+        command = as_json(operations.command_for(given))
+        print_json(command | {"run_id": given.run_id, "open_interrupts": len(left)})
         return
-    if is_queued:
-        console.print(f"answered; a worker resumes thread {escape(thread)}")
+    if given.run_id is not None:
+        console.print(f"answered; a worker resumes it with run {given.run_id}", soft_wrap=True)
     else:
         console.print(f"answered; thread {escape(thread)} goes on when the application passes it `threads.resume(…)`")
     if left:

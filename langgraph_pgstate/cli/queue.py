@@ -115,10 +115,7 @@ def enqueue(
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the run's end, and print the state it left.")] = False,
 ) -> None:
     """Enqueue a run of a graph; a worker runs it."""
-    try:
-        given = None if input is None else json.loads(input)
-    except ValueError as error:
-        raise ConfigurationError(f"the input is not JSON: {error}") from None
+    given = input_of(input)
     target: Target = ctx.obj
     with target.connect() as parts:
         options: Any = {"queue": queue, "priority": priority, "multitask_strategy": strategy}
@@ -146,6 +143,18 @@ def join(
     with target.connect() as parts:
         for event in parts.runs.join(find_run(parts.runs, thread, run), last_event_id=after):
             print(json.dumps(as_json(event), ensure_ascii=False, default=str), flush=True)
+
+
+def input_of(text: str | None) -> Any:
+    """Return the input of a graph that JSON text holds.
+
+    Raises:
+        ConfigurationError: If it is not JSON.
+    """
+    try:
+        return None if text is None else json.loads(text)
+    except ValueError as error:
+        raise ConfigurationError(f"the input is not JSON: {error}") from None
 
 
 def cancel(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from langgraph_pgstate.record.messages import Messages
     from langgraph_pgstate.record.prices import Prices
     from langgraph_pgstate.record.spans import Spans
-    from langgraph_pgstate.runs import Runs
+    from langgraph_pgstate.runs import Runs, Schedules
     from langgraph_pgstate.sql import Queries
     from langgraph_pgstate.threads import Threads
     from langgraph_pgstate.tools import ToolLedger
@@ -132,6 +132,13 @@ class Parts:
         from langgraph_pgstate.runs import Runs
 
         return Runs(self.database, self.queries)
+
+    @cached_property
+    def schedules(self) -> Schedules:
+        """Schedules."""
+        from langgraph_pgstate.runs import Schedules
+
+        return Schedules(self.database, self.queries, self.runs)
 
     @cached_property
     def spans(self) -> Spans:

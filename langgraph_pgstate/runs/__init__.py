@@ -7,6 +7,7 @@ from langgraph_pgstate._lazy import lazy_attributes
 if TYPE_CHECKING:
     from langgraph_pgstate.runs.handles import AsyncRunHandle, RunHandle
     from langgraph_pgstate.runs.runs import AsyncRuns, Runs
+    from langgraph_pgstate.runs.schedules import AsyncSchedules, Schedules
     from langgraph_pgstate.runs.worker import AsyncWorker, Worker
 else:
     __getattr__, __dir__ = lazy_attributes(
@@ -14,11 +15,22 @@ else:
         {
             "AsyncRunHandle": "langgraph_pgstate.runs.handles",
             "AsyncRuns": "langgraph_pgstate.runs.runs",
+            "AsyncSchedules": "langgraph_pgstate.runs.schedules",
             "AsyncWorker": "langgraph_pgstate.runs.worker",
             "RunHandle": "langgraph_pgstate.runs.handles",
             "Runs": "langgraph_pgstate.runs.runs",
+            "Schedules": "langgraph_pgstate.runs.schedules",
             "Worker": "langgraph_pgstate.runs.worker",
         },
     )
 
-__all__ = ["AsyncRunHandle", "AsyncRuns", "AsyncWorker", "RunHandle", "Runs", "Worker"]
+__all__ = [
+    "AsyncRunHandle",
+    "AsyncRuns",
+    "AsyncSchedules",
+    "AsyncWorker",
+    "RunHandle",
+    "Runs",
+    "Schedules",
+    "Worker",
+]

@@ -21,8 +21,9 @@ from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.db.listening import Listener
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, PGStateError
 from langgraph_pgstate.leases.registry import next_holder
-from langgraph_pgstate.operations.runs import adopting, claiming, ending, tending
+from langgraph_pgstate.operations.runs import adopting, claiming, ending, schedules, tending
 from langgraph_pgstate.operations.runs.locking import is_locked
+from langgraph_pgstate.operations.threads import interrupts
 from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.record.capture import render_error
 from langgraph_pgstate.runs.executing import RunExecution, RunOutcome, Stop, retry_delay, run_outcome
@@ -34,6 +35,7 @@ CHANNEL: Final = "pgstate_queue"
 _RECOVER_SECONDS: Final = 2.0
 _TEND_SECONDS: Final = 2.0
 _ADOPT_SECONDS: Final = 10.0
+_DEFAULTS_SECONDS: Final = 2.0
 # A cancelled task that has not ended after this time is stuck, like its event loop.
 _STUCK_SECONDS: Final = 5.0
 # Between two attempts while the queue is not available.
@@ -93,7 +95,8 @@ class Control:
         recording: What is recorded of errors.
         begin: Starts an execution, which ends with a call of `report`. Must not block.
         interrupt: Cancels an execution. Returns whether that is possible; its code must then end soon.
-        adopts: Encodes requests of crashed runs that were not enqueued; `None` if they are not taken over.
+        codec: Encodes requests.
+        adopts: Whether crashed runs that were not enqueued are taken over.
     """
 
     def __init__(
@@ -105,12 +108,13 @@ class Control:
         recording: RecorderSettings,
         begin: Callable[[RunExecution], None],
         interrupt: Callable[[RunExecution], bool],
-        adopts: ValueCodec | None = None,
+        codec: ValueCodec,
+        adopts: bool = False,
     ) -> None:
         self.worker_id = next_holder()
         self._dsn, self._queries, self._graphs = dsn, queries, [*graphs]
         self._settings, self._recording = settings, recording
-        self._begin, self._interrupt, self._adopts = begin, interrupt, adopts
+        self._begin, self._interrupt, self._codec, self._adopts = begin, interrupt, codec, adopts
         self._wake = threading.Event()
         self._has_news = False
         self._executions: dict[RunKey, RunExecution] = {}
@@ -118,7 +122,8 @@ class Control:
         self._left: set[RunKey] = set()
         self._reports: deque[tuple[RunExecution, RunOutcome]] = deque()
         self._tended_at = self._recovered_at = self._adopted_at = self._due_at = float("-inf")
-        self._failed_at = float("-inf")
+        self._fired_at = self._defaults_at = self._failed_at = float("-inf")
+        self._warned: set[tuple[str, ...]] = set()
         self._claimed_all = False
         self._draining_since = float("inf")
         self._is_once = self._is_forced = False
@@ -226,6 +231,8 @@ class Control:
             self._recover,
             self._adopt,
             self._make_due,
+            self._fire,
+            self._answer_by_default,
             self._claim,
         ):
             try:
@@ -418,10 +425,10 @@ class Control:
 
     def _adopt(self) -> None:
         """Enqueue crashed runs that were not enqueued."""
-        if self._adopts is None or time.monotonic() < self._adopted_at + _ADOPT_SECONDS:
+        if not self._adopts or time.monotonic() < self._adopted_at + _ADOPT_SECONDS:
             return
         queue = self._settings.queues[0]
-        for run in self._database.run(adopting.adopt, self._queries, self._adopts, is_known_dead, self._graphs, queue):
+        for run in self._database.run(adopting.adopt, self._queries, self._codec, is_known_dead, self._graphs, queue):
             log.warning("run %s of thread %s lost its process; it is enqueued", run.run_id, run.thread_id)
         self._adopted_at = time.monotonic()
 
@@ -429,6 +436,37 @@ class Control:
         if time.monotonic() >= self._due_at + self._settings.poll:
             self._database.run(tending.make_due, self._queries)
             self._due_at = time.monotonic()
+
+    def _fire(self) -> None:
+        """Enqueue runs of schedules whose ticks have come."""
+        if time.monotonic() < self._fired_at + self._settings.poll:
+            return
+        due = self._database.run(schedules.find_due, self._queries, _BACKLOG)
+        self._do_each(schedules.fire, [(name,) for name in due])
+        self._fired_at = time.monotonic()
+
+    def _answer_by_default(self) -> None:
+        """Answer interrupts that nobody has answered in time."""
+        if time.monotonic() < self._defaults_at + _DEFAULTS_SECONDS:
+            return
+        due = self._database.run(interrupts.find_due_defaults, self._queries, self._graphs, _BACKLOG)
+        self._do_each(interrupts.answer_by_default, due)
+        self._defaults_at = time.monotonic()
+
+    def _do_each(self, operation: Any, keys: Sequence[tuple[str, ...]]) -> None:
+        """Call an operation for each of some keys, until leases are to be renewed. What cannot be done is left out."""
+        until = time.monotonic() + self._tend_seconds
+        for key in keys:
+            try:
+                self._database.run(operation, self._queries, self._codec, *key)
+            except PGStateError as error:
+                if error.retryable:
+                    raise
+                if not is_locked(error) and key not in self._warned:
+                    self._warned.add(key)
+                    log.warning("%s of %s failed: %s", operation.__name__, " ".join(key), error)
+            if time.monotonic() > until:
+                break
 
     def _claim(self) -> None:
         """Claim as many runs as may still be executed at once."""

@@ -24,6 +24,7 @@ from langgraph_pgstate.operations.checkpoints.versions import StateVersions
 from langgraph_pgstate.operations.runs import adopting, cancelling, listing, outcomes, tending
 from langgraph_pgstate.operations.runs import enqueue as enqueueing
 from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
+from langgraph_pgstate.operations.threads import interrupts
 from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.runs.following import AsyncFollower, Cursor, Follower
 from langgraph_pgstate.runs.handles import AsyncRunHandle, Patience, RunHandle
@@ -269,6 +270,33 @@ class Runs(RunHistory):
         self._notifier.notify()
         return [RunHandle(self, *_parts(run)) for run in found]
 
+    def answer(
+        self, thread_id: str, value: Any, *, by: str | None = None, interrupt_id: str | None = None
+    ) -> RunHandle:
+        """Answer an interrupt of an enqueued run as `threads.answer` does, and return the run that resumes it.
+
+        Args:
+            thread_id: The thread.
+            value: The answer; any value except `None` that the serializer can store.
+            by: Name of the answerer.
+            interrupt_id: The interrupt; needed if the thread has several unanswered ones.
+
+        Raises:
+            ConfigurationError: If the interrupted run was not enqueued, or there are several interrupts and none is
+                named. Nothing was written.
+            PGStateError: As `threads.answer` does.
+        """
+        request = interrupts.request_answer(self._requests.codec, value, by, interrupt_id)
+        found = self._queue.run(
+            interrupts.answer,
+            self._queries,
+            self._requests.codec,
+            thread_id_of(thread_id),
+            request,
+            must_enqueue=True,
+        )
+        return RunHandle(self, found.thread_id, request.answer_id, True)
+
     def discard(self, thread_id: str, run_id: str) -> bool:
         """Remove a run from the dead letters: it cannot be retried any more. Its history is kept.
 
@@ -437,6 +465,21 @@ class AsyncRuns(AsyncRunHistory):
         found = await self._queue.run(adopting.adopt, self._queries, self._requests.codec, is_known_dead, graphs)
         await self._notifier.notify()
         return [AsyncRunHandle(self, *_parts(run)) for run in found]
+
+    async def answer(
+        self, thread_id: str, value: Any, *, by: str | None = None, interrupt_id: str | None = None
+    ) -> AsyncRunHandle:
+        """Async twin of `Runs.answer`."""
+        request = interrupts.request_answer(self._requests.codec, value, by, interrupt_id)
+        found = await self._queue.run(
+            interrupts.answer,
+            self._queries,
+            self._requests.codec,
+            thread_id_of(thread_id),
+            request,
+            must_enqueue=True,
+        )
+        return AsyncRunHandle(self, found.thread_id, request.answer_id, True)
 
     async def discard(self, thread_id: str, run_id: str) -> bool:
         """Async twin of `Runs.discard`."""

@@ -49,7 +49,8 @@ class _Worker:
             state.recorder()._settings,
             self._begin,
             self._interrupt,
-            adopts=state._codec if options.get("adopt", False) else None,
+            state._codec,
+            adopts=options.get("adopt", False),
         )
 
     @property

@@ -148,6 +148,7 @@ CREATE TABLE /*schema*/answers (
     answered_by text,
     value_type text NOT NULL,
     value bytea NOT NULL,
+    is_default boolean NOT NULL DEFAULT false,
     PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id, interrupt_id)
 );
 
@@ -244,9 +245,11 @@ CREATE TABLE /*schema*/run_requests (
     run_id text COLLATE "C" NOT NULL,
     options jsonb NOT NULL,
     data bytea NOT NULL,
+    answer_at timestamptz,
     PRIMARY KEY (thread_id, run_id)
 ) WITH (toast_tuple_target = 4080);
 ALTER TABLE /*schema*/run_requests ALTER COLUMN data SET STORAGE EXTERNAL;
+CREATE INDEX run_requests_answer_at_idx ON /*schema*/run_requests (answer_at) WHERE answer_at IS NOT NULL;
 
 -- The workers, so that runs which no living worker accepts can be found.
 CREATE TABLE /*schema*/workers (
@@ -280,6 +283,30 @@ CREATE TABLE /*schema*/stream_batches (
 ALTER TABLE /*schema*/stream_batches ALTER COLUMN data SET STORAGE EXTERNAL;
 CREATE TABLE /*schema*/stream_batches_default PARTITION OF /*schema*/stream_batches DEFAULT;
 
+-- At each tick of a schedule a run is enqueued, in the transaction that sets `next_at` to the following tick: whoever
+-- locks the row first does it. The run's id is made of the schedule's name and the tick. Like `workers`, the table has
+-- rows of no thread: where tables are distributed by thread, it is not.
+CREATE TABLE /*schema*/schedules (
+    name text COLLATE "C" NOT NULL,
+    graph text NOT NULL,
+    queue text NOT NULL,
+    thread_id text COLLATE "C",
+    cron text NOT NULL,
+    timezone text NOT NULL,
+    missed text NOT NULL,
+    options jsonb NOT NULL,
+    data bytea NOT NULL,
+    next_at timestamptz,
+    last_at timestamptz,
+    last_thread_id text COLLATE "C",
+    last_run_id text COLLATE "C",
+    last_error text,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (name)
+) WITH (toast_tuple_target = 4080);
+ALTER TABLE /*schema*/schedules ALTER COLUMN data SET STORAGE EXTERNAL;
+CREATE INDEX schedules_next_at_idx ON /*schema*/schedules (next_at) WHERE next_at IS NOT NULL;
 
 -- A span is one timed operation in a run: graph, node, model call, tool call, retriever. Its row is stored within a
 -- second of its start. `setup()` and `pgstate maintain` make partitions by month; the default partition takes other
@@ -706,6 +733,7 @@ COMMENT ON COLUMN /*schema*/answers.answered_at IS 'time of the answer';
 COMMENT ON COLUMN /*schema*/answers.answered_by IS 'person who answered, if given';
 COMMENT ON COLUMN /*schema*/answers.value_type IS 'encoding of value';
 COMMENT ON COLUMN /*schema*/answers.value IS 'the answer; encoded';
+COMMENT ON COLUMN /*schema*/answers.is_default IS 'true: nobody answered in time, and the run has a default answer';
 
 COMMENT ON TABLE /*schema*/runs IS
     'One row for each invocation of a graph on a thread. Steps, tokens and cost are those of all attempts; other '
@@ -779,6 +807,8 @@ COMMENT ON COLUMN /*schema*/run_requests.options IS
     'graph, priority, key, retries and time limits; no content';
 COMMENT ON COLUMN /*schema*/run_requests.data IS
     'input or command, config, context and other arguments of the graph; encoded';
+COMMENT ON COLUMN /*schema*/run_requests.answer_at IS
+    'time at which the interrupts of the run get its default answer; null: never';
 
 COMMENT ON TABLE /*schema*/workers IS 'Workers that run graphs from the queue.';
 COMMENT ON COLUMN /*schema*/workers.worker_id IS
@@ -804,6 +834,29 @@ COMMENT ON COLUMN /*schema*/stream_batches.step IS 'newest superstep of the thre
 COMMENT ON COLUMN /*schema*/stream_batches.replayed_step IS
     'newest superstep that events under earlier leases are of; null: there are none';
 COMMENT ON COLUMN /*schema*/stream_batches.data IS 'the events, encoded';
+
+COMMENT ON TABLE /*schema*/schedules IS
+    'Schedules, which enqueue a run at each of their ticks. Not part of any thread.';
+COMMENT ON COLUMN /*schema*/schedules.name IS 'the schedule';
+COMMENT ON COLUMN /*schema*/schedules.graph IS 'name of the graph';
+COMMENT ON COLUMN /*schema*/schedules.queue IS 'name of the queue';
+COMMENT ON COLUMN /*schema*/schedules.thread_id IS 'thread of all its runs; null: a new thread for each';
+COMMENT ON COLUMN /*schema*/schedules.cron IS 'minute, hour, day of month, month and day of week of its ticks';
+COMMENT ON COLUMN /*schema*/schedules.timezone IS 'IANA name of the time zone of cron';
+COMMENT ON COLUMN /*schema*/schedules.missed IS
+    'what becomes of ticks at which nobody enqueued runs for a minute: skip, once (one run) or all (100 runs at most)';
+COMMENT ON COLUMN /*schema*/schedules.options IS
+    'priority, key, multitask_strategy, owner, retries and time limits; no content';
+COMMENT ON COLUMN /*schema*/schedules.data IS
+    'input or command, config, context and other arguments of the graph; encoded';
+COMMENT ON COLUMN /*schema*/schedules.next_at IS 'next tick; null: paused';
+COMMENT ON COLUMN /*schema*/schedules.last_at IS 'last tick that was not skipped; null: none yet';
+COMMENT ON COLUMN /*schema*/schedules.last_thread_id IS 'thread of last_run_id';
+COMMENT ON COLUMN /*schema*/schedules.last_run_id IS 'run that it enqueued last';
+COMMENT ON COLUMN /*schema*/schedules.last_error IS
+    'why a run was refused at last_at; null: none was';
+COMMENT ON COLUMN /*schema*/schedules.created_at IS 'time it was made';
+COMMENT ON COLUMN /*schema*/schedules.updated_at IS 'time it was changed, paused or resumed';
 
 COMMENT ON TABLE /*schema*/spans IS 'One row for each timed operation in a run. Partitioned by month of started_at.';
 COMMENT ON COLUMN /*schema*/spans.thread_id IS 'the thread';

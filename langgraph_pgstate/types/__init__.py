@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         UpcastReport,
     )
     from langgraph_pgstate.types.runs import Provenance, Run, Usage
+    from langgraph_pgstate.types.schedules import Schedule
     from langgraph_pgstate.types.schema import SchemaStatus
     from langgraph_pgstate.types.spans import Span, SpanNode, ToolStatistics
     from langgraph_pgstate.types.streams import EventBatch, RunIds, StoredBatch, StreamEvent, StreamPage, Wanted
@@ -82,6 +83,7 @@ else:
             "RunIds": "langgraph_pgstate.types.streams",
             "RunKey": "langgraph_pgstate.types.queue",
             "RunawayThread": "langgraph_pgstate.types.threads",
+            "Schedule": "langgraph_pgstate.types.schedules",
             "SchemaStatus": "langgraph_pgstate.types.schema",
             "Span": "langgraph_pgstate.types.spans",
             "SpanNode": "langgraph_pgstate.types.spans",
@@ -141,6 +143,7 @@ __all__ = [
     "RunIds",
     "RunKey",
     "RunawayThread",
+    "Schedule",
     "SchemaStatus",
     "Span",
     "SpanNode",

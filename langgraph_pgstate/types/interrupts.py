@@ -41,6 +41,8 @@ class Answer:
         value: The answer.
         answered_by: Name of the answerer, if it was given.
         answered_at: Time of the answer, by the database's clock.
+        is_default: Whether nobody answered in time, and this is the run's default answer.
+        run_id: The run that resumes the thread with it; `None` if the interrupted run was not enqueued.
     """
 
     thread_id: str
@@ -49,6 +51,8 @@ class Answer:
     value: Any
     answered_by: str | None
     answered_at: datetime
+    is_default: bool = False
+    run_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

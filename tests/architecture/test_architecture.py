@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -44,10 +44,12 @@ from langgraph_pgstate.operations.record.messages import request_conversation, r
 from langgraph_pgstate.operations.record.runs import request_runaways, request_runs
 from langgraph_pgstate.operations.record.spans import request_spans
 from langgraph_pgstate.operations.record.statistics import request_statistics, request_usage
+from langgraph_pgstate.operations.runs import schedules
 from langgraph_pgstate.operations.runs.claiming import claim
 from langgraph_pgstate.operations.runs.enqueue import enqueue
 from langgraph_pgstate.operations.runs.listing import request_dead_letters, request_queue
 from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
+from langgraph_pgstate.operations.runs.schedules import ScheduleRequest, request_schedule, request_schedules
 from langgraph_pgstate.operations.threads.branches import request_branches, request_fork
 from langgraph_pgstate.operations.threads.expiry import request_ttl
 from langgraph_pgstate.operations.threads.interrupts import request_answer, request_interrupted
@@ -371,6 +373,16 @@ class Bench:
     def writes(self) -> Any:
         return request_writes(self.codec, self.config, [("messages", "x")], "task", "")
 
+    def schedule(self) -> ScheduleRequest:
+        return request_schedule(self.codec, "s", "graph", cron="0 9 * * *", timezone="UTC", missed="skip")
+
+    def scheduled(self) -> str:
+        """A schedule whose tick has come."""
+        run_blocking(schedules.put(self.db, self.queries, self.schedule()))
+        key = {"name": "s", "next_at": datetime(2026, 1, 1, tzinfo=UTC)}
+        run_blocking(self.db.execute(self.queries.set_next_tick, key))
+        return "s"
+
     def enqueued(self) -> RunRequest:
         request = request_run(self.codec, "graph", {"x": 1}, thread_id="t")
         run_blocking(enqueue(self.db, self.queries, [request]))
@@ -496,6 +508,16 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "runs.outcomes.get_status": lambda bench: ("t", bench.enqueued().run_id),
     "runs.outcomes.get_outcome": lambda bench: (bench.codec, None, "t", bench.enqueued().run_id),
     "runs.outcomes.resumption": lambda bench: (bench.codec, "t", bench.enqueued().run_id, "new", Command(resume=1)),
+    "runs.schedules.put": lambda bench: (bench.schedule(),),
+    "runs.schedules.get": lambda bench: ("s",),
+    "runs.schedules.get_existing": lambda bench: (bench.scheduled(),),
+    "runs.schedules.list_schedules": lambda bench: (request_schedules(),),
+    "runs.schedules.pause": lambda bench: (bench.scheduled(),),
+    "runs.schedules.resume": lambda bench: (bench.scheduled(),),
+    "runs.schedules.delete": lambda bench: (bench.scheduled(),),
+    "runs.schedules.trigger": lambda bench: (bench.codec, bench.scheduled(), "run"),
+    "runs.schedules.find_due": lambda bench: (),
+    "runs.schedules.fire": lambda bench: (bench.codec, bench.scheduled()),
     "admin.schema.get_status": lambda bench: (),
     "admin.schema.setup": lambda bench: (),
     "admin.schema.check_version": lambda bench: (),
@@ -524,6 +546,8 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
         bench.asked(),
         request_answer(bench.codec, "yes", None, None),
     ),
+    "threads.interrupts.find_due_defaults": lambda bench: (["graph"],),
+    "threads.interrupts.answer_by_default": lambda bench: (bench.codec, bench.asked(), "run"),
     "checkpoints.corrupt_fallback.get_good_ancestor": lambda bench: (
         bench.codec,
         bench.address,

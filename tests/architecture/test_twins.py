@@ -7,14 +7,18 @@ import inspect
 import pytest
 from support_record import PARTS
 
+from langgraph_pgstate.runs import AsyncSchedules, Schedules
 from tests.architecture.test_architecture import methods, parameters
 
 pytestmark = pytest.mark.smoke
 
 
-@pytest.mark.parametrize("number", range(5))
-def test_both_colours_of_a_part_take_the_same_arguments(number: int) -> None:
-    blocking, suspending = (methods(classes[number]) for classes in PARTS.values())
+PAIRS = [*zip(*PARTS.values(), strict=True), (Schedules, AsyncSchedules)]
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_both_apis_of_a_part_take_the_same_arguments(pair: tuple[type, type]) -> None:
+    blocking, suspending = map(methods, pair)
     assert blocking.keys() == suspending.keys()
     for name in blocking:
         assert parameters(blocking[name]) == parameters(suspending[name]), name

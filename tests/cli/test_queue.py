@@ -101,7 +101,7 @@ def test_an_answer_is_taken_up_by_a_worker(run: Any, dsn: str, schema: str, tmp_
     (tmp_path / "langgraph.json").write_text('{"graphs": {"shop": "./agent.py:graph"}}')
     run("enqueue", "shop", '{"said": "ask"}', "--thread", "t")
     work(dsn, schema, tmp_path)
-    assert "a worker resumes thread t" in run("answer", "t", "this")
+    assert "a worker resumes it with run " in run("answer", "t", "this")
     work(dsn, schema, tmp_path, "--config", "langgraph.json")
     with PGState.open(dsn, schema=schema) as state:
         found = state.saver.get_tuple({"configurable": {"thread_id": "t"}})

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from operator import add
+from typing import Annotated, Any, TypedDict
 
 import psycopg
 import pytest
+from langgraph.graph import StateGraph
 from langgraph.types import Command, interrupt
-from support import loop_graph
+from support import holding, loop_graph
 from support_queue import CODEC, STATES, Queue, call, open_state
 
-from langgraph_pgstate import PGState
+from langgraph_pgstate import DefaultAnswer, PGState
 from langgraph_pgstate.errors import (
+    AlreadyAnsweredError,
     ConfigurationError,
     NotFoundError,
+    PGStateError,
     RunCancelledError,
     RunFailedError,
     RunTimeoutError,
     ThreadBusyError,
 )
 from langgraph_pgstate.operations.runs.requests import open_request
+from langgraph_pgstate.operations.threads import interrupts
+from langgraph_pgstate.types import Answer
 
 
 @pytest.fixture
@@ -203,6 +211,209 @@ async def test_an_answer_to_a_run_that_was_not_enqueued_enqueues_nothing(
     async with open_state(api, dsn, schema) as state:
         await call(state.threads.answer, "t", "yes")
     assert queue.rows() == []
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_an_answer_returns_the_run_that_resumes(api: type, dsn: str, schema: str, queue: Queue) -> None:
+    graph = asking(queue)
+    async with open_state(api, dsn, schema) as state:
+        handle = await call(state.runs.enqueue, "graph", {"items": [], "count": 0}, thread_id="t")
+        run_here(queue, graph, "interrupted")
+        resuming = await call(state.runs.answer, "t", "yes", by="me")
+        assert [row[1] for row in queue.rows()] == [resuming.run_id] != [handle.run_id]
+        (given,) = await call(state.threads.answers, "t")
+        assert (given.run_id, given.answered_by, given.is_default) == (resuming.run_id, "me", False)
+        with pytest.raises(AlreadyAnsweredError, match="by me"):
+            await call(state.runs.answer, "t", "no")
+        run_here(queue, graph)
+        assert await call(resuming.wait) == {"items": ["yes"], "count": 9}
+        graph.invoke({"items": [], "count": 0}, {"configurable": {"thread_id": "plain"}})
+        with pytest.raises(ConfigurationError, match="was not enqueued"):
+            await call(state.runs.answer, "plain", "yes")
+        assert await call(state.threads.answers, "plain") == ()
+
+
+def answer_by_default(queue: Queue, thread_id: str = "t") -> list[Answer]:
+    """Give the default answers that are due, as a worker does."""
+    found: list[Answer] = []
+    for key in queue.do(interrupts.find_due_defaults, ["graph"]):
+        assert key[0] == thread_id
+        found += queue.do(interrupts.answer_by_default, CODEC, *key)
+    return found
+
+
+def let_pass(queue: Queue, time: timedelta) -> None:
+    """Let time pass for interrupts and their default answers."""
+    queue.execute("UPDATE {}.run_requests SET answer_at = answer_at - %s", time)
+    queue.execute("UPDATE {}.writes SET created_at = created_at - %s", time)
+
+
+DENY = DefaultAnswer("deny", after=timedelta(days=3))
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_an_interrupt_without_an_answer_in_time_gets_the_default(
+    api: type, dsn: str, schema: str, queue: Queue
+) -> None:
+    graph = asking(queue)
+    async with open_state(api, dsn, schema) as state:
+        await call(state.runs.enqueue, "graph", {"items": [], "count": 0}, thread_id="t", default_answer=DENY)
+        run_here(queue, graph, "interrupted")
+        let_pass(queue, timedelta(days=2))
+        assert answer_by_default(queue) == []
+        let_pass(queue, timedelta(days=1))
+        assert queue.do(interrupts.find_due_defaults, ["other"]) == []
+        (given,) = answer_by_default(queue)
+        assert (given.value, given.answered_by, given.is_default) == ("deny", None, True)
+        assert answer_by_default(queue) == []
+        assert [row[1] for row in queue.rows()] == [given.run_id]
+        (event,) = (await call(state.events.list, "t", kind="answer")).items
+        assert event.payload == {"interrupt_id": given.interrupt_id, "by": None, "is_default": True}
+        (stored,) = await call(state.threads.answers, "t")
+        assert (stored.is_default, stored.run_id) == (True, given.run_id)
+        with pytest.raises(AlreadyAnsweredError, match="by default") as raised:
+            await call(state.threads.answer, "t", "yes", by="eve")
+        assert raised.value.is_default
+        run_here(queue, graph)
+        assert await call(state.runs.wait, "t", given.run_id) == {"items": ["deny"], "count": 9}
+    queue.check()
+
+
+def test_an_answer_in_time_wins(queue: Queue) -> None:
+    state, graph = PGState(queue.connection, schema=queue.schema), asking(queue)
+    state.runs.enqueue("graph", {"items": [], "count": 0}, thread_id="t", default_answer=DENY)
+    run_here(queue, graph, "interrupted")
+    run = state.runs.answer("t", "yes", by="eve")
+    let_pass(queue, timedelta(days=4))
+    assert answer_by_default(queue) == []
+    assert queue.execute("SELECT 1 FROM {}.run_requests WHERE answer_at IS NOT NULL") == []
+    run_here(queue, graph)
+    assert run.wait()["items"] == ["yes"]
+
+
+def test_of_a_default_and_an_answer_at_the_same_time_one_is_given(dsn: str, queue: Queue) -> None:
+    """In both orders, and without one waiting for the other for ever."""
+    state, graph = PGState(queue.connection, schema=queue.schema), asking(queue)
+    winners = []
+    for number in range(12):
+        thread_id = f"t{number}"
+        state.runs.enqueue("graph", {"items": [], "count": 0}, thread_id=thread_id, default_answer=DENY)
+        run_here(queue, graph, "interrupted")
+        let_pass(queue, timedelta(days=3))
+        barrier = threading.Barrier(3)
+
+        def answer(thread_id: str = thread_id, barrier: threading.Barrier = barrier) -> str:
+            with PGState.open(dsn, schema=queue.schema) as other:
+                other.threads.interrupts(thread_id)
+                barrier.wait(30)
+                try:
+                    other.threads.answer(thread_id, "yes", by="eve")
+                except AlreadyAnsweredError as error:
+                    return "refused" if error.is_default else "?"
+                return "eve"
+
+        def default(thread_id: str = thread_id, barrier: threading.Barrier = barrier) -> str:
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                mine = Queue(connection, queue.schema)
+                mine.execute("SELECT 1")
+                barrier.wait(30)
+                return "default" if answer_by_default(mine, thread_id) else "none"
+
+        with ThreadPoolExecutor(3) as executor:
+            found = {one.result(60) for one in [executor.submit(work) for work in (answer, default, default)]}
+        assert found in ({"eve", "none"}, {"refused", "default", "none"})
+        winners.append(found)
+        assert len(queue.rows()) == 1
+        assert len(state.events.list(thread_id, kind="answer").items) == 1
+        run_here(queue, graph)
+    assert answer_by_default(queue) == []
+    queue.check()
+
+
+def test_a_default_answer_waits_for_a_locked_thread(dsn: str, queue: Queue) -> None:
+    state, graph = PGState(queue.connection, schema=queue.schema), asking(queue)
+    state.runs.enqueue("graph", {"items": [], "count": 0}, thread_id="t", default_answer=DENY)
+    run_here(queue, graph, "interrupted")
+    let_pass(queue, timedelta(days=3))
+    with holding(dsn, f"SELECT 1 FROM {queue.schema}.threads FOR UPDATE"):
+        assert answer_by_default(queue) == []
+    assert len(answer_by_default(queue)) == 1
+
+
+def test_a_default_answer_is_not_for_the_interrupt_of_another_run(queue: Queue) -> None:
+    """The thread has gone on with a new input, whose run has none."""
+    state, graph = PGState(queue.connection, schema=queue.schema), asking(queue)
+    state.runs.enqueue("graph", {"items": [], "count": 0}, thread_id="t", default_answer=DENY)
+    run_here(queue, graph, "interrupted")
+    state.runs.enqueue("graph", {"items": [], "count": 0}, thread_id="t")
+    run_here(queue, graph, "interrupted")
+    let_pass(queue, timedelta(days=9))
+    assert answer_by_default(queue) == []
+    assert len(state.threads.interrupts("t")) == 1
+
+
+def test_each_of_several_interrupts_waits_as_long(queue: Queue) -> None:
+    """One is answered in time; the run that resumes raises the other again, which began to wait before."""
+    state = PGState(queue.connection, schema=queue.schema)
+    graph = asking_twice(queue)
+    state.runs.enqueue("graph", {"items": [], "count": 0}, thread_id="t", default_answer=DENY)
+    run_here(queue, graph, "interrupted")
+    first, second = state.threads.interrupts("t")
+    let_pass(queue, timedelta(days=2))
+    state.runs.answer("t", "yes", interrupt_id=first.interrupt_id)
+    run_here(queue, graph, "interrupted")
+    assert answer_by_default(queue) == []
+    let_pass(queue, timedelta(days=1))
+    (given,) = answer_by_default(queue)
+    assert given.interrupt_id == second.interrupt_id
+    run_here(queue, graph)
+    assert sorted(state.runs.wait("t", given.run_id or "")["items"]) == ["deny", "yes"]
+
+
+def test_a_default_answer_that_cannot_be_read_is_tried_again_later(queue: Queue) -> None:
+    state, graph = PGState(queue.connection, schema=queue.schema), asking(queue)
+    state.runs.enqueue("graph", {"items": [], "count": 0}, thread_id="t", default_answer=DENY)
+    run_here(queue, graph, "interrupted")
+    let_pass(queue, timedelta(days=3))
+    ((data,),) = queue.execute("SELECT data FROM {}.run_requests")
+    queue.execute("UPDATE {}.run_requests SET data = 'damaged'")
+    with pytest.raises(PGStateError):
+        answer_by_default(queue)
+    queue.execute("UPDATE {}.run_requests SET data = %s", data)
+    assert answer_by_default(queue) == []
+    let_pass(queue, timedelta(hours=1))
+    assert len(answer_by_default(queue)) == 1
+
+
+def test_a_refused_run_leaves_an_interrupt_as_it_is(queue: Queue) -> None:
+    """Another run of the thread waits behind it; only that one, when it runs, goes on from the interrupt."""
+    state, graph = PGState(queue.connection, schema=queue.schema), asking(queue)
+    state.runs.enqueue("graph", {"items": [], "count": 0}, thread_id="t")
+    run_here(queue, graph, "interrupted")
+    before = state.threads.interrupts("t")
+    assert len(before) == 1
+    resuming = state.runs.answer("t", "yes")
+    with pytest.raises(ThreadBusyError):
+        state.runs.enqueue("graph", {"items": [], "count": 0}, thread_id="t", multitask_strategy="reject")
+    (given,) = state.threads.answers("t")
+    assert given.run_id == resuming.run_id
+    run_here(queue, graph)
+    assert resuming.wait()["items"] == ["yes"]
+    queue.check()
+
+
+def asking_twice(queue: Queue) -> Any:
+    """A graph of which two tasks ask at once."""
+    builder = StateGraph(Collected)
+    for name in ("one", "two"):
+        builder.add_node(name, lambda state, name=name: {"items": [interrupt(name)]})
+        builder.add_edge("__start__", name)
+    return builder.compile(checkpointer=PGState(queue.connection, schema=queue.schema).saver)
+
+
+class Collected(TypedDict, total=False):
+    items: Annotated[list[str], add]
+    count: int
 
 
 def asking(queue: Queue) -> Any:

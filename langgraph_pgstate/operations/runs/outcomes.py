@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Final
 
 from langgraph.types import Command
@@ -14,7 +13,7 @@ from langgraph_pgstate.langgraph_compat import is_schedule_channel
 from langgraph_pgstate.operations.checkpoints.addresses import Address
 from langgraph_pgstate.operations.checkpoints.differences import read_state
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions
-from langgraph_pgstate.operations.runs.requests import RunInput, RunRequest, open_request, seal_request
+from langgraph_pgstate.operations.runs.requests import RunRequest, change_request
 from langgraph_pgstate.sql import Queries
 
 UNFINISHED: Final = ("pending", "running")
@@ -106,5 +105,5 @@ async def resumption(
         return None
     queue, options, data = rows[0]
     where = f"run {interrupted_id!r} of thread {thread_id!r}"
-    request: RunInput = replace(open_request(codec, data, where), input=None, command=command, checkpoint_id=None)
-    return RunRequest.again(thread_id, run_id, queue, options, seal_request(codec, request))
+    given = change_request(codec, data, where, input=None, command=command, checkpoint_id=None)
+    return RunRequest.again(thread_id, run_id, queue, options, given)

@@ -23,7 +23,14 @@ from langgraph_pgstate.operations.checkpoints.addresses import (
     several,
     thread_id_of,
 )
-from langgraph_pgstate.settings import DEFAULT_QUEUE, DEFAULT_SIZE_LIMIT, Backoff, EnqueueOptions, ThreadKeys
+from langgraph_pgstate.settings import (
+    DEFAULT_QUEUE,
+    DEFAULT_SIZE_LIMIT,
+    Backoff,
+    DefaultAnswer,
+    EnqueueOptions,
+    ThreadKeys,
+)
 
 STRATEGIES: Final = ("enqueue", "reject", "interrupt", "rollback")
 _DURABILITIES: Final = ("sync", "async", "exit")
@@ -114,6 +121,7 @@ class RunInput:
         stream_mode: Modes of the events that are kept; see `modes_of`.
         stream_subgraphs: Whether events of subgraphs are kept, too.
         on_completion: `keep` or `delete`.
+        default_answer: The answer that its interrupts get if nobody answers them in time.
     """
 
     input: Any = None
@@ -128,6 +136,7 @@ class RunInput:
     stream_mode: list[str] | None = None
     on_completion: str = "keep"
     stream_subgraphs: bool = False
+    default_answer: Any = None
 
 
 def modes_of(request: RunInput) -> list[str]:
@@ -166,7 +175,7 @@ def request_run(
         raise ArgumentTypeError(
             f"a run has no option {min(unknown)!r}; it has {', '.join(sorted(EnqueueOptions.__annotations__))}"
         )
-    _name("graph", graph)
+    name_of("graph", graph)
     if known_graphs is not None and graph not in known_graphs:
         raise ConfigurationError(f"there is no graph {graph!r}; there are {', '.join(sorted(known_graphs)) or 'none'}")
     if command is not None and input is not None:
@@ -176,7 +185,8 @@ def request_run(
     config = _mapping("config", options.get("config"))
     metadata = _mapping("metadata", options.get("metadata"))
     configurable = configurable_of(config)
-    thread_id, run_id = _ids(options, configurable)
+    thread_id, run_id = _ids(options)
+    default_answer = _default_answer(codec, options.get("default_answer"))
     checkpoint_id = _checkpoint_id(options.get("checkpoint_id") or configurable.get("checkpoint_id"))
     found = RunInput(
         input,
@@ -191,9 +201,10 @@ def request_run(
         _modes(options.get("stream_mode")),
         _choice("on_completion", options.get("on_completion", "keep"), ("keep", "delete")),
         _flag("stream_subgraphs", options.get("stream_subgraphs", False)),
+        None if default_answer is None else default_answer.value,
     )
     labels = {**configurable, **_mapping("metadata of the config", config.get("metadata")), **metadata}
-    queue, key = _name("queue", options.get("queue", DEFAULT_QUEUE)), options.get("key", "")
+    queue, key = name_of("queue", options.get("queue", DEFAULT_QUEUE)), options.get("key", "")
     priority = _integer("priority", options.get("priority", 0), -_INT4_MAX)
     owner = {
         "agent": _owner(labels, keys.agent) or graph,
@@ -206,7 +217,7 @@ def request_run(
         queue,
         graph,
         priority,
-        _name("key", key) if key else "",
+        name_of("key", key) if key else "",
         _later(options.get("run_after")),
         _choice("multitask_strategy", options.get("multitask_strategy", "enqueue"), STRATEGIES),
         {
@@ -217,6 +228,7 @@ def request_run(
             "retry": _backoff(options.get("retry")),
             "timeout": _seconds("timeout", options.get("timeout")),
             "superstep_timeout": _seconds("superstep_timeout", options.get("superstep_timeout")),
+            "answer_after": None if default_answer is None else default_answer.after.total_seconds(),
             "owner": owner,
         },
         seal_request(codec, found, options.get("size_limit", DEFAULT_SIZE_LIMIT)),
@@ -253,15 +265,47 @@ def open_request(codec: ValueCodec, data: bytes, where: str = "an enqueued run")
         UnreadableFormatError: If a newer version of this package, or another serializer, wrote them.
         UnsafeTypeError: If they hold a type that may not be built.
     """
-    try:
-        encoded = ormsgpack.unpackb(unpack(data, where))
-        fields = {name: (str(type_), bytes(value)) for name, (type_, value) in encoded.items()}
-    except (ormsgpack.MsgpackDecodeError, AttributeError, TypeError, ValueError) as error:
-        raise CorruptStateError(where, f"it is not a request ({error})") from error
     known = RunInput.__dataclass_fields__
     return RunInput(
-        **{name: codec.loads(*value, f"{name} of {where}") for name, value in fields.items() if name in known}
+        **{
+            name: codec.loads(*value, f"{name} of {where}")
+            for name, value in _encoded_fields(data, where).items()
+            if name in known
+        }
     )
+
+
+def read_field(codec: ValueCodec, data: bytes, name: str, where: str) -> Any:
+    """Return one field of a request, or `None` if it is not set. The other fields are not decoded.
+
+    Raises:
+        PGStateError: As `open_request` does.
+    """
+    found = _encoded_fields(data, where).get(name)
+    return None if found is None else codec.loads(*found, f"{name} of {where}")
+
+
+def change_request(codec: ValueCodec, data: bytes, where: str, **fields: Any) -> bytes:
+    """Return a request with some fields replaced; `None` removes one. The other fields are not decoded.
+
+    Raises:
+        SerializationError: If a value cannot be stored.
+        CorruptStateError: If the bytes are damaged.
+    """
+    encoded = _encoded_fields(data, where)
+    for name, value in fields.items():
+        encoded.pop(name, None)
+        if value is not None:
+            encoded[name] = codec.dumps(name, value)
+    return pack(ormsgpack.packb(encoded))
+
+
+def _encoded_fields(data: bytes, where: str) -> dict[str, tuple[str, bytes]]:
+    try:
+        encoded = ormsgpack.unpackb(unpack(data, where))
+        return {name: (str(type_), bytes(value)) for name, (type_, value) in encoded.items()}
+    except (ormsgpack.MsgpackDecodeError, AttributeError, TypeError, ValueError) as error:
+        raise CorruptStateError(where, f"it is not a request ({error})") from error
 
 
 def options_of(text: str) -> dict[str, Any]:
@@ -272,7 +316,19 @@ def options_of(text: str) -> dict[str, Any]:
     return found
 
 
-def _ids(options: EnqueueOptions, configurable: Mapping[str, Any]) -> tuple[str, str]:
+def thread_given(options: EnqueueOptions) -> str | None:
+    """Return the thread that the options of a run name, or `None` if they name none.
+
+    Raises:
+        ConfigurationError: If it is not usable.
+    """
+    given = options.get("thread_id")
+    if given is None:
+        given = configurable_of(options.get("config") or {}).get("thread_id")
+    return None if given is None else thread_id_of(given)
+
+
+def _ids(options: EnqueueOptions) -> tuple[str, str]:
     run_id = options.get("run_id")
     if isinstance(run_id, UUID):
         run_id = str(run_id)
@@ -280,11 +336,9 @@ def _ids(options: EnqueueOptions, configurable: Mapping[str, Any]) -> tuple[str,
     if named == "":
         raise ConfigurationError("run_id is empty")
     found = named or str(uuid7())
-    given = options.get("thread_id")
-    if given is None:
-        given = configurable.get("thread_id")
+    given = thread_given(options)
     # A call that is repeated under a run_id finds the thread that the first one made.
-    thread_id = thread_id_of(given) if given is not None else found if named else str(uuid7())
+    thread_id = given if given is not None else found if named else str(uuid7())
     check_key_size("thread_id and run_id", thread_id, found)
     return thread_id, found
 
@@ -305,7 +359,12 @@ def _mapping(name: str, value: Any) -> Mapping[str, Any]:
     return dict(value)
 
 
-def _name(name: str, value: Any) -> str:
+def name_of(name: str, value: Any) -> str:
+    """Return a validated name of a queue, a graph or a schedule.
+
+    Raises:
+        ConfigurationError: If it is empty, too long, or cannot be stored.
+    """
     found = identifier(name, value)
     if not found or len(found.encode()) > _NAME_BYTES:
         raise ConfigurationError(f"{name} must be of 1 to {_NAME_BYTES} bytes, not {found!r}")
@@ -363,6 +422,16 @@ def _modes(value: Any) -> list[str] | None:
 def _flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise ArgumentTypeError(f"{name} is true or false, not {value!r}")
+    return value
+
+
+def _default_answer(codec: ValueCodec, value: Any) -> DefaultAnswer | None:
+    if value is None:
+        return None
+    if not isinstance(value, DefaultAnswer):
+        raise ArgumentTypeError(f"default_answer must be a DefaultAnswer, not {type(value).__name__}")
+    # It must be readable when it is due.
+    codec.loads(*codec.dumps("default_answer", value.value), "a default answer")
     return value
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Unpack
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from langgraph.types import Command, Interrupt
 
@@ -23,6 +23,7 @@ from langgraph_pgstate.filters import InterruptFilter, check_filters
 from langgraph_pgstate.operations.checkpoints.addresses import check_key_size
 from langgraph_pgstate.operations.runs.enqueue import enqueue, notify
 from langgraph_pgstate.operations.runs.outcomes import resumption
+from langgraph_pgstate.operations.runs.requests import read_field
 from langgraph_pgstate.operations.threads.paging import LAST, decode_cursor, encode_cursor, page_size, text_of, texts_of
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Answer, InterruptedThread, Page, PendingInterrupt
@@ -33,6 +34,7 @@ _SCAN_PAGE: Final = 200
 _SCAN_PAGES: Final = 25
 _NO_OWNER: Final[dict[str, Any]] = {"user_id": None, "tenant_id": None, "agent": None}
 _SHOWN: Final = 60
+_DEFAULT_AGAIN: Final = timedelta(hours=1)
 _UNKNOWN: Final = datetime.fromtimestamp(0, UTC)
 
 _logger = logging.getLogger("langgraph_pgstate")
@@ -79,8 +81,10 @@ class AnswerRequest:
         value: The answer as `(type, bytes)`.
         answered_by: Name of the answerer.
         interrupt_id: The interrupt; `None` for the only one.
-        answer_id: Random id of this call, with which a retry recognizes its own answer.
+        answer_id: Random id of this call, with which a retry recognizes its own answer; also the id of the run that
+            resumes the thread with it.
         plain: The answer as it was given.
+        is_default: Whether nobody has answered in time.
     """
 
     value: tuple[str, bytes]
@@ -88,9 +92,12 @@ class AnswerRequest:
     interrupt_id: str | None
     answer_id: str
     plain: Any
+    is_default: bool = False
 
 
-def request_answer(codec: ValueCodec, value: Any, by: str | None, interrupt_id: str | None) -> AnswerRequest:
+def request_answer(
+    codec: ValueCodec, value: Any, by: str | None, interrupt_id: str | None, *, is_default: bool = False
+) -> AnswerRequest:
     """Validate and encode an answer.
 
     Raises:
@@ -102,7 +109,8 @@ def request_answer(codec: ValueCodec, value: Any, by: str | None, interrupt_id: 
         raise ConfigurationError("an answer of None cannot be told from no answer: use False, {} or a string")
     encoded = codec.dumps("answer", value)
     codec.loads(*encoded, "an answer")
-    return AnswerRequest(encoded, text_of("by", by), text_of("interrupt_id", interrupt_id), uuid4().hex, value)
+    by, interrupt_id = text_of("by", by), text_of("interrupt_id", interrupt_id)
+    return AnswerRequest(encoded, by, interrupt_id, str(uuid4()), value, is_default)
 
 
 async def list_interrupted(
@@ -198,7 +206,7 @@ async def _read_places(
             interrupted.leader = task_id
     if not found:
         return {}
-    for thread_id, checkpoint_id, interrupt_id, answer_id, answered_at, by, type_, data in await db.fetch(
+    for thread_id, checkpoint_id, interrupt_id, answer_id, answered_at, by, type_, data, *more in await db.fetch(
         queries.get_answers, key
     ):
         interrupted_here = found.get((thread_id, checkpoint_id))
@@ -208,7 +216,7 @@ async def _read_places(
         where = f"the answer to {interrupt_id} of thread {thread_id!r}"
         value = (codec if strict else reader).loads(type_, data, where)
         interrupted_here.answer_ids[interrupt_id] = answer_id
-        interrupted_here.answers.append(Answer(thread_id, checkpoint_id, interrupt_id, value, by, answered_at))
+        interrupted_here.answers.append(Answer(thread_id, checkpoint_id, interrupt_id, value, by, answered_at, *more))
     return found
 
 
@@ -248,7 +256,15 @@ async def _read_thread(db: Connection, queries: Queries, codec: ValueCodec, thre
     return found if found is not None and found.interrupts else None
 
 
-async def answer(db: Connection, queries: Queries, codec: ValueCodec, thread_id: str, request: AnswerRequest) -> Answer:
+async def answer(
+    db: Connection,
+    queries: Queries,
+    codec: ValueCodec,
+    thread_id: str,
+    request: AnswerRequest,
+    *,
+    must_enqueue: bool = False,
+) -> Answer:
     """Record the answer to an interrupt and the event, atomically. Each interrupt takes one answer.
 
     If the interrupted run was enqueued, a run that resumes it with this answer is enqueued in the same transaction.
@@ -259,12 +275,94 @@ async def answer(db: Connection, queries: Queries, codec: ValueCodec, thread_id:
     Raises:
         NotFoundError: If the thread has no such interrupt.
         AlreadyAnsweredError: If the interrupt is answered already.
-        ConfigurationError: If there are several interrupts and none is named.
+        ConfigurationError: If there are several interrupts and none is named; with `must_enqueue`, also if the
+            interrupted run was not enqueued.
     """
     interrupted = await _read_thread(db, queries, codec, thread_id)
     interrupt = _chosen(interrupted, thread_id, request)
     assert interrupted is not None
     checkpoint_id = interrupted.place[1]
+    await _put_answer(db, queries, codec, interrupted.place, interrupt, request, must_enqueue=must_enqueue)
+    key = {"thread_ids": [thread_id], "checkpoint_ids": [checkpoint_id]}
+    for _, _, interrupt_id, answer_id, answered_at, by, _, _, is_default, run_id in await db.fetch(
+        queries.get_answers, key
+    ):
+        if interrupt_id == interrupt.interrupt_id:
+            if answer_id != request.answer_id:
+                raise AlreadyAnsweredError(thread_id, interrupt_id, by, answered_at, is_default)
+            return Answer(thread_id, checkpoint_id, interrupt_id, request.plain, by, answered_at, is_default, run_id)
+    raise NotFoundError(
+        f"thread {thread_id!r} has just advanced, and interrupt {interrupt.interrupt_id} is no longer pending"
+    )
+
+
+async def find_due_defaults(
+    db: Connection, queries: Queries, graphs: Sequence[str], limit: int = 100
+) -> list[tuple[str, str]]:
+    """Return interrupted runs of some graphs whose default answer is due, the longest due first. One round trip."""
+    rows = await db.fetch(queries.find_due_answers, {"graphs": [*graphs], "page_size": limit})
+    return [(thread_id, run_id) for thread_id, run_id in rows]
+
+
+async def answer_by_default(
+    db: Connection, queries: Queries, codec: ValueCodec, thread_id: str, run_id: str
+) -> list[Answer]:
+    """Give a run's default answer to those of its interrupts that nobody has answered in time. One transaction.
+
+    As `answer` does, it enqueues runs that resume the thread, and records events, which say that it is the default.
+    Safe to repeat and in many processes. Nothing is done if another transaction has locked the thread. An answer that
+    cannot be read is tried again after an hour.
+
+    Returns:
+        The answers that were given.
+
+    Raises:
+        PGStateError: If the interrupts or the answer cannot be read.
+    """
+    key = {"thread_id": thread_id, "run_id": run_id}
+    try:
+        async with db.transaction():
+            if not await db.fetch(queries.lock_free_threads, {"thread_ids": [thread_id]}):
+                return []
+            rows = await db.fetch(queries.get_default_answer, key)
+            if not rows:
+                return []
+            data, seconds, now = rows[0]
+            after = timedelta(seconds=seconds)
+            interrupted = await _read_thread(db, queries, codec, thread_id)
+            asked = [one for one in interrupted.open_interrupts if one.run_id == run_id] if interrupted else []
+            value = read_field(codec, data, "default_answer", f"run {run_id!r} of thread {thread_id!r}")
+            given = []
+            for interrupt in asked:
+                if interrupted is None or interrupt.error is not None or interrupt.asked_at + after > now:
+                    continue
+                request = request_answer(codec, value, None, interrupt.interrupt_id, is_default=True)
+                if await _put_answer(db, queries, codec, interrupted.place, interrupt, request):
+                    place = (*interrupted.place, interrupt.interrupt_id)
+                    given.append(Answer(*place, value, None, now, True, request.answer_id))
+            # The others are raised again by the run that resumes, and are its own then.
+            later = None if given else min((one.asked_at + after for one in asked if one.error is None), default=None)
+            await db.execute(queries.set_answer_at, {**key, "answer_at": later})
+    except PGStateError:
+        rows = await db.fetch(queries.get_default_answer, key)
+        if rows:
+            await db.execute(queries.set_answer_at, {**key, "answer_at": rows[0][2] + _DEFAULT_AGAIN})
+        raise
+    return given
+
+
+async def _put_answer(
+    db: Connection,
+    queries: Queries,
+    codec: ValueCodec,
+    place: _Place,
+    interrupt: PendingInterrupt,
+    request: AnswerRequest,
+    *,
+    must_enqueue: bool = False,
+) -> bool:
+    """Store an answer and its event, and enqueue the run that resumes with it. Return false if it is not the first."""
+    thread_id, checkpoint_id = place
     check_key_size("thread_id, checkpoint_id and interrupt_id", thread_id, checkpoint_id, interrupt.interrupt_id)
     type_, data = request.value
     parameters = {
@@ -276,27 +374,26 @@ async def answer(db: Connection, queries: Queries, codec: ValueCodec, thread_id:
         "answered_by": request.answered_by,
         "value_type": type_,
         "value": data,
+        "is_default": request.is_default,
     }
     given = Answer(thread_id, checkpoint_id, interrupt.interrupt_id, request.plain, request.answered_by, _UNKNOWN)
     # The id of the call, so that a call that is repeated enqueues the same run.
-    run_id = str(UUID(request.answer_id))
-    resuming = await resumption(db, queries, codec, thread_id, interrupt.run_id, run_id, command_for(given))
+    resuming = await resumption(db, queries, codec, thread_id, interrupt.run_id, request.answer_id, command_for(given))
     if resuming is None:
-        await db.execute(queries.put_answer, parameters)
-    else:
-        async with db.transaction():
-            if await db.execute(queries.put_answer, parameters):
-                await enqueue(db, queries, [resuming])
-                await notify(db, queries)
-    key = {"thread_ids": [thread_id], "checkpoint_ids": [checkpoint_id]}
-    for _, _, interrupt_id, answer_id, answered_at, by, _, _ in await db.fetch(queries.get_answers, key):
-        if interrupt_id == interrupt.interrupt_id:
-            if answer_id != request.answer_id:
-                raise AlreadyAnsweredError(thread_id, interrupt_id, by, answered_at)
-            return Answer(thread_id, checkpoint_id, interrupt_id, request.plain, by, answered_at)
-    raise NotFoundError(
-        f"thread {thread_id!r} has just advanced, and interrupt {interrupt.interrupt_id} is no longer pending"
-    )
+        if must_enqueue:
+            raise ConfigurationError(
+                f"the interrupted run of thread {thread_id!r} was not enqueued: use threads.answer, and invoke the "
+                "graph with the command that it returns"
+            )
+        return await db.execute(queries.put_answer, parameters) > 0
+    async with db.transaction():
+        # Before the answer, as `answer_by_default` does.
+        await db.fetch(queries.lock_threads, {"thread_ids": [thread_id]})
+        if not await db.execute(queries.put_answer, parameters):
+            return False
+        await enqueue(db, queries, [resuming])
+        await notify(db, queries)
+    return True
 
 
 def _chosen(interrupted: _Interrupted | None, thread_id: str, request: AnswerRequest) -> PendingInterrupt:
@@ -325,7 +422,9 @@ def _chosen(interrupted: _Interrupted | None, thread_id: str, request: AnswerReq
         raise NotFoundError(f"the interrupt of thread {thread_id!r} cannot be read: {interrupt.error}")
     given = interrupted.answer(interrupt.interrupt_id)
     if given is not None and interrupted.answer_ids[interrupt.interrupt_id] != request.answer_id:
-        raise AlreadyAnsweredError(thread_id, interrupt.interrupt_id, given.answered_by, given.answered_at)
+        raise AlreadyAnsweredError(
+            thread_id, interrupt.interrupt_id, given.answered_by, given.answered_at, given.is_default
+        )
     return interrupt
 
 

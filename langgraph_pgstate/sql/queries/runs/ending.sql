@@ -1,7 +1,8 @@
 -- name: end_run
 -- End a run that its worker runs under the current lease of its thread. Affects no row if the lease was lost, or if the
 -- run is to be rolled back and this is not done here. If it succeeded, what it was to do is deleted, and what runs were
--- to do that the thread has gone on from. Runs after `release_lease` and `lock_threads_for_no_key_update`.
+-- to do that the thread has gone on from. If it was interrupted, its default answer is due so long after its oldest
+-- interrupt. Runs after `release_lease` and `lock_threads_for_no_key_update`.
 WITH mine AS MATERIALIZED (
     SELECT 1 FROM /*schema*/queue q JOIN /*schema*/leases l ON l.thread_id = q.thread_id
     WHERE q.thread_id = :thread_id AND q.run_id = :run_id AND q.status = 'running'
@@ -23,6 +24,19 @@ WITH mine AS MATERIALIZED (
     WHERE threads.thread_id = :thread_id AND NOT EXISTS (
         SELECT 1 FROM /*schema*/queue o WHERE o.thread_id = :thread_id AND o.run_id <> :run_id
     )
+), waiting AS (
+    UPDATE /*schema*/run_requests AS d
+    SET answer_at = make_interval(secs => (d.options ->> 'answer_after')::double precision) + coalesce((
+        SELECT min(w.created_at) FROM /*schema*/writes w
+        WHERE w.thread_id = :thread_id AND w.checkpoint_ns = '' AND w.idx = -3 AND w.run_id = :run_id
+            AND w.checkpoint_id = (
+                SELECT max(k.checkpoint_id) FROM /*schema*/checkpoints k
+                WHERE k.thread_id = :thread_id AND k.checkpoint_ns = ''
+            )
+    ), now())
+    FROM mine
+    WHERE d.thread_id = :thread_id AND d.run_id = :run_id AND :status = 'interrupted'
+        AND d.options ->> 'answer_after' IS NOT NULL
 ), done AS (
     DELETE FROM /*schema*/run_requests AS d USING mine
     WHERE d.thread_id = :thread_id AND :status = 'success' AND (d.run_id = :run_id OR EXISTS (

@@ -33,10 +33,13 @@ ORDER BY w.created_at, w.task_path, w.task_id;
 
 -- name: get_answers
 -- Return the answers given at some checkpoints of the root namespace, oldest first.
-SELECT a.thread_id, a.checkpoint_id, a.interrupt_id, a.answer_id, a.answered_at, a.answered_by, a.value_type, a.value
+SELECT a.thread_id, a.checkpoint_id, a.interrupt_id, a.answer_id, a.answered_at, a.answered_by, a.value_type, a.value,
+    a.is_default, r.run_id
 FROM unnest(:thread_ids::text[], :checkpoint_ids::text[]) AS h (thread_id, checkpoint_id)
     JOIN /*schema*/answers a
         ON a.thread_id = h.thread_id AND a.checkpoint_ns = '' AND a.checkpoint_id = h.checkpoint_id
+    -- A run that resumes with an answer has the id of the answer.
+    LEFT JOIN /*schema*/runs r ON r.thread_id = a.thread_id AND r.run_id = a.answer_id
 WHERE a.thread_id = ANY(:thread_ids)
 ORDER BY a.answered_at, a.interrupt_id;
 
@@ -61,10 +64,11 @@ WITH asked AS (
         )
 ), put AS (
     INSERT INTO /*schema*/answers (
-        thread_id, checkpoint_ns, checkpoint_id, interrupt_id, answer_id, task_id, answered_by, value_type, value
+        thread_id, checkpoint_ns, checkpoint_id, interrupt_id, answer_id, task_id, answered_by, value_type, value,
+        is_default
     )
     SELECT :thread_id, '', :checkpoint_id, :interrupt_id::text, :answer_id::text, :task_id, :answered_by::text,
-        :value_type::text, :value::bytea
+        :value_type::text, :value::bytea, :is_default::boolean
     FROM asked
     ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, interrupt_id) DO NOTHING
     RETURNING thread_id, checkpoint_id
@@ -72,5 +76,22 @@ WITH asked AS (
 INSERT INTO /*schema*/events (thread_id, event_id, kind, checkpoint_ns, checkpoint_id, payload)
 SELECT :thread_id, to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISSUS') || '-answer-' || :answer_id, 'answer', '',
     :checkpoint_id, jsonb_build_object('interrupt_id', :interrupt_id, 'by', :answered_by)
+        || CASE WHEN :is_default THEN '{"is_default": true}'::jsonb ELSE '{}' END
 FROM put
 ON CONFLICT (thread_id, event_id) DO NOTHING;
+
+-- name: find_due_answers
+-- Return interrupted runs of some graphs whose interrupts are to get the default answer now, the longest due first.
+SELECT d.thread_id, d.run_id FROM /*schema*/run_requests d
+WHERE d.answer_at <= now() AND d.options ->> 'graph' = ANY(:graphs::text[])
+ORDER BY d.answer_at LIMIT :page_size;
+
+-- name: get_default_answer
+-- Return the default answer of a run, how long its interrupts wait for another, and the time.
+SELECT d.data, (d.options ->> 'answer_after')::double precision, now() FROM /*schema*/run_requests d
+WHERE d.thread_id = :thread_id::text AND d.run_id = :run_id::text AND d.answer_at <= now();
+
+-- name: set_answer_at
+-- Set the time at which the interrupts of a run get its default answer.
+UPDATE /*schema*/run_requests SET answer_at = :answer_at::timestamptz
+WHERE thread_id = :thread_id::text AND run_id = :run_id::text;

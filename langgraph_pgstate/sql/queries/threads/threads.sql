@@ -131,10 +131,10 @@ WITH copied_thread AS (
 ), copied_answers AS (
     INSERT INTO /*schema*/answers (
         thread_id, checkpoint_ns, checkpoint_id, interrupt_id, answer_id, task_id, answered_at, answered_by, value_type,
-        value
+        value, is_default
     )
     SELECT :target_id, checkpoint_ns, checkpoint_id, interrupt_id, answer_id, task_id, answered_at, answered_by,
-        value_type, value
+        value_type, value, is_default
     FROM /*schema*/answers WHERE thread_id = :source_id
     ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, interrupt_id) DO NOTHING
 ), copied_labels AS (

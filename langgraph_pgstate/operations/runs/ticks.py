@@ -1,0 +1,103 @@
+"""Ticks of cron expressions, over changes of daylight saving time. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
+
+MISSED: Final = ("skip", "once", "all")
+MISSED_AFTER: Final = timedelta(minutes=1)
+MOST_MISSED: Final = 100
+
+
+def zone_of(name: str) -> ZoneInfo:
+    """Return a time zone.
+
+    Raises:
+        ConfigurationError: If there is none of this name.
+    """
+    if not isinstance(name, str):
+        raise ArgumentTypeError(f"timezone must be a name like 'Europe/Prague', not {type(name).__name__}")
+    try:
+        return ZoneInfo(name)
+    except (LookupError, ValueError, OSError):
+        raise ConfigurationError(f"there is no time zone {name!r}; one is named like 'Europe/Prague'") from None
+
+
+def ticks_after(cron: str, zone: ZoneInfo, moment: datetime) -> Iterator[datetime]:
+    """Yield the ticks of a cron expression after a moment, in UTC.
+
+    Fixed times in an hour that clocks skip come right after it, once; in an hour that clocks repeat, they come the
+    first time. An expression with `*` for minutes or hours ticks in real time, in both of two equal hours.
+
+    Raises:
+        ConfigurationError: If the expression is not usable.
+    """
+    if not isinstance(cron, str):
+        raise ArgumentTypeError(f"cron must be an expression like '0 9 * * 1-5', not {type(cron).__name__}")
+    last = moment
+    if len(cron.split()) != 5:
+        raise _refusal(cron, "it has another number of fields")
+    try:
+        for local in CronSim(cron, moment.astimezone(zone)):
+            tick = local.astimezone(UTC)
+            # In the second of two equal hours CronSim begins with the first.
+            if tick > last:
+                last = tick
+                yield tick
+    except CronSimError as error:
+        raise _refusal(cron, error) from None
+
+
+def _refusal(cron: str, reason: object) -> ConfigurationError:
+    return ConfigurationError(
+        f"cron {cron!r} is not five fields for minute, hour, day of month, month and day of week: {reason}"
+    )
+
+
+def due_ticks(cron: str, zone: ZoneInfo, next_at: datetime, now: datetime, missed: str) -> list[datetime]:
+    """Return the ticks for which a run is enqueued now, oldest first.
+
+    Args:
+        cron: The expression.
+        zone: Its time zone.
+        next_at: The first tick that nobody has looked at.
+        now: The time.
+        missed: Which of the ticks until now are left out: with `skip` those that are a minute late, with `once` all but
+            the newest, with `all` only those before the newest hundred.
+    """
+    most = MOST_MISSED if missed == "all" else 1
+    window = MISSED_AFTER
+    while True:
+        # From the end, for the ticks of years may have been missed.
+        start = now - window
+        is_first = start < next_at
+        found = [next_at] * is_first + [*ticks_until(cron, zone, max(start, next_at), now)]
+        if len(found) >= most or is_first or missed == "skip":
+            return found[-most:]
+        window *= 2
+
+
+def ticks_until(cron: str, zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[datetime]:
+    """Yield the ticks after one moment, and not after another."""
+    for tick in ticks_after(cron, zone, after):
+        if tick > until:
+            return
+        yield tick
+
+
+def first_tick(cron: str, zone: ZoneInfo, moment: datetime) -> datetime | None:
+    """Return the first tick after a moment, or `None` if there is none within 50 years."""
+    return next(ticks_after(cron, zone, moment), None)
+
+
+def next_ticks(cron: str, zone: ZoneInfo, next_at: datetime, count: int) -> tuple[datetime, ...]:
+    """Return a tick and those after it."""
+    return (next_at, *islice(ticks_after(cron, zone, next_at), count - 1))

@@ -1,0 +1,257 @@
+"""Schedules, which enqueue runs at times."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Literal, Unpack
+
+from langchain_core.utils.uuid import uuid7
+from langgraph.types import Command
+
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.operations.runs import schedules
+from langgraph_pgstate.operations.runs.locking import is_locked
+from langgraph_pgstate.operations.runs.requests import name_of
+from langgraph_pgstate.runs.handles import AsyncRunHandle, RunHandle
+from langgraph_pgstate.runs.notifying import AsyncNotifier, Notifier
+from langgraph_pgstate.runs.runs import AsyncRuns, Runs
+from langgraph_pgstate.settings import EnqueueOptions, ThreadKeys
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.types import Page, Schedule
+
+Missed = Literal["skip", "once", "all"]
+
+
+class Schedules:
+    """Schedules, each of which enqueues a run of a graph at its ticks.
+
+    Workers fire them, whatever graphs they run. An application without a worker calls `fire`.
+
+    Args:
+        database: The database.
+        queries: The queries of its schema.
+        runs: The queue.
+        codec: Encodes inputs; by default with LangGraph's own serializer.
+        keys: Keys of the config that name a thread's owner.
+        graphs: The graphs that may be enqueued; any by default.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        queries: Queries,
+        runs: Runs | None = None,
+        codec: ValueCodec | None = None,
+        keys: ThreadKeys | None = None,
+        graphs: Collection[str] | None = None,
+    ) -> None:
+        self._database, self._queries = database, queries
+        self._runs = runs or Runs(database, queries)
+        self._codec, self._keys, self._graphs = codec or ValueCodec(), keys, graphs
+        self._notifier = Notifier(database, queries)
+
+    def put(
+        self,
+        name: str,
+        graph: str,
+        input: Any = None,
+        *,
+        cron: str,
+        timezone: str = "UTC",
+        missed: Missed = "skip",
+        command: Command[Any] | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> Schedule:
+        """Store a schedule, or replace the one of the same name. Safe to repeat, at each start of an application.
+
+        A paused schedule stays paused. The next tick is kept unless the expression or the time zone is another one.
+
+        Args:
+            name: Its name.
+            graph: Name of the graph, as the workers know it.
+            input: The graph's input.
+            cron: Five fields for minute, hour, day of month, month and day of week, like `0 9 * * 1-5`.
+            timezone: IANA name of the time zone of `cron`. Where clocks are changed, each tick comes once.
+            missed: What becomes of ticks at which nobody enqueued runs for a minute: `skip` them; enqueue a run `once`,
+                for the newest; or `all`, the newest hundred at most.
+            command: A command instead of an input.
+            options: See `EnqueueOptions`. Without a `thread_id`, each run has a new thread. A run has no `run_id` of
+                the caller's and no `run_after`. Its metadata has `schedule`, the name, and `scheduled_at`, the tick.
+
+        Raises:
+            ConfigurationError: If an argument is not usable. Nothing was written.
+            SerializationError: If a value cannot be stored; it is named. Nothing was written.
+        """
+        request = schedules.request_schedule(
+            self._codec,
+            name,
+            graph,
+            input,
+            command,
+            cron=cron,
+            timezone=timezone,
+            missed=missed,
+            known_graphs=self._graphs,
+            keys=self._keys,
+            **options,
+        )
+        return self._database.run(schedules.put, self._queries, request)
+
+    def list(self, *, graph: str | None = None, limit: int = 20, cursor: str | None = None) -> Page[Schedule]:
+        """Return a page of schedules, by name. One round trip.
+
+        Args:
+            graph: Only schedules of this graph.
+            limit: Page size, 1,000 at most.
+            cursor: `next` of the previous page.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        parameters = schedules.request_schedules(graph=graph, limit=limit, cursor=cursor)
+        return self._database.run(schedules.list_schedules, self._queries, parameters)
+
+    def get(self, name: str) -> Schedule | None:
+        """Return a schedule, or `None` if there is none of this name. One round trip."""
+        return self._database.run(schedules.get, self._queries, name_of("name", name))
+
+    def pause(self, name: str) -> Schedule:
+        """Pause a schedule: its ticks pass. Safe to repeat.
+
+        Raises:
+            NotFoundError: If there is none of this name.
+        """
+        return self._database.run(schedules.pause, self._queries, name_of("name", name))
+
+    def resume(self, name: str) -> Schedule:
+        """Resume a paused schedule, with its first tick from now on. Safe to repeat.
+
+        Raises:
+            NotFoundError: If there is none of this name.
+        """
+        return self._database.run(schedules.resume, self._queries, name_of("name", name))
+
+    def trigger(self, name: str) -> RunHandle:
+        """Enqueue a run of a schedule now, also if it is paused. Its ticks stay.
+
+        Raises:
+            NotFoundError: If there is none of this name.
+            ThreadBusyError: If the strategy is `reject` and the thread has another run.
+        """
+        run_id = str(uuid7())
+        run = self._database.run(schedules.trigger, self._queries, self._codec, name_of("name", name), run_id)
+        self._notifier.notify()
+        return RunHandle(self._runs, run.thread_id, run.run_id, run.is_new)
+
+    def delete(self, name: str) -> bool:
+        """Delete a schedule. Its runs stay. Safe to repeat.
+
+        Returns:
+            Whether there was one of this name.
+        """
+        return self._database.run(schedules.delete, self._queries, name_of("name", name))
+
+    def fire(self) -> tuple[RunHandle, ...]:
+        """Enqueue runs for the ticks that have come, as workers do twice a second; at most 100 schedules.
+
+        Safe in many processes at once: each tick has one run. A schedule whose thread is locked is left for the next
+        call.
+
+        Returns:
+            The runs that this call has enqueued.
+        """
+        found = []
+        for name in self._database.run(schedules.find_due, self._queries):
+            try:
+                found += self._database.run(schedules.fire, self._queries, self._codec, name)
+            except PGStateError as error:
+                if not is_locked(error):
+                    raise
+        return tuple(RunHandle(self._runs, run.thread_id, run.run_id, run.is_new) for run in found)
+
+
+class AsyncSchedules:
+    """Async twin of `Schedules`."""
+
+    def __init__(
+        self,
+        database: AsyncDatabase,
+        queries: Queries,
+        runs: AsyncRuns | None = None,
+        codec: ValueCodec | None = None,
+        keys: ThreadKeys | None = None,
+        graphs: Collection[str] | None = None,
+    ) -> None:
+        self._database, self._queries = database, queries
+        self._runs = runs or AsyncRuns(database, queries)
+        self._codec, self._keys, self._graphs = codec or ValueCodec(), keys, graphs
+        self._notifier = AsyncNotifier(database, queries)
+
+    async def put(
+        self,
+        name: str,
+        graph: str,
+        input: Any = None,
+        *,
+        cron: str,
+        timezone: str = "UTC",
+        missed: Missed = "skip",
+        command: Command[Any] | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> Schedule:
+        """Async twin of `Schedules.put`."""
+        request = schedules.request_schedule(
+            self._codec,
+            name,
+            graph,
+            input,
+            command,
+            cron=cron,
+            timezone=timezone,
+            missed=missed,
+            known_graphs=self._graphs,
+            keys=self._keys,
+            **options,
+        )
+        return await self._database.run(schedules.put, self._queries, request)
+
+    async def list(self, *, graph: str | None = None, limit: int = 20, cursor: str | None = None) -> Page[Schedule]:
+        """Async twin of `Schedules.list`."""
+        parameters = schedules.request_schedules(graph=graph, limit=limit, cursor=cursor)
+        return await self._database.run(schedules.list_schedules, self._queries, parameters)
+
+    async def get(self, name: str) -> Schedule | None:
+        """Async twin of `Schedules.get`."""
+        return await self._database.run(schedules.get, self._queries, name_of("name", name))
+
+    async def pause(self, name: str) -> Schedule:
+        """Async twin of `Schedules.pause`."""
+        return await self._database.run(schedules.pause, self._queries, name_of("name", name))
+
+    async def resume(self, name: str) -> Schedule:
+        """Async twin of `Schedules.resume`."""
+        return await self._database.run(schedules.resume, self._queries, name_of("name", name))
+
+    async def trigger(self, name: str) -> AsyncRunHandle:
+        """Async twin of `Schedules.trigger`."""
+        run_id = str(uuid7())
+        run = await self._database.run(schedules.trigger, self._queries, self._codec, name_of("name", name), run_id)
+        await self._notifier.notify()
+        return AsyncRunHandle(self._runs, run.thread_id, run.run_id, run.is_new)
+
+    async def delete(self, name: str) -> bool:
+        """Async twin of `Schedules.delete`."""
+        return await self._database.run(schedules.delete, self._queries, name_of("name", name))
+
+    async def fire(self) -> tuple[AsyncRunHandle, ...]:
+        """Async twin of `Schedules.fire`."""
+        found = []
+        for name in await self._database.run(schedules.find_due, self._queries):
+            try:
+                found += await self._database.run(schedules.fire, self._queries, self._codec, name)
+            except PGStateError as error:
+                if not is_locked(error):
+                    raise
+        return tuple(AsyncRunHandle(self._runs, run.thread_id, run.run_id, run.is_new) for run in found)

@@ -1,0 +1,403 @@
+"""Schedules: stored once by name, paused and resumed, and fired once for each tick, whoever looks and whenever."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support import holding, run_children
+from support_queue import CODEC, Queue
+
+from langgraph_pgstate import DefaultAnswer, PGStateSaver
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError, SerializationError
+from langgraph_pgstate.operations.runs import schedules
+from langgraph_pgstate.operations.runs.requests import open_request
+from langgraph_pgstate.operations.runs.ticks import MOST_MISSED
+from langgraph_pgstate.types import Schedule
+
+HOURLY = "0 * * * *"
+
+
+class Clock:
+    """The schedules of a queue, and how late their ticks are."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.do = queue.do
+
+    def put(self, name: str = "s", cron: str = HOURLY, **options: Any) -> Schedule:
+        given = {"timezone": "UTC", "missed": "skip", **options}
+        request = schedules.request_schedule(CODEC, name, "graph", {"x": 1}, cron=cron, **given)
+        found: Schedule = self.do(schedules.put, request)
+        return found
+
+    def get(self, name: str = "s") -> Schedule:
+        found: Schedule = self.do(schedules.get_existing, name)
+        return found
+
+    def fire(self, name: str = "s") -> list[str]:
+        return [run.run_id for run in self.do(schedules.fire, CODEC, name)]
+
+    def due(self) -> list[str]:
+        found: list[str] = self.do(schedules.find_due)
+        return found
+
+    def make_due(self, name: str = "s", ago: timedelta = timedelta(seconds=1)) -> datetime:
+        """Let the next tick be one that came some time ago; the tick."""
+        ((tick,),) = self.queue.execute(
+            "UPDATE {}.schedules SET next_at = date_trunc('second', now()) - %s WHERE name = %s RETURNING next_at",
+            ago,
+            name,
+        )
+        assert isinstance(tick, datetime)
+        return tick
+
+    def ticks(self) -> list[datetime]:
+        """The ticks that have runs, by what the runs are told."""
+        rows = self.queue.execute("SELECT data FROM {}.run_requests ORDER BY run_id")
+        told = (open_request(CODEC, data).metadata["scheduled_at"] for (data,) in rows)
+        return sorted(datetime.fromisoformat(text) for text in told)
+
+
+@pytest.fixture
+def clock(connection: psycopg.Connection, schema: str) -> Clock:
+    return Clock(Queue(connection, schema))
+
+
+@pytest.fixture
+def other(dsn: str, schema: str) -> Iterator[Clock]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        yield Clock(Queue(connection, schema, "other"))
+
+
+def test_a_tick_enqueues_a_run_that_knows_it(clock: Clock) -> None:
+    made = clock.put(
+        cron="30 9 * * *", timezone="Europe/Prague", priority=3, metadata={"a": 1}, config={"metadata": {"b": 2}}
+    )
+    assert made.next_at is not None
+    assert made.next_at == made.next_ticks[0] > datetime.now(UTC)
+    assert len(made.next_ticks) == 5
+    assert clock.due() == clock.fire() == []
+    tick = clock.make_due()
+    assert clock.due() == ["s"]
+    (run_id,) = clock.fire()
+    assert clock.due() == clock.fire() == []
+    run = clock.queue.claim_one()
+    assert (run.run_id, run.thread_id) == (run_id, run_id)
+    request = open_request(CODEC, run.data)
+    assert (request.input, request.config) == ({"x": 1}, {"metadata": {"b": 2}})
+    at = datetime.fromisoformat(request.metadata["scheduled_at"])
+    assert request.metadata == {"a": 1, "schedule": "s", "scheduled_at": at.isoformat()}
+    assert at == tick
+    assert at.utcoffset() in (timedelta(hours=1), timedelta(hours=2))
+    found = clock.get()
+    assert (found.last_at, found.last_run_id, found.last_thread_id) == (tick, run_id, run_id)
+    assert (found.next_at, found.last_error) == (made.next_at, None)
+    assert clock.queue.execute("SELECT priority FROM {}.queue") == [(3,)]
+
+
+def test_the_runs_of_one_thread_follow_each_other(clock: Clock) -> None:
+    clock.put(thread_id="t")
+    for minutes in (3, 2):
+        clock.make_due(ago=timedelta(seconds=minutes))
+        clock.fire()
+    assert [(row[0], row[3]) for row in clock.queue.rows()] == [("t", True), ("t", False)]
+    assert clock.put(config={"configurable": {"thread_id": 7}}).thread_id == "7"
+
+
+def test_a_tick_that_was_fired_is_not_fired_again_by_a_clock_that_goes_back(clock: Clock) -> None:
+    """The run's id is that of the tick."""
+    clock.put()
+    tick = clock.make_due()
+    clock.fire()
+    clock.queue.execute("UPDATE {}.schedules SET next_at = %s", tick)
+    clock.fire()
+    assert clock.ticks() == [tick]
+
+
+def test_a_tick_whose_acknowledgement_was_lost_is_fired_once(clock: Clock) -> None:
+    clock.put()
+    clock.make_due()
+    assert len(clock.fire()) == 1
+    assert clock.fire() == []
+    assert len(clock.queue.rows()) == 1
+
+
+@pytest.mark.parametrize(("missed", "runs"), [("skip", 0), ("once", 1), ("all", 3)])
+def test_missed_ticks_are_skipped_or_made_up_for(missed: str, runs: int, clock: Clock) -> None:
+    clock.put(missed=missed, cron="0 0 * * *")
+    midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    if datetime.now(UTC) - midnight < timedelta(minutes=5):
+        pytest.skip("the newest tick is not missed yet")
+    clock.queue.execute("UPDATE {}.schedules SET next_at = %s", midnight - timedelta(days=2))
+    assert len(clock.fire()) == runs
+    assert clock.ticks() == [midnight - timedelta(days=days) for days in (2, 1, 0)][3 - runs :]
+    found = clock.get()
+    assert (found.next_at, found.last_at) == (midnight + timedelta(days=1), midnight if runs else None)
+
+
+def test_years_of_ticks_become_a_hundred_runs(clock: Clock) -> None:
+    clock.put(missed="all", cron="* * * * *")
+    clock.make_due(ago=timedelta(days=1000))
+    assert len(clock.fire()) == MOST_MISSED
+    ticks = clock.ticks()
+    assert ticks[-1] - ticks[0] == timedelta(minutes=MOST_MISSED - 1)
+    assert datetime.now(UTC) - ticks[-1] < timedelta(minutes=2)
+
+
+def test_putting_it_again_keeps_its_next_tick_and_its_pause(clock: Clock) -> None:
+    """As an application does at each of its starts: what it missed meanwhile is still due."""
+    first = clock.put()
+    tick = clock.make_due()
+    again = clock.put(queue="other", priority=1)
+    assert (again.next_at, again.queue, again.created_at) == (tick, "other", first.created_at)
+    assert again.updated_at > first.updated_at
+    moved = clock.put(cron="30 * * * *")
+    assert moved.next_at is not None
+    assert (moved.next_at.minute, moved.next_at > tick) == (30, True)
+    assert clock.put(timezone="Asia/Kathmandu", cron="30 * * * *").next_at != moved.next_at
+    clock.do(schedules.pause, "s")
+    assert clock.put(cron="10 * * * *").next_at is None
+    assert len(clock.do(schedules.list_schedules, schedules.request_schedules()).items) == 1
+
+
+def test_a_paused_schedule_does_not_tick_and_goes_on_from_now(clock: Clock) -> None:
+    first = clock.put(missed="all")
+    clock.make_due(ago=timedelta(days=3))
+    paused = clock.do(schedules.pause, "s")
+    assert (paused.next_at, paused.next_ticks) == (None, ())
+    assert clock.due() == clock.fire() == []
+    assert clock.do(schedules.resume, "s").next_at == first.next_at
+    # Of one that is not paused nothing is changed.
+    tick = clock.make_due()
+    assert clock.do(schedules.resume, "s").next_at == tick
+
+
+def test_a_schedule_is_triggered_without_its_ticks(clock: Clock) -> None:
+    clock.put(thread_id="t")
+    before = clock.do(schedules.pause, "s")
+    run = clock.do(schedules.trigger, CODEC, "s", "r1")
+    assert (run.thread_id, run.run_id, run.is_new) == ("t", "r1", True)
+    assert not clock.do(schedules.trigger, CODEC, "s", "r1").is_new
+    assert clock.get() == before
+    (at,) = clock.ticks()
+    assert abs(at - datetime.now(UTC)) < timedelta(minutes=1)
+
+
+def test_schedules_are_listed_by_name_and_deleted(clock: Clock) -> None:
+    for name in ("b", "a", "č", "B"):
+        clock.put(name)
+    first = clock.do(schedules.list_schedules, schedules.request_schedules(limit=3))
+    rest = clock.do(schedules.list_schedules, schedules.request_schedules(limit=3, cursor=first.next))
+    assert [one.name for one in (*first.items, *rest.items)] == ["B", "a", "b", "č"]
+    assert rest.next is None
+    assert clock.do(schedules.list_schedules, schedules.request_schedules(graph="other")).items == ()
+    clock.make_due("a")
+    assert [clock.do(schedules.delete, "a") for _ in range(2)] == [True, False]
+    assert clock.do(schedules.get, "a") is None
+    assert clock.fire("a") == []
+    for missing in (schedules.pause, schedules.resume):
+        with pytest.raises(NotFoundError, match="no schedule 'a'"):
+            clock.do(missing, "a")
+    with pytest.raises(NotFoundError, match="no schedule 'a'"):
+        clock.do(schedules.trigger, CODEC, "a", "r")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": ""}, "name"),
+        ({"cron": "nonsense"}, "five fields"),
+        ({"timezone": "Mars/Olympus"}, "no time zone"),
+        ({"missed": "some"}, "'skip', 'once', 'all'"),
+        ({"run_id": "r"}, "no run_id"),
+        ({"run_after": timedelta(1)}, "no run_after"),
+        ({"priority": "high"}, "priority"),
+        ({"nonsense": 1}, "no option 'nonsense'"),
+        ({"default_answer": "deny"}, "DefaultAnswer"),
+    ],
+)
+def test_what_cannot_be_scheduled_is_refused_at_once(options: dict[str, Any], message: str, clock: Clock) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        clock.put(**options)
+    assert clock.do(schedules.list_schedules, schedules.request_schedules()).items == ()
+
+
+def test_values_that_cannot_be_stored_are_named(clock: Clock) -> None:
+    with pytest.raises(SerializationError, match="context"):
+        clock.put(context=lambda: None)
+    with pytest.raises(ConfigurationError, match="after must be"):
+        DefaultAnswer("deny", timedelta(0))
+    with pytest.raises(ConfigurationError, match="None"):
+        DefaultAnswer(None, timedelta(1))
+    with pytest.raises(ArgumentTypeError):
+        clock.put(timezone=7)
+
+
+def test_a_refused_run_is_told_and_holds_up_no_tick(clock: Clock) -> None:
+    clock.put(thread_id="t", multitask_strategy="reject")
+    clock.queue.add("t")
+    tick = clock.make_due()
+    assert clock.fire() == []
+    found = clock.get()
+    assert "busy" in str(found.last_error) or "another run" in str(found.last_error)
+    assert (found.last_at, found.last_run_id) == (tick, None)
+    assert found.next_at is not None
+    assert found.next_at > tick
+    clock.queue.finish(clock.queue.claim_one())
+    tick = clock.make_due()
+    assert len(clock.fire()) == 1
+    assert (clock.get().last_error, clock.get().last_at) == (None, tick)
+
+
+@pytest.mark.parametrize("strategy", ["interrupt", "rollback"])
+def test_a_tick_supersedes_the_run_before_it(strategy: str, clock: Clock) -> None:
+    clock.put(thread_id="t", multitask_strategy=strategy, missed="all", cron="* * * * *")
+    clock.make_due(ago=timedelta(minutes=3))
+    runs = clock.fire()
+    assert len(runs) >= 3
+    assert [row[1:3] for row in clock.queue.rows()] == [(runs[-1], "pending")]
+    clock.queue.check()
+
+
+def test_a_deleted_thread_is_told(clock: Clock) -> None:
+    clock.put(thread_id="t")
+    saver = PGStateSaver(clock.queue.connection, schema=clock.queue.schema, tombstones_for=timedelta(days=1))
+    saver.delete_thread("t")
+    clock.make_due()
+    assert clock.fire() == []
+    assert "deleted" in str(clock.get().last_error)
+    clock.queue.check()
+
+
+def test_damaged_requests_are_told(clock: Clock) -> None:
+    clock.put()
+    clock.queue.execute("UPDATE {}.schedules SET data = 'nonsense'")
+    clock.make_due()
+    assert clock.fire() == []
+    assert clock.get().last_error
+    assert clock.due() == []
+
+
+def test_a_locked_thread_or_schedule_is_left_for_later(dsn: str, clock: Clock) -> None:
+    """A caller's transaction may last for ever: the control thread of a worker does not wait for it."""
+    schema = clock.queue.schema
+    clock.put(thread_id="t")
+    clock.queue.add("t")
+    clock.make_due()
+    began = time.monotonic()
+    for table in ("threads", "schedules"):
+        with holding(dsn, f"SELECT 1 FROM {schema}.{table} FOR UPDATE"):
+            assert clock.fire() == []
+    # The thread is being made by another.
+    clock.put("new", thread_id="new")
+    clock.make_due("new")
+    with psycopg.connect(dsn) as mine:
+        mine.execute("SELECT 1")
+        Queue(mine, schema).add("new")
+        with ThreadPoolExecutor(1) as executor, pytest.raises(Exception, match="lock timeout"):
+            executor.submit(clock.queue.database.run, schedules.fire, clock.queue.queries, CODEC, "new").result(30)
+        mine.commit()
+    assert time.monotonic() - began < 20
+    assert len(clock.fire()) == len(clock.fire("new")) == 1
+    clock.queue.check()
+
+
+def test_the_callers_transaction_takes_the_runs_back(dsn: str, clock: Clock) -> None:
+    clock.put()
+    tick = clock.make_due()
+    with psycopg.connect(dsn) as mine:
+        mine.execute("SELECT 1")
+        assert len(Clock(Queue(mine, clock.queue.schema)).fire()) == 1
+        mine.rollback()
+    assert clock.queue.rows() == []
+    assert clock.get().next_at == tick
+
+
+def test_eight_schedulers_in_two_processes_fire_each_tick_once(dsn: str, clock: Clock) -> None:
+    """They race for the same schedules, of which a few are due at a time."""
+    rounds, at_once = 12, 3
+    clock.queue.execute("CREATE TABLE {}.fired (name text, run_id text)")
+
+    def fire() -> None:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            mine = Clock(Queue(connection, clock.queue.schema))
+            while not mine.queue.execute("SELECT 1 FROM {}.fired WHERE name = 'end'"):
+                for name in mine.due():
+                    for run_id in mine.fire(name):
+                        mine.queue.execute("INSERT INTO {}.fired VALUES (%s, %s)", name, run_id)
+
+    def schedulers() -> None:
+        with ThreadPoolExecutor(4) as executor:
+            for future in [executor.submit(fire) for _ in range(4)]:
+                future.result(50)
+
+    def time_passes() -> None:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            mine = Clock(Queue(connection, clock.queue.schema))
+            try:
+                for number in range(rounds):
+                    for name in [f"s{number}-{each}" for each in range(at_once)]:
+                        mine.put(name, cron="* * * * *", missed="all", thread_id="t" if name.endswith("2") else None)
+                        mine.make_due(name, timedelta(minutes=3))
+                    while mine.due():
+                        time.sleep(0.002)
+            finally:
+                mine.queue.execute("INSERT INTO {}.fired VALUES ('end', '')")
+
+    assert run_children(lambda work: work(), [(schedulers,), (schedulers,), (time_passes,)]) == ["", "", ""]
+    fired = clock.queue.execute(
+        "SELECT name, count(*), count(DISTINCT run_id) FROM {}.fired WHERE name <> 'end' GROUP BY name"
+    )
+    assert len(fired) == rounds * at_once
+    # The first tick, and those of the three minutes since; four if another one came meanwhile.
+    assert {count for _, count, _ in fired} <= {4, 5}
+    assert [name for name, count, distinct in fired if count != distinct] == []
+    assert clock.queue.execute("SELECT count(*) FROM {}.runs") == [(sum(count for _, count, _ in fired),)]
+    clock.queue.check()
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.lists(st.tuples(st.integers(1, 150), st.sampled_from(["fire", "other", "both", "pause", "put", "none"])))
+)
+def test_however_it_is_polled_paused_and_put_each_tick_has_one_run(
+    steps: list[tuple[int, str]], clock: Clock, other: Clock
+) -> None:
+    """Time passes by moving the next tick, and all that was fired, back."""
+    clock.queue.execute("DELETE FROM {}.schedules")
+    for table in ("queue", "run_requests", "runs"):
+        clock.queue.execute(f"DELETE FROM {{}}.{table}")
+    clock.put(cron="* * * * *", missed="all")
+    expected: set[datetime] = set()
+    for minutes, step in steps:
+        ((now, next_at),) = clock.queue.execute(
+            "UPDATE {}.schedules SET next_at = date_trunc('minute', now()) - make_interval(mins => %s)"
+            " RETURNING date_trunc('minute', now()), next_at",
+            minutes % 7,
+        )
+        if step in ("fire", "other", "both"):
+            found = [one.fire() for one in {"fire": [clock], "other": [other], "both": [clock, other]}[step]]
+            assert all(not late for late in found[1:])
+            while next_at <= now:
+                expected.add(next_at)
+                next_at += timedelta(minutes=1)
+        elif step == "put":
+            clock.put(cron="* * * * *", missed="all")
+        elif step == "pause":
+            clock.do(schedules.pause, "s")
+            assert clock.fire() == []
+            clock.do(schedules.resume, "s")
+            assert clock.fire() == []
+    found_ticks = clock.ticks()
+    assert len(found_ticks) == len(set(found_ticks))
+    # A minute may have passed while it fired.
+    assert expected <= set(found_ticks)
+    assert len(set(found_ticks) - expected) <= 1

@@ -1,0 +1,104 @@
+"""`state.schedules` of both APIs, workers that fire them, and a server that restarts meanwhile."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from support import loop_graph, wait_until
+from support_queue import STATES, Queue, call, open_state
+from support_worker import WORKERS, worker
+
+from langgraph_pgstate import PGState
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from tests.db.test_database import Restartable, server  # noqa: F401
+
+
+def make_due(queue: Queue) -> None:
+    """Let the next tick of all schedules be one that has come."""
+    queue.execute("UPDATE {}.schedules SET next_at = date_trunc('second', now())")
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_schedules_are_put_listed_fired_triggered_and_deleted(
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    queue = Queue(connection, schema)
+    async with open_state(api, dsn, schema, graphs=["agent"]) as state:
+        part = state.schedules
+        made = await call(part.put, "s", "agent", {"x": 1}, cron="0 9 * * 1-5", timezone="Europe/Prague", thread_id="t")
+        assert (made.timezone, made.missed, made.thread_id) == ("Europe/Prague", "skip", "t")
+        assert made == await call(part.get, "s")
+        assert (await call(part.list)).items == (made,)
+        assert (await call(part.list, graph="other")).items == ()
+        assert await call(part.fire) == ()
+        make_due(queue)
+        (run,) = await call(part.fire)
+        assert (run.thread_id, run.is_new, await call(run.status)) == ("t", True, "pending")
+        assert (await call(part.get, "s")).last_run_id == run.run_id
+        assert (await call(part.pause, "s")).next_at is None
+        triggered = await call(part.trigger, "s")
+        assert [row[1] for row in queue.rows()] == [run.run_id, triggered.run_id]
+        assert (await call(part.resume, "s")).next_at == made.next_at
+        assert [await call(part.delete, "s") for _ in range(2)] == [True, False]
+        assert await call(part.get, "s") is None
+        with pytest.raises(NotFoundError):
+            await call(part.trigger, "s")
+        with pytest.raises(ConfigurationError, match="no graph 'other'"):
+            await call(part.put, "s", "other", cron="0 9 * * *")
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_a_schedule_whose_thread_is_being_made_does_not_keep_others_from_their_runs(
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    queue = Queue(connection, schema)
+    async with open_state(api, dsn, schema) as state:
+        for name in ("new", "other"):
+            await call(state.schedules.put, name, "agent", cron="0 9 * * *", thread_id=name)
+        make_due(queue)
+        with psycopg.connect(dsn) as mine:
+            mine.execute("SELECT 1")
+            Queue(mine, schema).add("new")
+            assert [run.thread_id for run in await call(state.schedules.fire)] == ["other"]
+        assert [run.thread_id for run in await call(state.schedules.fire)] == ["new"]
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+def test_workers_fire_each_tick_once_also_over_a_restart_of_the_server(
+    kind: type,
+    server: Restartable,  # noqa: F811
+) -> None:
+    """Of a graph of theirs, and of one that nobody runs."""
+    schema = f"scheduled_{kind.__name__.lower()}"
+
+    def runs() -> list[tuple[Any, ...]]:
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            return Queue(connection, schema).execute(
+                "SELECT agent, status, count(*) FROM {}.runs GROUP BY 1, 2 ORDER BY 1, 2"
+            )
+
+    def due() -> None:
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            make_due(Queue(connection, schema))
+
+    with PGState.open(server.dsn, schema=schema) as state:
+        state.setup()
+        graphs = {"agent": loop_graph(2)}
+        for graph in ("agent", "none"):
+            state.schedules.put(graph, graph, {"items": [], "count": 0}, cron="0 0 1 1 *")
+        with worker(kind, server.dsn, schema, graphs) as first, worker(kind, server.dsn, schema, graphs) as second:
+            due()
+            wait_until(lambda: runs() == [("agent", "success", 1), ("none", "pending", 1)], "the first tick")
+            server.stop()
+            server.start()
+            due()
+            wait_until(lambda: runs() == [("agent", "success", 2), ("none", "pending", 2)], "the second tick")
+            assert first.is_alive()
+            assert second.is_alive()
+        found = state.schedules.get("agent")
+        assert found is not None
+        assert found.next_at is not None
+        assert found.next_at - datetime.now(UTC) < timedelta(days=367)
