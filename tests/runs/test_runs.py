@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from langgraph.graph import StateGraph
 from langgraph.types import Command, interrupt
-from support import holding, loop_graph
+from support import holding, loop_graph, wait_until
 from support_queue import CODEC, STATES, Queue, call, open_state
 
 from langgraph_pgstate import DefaultAnswer, PGState
@@ -370,6 +370,46 @@ def test_each_of_several_interrupts_waits_as_long(queue: Queue) -> None:
     assert sorted(state.runs.wait("t", given.run_id or "")["items"]) == ["deny", "yes"]
 
 
+def test_an_interrupt_that_came_later_waits_longer(queue: Queue) -> None:
+    state = PGState(queue.connection, schema=queue.schema)
+    graph = asking_twice(queue, again=True)
+    state.runs.enqueue("graph", {"items": [], "count": 0}, thread_id="t", default_answer=DENY)
+    run_here(queue, graph, "interrupted")
+    (first,) = (one for one in state.threads.interrupts("t") if one.value == "one")
+    let_pass(queue, timedelta(days=2))
+    state.runs.answer("t", "yes", interrupt_id=first.interrupt_id)
+    run_here(queue, graph, "interrupted")
+    assert {one.value for one in state.threads.interrupts("t")} == {"two", "one again"}
+    let_pass(queue, timedelta(days=1))
+    assert len(answer_by_default(queue)) == 1
+    run_here(queue, graph, "interrupted")
+    assert [one.value for one in state.threads.interrupts("t")] == ["one again"]
+    let_pass(queue, timedelta(days=1))
+    assert answer_by_default(queue) == []
+    let_pass(queue, timedelta(days=1))
+    (given,) = answer_by_default(queue)
+    run_here(queue, graph)
+    assert sorted(state.runs.wait("t", given.run_id or "")["items"]) == ["deny", "yes, deny"]
+
+
+def test_an_answer_locks_the_thread_first_as_a_default_does(dsn: str, queue: Queue) -> None:
+    """In the other order the two could wait for each other."""
+    state, graph = PGState(queue.connection, schema=queue.schema), asking(queue)
+    state.runs.enqueue("graph", {"items": [], "count": 0}, thread_id="t", default_answer=DENY)
+    run_here(queue, graph, "interrupted")
+    waits = "SELECT pid FROM pg_stat_activity WHERE application_name = 'answer' AND wait_event_type = 'Lock'"
+    locks = "SELECT 1 FROM pg_locks WHERE relation = '{}.answers'::regclass AND mode = 'RowExclusiveLock'"
+    with (
+        ThreadPoolExecutor(1) as executor,
+        PGState.open(f"{dsn}&application_name=answer", schema=queue.schema) as other,
+    ):
+        with holding(dsn, f"SELECT 1 FROM {queue.schema}.threads FOR UPDATE"):
+            given = executor.submit(other.runs.answer, "t", "yes")
+            wait_until(lambda: bool(queue.execute(waits)), "the answer waits")
+            assert queue.execute(locks) == []
+        assert given.result(30).status() == "pending"
+
+
 def test_a_default_answer_that_cannot_be_read_is_tried_again_later(queue: Queue) -> None:
     state, graph = PGState(queue.connection, schema=queue.schema), asking(queue)
     state.runs.enqueue("graph", {"items": [], "count": 0}, thread_id="t", default_answer=DENY)
@@ -402,11 +442,25 @@ def test_a_refused_run_leaves_an_interrupt_as_it_is(queue: Queue) -> None:
     queue.check()
 
 
-def asking_twice(queue: Queue) -> Any:
-    """A graph of which two tasks ask at once."""
-    builder = StateGraph(Collected)
+@pytest.mark.parametrize("strategy", ["cancel", "interrupt", "rollback"])
+def test_a_run_that_ends_before_it_begins_leaves_an_interrupt_as_it_is(strategy: str, queue: Queue) -> None:
+    state, graph = PGState(queue.connection, schema=queue.schema), asking(queue)
+    state.runs.enqueue("graph", {"items": [], "count": 0}, thread_id="t")
+    run_here(queue, graph, "interrupted")
+    state.runs.enqueue("graph", {"items": [], "count": 0}, thread_id="t").cancel(strategy)
+    assert queue.thread("t") == "interrupted"
+    assert len(state.threads.interrupts("t")) == 1
+
+
+def asking_twice(queue: Queue, again: bool = False) -> Any:
+    """A graph of which two tasks ask at once, one of them twice if told so."""
+
+    def one(state: Any) -> dict[str, Any]:
+        first = interrupt("one")
+        return {"items": [f"{first}, {interrupt('one again')}" if again else first]}
+
+    builder = StateGraph(Collected).add_node(one).add_node("two", lambda state: {"items": [interrupt("two")]})
     for name in ("one", "two"):
-        builder.add_node(name, lambda state, name=name: {"items": [interrupt(name)]})
         builder.add_edge("__start__", name)
     return builder.compile(checkpointer=PGState(queue.connection, schema=queue.schema).saver)
 

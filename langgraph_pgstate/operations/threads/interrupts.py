@@ -388,7 +388,7 @@ async def _put_answer(
         return await db.execute(queries.put_answer, parameters) > 0
     async with db.transaction():
         # Before the answer, as `answer_by_default` does.
-        await db.fetch(queries.lock_threads, {"thread_ids": [thread_id]})
+        await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
         if not await db.execute(queries.put_answer, parameters):
             return False
         await enqueue(db, queries, [resuming])

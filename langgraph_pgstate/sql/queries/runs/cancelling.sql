@@ -36,8 +36,8 @@ DELETE FROM /*schema*/run_requests
 WHERE thread_id = :thread_id::text AND (:run_ids IS NULL OR run_id = ANY(:run_ids));
 
 -- name: set_thread_status
--- Set the status of a thread whose queue has changed: busy as long as runs are in the queue, or else as its newest run
--- ended.
+-- Set the status of a thread whose queue has changed: busy as long as runs are in the queue, or else as the newest of
+-- its runs ended that had begun. One that was cancelled before has not touched an interrupt, for example.
 UPDATE /*schema*/threads SET status = found.status
 FROM (
     SELECT CASE
@@ -46,7 +46,8 @@ FROM (
             SELECT CASE
                 WHEN r.status IN ('interrupted', 'error') THEN r.status WHEN r.status = 'timeout' THEN 'error'
                 WHEN r.status IN ('pending', 'running') THEN 'busy' ELSE 'idle' END
-            FROM /*schema*/runs r WHERE r.thread_id = :thread_id ORDER BY r.started_at DESC LIMIT 1
+            FROM /*schema*/runs r WHERE r.thread_id = :thread_id AND r.attempt > 0
+            ORDER BY r.started_at DESC LIMIT 1
         ), 'idle')
     END AS status
 ) AS found
