@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypedDict
 
 import psycopg
 import pytest
+from langgraph.graph import START, StateGraph
+from langgraph.types import interrupt
 from support import loop_graph, wait_until
 from support_queue import STATES, Queue, call, open_state
 from support_worker import WORKERS, worker
 
-from langgraph_pgstate import PGState
+from langgraph_pgstate import DefaultAnswer, PGState
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 from tests.db.test_database import Restartable, server  # noqa: F401
+
+
+class Said(TypedDict):
+    said: str
 
 
 def make_due(queue: Queue) -> None:
@@ -64,6 +70,36 @@ async def test_a_schedule_whose_thread_is_being_made_does_not_keep_others_from_t
             Queue(mine, schema).add("new")
             assert [run.thread_id for run in await call(state.schedules.fire)] == ["other"]
         assert [run.thread_id for run in await call(state.schedules.fire)] == ["new"]
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+def test_a_worker_gives_the_default_answer_and_goes_on(kind: type, dsn: str, schema: str) -> None:
+    asking = StateGraph(Said).add_node("ask", lambda state: {"said": interrupt("go on?")}).add_edge(START, "ask")
+    with PGState.open(dsn, schema=schema) as state, worker(kind, dsn, schema, {"agent": asking}):
+        answer = DefaultAnswer("deny", after=timedelta(seconds=1))
+        run = state.runs.enqueue("agent", {"said": ""}, thread_id="t", default_answer=answer)
+        assert [one.value for one in run.wait(60)["__interrupt__"]] == ["go on?"]
+        wait_until(lambda: len(state.runs.list(thread_id="t").items) == 2, "the default answer")
+        resuming = next(one for one in state.runs.list(thread_id="t").items if one.run_id != run.run_id)
+        assert state.runs.wait("t", resuming.run_id, 60) == {"said": "deny"}
+        (event,) = state.events.list("t", kind="answer").items
+        assert event.payload["is_default"]
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+def test_a_schedule_that_cannot_be_fired_here_keeps_a_worker_from_nothing(
+    kind: type, dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    """Of a newer version, or in a time zone that this machine does not know."""
+    queue = Queue(connection, schema)
+    with PGState.open(dsn, schema=schema) as state, worker(kind, dsn, schema, {"agent": loop_graph(1)}):
+        for name in ("a", "b"):
+            state.schedules.put(name, "agent", {"items": [], "count": 0}, cron="0 0 1 1 *")
+        queue.execute("UPDATE {}.schedules SET timezone = 'Mars/Olympus' WHERE name = 'a'")
+        make_due(queue)
+        done = "SELECT 1 FROM {}.runs WHERE status = 'success'"
+        wait_until(lambda: bool(queue.execute(done)), "the run of the other")
+        assert queue.execute("SELECT name FROM {}.schedules WHERE next_at <= now()") == [("a",)]
 
 
 @pytest.mark.parametrize("kind", WORKERS)

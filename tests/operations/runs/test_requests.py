@@ -7,14 +7,24 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import ormsgpack
 import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.types import Command
 from support_queue import CODEC
 
-from langgraph_pgstate import Backoff
+from langgraph_pgstate import Backoff, DefaultAnswer
+from langgraph_pgstate.codec.frames import pack, unpack
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, CorruptStateError, SerializationError
-from langgraph_pgstate.operations.runs.requests import open_request, options_of, request_run
+from langgraph_pgstate.operations.runs.requests import (
+    change_request,
+    open_request,
+    options_of,
+    read_field,
+    request_run,
+)
+
+DENY = DefaultAnswer("deny", after=timedelta(days=3))
 
 BAD: dict[str, dict[str, Any]] = {
     "thread_id": {"thread_id": ""},
@@ -35,6 +45,7 @@ BAD: dict[str, dict[str, Any]] = {
     "config must": {"config": ["a"]},
     "metadata must": {"metadata": "a"},
     "a Backoff": {"retry": 3},
+    "a DefaultAnswer": {"default_answer": "deny"},
     "not both": {"input": 1, "command": Command(resume=1)},
     "types.Command": {"command": "resume"},
     "no option 'prio'": {"prio": 1},
@@ -109,6 +120,28 @@ def test_options_come_back_without_content() -> None:
     found = options_of(json.dumps(request.options))
     assert (found["max_attempts"], found["timeout"], found["retry"]) == (3, 60.0, retry)
     assert "secret" not in json.dumps(request.options)
+
+
+def test_fields_are_read_and_changed_without_the_others() -> None:
+    """A process that does not know the types of an input can answer its interrupt."""
+    data = request_run(CODEC, "graph", {"x": 1}, metadata={"a": 1}, default_answer=DENY).data
+    encoded = ormsgpack.unpackb(unpack(data, "here"))
+    data = pack(ormsgpack.packb({**encoded, "input": ("unknown", b"nonsense")}))
+    assert read_field(CODEC, data, "metadata", "here") == {"a": 1}
+    assert read_field(CODEC, data, "default_answer", "here") == "deny"
+    assert read_field(CODEC, data, "command", "here") is None
+    changed = change_request(CODEC, data, "here", input=None, command=Command(resume=1), metadata={"b": 2})
+    found = open_request(CODEC, changed)
+    assert found.command is not None
+    assert (found.input, found.command.resume, found.metadata) == (None, 1, {"b": 2})
+    with pytest.raises(CorruptStateError, match="here"):
+        change_request(CODEC, b"nonsense", "here", input=None)
+
+
+def test_a_default_answer_must_be_readable_when_it_is_due() -> None:
+    assert open_request(CODEC, request_run(CODEC, "graph", {}, default_answer=DENY).data).default_answer == "deny"
+    with pytest.raises(SerializationError, match="default_answer"):
+        request_run(CODEC, "graph", {}, default_answer=DefaultAnswer(lambda: None, timedelta(1)))
 
 
 def test_a_damaged_request_is_an_error() -> None:
