@@ -1,9 +1,9 @@
-"""`state.schedules` of both APIs, workers that fire them, and a server that restarts meanwhile."""
+"""`state.schedules` of both APIs, and workers that fire them and give default answers."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import Any, TypedDict
+from datetime import timedelta
+from typing import TypedDict
 
 import psycopg
 import pytest
@@ -15,7 +15,6 @@ from support_worker import WORKERS, worker
 
 from langgraph_pgstate import DefaultAnswer, PGState
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
-from tests.db.test_database import Restartable, server  # noqa: F401
 
 
 class Said(TypedDict):
@@ -100,41 +99,3 @@ def test_a_schedule_that_cannot_be_fired_here_keeps_a_worker_from_nothing(
         done = "SELECT 1 FROM {}.runs WHERE status = 'success'"
         wait_until(lambda: bool(queue.execute(done)), "the run of the other")
         assert queue.execute("SELECT name FROM {}.schedules WHERE next_at <= now()") == [("a",)]
-
-
-@pytest.mark.parametrize("kind", WORKERS)
-def test_workers_fire_each_tick_once_also_over_a_restart_of_the_server(
-    kind: type,
-    server: Restartable,  # noqa: F811
-) -> None:
-    """Of a graph of theirs, and of one that nobody runs."""
-    schema = f"scheduled_{kind.__name__.lower()}"
-
-    def runs() -> list[tuple[Any, ...]]:
-        with psycopg.connect(server.dsn, autocommit=True) as connection:
-            return Queue(connection, schema).execute(
-                "SELECT agent, status, count(*) FROM {}.runs GROUP BY 1, 2 ORDER BY 1, 2"
-            )
-
-    def due() -> None:
-        with psycopg.connect(server.dsn, autocommit=True) as connection:
-            make_due(Queue(connection, schema))
-
-    with PGState.open(server.dsn, schema=schema) as state:
-        state.setup()
-        graphs = {"agent": loop_graph(2)}
-        for graph in ("agent", "none"):
-            state.schedules.put(graph, graph, {"items": [], "count": 0}, cron="0 0 1 1 *")
-        with worker(kind, server.dsn, schema, graphs) as first, worker(kind, server.dsn, schema, graphs) as second:
-            due()
-            wait_until(lambda: runs() == [("agent", "success", 1), ("none", "pending", 1)], "the first tick")
-            server.stop()
-            server.start()
-            due()
-            wait_until(lambda: runs() == [("agent", "success", 2), ("none", "pending", 2)], "the second tick")
-            assert first.is_alive()
-            assert second.is_alive()
-        found = state.schedules.get("agent")
-        assert found is not None
-        assert found.next_at is not None
-        assert found.next_at - datetime.now(UTC) < timedelta(days=367)

@@ -6,13 +6,15 @@ import os
 import signal
 import time
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from langgraph.graph import START, StateGraph
-from support import wait_until
+from support import loop_graph, wait_until
+from support_queue import Queue
 from support_worker import STEPS, WORKERS, Place, enqueue, runs, wait_for_ends, worker
 
 from langgraph_pgstate import PGState
@@ -231,3 +233,41 @@ def test_a_restart_of_the_server_in_the_middle_of_a_run(
                 wait_for_ends(connection, schema)
                 assert runs(connection, schema) == [("t", "success", 1)]
     assert begun(place) == once()
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+def test_workers_fire_each_tick_once_also_over_a_restart_of_the_server(
+    kind: type,
+    server: Restartable,  # noqa: F811
+) -> None:
+    """Of a graph of theirs, and of one that nobody runs."""
+    schema = f"scheduled_{kind.__name__.lower()}"
+
+    def counts() -> list[tuple[Any, ...]]:
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            return Queue(connection, schema).execute(
+                "SELECT agent, status, count(*) FROM {}.runs GROUP BY 1, 2 ORDER BY 1, 2"
+            )
+
+    def due() -> None:
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            Queue(connection, schema).execute("UPDATE {}.schedules SET next_at = date_trunc('second', now())")
+
+    with PGState.open(server.dsn, schema=schema) as state:
+        state.setup()
+        graphs = {"agent": loop_graph(2)}
+        for graph in ("agent", "none"):
+            state.schedules.put(graph, graph, {"items": [], "count": 0}, cron="0 0 1 1 *")
+        with worker(kind, server.dsn, schema, graphs) as first, worker(kind, server.dsn, schema, graphs) as second:
+            due()
+            wait_until(lambda: counts() == [("agent", "success", 1), ("none", "pending", 1)], "the first tick")
+            server.stop()
+            server.start()
+            due()
+            wait_until(lambda: counts() == [("agent", "success", 2), ("none", "pending", 2)], "the second tick")
+            assert first.is_alive()
+            assert second.is_alive()
+        found = state.schedules.get("agent")
+        assert found is not None
+        assert found.next_at is not None
+        assert found.next_at - datetime.now(UTC) < timedelta(days=367)
