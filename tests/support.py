@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from itertools import product
 from typing import Annotated, Any, TypedDict, TypeVar
 
 import psycopg
@@ -70,8 +71,15 @@ def check_each(check: Callable[[T], None], items: Iterable[T]) -> None:
 
 
 def examples(number: int) -> int:
-    """How many examples a Hypothesis test takes: all of them in `make test-all`, a third of them otherwise."""
-    return number if os.environ.get("PGSTATE_TEST_ALL") else number // 3
+    """How many examples or rounds a test takes: all of them in `make test-all`, a fifth of them otherwise."""
+    return number if os.environ.get("PGSTATE_TEST_ALL") else max(2, number // 5)
+
+
+def crossed(*dimensions: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Combinations of parameters: all in `make test-all`; otherwise as few as have each value of each dimension."""
+    if os.environ.get("PGSTATE_TEST_ALL"):
+        return list(product(*dimensions))
+    return [tuple(values[number % len(values)] for values in dimensions) for number in range(max(map(len, dimensions)))]
 
 
 def config_of(thread_id: str, namespace: str = "") -> dict[str, Any]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from langchain_core.messages import HumanMessage
+from support import FORK, GUARD_SECONDS
 from support_record import EPOCH
 
+from langgraph_pgstate.cli import main
 from langgraph_pgstate.cli.agent import FIRST_WISH, build_agent, follow_up, offline_model
 
 Run = Any
@@ -39,13 +44,71 @@ def converse(saver: Any, thread_id: str, turns: int) -> None:
         graph.invoke({"messages": [HumanMessage(follow_up(turn))]}, config)
 
 
+class Forked:
+    """`pgstate` in a child of this process, which has imported everything: it starts in milliseconds.
+
+    Has of `subprocess.Popen` what tests use.
+    """
+
+    def __init__(self, *arguments: str, cwd: Path | None = None) -> None:
+        self._output = [os.memfd_create(name) for name in ("stdout", "stderr")]
+        self._process = FORK.Process(target=self._run, args=(arguments, cwd), daemon=True)
+        self._process.start()
+
+    def __enter__(self) -> Forked:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.is_alive():
+            self._process.kill()
+        self._process.join()
+        for file in self._output:
+            os.close(file)
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+
+    def wait(self, timeout: float = GUARD_SECONDS) -> int | None:
+        self._process.join(timeout)
+        assert not self._process.is_alive(), "the process goes on"
+        return self.returncode
+
+    def communicate(self, timeout: float = GUARD_SECONDS) -> tuple[str, str]:
+        """What it printed until its end, and what it said on standard error."""
+        self.wait(timeout)
+        return self._read(0), self.said
+
+    @property
+    def said(self) -> str:
+        """What it has said on standard error so far."""
+        return self._read(1)
+
+    def _read(self, number: int) -> str:
+        file = self._output[number]
+        # The child shares the position.
+        return os.pread(file, os.fstat(file).st_size, 0).decode()
+
+    def _run(self, arguments: Sequence[str], directory: Path | None) -> None:
+        for number, file in enumerate(self._output, 1):
+            os.dup2(file, number)
+        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+        # Those of pytest, which write elsewhere.
+        logging.getLogger().handlers.clear()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.environ.pop("PGSTATE_DSN", None)
+        os.chdir(directory or ".")
+        sys.argv = ["pgstate", *arguments]
+        main()
+
+
 def pgstate(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {key: value for key, value in os.environ.items() if key != "PGSTATE_DSN"}
-    return subprocess.run(
-        [sys.executable, "-m", "langgraph_pgstate", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=cwd,
-        env=environment,
-    )
+    """Run a command in a process of its own."""
+    with Forked(*arguments, cwd=cwd) as process:
+        printed, said = process.communicate()
+        assert process.returncode is not None
+        return subprocess.CompletedProcess(["pgstate", *arguments], process.returncode, printed, said)

@@ -22,8 +22,9 @@ pytestmark = pytest.mark.once
 def looks_around(server: Server, plan: Plan) -> CaseResult:
     """Tells its process and the order that its contestants would have."""
     result = CaseResult(plan.case, "a case that looks around")
-    result.notes += [str(os.getpid()), "".join(plan.shuffled("abcdefgh")), str("matplotlib" in sys.modules)]
-    result.metric("wal", "a position", "bytes").add("pgstate", server.wal_position())
+    result.notes += ["".join(plan.shuffled("abcdefgh")), str("matplotlib" in sys.modules)]
+    result.metric(f"process/{plan.size}", "a process", "").add("pgstate", os.getpid())
+    result.metric(f"wal/{plan.size}", "a position", "bytes").add("pgstate", server.wal_position())
     result.curves["WAL"] = {"pgstate": [(1.0, 2.0)]}
     return result
 
@@ -39,30 +40,18 @@ def dies(server: Server, plan: Plan) -> CaseResult:
     raise AssertionError
 
 
-def test_each_case_has_a_process_and_an_order_of_its_own(dsn: str) -> None:
-    alone = run_apart("chat", looks_around, dsn, PLAN)
-    other = run_apart("threads", looks_around, dsn, PLAN)
-    assert len({str(os.getpid()), alone.notes[0], other.notes[0]}) == 3
-    assert alone.notes[1] == "".join(replace(PLAN, case="chat").shuffled("abcdefgh")) != other.notes[1]
-    assert alone.notes[2] == "False"
-    assert alone.name == "chat"
-    assert alone.metrics["chat/wal"].samples["pgstate"] < other.metrics["threads/wal"].samples["pgstate"]
-    assert alone.curves == {"WAL": {"pgstate": [(1.0, 2.0)]}}
-
-
-def measures(server: Server, plan: Plan) -> CaseResult:
-    """Measures one size."""
-    result = CaseResult(plan.case, "a case with sizes")
-    result.metric(f"size/{plan.size}", "a process", "").add("pgstate", os.getpid())
-    result.notes.append("said once")
-    return result
-
-
-def test_each_size_has_a_process_of_its_own(dsn: str) -> None:
-    result = run_apart("lists", measures, dsn, PLAN)
-    assert list(result.metrics) == ["lists/size/200", "lists/size/1000"]
-    assert len({metric.samples["pgstate"][0] for metric in result.metrics.values()}) == 2
-    assert result.notes == ["said once"]
+def test_each_size_of_a_case_has_a_process_of_its_own_and_each_case_an_order(dsn: str) -> None:
+    result = run_apart("lists", looks_around, dsn, PLAN)
+    assert result.name == "lists"
+    assert list(result.metrics) == [f"lists/{what}/{size}" for size in (200, 1000) for what in ("process", "wal")]
+    processes = [result.metrics[f"lists/process/{size}"].samples["pgstate"][0] for size in (200, 1000)]
+    assert len({os.getpid(), *processes}) == 3
+    assert result.metrics["lists/wal/200"].samples["pgstate"] < result.metrics["lists/wal/1000"].samples["pgstate"]
+    small, large = ("".join(replace(PLAN, case="lists", size=size).shuffled("abcdefgh")) for size in (200, 1000))
+    assert small != "".join(replace(PLAN, case="threads", size=200).shuffled("abcdefgh"))
+    # What both sizes say is said once.
+    assert result.notes == [small, "False", large]
+    assert result.curves == {"WAL": {"pgstate": [(1.0, 2.0)]}}
 
 
 @pytest.mark.parametrize(

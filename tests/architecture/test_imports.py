@@ -6,7 +6,6 @@ import subprocess
 import sys
 import textwrap
 
-import pytest
 from support_server import ROOT
 
 HEAVY = (
@@ -31,67 +30,55 @@ def run_apart(program: str, *arguments: str) -> str:
     return done.stdout
 
 
-def imported_by(statement: str) -> set[str]:
-    return set(run_apart(f"{statement}\nimport sys\nprint(*sys.modules)").split())
-
-
-def test_the_package_alone_imports_none_of_its_parts() -> None:
-    found = imported_by("import langgraph_pgstate; langgraph_pgstate.__version__")
-    assert {name for name in found if name.startswith("langgraph_pgstate")} == {
+def test_a_part_imports_no_other() -> None:
+    """One after the other, in one process: what a statement imports includes what those before it did."""
+    statements = (
+        "import langgraph_pgstate; langgraph_pgstate.__version__",
+        "from langgraph_pgstate import PoolSettings, PruneResult, RecorderSettings, RetryPolicy, ThreadKeys",
+        "from langgraph_pgstate import PGStateSaver, AsyncPGStateSaver",
+        "from langgraph_pgstate.saver import PGStateSaver, AsyncPGStateSaver, Guard",
+    )
+    program = "import sys\n" + "".join(f"{statement}\nprint(*sys.modules)\n" for statement in statements)
+    package, settings, *savers = (set(line.split()) for line in run_apart(program).splitlines())
+    assert {name for name in package if name.startswith("langgraph_pgstate")} == {
         "langgraph_pgstate",
         "langgraph_pgstate._lazy",
     }
-    assert not found & {"langgraph", "langchain_core", "psycopg", "asyncio"}
+    assert not package & {"langgraph", "langchain_core", "psycopg", "asyncio"}
+    assert not settings & {"langgraph", "langchain_core", "psycopg", *HEAVY}
+    assert [saver & set(HEAVY) for saver in savers] == [set(), set()]
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "from langgraph_pgstate import PGStateSaver",
-        "from langgraph_pgstate import AsyncPGStateSaver",
-        "from langgraph_pgstate.saver import PGStateSaver, AsyncPGStateSaver, Guard",
-    ],
-)
-def test_a_saver_imports_no_other_part(statement: str) -> None:
-    assert imported_by(statement) & set(HEAVY) == set()
-
-
-def test_settings_and_results_import_no_part() -> None:
-    found = imported_by(
-        "from langgraph_pgstate import PoolSettings, PruneResult, RecorderSettings, RetryPolicy, ThreadKeys"
-    )
-    assert not found & {"langgraph", "langchain_core", "psycopg", *HEAVY}
-
-
-@pytest.mark.parametrize("guard", ["None", '"lease"'])
-def test_an_open_saver_imports_nothing_more(dsn: str, schema: str, guard: str) -> None:
+def test_an_open_saver_imports_nothing_more(dsn: str, schema: str) -> None:
     """An import in the middle of a call would block the event loop."""
-    program = f"""
+    program = """
         import sys
         from langgraph_pgstate import PGStateSaver
 
         def put(saver, config, step):
-            id = f"1f0a0000-0000-6000-8000-00000000000{{step}}"
-            values = {{"v": 4, "id": id, "ts": "", "channel_values": {{"a": step}}, "channel_versions": {{"a": step}},
-                      "versions_seen": {{}}, "updated_channels": None}}
-            return saver.put(config, values, {{"source": "loop", "step": step, "run_id": "r"}}, {{"a": step}})
+            id = f"1f0a0000-0000-6000-8000-00000000000{step}"
+            values = {"v": 4, "id": id, "ts": "", "channel_values": {"a": step}, "channel_versions": {"a": step},
+                      "versions_seen": {}, "updated_channels": None}
+            return saver.put(config, values, {"source": "loop", "step": step, "run_id": "r"}, {"a": step})
 
-        with PGStateSaver.from_conn_string(sys.argv[1], schema=sys.argv[2], guard={guard}) as saver:
-            saver.setup()
-            before = set(sys.modules)
-            config = put(saver, {{"configurable": {{"thread_id": "t", "checkpoint_ns": ""}}}}, 1)
-            saver.put_writes(config, [("a", {{1, 2}})], "task")
-            put(saver, config, 2)
-            assert saver.get_tuple({{"configurable": {{"thread_id": "t"}}}}).checkpoint["channel_values"] == {{"a": 2}}
-            assert saver.get_tuple(config).pending_writes
-            assert len(list(saver.list(None, filter={{"source": "loop"}}))) == 2
-            saver.get_delta_channel_history(config=config, channels=["a"])
-            saver.copy_thread("t", "u")
-            saver.prune()
-            saver.delete_for_runs(["r"])
-            saver.delete_thread("u")
-            saver.revive_thread("u")
-            print(*sorted(name for name in set(sys.modules) - before if name.startswith("lang")))
+        for guard in (None, "lease"):
+            with PGStateSaver.from_conn_string(sys.argv[1], schema=sys.argv[2], guard=guard) as saver:
+                saver.setup()
+                before = set(sys.modules)
+                config = put(saver, {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}, 1)
+                saver.put_writes(config, [("a", {1, 2})], "task")
+                put(saver, config, 2)
+                found = saver.get_tuple({"configurable": {"thread_id": "t"}})
+                assert found.checkpoint["channel_values"] == {"a": 2}
+                assert saver.get_tuple(config).pending_writes
+                assert len(list(saver.list(None, filter={"source": "loop"}))) == 2
+                saver.get_delta_channel_history(config=config, channels=["a"])
+                saver.copy_thread("t", "u")
+                saver.prune()
+                saver.delete_for_runs(["r"])
+                saver.delete_thread("u")
+                saver.revive_thread("u")
+                print(*sorted(name for name in set(sys.modules) - before if name.startswith("lang")))
     """
     assert run_apart(program, dsn, schema).split() == []
 

@@ -13,7 +13,7 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.postgres import PostgresSaver
 from psycopg.conninfo import make_conninfo
 from samples import config_of, put_values, values_of
-from support_cli import Run, converse, pgstate, words
+from support_cli import Run, converse, words
 from typer.testing import CliRunner
 
 from langgraph_pgstate import PGStateSaver
@@ -243,6 +243,7 @@ def test_ctrl_c_says_how_far_a_job_came(run: Run, conversation: PGStateSaver, mo
 
 
 def test_it_runs_as_a_module() -> None:
-    result = pgstate("--version")
+    command = [sys.executable, "-m", "langgraph_pgstate", "--version"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0
     assert result.stdout.startswith("pgstate ")

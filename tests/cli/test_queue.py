@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support import wait_until
+from support_cli import Forked
 from typer.testing import CliRunner
 
 from langgraph_pgstate import PGState
@@ -62,10 +61,9 @@ def run(dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     return run
 
 
-def start(dsn: str, schema: str, directory: Path, *arguments: str) -> subprocess.Popen[str]:
+def start(dsn: str, schema: str, directory: Path, *arguments: str) -> Forked:
     """A worker as a process."""
-    command = [sys.executable, "-m", "langgraph_pgstate", "--dsn", dsn, "--schema", schema, "worker", *arguments]
-    return subprocess.Popen(command, cwd=directory, stderr=subprocess.PIPE, text=True)
+    return Forked("--dsn", dsn, "--schema", schema, "worker", *arguments, cwd=directory)
 
 
 def work(dsn: str, schema: str, directory: Path, *arguments: str) -> str:
@@ -131,7 +129,7 @@ def test_a_worker_drains_and_is_forced_by_signals(run: Any, dsn: str, schema: st
         wait_until((tmp_path / "hangs").exists, "the node")
         process.send_signal(signal.SIGTERM)
         # Two signals that are pending at once are one.
-        assert any("drains; runs to stop: 1" in line for line in process.stderr or ())
+        wait_until(lambda: "drains; runs to stop: 1" in process.said, "the first signal")
         process.send_signal(signal.SIGTERM)
         # The node blocks for ever, and still the process ends.
         assert process.wait(20) == 143

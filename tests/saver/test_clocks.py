@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from typing import Annotated, Any, TypedDict
 from uuid import UUID
 
@@ -21,7 +22,7 @@ from langgraph.checkpoint.base import id as ids
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
-from support import APIS, FORK, GUARD_SECONDS, config_of, open_saver, put_arguments
+from support import APIS, FORK, GUARD_SECONDS, config_of, crossed, open_saver, put_arguments
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver, langgraph_compat
 from langgraph_pgstate.db.database import Database
@@ -150,12 +151,11 @@ def orders(connection: psycopg.Connection, schema: str) -> list[tuple[str, str, 
     ).fetchall()
 
 
-@pytest.mark.parametrize("guard", [None, "head", "lease"])
-@pytest.mark.parametrize("api", APIS)
-@pytest.mark.parametrize("seconds", SHIFTS)
+@pytest.mark.parametrize(("how", "api"), crossed([*product([None, "head", "lease"], SHIFTS)], APIS))
 def test_two_processes_take_turns_on_a_thread(
-    seconds: int, api: type, guard: Any, dsn: str, schema: str, connection: psycopg.Connection
+    how: tuple[Any, int], api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
+    guard, seconds = how
     with (
         process(0, api, dsn, schema, guard=guard) as one,
         process(seconds, api, dsn, schema, guard=guard) as other,

@@ -20,7 +20,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, Send, StateSnapshot, interrupt
-from support import APIS, open_saver, wait_until
+from support import APIS, crossed, open_saver, wait_until
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import UnsafeTypeError
@@ -508,8 +508,7 @@ async def test_delta_channels_forked_and_replayed(compare: Compare, durability: 
 
 
 @pytest.mark.parametrize("keep_last", [1, 3])
-@pytest.mark.parametrize("turns", [1, 2, 5, 8])
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize(("turns", "api"), crossed([1, 2, 5, 8], APIS))
 async def test_pruned_delta_channels_keep_their_state(
     api: type, turns: int, keep_last: int, dsn: str, schema: str
 ) -> None:

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from langchain_core.tools import tool
 from psycopg import sql
-from support import ended, terminate
+from support import crossed, ended, terminate
 from support_ledger import LEDGERS, Bench, Line, ask, calls, open_on_line, thread, tool_of
 
 from langgraph_pgstate import AsyncPGState, PGState
@@ -313,8 +313,7 @@ WAYS = ["raised", "swallowed", "own error", "idle"]
 
 
 @pytest.mark.parametrize("handled", [False, True])
-@pytest.mark.parametrize("timeout", [None, 30.0])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("way", "timeout"), crossed(WAYS, [None, 30.0]))
 async def test_a_connection_lost_in_a_transactional_tool_is_no_failure_of_it(
     room: Room, way: str, timeout: float | None, handled: bool
 ) -> None:

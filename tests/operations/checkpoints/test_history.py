@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support import APIS, config_of
+from support import APIS, config_of, crossed
 
 from langgraph_pgstate.errors import NotFoundError
 from langgraph_pgstate.operations.checkpoints import history, listing
@@ -21,8 +21,7 @@ def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 TARGET = 6
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize(("moment", "api"), crossed(MOMENTS, APIS))
 async def test_an_old_delta_channel_is_whole_or_gone(
     moment: int, api: type, dsn: str, schema: str, short_pages: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,14 +78,20 @@ def labelled(saver: PGStateSaver) -> dict[str, RunnableConfig]:
         ({"run_id": 1}, ""),
     ],
 )
-@pytest.mark.parametrize("scope", ["namespace", "thread", "everywhere"])
 def test_a_filter_finds_what_contains_it(
-    scope: str, filter: dict[str, Any], expected: str, saver: PGStateSaver, labelled: dict[str, RunnableConfig]
+    filter: dict[str, Any], expected: str, saver: PGStateSaver, labelled: dict[str, RunnableConfig]
 ) -> None:
     """Typed columns, the rest of the metadata, and both together, over every scope."""
-    config: Any = {"namespace": config_of(), "thread": {"configurable": {"thread_id": "t"}}, "everywhere": None}[scope]
+    scopes: dict[str, Any] = {
+        "namespace": config_of(),
+        "thread": {"configurable": {"thread_id": "t"}},
+        "everywhere": None,
+    }
     names = {id_of(config): name for name, config in labelled.items()}
-    assert "".join(names[id] for id in ids(saver.list(config, filter=filter))) == expected
+    found = {
+        scope: "".join(names[id] for id in ids(saver.list(config, filter=filter))) for scope, config in scopes.items()
+    }
+    assert found == dict.fromkeys(scopes, expected)
 
 
 def test_before_may_be_nested_or_flat(saver: PGStateSaver) -> None:

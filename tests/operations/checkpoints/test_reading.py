@@ -12,7 +12,7 @@ import pytest
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import START, StateGraph
-from support import APIS, GUARD_SECONDS, config_of, open_saver
+from support import APIS, GUARD_SECONDS, config_of, crossed, open_saver
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.db import adapters
@@ -118,8 +118,7 @@ async def readers(api: type, dsn: str, schema: str) -> AsyncIterator[tuple[Any, 
 MOMENTS = range(7)
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize(("moment", "api"), crossed(MOMENTS, APIS))
 async def test_the_newest_of_a_thread_is_always_found(
     moment: int, api: type, dsn: str, schema: str, short_pages: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,8 +146,7 @@ async def test_the_newest_of_a_thread_is_always_found(
             assert items[: len(expected)] == expected
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize(("moment", "api"), crossed(MOMENTS, APIS))
 async def test_a_list_has_what_is_there_whole(
     moment: int, api: type, dsn: str, schema: str, short_pages: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from langgraph.channels.delta import DeltaChannel
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES, _messages_delta_reducer, add_messages
 from langgraph.types import Overwrite
-from support import config_of, examples, move_journal
+from support import config_of, crossed, examples, move_journal
 
 from langgraph_pgstate import AsyncPGState, PGState
 
@@ -127,8 +127,7 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize("durability", ["async", "exit"])
-@pytest.mark.parametrize("name", SCRIPTS)
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize(("name", "api"), crossed([*SCRIPTS], APIS))
 async def test_a_delta_channel_reads_as_an_ordinary_one(
     api: type, name: str, durability: Any, dsn: str, schema: str
 ) -> None:

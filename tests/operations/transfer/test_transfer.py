@@ -15,7 +15,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from official import Account, assert_same_answers, fill, official_saver, talk
 from samples import config_of, exact_tuple, put_values
-from support import FORK
+from support import FORK, examples
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.admin import Admin
@@ -114,7 +114,7 @@ def test_a_pass_reads_what_the_old_application_is_writing(
     writer = threading.Thread(target=keep_writing)
     writer.start()
     try:
-        for _ in range(15):
+        for _ in range(examples(15)):
             bring()
     finally:
         done.set()
@@ -173,7 +173,7 @@ def test_an_import_that_is_killed_leaves_whole_checkpoints(
             mine.import_langgraph(dsn, source_schema=old_schema)
 
     patience = threading.Event()
-    for attempt in range(8):
+    for attempt in range(0, 8, 8 // min(8, examples(20))):
         process = FORK.Process(target=child, daemon=True)
         process.start()
         patience.wait(0.04 + 0.03 * attempt)
