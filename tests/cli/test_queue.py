@@ -93,6 +93,9 @@ def test_runs_are_enqueued_listed_run_and_cancelled(run: Any, dsn: str, schema: 
         "success"
     ] * 2
     assert "no queued runs" in run("runs", "--queued")
+    events = [json.loads(line) for line in run("join", "t").splitlines()]
+    assert [event["event"] for event in (events[0], events[-1])] == ["metadata", "end"]
+    assert [json.loads(line) for line in run("join", "t", "--after", events[-2]["id"]).splitlines()] == events[-1:]
 
 
 def test_an_answer_is_taken_up_by_a_worker(run: Any, dsn: str, schema: str, tmp_path: Path) -> None:
