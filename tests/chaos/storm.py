@@ -105,6 +105,8 @@ class Storm:
 
     # Processes
 
+    _exits: tuple[int, ...] = (-signal.SIGKILL, 0)
+
     def _start(self, slot: str) -> None:
         raise NotImplementedError
 
@@ -118,7 +120,7 @@ class Storm:
             heapq.heappop(self._due)[2]()
         for slot, process in list(self._workers.items()):
             if not process.is_alive():
-                if process.exitcode not in (-signal.SIGKILL, 0):
+                if process.exitcode not in self._exits:
                     self._find("worker died", process)
                 self._start(slot)
 

@@ -24,7 +24,7 @@ from langgraph.types import Command
 
 from langgraph_pgstate import AsyncPGState, AsyncPGStateSaver, AsyncWorker, Backoff, PGState, PGStateSaver, Worker
 from langgraph_pgstate.db.protocol import run_blocking
-from langgraph_pgstate.errors import PGStateError, ThreadBusyError, UnavailableError
+from langgraph_pgstate.errors import DatabaseError, PGStateError, ThreadBusyError, UnavailableError
 from langgraph_pgstate.tools import ToolSettings
 
 from ..agents import Outside
@@ -92,7 +92,7 @@ def _end_with_parent() -> None:
 
 
 def run(spec: Spec) -> None:
-    """Work until SIGTERM. A worker that cannot connect ends with 0, too, and is started again by whoever looks on."""
+    """Work until SIGTERM. A worker that cannot connect ends with 0, too, and another is started."""
     journal = _enter(spec)
     for kind, prefix in ((PGStateSaver, ""), (AsyncPGStateSaver, "a")):
         note_puts(kind, prefix, journal)
@@ -107,7 +107,8 @@ def run(spec: Spec) -> None:
         work = _run_async(spec, journal, options) if spec.is_async else _run_blocking(spec, journal, options)
         # `asyncio.run` would wait for nodes that block.
         code = asyncio.new_event_loop().run_until_complete(work) if spec.is_async else run_blocking(work)
-    except UnavailableError as error:
+    except DatabaseError as error:
+        # It could not connect, or could not write its last records.
         journal.note("failed", job="work", thread="", **told_of(error))
         code = 0
     except BaseException:

@@ -50,6 +50,9 @@ class QueueStorm(Storm):
         options: See `Storm`.
     """
 
+    # SIGTERM ends a process that is not a worker yet, or no longer.
+    _exits = (-signal.SIGKILL, -signal.SIGTERM, 0)
+
     def __init__(self, world: World, directory: Path, seed: str, **options: Any) -> None:
         super().__init__(world, directory, seed, "queue_", **{"faults": _FAULTS, **options})
         self.verifier: Verifier | None = None
@@ -174,7 +177,7 @@ class QueueStorm(Storm):
         for process in self._workers.values():
             process.join(PATIENCE)
             self._dump(process)
-            if process.exitcode not in (-signal.SIGKILL, 0):
+            if process.exitcode not in self._exits:
                 self._find("worker died", process)
         time.sleep(LEASE_TTL + 1.0)
         with psycopg.connect(self._world.direct, autocommit=True) as connection:

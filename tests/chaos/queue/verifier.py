@@ -14,14 +14,17 @@ import psycopg
 from langgraph_pgstate import PGState
 from langgraph_pgstate.admin import Admin
 from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.errors import PGStateError
 
 from ..findings import Finding
 from ..journal import Line, read
 from .processes import MAX_CRASHES
 
 ENDS = ("success", "error", "interrupted", "cancelled", "timeout")
-# Errors with which a run may end, and those that a caller may be told in a storm.
-_OF_RUNS = {"fail": "PlannedError"}
+# Seconds for which a fault may go on to have effects, as on processes that were stopped.
+_LINGERS = 8.0
+_DISK_FULL = "53100"
+# Errors that a caller may be told in a storm.
 _OF_CALLERS = {
     "AlreadyAnsweredError",
     "NotFoundError",
@@ -114,10 +117,18 @@ class Verifier:
 
     def _is_rolled_back(self, run: str, thread: str, since: float) -> bool:
         """Whether somebody has asked to roll a run back."""
+        told_at = {line["run"]: line["at"] for line in self._by["enqueued"]}
         return any(line["run"] == run and line["action"] == "rollback" for line in self._by["cancel"]) or any(
-            line["thread"] == thread and line["strategy"] == "rollback" and line["at"] > since
+            line["thread"] == thread
+            and line["strategy"] == "rollback"
+            and told_at.get(line["run"], float("inf")) > since
+            and line["run"] != run
             for line in self._by["enqueue"]
         )
+
+    def _is_full(self, at: float) -> bool:
+        """Whether the disk was full a moment before."""
+        return any(line["kind"] == "disk" and line["at"] < at < line["at"] + _LINGERS for line in self._by["fault"])
 
     def _ended(self) -> None:
         """Every run has ended, and none is left in the queue."""
@@ -185,12 +196,19 @@ class Verifier:
             task = self._tasks.get(run)
             if status != "error" or task is None:
                 continue
-            claims = sum(line["run"] == run for line in self._by["claim"])
-            if error == "WorkerDied" and claims >= MAX_CRASHES:
+            claims = [line["at"] for line in self._by["claim"] if line["run"] == run]
+            if error == "WorkerDied" and len(claims) >= MAX_CRASHES:
+                continue
+            # What a full disk refuses is the run's error, which says so.
+            if error == "langgraph_pgstate.errors.DatabaseError" and any(
+                self._is_full(at + _LINGERS / 2) for at in claims
+            ):
                 continue
             if not (task["do"] == "fail" and str(error).endswith("PlannedError")):
                 self._find("run failed", thread, f"run {run} of task {task['do']}: {error}")
         for line in self._by["failed"]:
+            if line.get("sqlstate") == _DISK_FULL and self._is_full(line["at"]):
+                continue
             if line["error"] not in _OF_CALLERS or (line["at"] < self._storm and line["error"] == "UnavailableError"):
                 self._find(f"error {line['error']}", line["thread"], f"{line['job']}: {line['text']} {line['frames']}")
 
@@ -231,7 +249,11 @@ class Verifier:
         by_task = {task["id"]: (run, task) for run, task in self._tasks.items()}
         complete = set()
         for (thread,) in self._rows("SELECT DISTINCT thread_id FROM {}.checkpoints"):
-            found = state.saver.get_tuple({"configurable": {"thread_id": thread}})
+            try:
+                found = state.saver.get_tuple({"configurable": {"thread_id": thread}})
+            except PGStateError as error:
+                self._find("unreadable", thread, str(error))
+                continue
             log = [] if found is None else found.checkpoint["channel_values"].get("log", [])
             self.compared["threads"] += 1
             seen: set[str] = set()
