@@ -13,7 +13,7 @@ import pytest
 from chaos.agents import Profile
 from chaos.injector import Epoch
 from chaos.journal import Journal, read
-from chaos.queue.storm import QueueStorm
+from chaos.queue.storm import QueueStorm, Thousand
 from chaos.queue.verifier import Verifier as QueueVerifier
 from chaos.verifier import Verifier, check_leases
 from chaos.world import open_world
@@ -192,6 +192,15 @@ def revival(admin: psycopg.Connection, table: str, changed: dict[str, str]) -> s
     # A checkpoint that needs no segments can be read in any thread.
     order = "ORDER BY cardinality(segment_ids)" if "segment_ids" in names else ""
     return f"INSERT INTO {table} ({', '.join(names)}) SELECT {', '.join(values)} FROM {table} {order} LIMIT 1"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_thousand_runs_end_while_a_worker_is_killed_every_second() -> None:
+    epoch = run_epoch("thousand", 0, Thousand)
+    assert not epoch.findings, told(epoch)
+    assert epoch.verifier.compared["runs"] == 1000
+    assert {status for _, status, _ in epoch.verifier._runs.values()} == {"success"}
 
 
 _OF_QUEUE = "queue_planted"

@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 
-from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate import PGState, PGStateSaver
 
 from ..findings import Finding
 from ..injector import POINTS
@@ -22,6 +22,7 @@ from ..verifier import check_leases
 from ..worker import LEASE_TTL
 from ..world import World
 from . import processes
+from .graph import draw_task, input_of
 from .processes import DRAIN_SECONDS, Spec
 from .verifier import Verifier
 
@@ -50,8 +51,8 @@ class QueueStorm(Storm):
         options: See `Storm`.
     """
 
-    # SIGTERM ends a process that is not a worker yet, or no longer.
-    _exits = (-signal.SIGKILL, -signal.SIGTERM, 0)
+    # SIGTERM ends a process that is not a worker yet, or no longer; and a second one a worker that drains.
+    _exits = (-signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM, 0)
 
     def __init__(self, world: World, directory: Path, seed: str, **options: Any) -> None:
         super().__init__(world, directory, seed, "queue_", **{"faults": _FAULTS, **options})
@@ -189,3 +190,79 @@ class QueueStorm(Storm):
             found = connection.execute(f"SELECT count(*) FROM {self._schema}.queue".encode()).fetchone()
         assert found is not None
         return int(found[0])
+
+
+class Thousand(QueueStorm):
+    """A thousand runs of twenty supersteps on four workers, of which one is killed every second.
+
+    Meanwhile the server is restarted every 20 seconds, a twentieth of the backends is terminated every five, and a
+    worker is stopped every three.
+
+    Args:
+        world: The server.
+        directory: For the journals; made.
+        seed: Makes the plan of faults.
+        runs: Number of runs, five on each thread.
+        steps: Number of supersteps of each.
+    """
+
+    def __init__(self, world: World, directory: Path, seed: str, runs: int = 1000, steps: int = 20) -> None:
+        super().__init__(world, directory, seed, without=("clock", "point"))
+        self._runs, self._steps = runs, steps
+
+    def run(self, faults: int = 0, calm: int = 0) -> None:
+        """Live through it.
+
+        Args:
+            faults: Not used: there are faults as long as there are runs.
+            calm: Not used.
+        """
+        self._prepare()
+        try:
+            self._until("ready")
+            self._enqueue()
+            self._journal.note("storm")
+            (self.directory / "storm").touch()
+            second = 0
+            while self._left_now():
+                second += 1
+                self._kill("kill")
+                if second % 3 == 0:
+                    self._stop("stop")
+                if second % 5 == 0:
+                    self._terminate_some()
+                if second % 20 == 0:
+                    self._fast("fast" if second % 40 else "immediate")
+                self._wait(1.0)
+        finally:
+            self._end()
+        self._judge()
+
+    def _enqueue(self) -> None:
+        draw = random.Random(self.seed)
+        tasks = [draw_task(draw, f"{self.seed}-{number}", self._steps) for number in range(self._runs)]
+        with PGState.open(self._world.direct, schema=self._schema) as state:
+            for first in range(0, self._runs, 100):
+                requests: list[Any] = []
+                for number in range(first, min(first + 100, self._runs)):
+                    ids = {"thread_id": f"{self.seed}-{number // 5}", "run_id": f"run-{number}"}
+                    requests.append({"graph": processes.GRAPH, "input": input_of(tasks[number]), **ids})
+                    told = {"run": ids["run_id"], "thread": ids["thread_id"], "strategy": "enqueue"}
+                    self._journal.note("enqueue", task=tasks[number], **told)
+                for handle in state.runs.enqueue_batch(requests):
+                    self._journal.note("enqueued", run=handle.run_id, thread=handle.thread_id, new=True)
+
+    def _terminate_some(self) -> None:
+        with psycopg.connect(self._world.direct, autocommit=True) as connection:
+            query = """
+                SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND random() < 0.05
+            """
+            for _ in connection.execute(query).fetchall():
+                self._strike("terminate")
+
+    def _left_now(self) -> int:
+        try:
+            return self._left()
+        except psycopg.Error:
+            return 1
