@@ -44,9 +44,9 @@ test-servers: $(STAMP) ## Run the tests on PostgreSQL 16, and on Debian's 15 whe
 	@PGSTATE_TEST_VERSION=16 $(PYTEST) -m '$(MARKS)'
 	@if test -d /usr/lib/postgresql/15; then PGSTATE_TEST_VERSION=15 $(PYTEST) -m '$(MARKS)'; fi
 
-chaos: $(STAMP) ## Inject faults for an hour and verify everything: SEED=7 FAULTS=5000 MINUTES=60 WITHOUT=clock,disk KEEP=directory
+chaos: $(STAMP) ## Inject faults for an hour and verify everything: SEED=7 FAULTS=5000 MINUTES=60 WITHOUT=clock,disk QUEUE=1 KEEP=directory
 	@PYTHONPATH=tests:. $(BIN)/python -m chaos --seed $(or $(SEED),1) --faults $(or $(FAULTS),5000) \
-		--minutes $(or $(MINUTES),60) --without '$(WITHOUT)' $(if $(KEEP),--keep $(KEEP))
+		--minutes $(or $(MINUTES),60) --without '$(WITHOUT)' $(if $(QUEUE),--queue) $(if $(KEEP),--keep $(KEEP))
 
 lint: $(STAMP) ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff check .

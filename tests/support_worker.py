@@ -92,15 +92,23 @@ def wait_for_ends(connection: psycopg.Connection, schema: str) -> None:
     wait_until(lambda: not connection.execute(query).fetchall(), "an empty queue")
 
 
-def work(kind: type, dsn: str, schema: str, graphs: dict[str, Any], method: str = "run_forever", **options: Any) -> int:
-    """Run a worker of either API in this process, until it ends; its exit code."""
+def work(
+    kind: type,
+    dsn: str,
+    schema: str,
+    graphs: dict[str, Any],
+    method: str = "run_forever",
+    opened: dict[str, Any] | None = None,
+    **options: Any,
+) -> int:
+    """Run a worker of either API in this process, until it ends, on a state opened with options; its exit code."""
     options = {"poll": 0.05, "lease_ttl": 1.5, **options}
     if kind is Worker:
-        with PGState.open(dsn, schema=schema) as state:
+        with PGState.open(dsn, schema=schema, **(opened or {})) as state:
             return getattr(Worker(state, graphs, **options), method)()
 
     async def main() -> int:
-        async with AsyncPGState.open(dsn, schema=schema) as state:
+        async with AsyncPGState.open(dsn, schema=schema, **(opened or {})) as state:
             return await getattr(AsyncWorker(state, graphs, **options), method)()
 
     # `asyncio.run` would wait for nodes that block.

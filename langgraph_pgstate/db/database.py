@@ -192,6 +192,18 @@ def _dsn_of(
     return make_conninfo(pool.conninfo, **{name: value for name, value in kwargs.items() if name in known})
 
 
+def _prepare_threshold_of(
+    pool: ConnectionPool[Any] | AsyncConnectionPool[Any] | None,
+    connection: PsycopgConnection | AsyncPsycopgConnection | None,
+) -> int | None:
+    """Return after how many executions the connections prepare a statement; `None` for never."""
+    if connection is not None:
+        return connection.prepare_threshold
+    kwargs = pool.kwargs if pool is not None and isinstance(pool.kwargs, dict) else {}
+    found: int | None = kwargs.get("prepare_threshold", DEFAULT_PREPARE_THRESHOLD)
+    return found
+
+
 def _forked() -> ConfigurationError:
     """Return the error for connections shared by two processes after a fork: each would read the other's results."""
     return ConfigurationError(
@@ -292,6 +304,11 @@ class Database:
     def dsn(self) -> str:
         """The connection string of its server, for further connections. It may have a password."""
         return _dsn_of(self._pool, None if self._single is None else self._single.connection)
+
+    @property
+    def prepare_threshold(self) -> int | None:
+        """Number of executions after which its connections prepare a statement, for further connections."""
+        return _prepare_threshold_of(self._pool, None if self._single is None else self._single.connection)
 
     @property
     def is_borrowed(self) -> bool:
@@ -579,6 +596,11 @@ class AsyncDatabase:
     def dsn(self) -> str:
         """Async twin of `Database.dsn`."""
         return _dsn_of(self._pool, None if self._single is None else self._single.connection)
+
+    @property
+    def prepare_threshold(self) -> int | None:
+        """Async twin of `Database.prepare_threshold`."""
+        return _prepare_threshold_of(self._pool, None if self._single is None else self._single.connection)
 
     @property
     def is_borrowed(self) -> bool:

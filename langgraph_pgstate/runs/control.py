@@ -89,6 +89,7 @@ class Control:
 
     Args:
         dsn: The server.
+        prepare_threshold: As for the connections of graphs; see `ConnectionOptions`.
         queries: The queries of its schema.
         graphs: Names of the graphs that the worker runs.
         settings: The worker's settings.
@@ -102,6 +103,7 @@ class Control:
     def __init__(
         self,
         dsn: str,
+        prepare_threshold: int | None,
         queries: Queries,
         graphs: Sequence[str],
         settings: WorkerSettings,
@@ -112,7 +114,8 @@ class Control:
         adopts: bool = False,
     ) -> None:
         self.worker_id = next_holder()
-        self._dsn, self._queries, self._graphs = dsn, queries, [*graphs]
+        self._dsn, self._prepare_threshold = dsn, prepare_threshold
+        self._queries, self._graphs = queries, [*graphs]
         self._settings, self._recording = settings, recording
         self._begin, self._interrupt, self._codec, self._adopts = begin, interrupt, codec, adopts
         self._wake = threading.Event()
@@ -186,7 +189,9 @@ class Control:
         # Short, so that an outage does not keep the thread from noting what else happens.
         pool = PoolSettings(max_size=2, timeout=max(2.0, settings.lease_ttl / 3))
         try:
-            with Database.open(self._dsn, schema=self._queries.schema, pool=pool) as database:
+            with Database.open(
+                self._dsn, schema=self._queries.schema, pool=pool, prepare_threshold=self._prepare_threshold
+            ) as database:
                 self._database = database
                 database.run(
                     tending.put_worker,

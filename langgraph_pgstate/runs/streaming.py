@@ -217,12 +217,14 @@ class StreamWriter:
 
     Args:
         dsn: The server.
+        prepare_threshold: As for the connections of graphs; see `ConnectionOptions`.
         queries: The queries of its schema.
         codec: Encodes events.
     """
 
-    def __init__(self, dsn: str, queries: Queries, codec: ValueCodec) -> None:
-        self._dsn, self._queries, self._codec = dsn, queries, codec
+    def __init__(self, dsn: str, prepare_threshold: int | None, queries: Queries, codec: ValueCodec) -> None:
+        self._dsn, self._prepare_threshold = dsn, prepare_threshold
+        self._queries, self._codec = queries, codec
         self._wake, self._closed = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._streams: dict[str, RunStream] = {}
@@ -274,7 +276,9 @@ class StreamWriter:
     def _work(self) -> None:
         while not self._closed.is_set():
             try:
-                with Database.open(self._dsn, schema=self._queries.schema, pool=False) as database:
+                with Database.open(
+                    self._dsn, schema=self._queries.schema, pool=False, prepare_threshold=self._prepare_threshold
+                ) as database:
                     while not self._closed.is_set():
                         self._wake.wait()
                         self._closed.wait(_INTERVAL)

@@ -34,7 +34,8 @@ class _Worker:
         sources = graph_sources(graphs)
         repair = options.get("repair", repair_tool_calls)
         self._saver = state.saver._leased(settings.lease_ttl)
-        self._writer = StreamWriter(state._database.dsn, state._queries, state._codec)
+        database = state._database
+        self._writer = StreamWriter(database.dsn, database.prepare_threshold, state._queries, state._codec)
         self._saver._hook = PutHooks(*filter(None, (self._saver._hook, self._writer)))
         self._executor = GraphExecutor(
             self._saver, state.saver, sources, state.record, state._codec, repair, self._writer
@@ -42,7 +43,8 @@ class _Worker:
         self._signals = 0
         self._last_signal: int | None = None
         self._control = Control(
-            state._database.dsn,
+            database.dsn,
+            database.prepare_threshold,
             state._queries,
             [*sources],
             settings,

@@ -13,6 +13,8 @@ import pytest
 from chaos.agents import Profile
 from chaos.injector import Epoch
 from chaos.journal import Journal, read
+from chaos.queue.storm import QueueStorm, Thousand
+from chaos.queue.verifier import Verifier as QueueVerifier
 from chaos.verifier import Verifier, check_leases
 from chaos.world import open_world
 from psycopg.conninfo import make_conninfo
@@ -23,20 +25,20 @@ _SEED = "planted"
 _SCHEMA = "chaos_planted"
 
 
-def run_epoch(seed: str, faults: int) -> Epoch:
+def run_epoch(seed: str, faults: int, kind: type[Any] = Epoch) -> Any:
     """One epoch on a server of its own; what was found is in it."""
     # PostgreSQL runs as another user, who may not enter pytest's own directories.
     directory = Path(tempfile.mkdtemp(prefix="chaos-"))
     try:
         with open_world(directory) as world:
-            epoch = Epoch(world, directory / "epoch", seed)
+            epoch = kind(world, directory / "epoch", seed)
             epoch.run(faults)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     return epoch
 
 
-def told(epoch: Epoch) -> str:
+def told(epoch: Any) -> str:
     """The findings, with what the journal has on their threads."""
     assert epoch.verifier is not None
     lines = [f"{one.kind} on {one.thread}: {one.text}" for one in epoch.findings]
@@ -50,10 +52,18 @@ def test_nothing_is_lost_in_a_storm() -> None:
     assert epoch.counts.total() > 24
 
 
+@pytest.mark.once
+def test_every_run_of_the_queue_ends_in_a_storm() -> None:
+    epoch = run_epoch("suite", 24, QueueStorm)
+    assert not epoch.findings, told(epoch)
+    assert epoch.counts.total() > 16
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", [Epoch, QueueStorm])
 @pytest.mark.parametrize("number", range(4))
-def test_nothing_is_lost_in_a_long_storm(number: int) -> None:
-    epoch = run_epoch(f"long.{number}", 300)
+def test_nothing_is_lost_in_a_long_storm(number: int, kind: type[Any]) -> None:
+    epoch = run_epoch(f"long.{number}", 300, kind)
     assert not epoch.findings, told(epoch)
 
 
@@ -182,3 +192,111 @@ def revival(admin: psycopg.Connection, table: str, changed: dict[str, str]) -> s
     # A checkpoint that needs no segments can be read in any thread.
     order = "ORDER BY cardinality(segment_ids)" if "segment_ids" in names else ""
     return f"INSERT INTO {table} ({', '.join(names)}) SELECT {', '.join(values)} FROM {table} {order} LIMIT 1"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_thousand_runs_end_while_a_worker_is_killed_every_second() -> None:
+    epoch = run_epoch("thousand", 0, Thousand)
+    assert not epoch.findings, told(epoch)
+    assert epoch.verifier.compared["runs"] == 1000
+    assert {status for _, status, _ in epoch.verifier._runs.values()} == {"success"}
+
+
+_OF_QUEUE = "queue_planted"
+_SUCCESS = "(SELECT run_id FROM runs WHERE status = 'success' ORDER BY run_id LIMIT 1)"
+PLANTED_IN_QUEUE = {
+    "run not ended": f"UPDATE runs SET status = 'running' WHERE run_id = {_SUCCESS}",
+    "run in the queue": """
+        INSERT INTO queue (thread_id, run_id, queue, graph)
+        SELECT thread_id, 'new', 'default', 'agent' FROM threads LIMIT 1
+    """,
+    "run lost": f"DELETE FROM runs WHERE run_id = {_SUCCESS}",
+    "rollback incomplete": "DELETE FROM runs WHERE status = 'success'",
+    "told otherwise": "UPDATE runs SET status = 'timeout' WHERE status = 'success'",
+    "run failed": "UPDATE runs SET status = 'error', error_type = 'builtins.KeyError' WHERE status = 'success'",
+    "supersteps lost": """
+        DELETE FROM checkpoints c
+        USING (SELECT thread_id, max(checkpoint_id) AS checkpoint_id FROM checkpoints GROUP BY 1) n
+        WHERE (c.thread_id, c.checkpoint_id) = (n.thread_id, n.checkpoint_id)
+    """,
+    "order lost": "TRUNCATE public.orders; UPDATE threads SET title = ''",
+    "thread busy": "UPDATE threads SET status = 'busy'",
+    "request kept": f"""
+        INSERT INTO run_requests (thread_id, run_id, options, data)
+        SELECT thread_id, run_id, '{{}}', '' FROM runs WHERE run_id = {_SUCCESS}
+    """,
+    "check": "UPDATE segments SET data = set_byte(data, length(data) - 1, get_byte(data, length(data) - 1) # 255)",
+}
+
+
+def noted_of(lines: list[Any]) -> dict[str, list[dict[str, Any]]]:
+    """Lines that make a journal tell of a fault, by its kind."""
+    ack = next(line for line in lines if line["what"] == "ack" and not line["ns"])
+    tried = next(line for line in lines if line["what"] == "try" and line["id"] == ack["id"])
+    later = max(line["at"] for line in lines) + 1
+    step = next(line for line in lines if line["what"] == "step" and line["run"] == tried["run"])
+    acked = {
+        (line["run"], line["step"]): line
+        for line in lines
+        if line["what"] == "try" and any(one["what"] == "ack" and one["id"] == line["id"] for one in lines)
+    }
+    assert (step["run"], step["step"]) in acked
+    succeeded = next(line for line in lines if line["what"] == "told" and line["told"] == "end")
+    of_run = {"run": succeeded["run"], "thread": succeeded["thread"]}
+    return {
+        "superstep repeated": [{**step, "at": later}],
+        "fence passed": [{**tried, "id": "late", "at": later}, {**ack, "id": "late", "at": later + 1}],
+        "rollback forgotten": [{**of_run, "what": "cancelled", "action": "rollback", "status": "running"}],
+        "run made": [{**of_run, "what": "refused"}],
+        "error KeyError": [
+            {"what": "failed", "job": "look", "thread": "", "error": "KeyError", "text": "", "frames": []}
+        ],
+    }
+
+
+def test_every_planted_fault_of_the_queue_is_found(dsn: str, tmp_path: Path) -> None:
+    directory, missed = tmp_path / "storm", []
+
+    def look(kind: str, connection: psycopg.Connection, place: Path) -> None:
+        found = {one.kind for one in QueueVerifier(connection, _OF_QUEUE, place).verify()}
+        if kind not in (found or {""}):
+            missed.append(f"{kind!r} is not among {found}")
+
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        admin.execute("CREATE DATABASE calm_queue")
+        calm = make_conninfo(dsn, dbname="calm_queue")
+        world: Any = SimpleNamespace(direct=calm, dsn=calm, disk=SimpleNamespace(prepare=lambda schema: None))
+        storm = QueueStorm(world, directory, _SEED, without=("clock", "point"), gap=1.0)
+        storm.run(0, calm=60)
+        assert not storm.findings, told(storm)
+        for kind, statement in PLANTED_IN_QUEUE.items():
+            admin.execute("DROP DATABASE IF EXISTS planted_queue")
+            admin.execute("CREATE DATABASE planted_queue TEMPLATE calm_queue STRATEGY file_copy")
+            with psycopg.connect(make_conninfo(dsn, dbname="planted_queue"), autocommit=True) as connection:
+                with connection.transaction():
+                    connection.execute(f"SET LOCAL search_path = {_OF_QUEUE}".encode())
+                    connection.execute(statement.encode())
+                look(kind, connection, directory)
+        with psycopg.connect(calm, autocommit=True) as connection:
+            for kind, noted in noted_of(read(directory)).items():
+                journal = Journal(directory, "planted")
+                for line in noted:
+                    journal.note(**{"by": "planted", **line})
+                look(kind, connection, directory)
+                (directory / "planted.jsonl").unlink()
+            file = next((directory / "outside").iterdir())
+            text = file.read_text()
+            file.write_text(text * 2)
+            look("effect repeated", connection, directory)
+            file.unlink()
+            look("effect missing", connection, directory)
+            file.write_text(text)
+            row = "INSERT INTO {}.queue (thread_id, run_id, queue, graph, status, is_ready, number)"
+            connection.execute(f"{row} VALUES ('t', 'r', '', '', 'running', true, 1)".format(_OF_QUEUE).encode())
+            storm._lost_since["r"] = float("-inf")
+            storm._look()
+            assert [one.kind for one in storm.findings] == ["run without a lease"]
+        admin.execute("DROP DATABASE planted_queue")
+        admin.execute("DROP DATABASE calm_queue")
+    assert not missed

@@ -10,8 +10,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from .injector import FAULTS, OF_WORKERS, Epoch
-from .verifier import Finding
+from .findings import Finding
+from .injector import OF_WORKERS, Epoch
+from .queue.storm import QueueStorm, Thousand
+from .storm import FAULTS
 from .world import open_world
 
 _MOST_SHOWN = 3
@@ -27,6 +29,8 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first epoch")
     parser.add_argument("--gap", type=float, default=0.25, help="seconds between two faults, on average")
     parser.add_argument("--without", default="", help=f"kinds to leave out: {', '.join([*FAULTS, *OF_WORKERS])}")
+    parser.add_argument("--queue", action="store_true", help="agents are run by workers, from the queue")
+    parser.add_argument("--thousand", action="store_true", help="one epoch: 1,000 runs, a worker killed every second")
     parser.add_argument("--keep", type=Path, help="keep journals and data in this directory, which is made")
     options = parser.parse_args()
     directory = options.keep or Path(tempfile.mkdtemp(prefix="chaos-"))
@@ -41,14 +45,21 @@ def main() -> int:
             number, broken = options.first, (0, 0)
             while counts.total() < options.faults and time.monotonic() - began < options.minutes * 60:
                 seed = f"{options.seed}.{number}"
-                epoch = Epoch(world, directory / f"epoch-{number}", seed, without=without, gap=options.gap)
+                place = directory / f"epoch-{number}"
+                epoch: Epoch | QueueStorm
+                if options.thousand:
+                    epoch = Thousand(world, place, seed)
+                elif options.queue:
+                    epoch = QueueStorm(world, place, seed, without=without, gap=options.gap)
+                else:
+                    epoch = Epoch(world, place, seed, without=without, gap=options.gap)
                 epoch.run(min(options.epoch, options.faults - counts.total()))
                 cut, lost = world.proxy.broken()
                 epoch.counts.update({"cut": cut - broken[0], "lose": lost - broken[1]})
                 broken = cut, lost
                 counts += epoch.counts
                 assert epoch.verifier is not None
-                tolerated += epoch.verifier.tolerated
+                tolerated += getattr(epoch.verifier, "tolerated", {})
                 compared += epoch.verifier.compared
                 for finding in epoch.findings:
                     findings[finding.kind] += 1
@@ -59,6 +70,8 @@ def main() -> int:
                 minutes = (time.monotonic() - began) / 60
                 _say(f"epoch {seed}: {counts.total()} faults in {minutes:.1f} min, {findings.total()} findings")
                 number += 1
+                if options.thousand:
+                    break
             how = "a file system in memory" if world.disk.is_mounted else "a trigger that fails with 53100"
     finally:
         if not keeps:
@@ -74,7 +87,7 @@ def main() -> int:
     return 1 if findings else 0
 
 
-def _show(finding: Finding, epoch: Epoch) -> None:
+def _show(finding: Finding, epoch: Epoch | QueueStorm) -> None:
     _say("", f"seed {epoch.seed}: {finding.kind} on {finding.thread}: {finding.text}")
     if epoch.verifier is not None and finding.thread:
         _say(*(f"    {line}" for line in epoch.verifier.excerpt(finding)))

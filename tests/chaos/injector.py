@@ -3,46 +3,24 @@
 from __future__ import annotations
 
 import heapq
-import itertools
-import multiprocessing
-import os
 import random
-import shutil
 import signal
-import sys
 import time
-from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
-from multiprocessing import forkserver
 from pathlib import Path
-from typing import Any
 
 import psycopg
 
 from langgraph_pgstate import PGStateSaver
 
-from .journal import Journal, Line
-from .verifier import Finding, Verifier, check_leases
+from .storm import CONTEXT, PATIENCE, Storm, prepare_forks
+from .verifier import Verifier, check_leases
 from .worker import LEASE_TTL, Spec, main
 from .world import World
 
-# How often each kind of fault comes, in relation to the others.
-FAULTS = {
-    "kill": 10.0,
-    "stop": 8.0,
-    "terminate": 14.0,
-    "lose": 14.0,
-    "cut": 12.0,
-    "delay": 4.0,
-    "sever": 3.0,
-    "disk": 2.0,
-    "fast": 0.7,
-    "immediate": 0.7,
-}
-# Kinds that are not drawn here: workers are started so.
+# Kinds that are not drawn: workers are started so.
 OF_WORKERS = ("clock", "cancel", "point")
-_POINTS = (
+POINTS = (
     "before a put",
     "after a put",
     "before writes",
@@ -52,26 +30,9 @@ _POINTS = (
     "in a node",
 )
 _AGENTS, _COPIES = 4, 3
-_PATIENCE = 90.0
-
-_context = multiprocessing.get_context("forkserver")
 
 
-def _prepare_forks() -> None:
-    """Have a process that has imported everything make the others, which takes them milliseconds."""
-    _context.set_forkserver_preload(["chaos.worker"])
-    before = os.environ.get("PYTHONPATH")
-    # It is not told of this process's path.
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    try:
-        forkserver.ensure_running()
-    finally:
-        os.environ.pop("PYTHONPATH")
-        if before is not None:
-            os.environ["PYTHONPATH"] = before
-
-
-class Epoch:
+class Epoch(Storm):
     """One schema's time: calm, storm, recovery, judgement.
 
     Args:
@@ -93,19 +54,8 @@ class Epoch:
         gap: float = 0.25,
         threads: int = 10,
     ) -> None:
-        directory.mkdir(parents=True)
-        self.directory, self.seed = directory, seed
-        self.findings: list[Finding] = []
-        self.counts: Counter[str] = Counter()
+        super().__init__(world, directory, seed, "chaos_", without=without, gap=gap)
         self.verifier: Verifier | None = None
-        self._world, self._without, self._gap = world, without, gap
-        self._schema = "chaos_" + "".join(letter if letter.isalnum() else "_" for letter in seed.lower())
-        self._draw = random.Random(f"{seed} faults")
-        self._journal = Journal(directory, "injector")
-        self._workers: dict[str, Any] = {}
-        self._generations: Counter[str] = Counter()
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
-        self._numbers = itertools.count()
         bases = [f"{seed}-{number}" for number in range(threads)]
         copies = [f"{base}~{number}" for base in bases for number in range(1, _COPIES + 1)]
         self._threads = (*bases * 2 * _COPIES, *copies)
@@ -121,12 +71,12 @@ class Epoch:
             connection.execute("CREATE TABLE IF NOT EXISTS public.bookings (thread_id text, key text, booked_by text)")
             PGStateSaver(connection, schema=self._schema).setup()
         self._world.disk.prepare(self._schema)
-        _prepare_forks()
+        prepare_forks()
         for slot in range(_AGENTS):
             self._start(f"agent{slot}")
         try:
             self._until("ready")
-            end = time.monotonic() + _PATIENCE
+            end = time.monotonic() + PATIENCE
             while sum(file.read_bytes().count(b'"what":"end"') for file in self._files()) < calm:
                 if time.monotonic() > end:
                     raise AssertionError("the agents do not run")
@@ -140,13 +90,7 @@ class Epoch:
         with psycopg.connect(self._world.direct, autocommit=True) as connection:
             self.verifier = Verifier(connection, self._schema, self.seed, self.directory)
             self.findings += self.verifier.verify()
-            self._count()
-
-    def clear(self) -> None:
-        """Remove tables and journals."""
-        with psycopg.connect(self._world.direct, autocommit=True) as connection:
-            connection.execute(f"DROP SCHEMA {self._schema} CASCADE".encode())
-        shutil.rmtree(self.directory)
+            self._count(self.verifier.lines)
 
     # Workers
 
@@ -169,97 +113,8 @@ class Epoch:
         if generation and "clock" not in self._without and draw.random() < 0.25:
             spec = replace(spec, offset=draw.choice((-90.0, -30.0, 30.0, 300.0)))
         if generation and "point" not in self._without and draw.random() < 0.4:
-            spec = replace(spec, die={draw.choice(_POINTS): draw.randint(1, 60)})
-        self._workers[slot] = process = _context.Process(target=main, args=(spec,), name=name, daemon=True)
-        process.start()
-
-    def _tend(self) -> None:
-        """Do what is due, and start workers again that have died."""
-        while self._due and self._due[0][0] <= time.monotonic():
-            heapq.heappop(self._due)[2]()
-        for slot, process in list(self._workers.items()):
-            if not process.is_alive():
-                if process.exitcode not in (-signal.SIGKILL, 0):
-                    self._find("worker died", process)
-                self._start(slot)
-
-    def _find(self, kind: str, process: Any) -> None:
-        errors = (self.directory / f"{process.name}.err").read_text(errors="replace")
-        self.findings.append(Finding(kind, "", f"{process.name}, exit {process.exitcode}: {errors[-6000:]}"))
-
-    def _later(self, seconds: float, what: Callable[[], None]) -> None:
-        heapq.heappush(self._due, (time.monotonic() + seconds, next(self._numbers), what))
-
-    def _wait(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            self._tend()
-            time.sleep(min(left, 0.02))
-
-    # Faults
-
-    def _rage(self, faults: int) -> None:
-        kinds = {kind: weight for kind, weight in FAULTS.items() if kind not in self._without}
-        for _ in range(faults):
-            self._wait(self._draw.expovariate(1 / self._gap))
-            kind = self._draw.choices(list(kinds), list(kinds.values()))[0]
-            getattr(self, f"_{kind}")(kind)
-        self._wait(self._gap)
-
-    def _strike(self, kind: str, target: str | None = None) -> None:
-        self._journal.note("fault", kind=kind, target=target)
-
-    def _victim(self) -> Any:
-        return self._workers[self._draw.choice(sorted(self._workers))]
-
-    def _kill(self, kind: str) -> None:
-        process = self._victim()
-        self._strike(kind, process.name)
-        process.kill()
-
-    def _stop(self, kind: str) -> None:
-        process = self._victim()
-        self._strike(kind, process.name)
-        _signal(process, signal.SIGSTOP)
-        self._later(self._draw.choice((0.05, 0.3, 1.0, LEASE_TTL + 1.0)), lambda: _signal(process, signal.SIGCONT))
-
-    def _terminate(self, kind: str) -> None:
-        with psycopg.connect(self._world.direct, autocommit=True) as connection:
-            query = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
-            pids = [row[0] for row in connection.execute(query)]
-            if pids:
-                self._strike(kind)
-                connection.execute("SELECT pg_terminate_backend(%s)", [self._draw.choice(sorted(pids))])
-
-    def _lose(self, kind: str) -> None:
-        self._strike(kind)
-        self._world.proxy.order(kind)
-
-    _cut = _sever = _lose
-
-    def _delay(self, kind: str) -> None:
-        self._strike(kind)
-        self._world.proxy.order("delay", self._draw.choice((0.002, 0.02, 0.1)))
-        self._later(self._draw.uniform(0.3, 1.0), lambda: self._world.proxy.order("delay", 0))
-
-    def _disk(self, kind: str) -> None:
-        self._strike(kind)
-        self._world.disk.fill()
-        self._later(self._draw.uniform(0.2, 1.2), self._free)
-
-    def _free(self) -> None:
-        # What failed because of it may be told a while later.
-        self._strike("disk")
-        self._world.disk.free()
-
-    def _fast(self, kind: str) -> None:
-        # A full disk would keep the server from recovering.
-        self._world.disk.free()
-        self._strike(kind)
-        self._world.restart(kind)
-        self._strike(kind)
-
-    _immediate = _fast
+            spec = replace(spec, die={draw.choice(POINTS): draw.randint(1, 60)})
+        self._launch(slot, main, spec)
 
     # The end
 
@@ -275,7 +130,7 @@ class Epoch:
             self.findings += check_leases(connection, self._schema)
         (self.directory / "leave").touch()
         for process in self._workers.values():
-            process.join(_PATIENCE)
+            process.join(PATIENCE)
             self._dump(process)
             if process.exitcode not in (-signal.SIGKILL, 0):
                 self._find("worker died", process)
@@ -288,43 +143,9 @@ class Epoch:
             self.directory,
             tuple(sorted({*self._threads})),
         )
-        process = _context.Process(target=main, args=(spec,), name=spec.name, daemon=True)
+        process = CONTEXT.Process(target=main, args=(spec,), name=spec.name, daemon=True)
         process.start()
-        process.join(_PATIENCE)
+        process.join(PATIENCE)
         self._dump(process)
         if process.exitcode:
             self._find("worker died", process)
-
-    def _files(self) -> list[Path]:
-        return [self.directory / f"{process.name}.jsonl" for process in self._workers.values()]
-
-    def _until(self, word: str) -> None:
-        """Wait until every worker has said something, or has died."""
-        end = time.monotonic() + _PATIENCE
-        for process, file in zip(list(self._workers.values()), self._files(), strict=True):
-            while process.is_alive() and not (file.exists() and f'"what":"{word}"'.encode() in file.read_bytes()):
-                if time.monotonic() > end:
-                    self._dump(process)
-                time.sleep(0.05)
-
-    def _dump(self, process: Any) -> None:
-        """Of a process that does not end, find where it stands, and kill it."""
-        if process.is_alive():
-            _signal(process, signal.SIGUSR1)
-            time.sleep(0.5)
-            self._find("worker hangs", process)
-            process.kill()
-            process.join()
-
-    def _count(self) -> None:
-        assert self.verifier is not None
-        faults: list[Line] = [line for line in self.verifier.lines if line["what"] == "fault"]
-        self.counts = Counter(line["kind"] for line in faults if line["kind"] not in ("cut", "lose"))
-        # Said twice of what has a beginning and an end.
-        for kind in ("disk", "fast", "immediate"):
-            self.counts[kind] //= 2
-
-
-def _signal(process: Any, number: int) -> None:
-    if process.is_alive():
-        os.kill(process.pid, number)

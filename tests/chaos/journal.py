@@ -21,7 +21,7 @@ Line = dict[str, Any]
 
 
 class Journal:
-    """The file of one process. A line is one `write`, so it is whole or missing when the process is killed.
+    """The file of one process. A line is one `write`; only the last of a process that is killed may be cut off.
 
     Args:
         directory: Where all processes' files are.
@@ -52,7 +52,8 @@ def read(directory: Path) -> list[Line]:
     """All lines of all processes, oldest first; they share the machine's monotonic clock."""
     lines: list[Line] = []
     for file in directory.glob("*.jsonl"):
-        lines += [orjson.loads(line) for line in file.read_bytes().splitlines()]
+        # A process that was killed may have written a part of its last line.
+        lines += [orjson.loads(line) for line in file.read_bytes().split(b"\n")[:-1]]
     return sorted(lines, key=lambda line: float(line["at"]))
 
 

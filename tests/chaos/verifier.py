@@ -18,6 +18,7 @@ from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import PGStateError
 
 from .agents import PROMISES, Outside, Profile, State, build
+from .findings import Finding
 from .journal import Journal, Line, digest, read
 
 # What a caller may be told while faults are injected, while none is, and when nobody else is there.
@@ -46,21 +47,6 @@ _OF_STATES = ("checkpoints", "writes", "segments", "labels", "projections", "mes
 _OF_THREADS = (*_OF_STATES, "leases", "answers", "runs", "spans", "tool_executions", "events", "journal")
 
 Key = tuple[str, str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that is not as it was told.
-
-    Attributes:
-        kind: Which promise is broken.
-        thread: On which thread.
-        text: How.
-    """
-
-    kind: str
-    thread: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ def main(spec: Spec) -> None:
     sys.stderr = errors
     faulthandler.register(signal.SIGUSR1, file=errors)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _shift_clock(spec.offset)
+    shift_clock(spec.offset)
     worker = Worker(spec)
     if spec.is_async:
         asyncio.run(worker.live())
@@ -88,7 +88,7 @@ def main(spec: Spec) -> None:
     os._exit(0)
 
 
-def _shift_clock(offset: float) -> None:
+def shift_clock(offset: float) -> None:
     """Have this process's clock differ, as far as it is read through the module `time`, as ids of checkpoints are."""
     if offset:
         seconds, nanoseconds = time.time, time.time_ns
@@ -109,7 +109,7 @@ class Worker:
         self._graphs: dict[Profile, Any] = {}
         self._is_armed = False
         for kind, prefix in ((PGStateSaver, ""), (AsyncPGStateSaver, "a")):
-            _note_puts(kind, prefix, self.journal)
+            note_puts(kind, prefix, self.journal)
         signal.signal(signal.SIGALRM, self._interrupt)
 
     async def call(self, target: Any, name: str, *args: Any, **options: Any) -> Any:
@@ -419,7 +419,7 @@ def told_of(error: BaseException) -> dict[str, Any]:
     return {"error": type(error).__name__, "of": type(error).__module__, "text": str(error)[:300], **more}
 
 
-def _note_puts(kind: type, prefix: str, journal: Journal) -> None:
+def note_puts(kind: type, prefix: str, journal: Journal) -> None:
     """Have a saver's class note each checkpoint and each task's writes before and after they are stored."""
 
     def place(config: Any, id: str) -> dict[str, Any]:

@@ -169,3 +169,12 @@ def test_failures_are_logged_with_their_tracebacks_and_a_drain_with_what_it_give
         "drains; runs to stop: 1",
         "has stopped; runs given back: 1",
     ]
+
+
+@pytest.mark.parametrize("threshold", [None, 7])
+def test_a_worker_prepares_statements_as_its_state_does(threshold: int | None, dsn: str, schema: str) -> None:
+    """An older PgBouncer knows no prepared statements."""
+    graphs, opened = {"agent": loop_graph(1)}, PGState.open(dsn, schema=schema, prepare_threshold=threshold)
+    with opened as state, Worker(state, graphs) as worker:
+        assert state.runs.enqueue("agent", {"count": 0}).wait(20)["count"] == 1
+        assert worker._control._database.prepare_threshold == threshold

@@ -18,7 +18,7 @@ from support_queue import Queue
 from support_worker import STEPS, WORKERS, Place, enqueue, runs, wait_for_ends, worker
 
 from langgraph_pgstate import PGState
-from tests.db.test_database import Restartable, server  # noqa: F401
+from tests.db.test_database import Bouncer, Restartable, bouncer_version, server  # noqa: F401
 
 
 @pytest.fixture
@@ -271,3 +271,55 @@ def test_workers_fire_each_tick_once_also_over_a_restart_of_the_server(
         assert found is not None
         assert found.next_at is not None
         assert found.next_at - datetime.now(UTC) < timedelta(days=367)
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+def test_a_killed_worker_that_nobody_reaps_is_followed_by_another_after_its_lease(
+    kind: type, place: Place, dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    graphs, ttl, sweep = {"agent": place.graph()}, 3.0, 2.0
+    place.hold("step 1")
+    with PGState.open(dsn, schema=schema) as state, worker(kind, dsn, schema, graphs, lease_ttl=ttl) as first:
+        enqueue(state, thread_id="t")
+        place.wait_for("begin step 1")
+        with worker(kind, dsn, schema, graphs, lease_ttl=ttl):
+            enqueue(state, "agent", {"count": STEPS - 1}, thread_id="other")
+            place.wait_for(f"end step {STEPS - 1}")
+            os.kill(first.pid or 0, signal.SIGKILL)
+            since = time.monotonic()
+            place.wait_for("begin step 1", 2)
+            took = time.monotonic() - since
+            # It is a zombie, which only the end of its lease tells from a process that lives.
+            assert Path(f"/proc/{first.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+            # And some time for a busy machine.
+            assert took < ttl + sweep + 3.0
+            place.release("step 1")
+            wait_for_ends(connection, schema)
+        assert ("t", "success", 2) in runs(connection, schema)
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+def test_workers_behind_pgbouncer_in_transaction_mode(
+    kind: type, place: Place, dsn: str, schema: str, connection: psycopg.Connection, tmp_path: Path
+) -> None:
+    if not bouncer_version():
+        pytest.skip("PgBouncer is not installed")
+    bouncer = Bouncer(dsn, tmp_path, prepared=0)
+    graphs, opened = {"agent": place.graph()}, {"prepare_threshold": None}
+    place.hold("step 2")
+    try:
+        with PGState.open(bouncer.dsn, schema=schema, **opened) as state:  # type: ignore[arg-type]
+            with worker(kind, bouncer.dsn, schema, graphs, opened=opened) as first:
+                killed = enqueue(state, thread_id="t")
+                place.wait_for("begin step 2")
+                wait_until(lambda: stored(state, "t") == 2, "the checkpoint before")
+                os.kill(first.pid or 0, signal.SIGKILL)
+            place.release("step 2")
+            with worker(kind, bouncer.dsn, schema, graphs, opened=opened):
+                others = [enqueue(state, thread_id=f"t{number % 3}") for number in range(12)]
+                superseding = enqueue(state, thread_id="t0", multitask_strategy="interrupt")
+                for run in (killed, superseding, *others[1::3], *others[2::3]):
+                    assert run.wait(30)["count"] == STEPS
+                wait_for_ends(connection, schema)
+    finally:
+        bouncer.close()

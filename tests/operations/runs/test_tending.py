@@ -152,6 +152,21 @@ def test_a_run_that_was_to_be_rolled_back_is_gone_when_its_worker_has_died(queue
     queue.check()
 
 
+def test_a_run_that_kills_its_workers_is_rolled_back_if_that_was_asked(queue: Queue) -> None:
+    queue.add("t", run_id="r")
+    run = queue.claim_one()
+    queue.put("t", "r")
+    queue.cancel("t", "r", "rollback")
+    queue.expire(run)
+    assert [found.status for found in queue.recover(max_crashes=1)] == ["cancelled"]
+    queue.add("u", run_id="s")
+    queue.expire(queue.claim_one())
+    queue.cancel("u", "s", "rollback")
+    assert [found.status for found in queue.recover(max_crashes=1)] == ["cancelled"]
+    assert queue.execute("SELECT 1 FROM {}.runs") == queue.execute("SELECT 1 FROM {}.checkpoints") == []
+    queue.check()
+
+
 def test_two_sweeps_recover_a_run_once(queue: Queue) -> None:
     """Both have found it; the second finds it changed when it has the thread's row."""
     queue.add("t")

@@ -62,8 +62,9 @@ FROM free WHERE leases.thread_id = :thread_id AND leases.thread_id = free.thread
 
 -- name: recover_run
 -- Put a run whose lease was lost back into the queue, before others; but end it if its worker has died too often
--- without a new checkpoint, or has died after too many attempts. Return the number of deaths, whether it was ended, and
--- how it is to be cancelled. Runs after `fence_lease` and `lock_free_threads`.
+-- without a new checkpoint, or has died after too many attempts. One that is to be cancelled is left to that. Return the
+-- number of deaths, whether it was ended, and how it is to be cancelled. Runs after `fence_lease` and
+-- `lock_free_threads`.
 WITH found AS MATERIALIZED (
     SELECT q.cancel, q.attempt, CASE WHEN EXISTS (
         SELECT 1 FROM /*schema*/checkpoints k
@@ -80,7 +81,9 @@ WITH found AS MATERIALIZED (
         )
 ), mine AS MATERIALIZED (
     SELECT f.cancel, f.crashes, f.attempt,
-        f.crashes >= :max_crashes::integer OR f.attempt >= greatest(:max_attempts::integer, f.asked_attempts) AS is_last
+        f.cancel IS NULL AND (
+            f.crashes >= :max_crashes::integer OR f.attempt >= greatest(:max_attempts::integer, f.asked_attempts)
+        ) AS is_last
     FROM found f
 ), told AS (
     UPDATE /*schema*/runs SET
@@ -89,7 +92,7 @@ WITH found AS MATERIALIZED (
         alive_until = NULL,
         error_type = CASE WHEN mine.is_last THEN 'WorkerDied' END,
         error_message = CASE
-            WHEN mine.crashes >= :max_crashes THEN 'its worker died ' || mine.crashes || ' times without a new checkpoint'
+            WHEN mine.is_last AND mine.crashes >= :max_crashes THEN 'its worker died ' || mine.crashes || ' times without a new checkpoint'
             WHEN mine.is_last THEN 'its worker died in attempt ' || mine.attempt END,
         error_traceback = NULL,
         last_event = coalesce((

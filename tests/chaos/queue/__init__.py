@@ -1,0 +1,1 @@
+"""Runs in the queue: workers and callers in a storm, and a verifier of what became of every run."""
