@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from langgraph_pgstate import __version__
-from langgraph_pgstate.cli import branches, interrupts, ledger, prices, queue, record, threads, upcast
+from langgraph_pgstate.cli import branches, interrupts, ledger, limits, prices, queue, record, threads, upcast
 from langgraph_pgstate.cli.drawing import console, errors, escape
 from langgraph_pgstate.cli.options import STRATEGIES, ThreadsOption
 from langgraph_pgstate.cli.output import (
@@ -345,6 +345,8 @@ for _command in (
     queue.join,
     queue.cancel,
     queue.resume,
+    limits.limits,
+    limits.budgets,
     upcast.upcast,
     upcast.backfill,
 ):

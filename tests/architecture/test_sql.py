@@ -52,6 +52,9 @@ TABLES = (
     "workers",
     "stream_batches",
     "stream_batches_default",
+    "queue_limits",
+    "queue_keys",
+    "budgets",
 )
 NAMES = sorted(queries("pgstate").all)
 SQL = Path(langgraph_pgstate.sql.__file__).parent
@@ -193,13 +196,14 @@ def test_an_unknown_query_is_an_attribute_error() -> None:
 
 
 def test_thread_id_is_the_first_column_of_every_key(saver: PGStateSaver, connection: psycopg.Connection) -> None:
-    """What lets a distributed PostgreSQL keep a thread on one node; migrations and prices are no thread's."""
+    """What lets a distributed PostgreSQL keep a thread on one node; migrations, prices and limits are no thread's."""
     rows = connection.execute(
         """
         SELECT i.indexrelid::regclass::text, a.attname FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
             JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0]
         WHERE c.relnamespace = %s::regnamespace AND (i.indisunique OR i.indisprimary OR i.indisexclusion)
-            AND c.relkind IN ('r', 'p') AND c.relname NOT IN ('migrations', 'prices', 'workers')
+            AND c.relkind IN ('r', 'p') AND c.relname NOT IN (
+                'migrations', 'prices', 'workers', 'queue_limits', 'queue_keys', 'budgets')
         """,
         [saver.schema],
     ).fetchall()

@@ -23,7 +23,14 @@ from langgraph_pgstate.operations.checkpoints.addresses import (
     several,
     thread_id_of,
 )
-from langgraph_pgstate.settings import DEFAULT_QUEUE, DEFAULT_SIZE_LIMIT, Backoff, EnqueueOptions, ThreadKeys
+from langgraph_pgstate.settings import (
+    DEFAULT_QUEUE,
+    DEFAULT_SIZE_LIMIT,
+    Backoff,
+    EnqueueOptions,
+    KeySource,
+    ThreadKeys,
+)
 
 STRATEGIES: Final = ("enqueue", "reject", "interrupt", "rollback")
 _DURABILITIES: Final = ("sync", "async", "exit")
@@ -43,7 +50,8 @@ class RunRequest:
         queue: The queue.
         graph: Name of the graph.
         priority: Its priority.
-        key: Runs of different keys take turns.
+        key: Runs of different keys take turns, and keys have limits.
+        version: Version of the graph; empty for any.
         run_after: Time before which it is not claimed, or the time that it waits.
         strategy: What happens to other runs of the thread.
         options: Retries and time limits, and what is needed to enqueue it again; JSON types.
@@ -59,6 +67,7 @@ class RunRequest:
     graph: str
     priority: int
     key: str
+    version: str
     run_after: datetime | timedelta | None
     strategy: str
     options: Mapping[str, Any]
@@ -72,8 +81,8 @@ class RunRequest:
         """Return a run with the options of another, as `run_requests` has them."""
         given = json.loads(options)
         owner = {"agent": given["graph"], "user_id": None, "tenant_id": None, **given.get("owner", {})}
-        graph, priority, key = given["graph"], given["priority"], given["key"]
-        return cls(thread_id, run_id, queue, graph, priority, key, None, "enqueue", given, data, owner)
+        graph, priority, key, version = given["graph"], given["priority"], given["key"], given.get("version", "")
+        return cls(thread_id, run_id, queue, graph, priority, key, version, None, "enqueue", given, data, owner)
 
     @property
     def row(self) -> dict[str, Any]:
@@ -86,6 +95,7 @@ class RunRequest:
             "graph": self.graph,
             "priority": self.priority,
             "key": self.key,
+            "version": self.version,
             "run_at": run_after.timestamp() if isinstance(run_after, datetime) else None,
             "delay": run_after.total_seconds() if isinstance(run_after, timedelta) else None,
             "options": self.options,
@@ -144,6 +154,7 @@ def request_run(
     known_graphs: Collection[str] | None = None,
     keys: ThreadKeys = _DEFAULT_KEYS,
     adopts: bool = False,
+    run_key: KeySource | None = None,
     **options: Unpack[EnqueueOptions],
 ) -> RunRequest:
     """Validate and encode a run.
@@ -156,6 +167,7 @@ def request_run(
         known_graphs: The graphs that exist, if they are known.
         keys: Keys of the config that name the thread's owner.
         adopts: Whether a run of this id that was not enqueued is taken over.
+        run_key: Source of the key of a run that is given none.
         options: See `EnqueueOptions`.
 
     Raises:
@@ -193,7 +205,9 @@ def request_run(
         _flag("stream_subgraphs", options.get("stream_subgraphs", False)),
     )
     labels = {**configurable, **_mapping("metadata of the config", config.get("metadata")), **metadata}
-    queue, key = _name("queue", options.get("queue", DEFAULT_QUEUE)), options.get("key", "")
+    queue = _name("queue", options.get("queue", DEFAULT_QUEUE))
+    key = options["key"] if "key" in options else _key_of(run_key, config)
+    version = options.get("version", "")
     priority = _integer("priority", options.get("priority", 0), -_INT4_MAX)
     owner = {
         "agent": _owner(labels, keys.agent) or graph,
@@ -207,12 +221,14 @@ def request_run(
         graph,
         priority,
         _name("key", key) if key else "",
+        _name("version", version) if version else "",
         _later(options.get("run_after")),
         _choice("multitask_strategy", options.get("multitask_strategy", "enqueue"), STRATEGIES),
         {
             "graph": graph,
             "priority": priority,
             "key": key,
+            "version": version,
             "max_attempts": _integer("max_attempts", options.get("max_attempts", 1), 1),
             "retry": _backoff(options.get("retry")),
             "timeout": _seconds("timeout", options.get("timeout")),
@@ -268,8 +284,23 @@ def options_of(text: str) -> dict[str, Any]:
     """Return the options of a run, as `run_requests` has them."""
     found: dict[str, Any] = json.loads(text)
     if found.get("retry") is not None:
-        found["retry"] = Backoff(**found["retry"])
+        # A newer version of this package may have enqueued it.
+        known = {name: value for name, value in found["retry"].items() if name in Backoff.__dataclass_fields__}
+        found["retry"] = Backoff(**known)
     return found
+
+
+def _key_of(source: KeySource | None, config: Mapping[str, Any]) -> str:
+    """Return the key that a run has by its config; empty if it has none."""
+    if source is None:
+        return ""
+    found: Any = config
+    if isinstance(source, str):
+        for name in source.split("."):
+            found = found.get(name) if isinstance(found, Mapping) else None
+    else:
+        found = source(config)
+    return "" if found is None else str(found)
 
 
 def _ids(options: EnqueueOptions, configurable: Mapping[str, Any]) -> tuple[str, str]:

@@ -51,7 +51,7 @@ RECORD_TABLES = {
     "events",
     "prices",
 }
-QUEUE_TABLES = {"queue", "run_requests", "workers", "stream_batches"}
+QUEUE_TABLES = {"queue", "run_requests", "workers", "stream_batches", "queue_limits", "queue_keys", "budgets"}
 TABLES = SAVER_TABLES | RECORD_TABLES | QUEUE_TABLES
 
 
