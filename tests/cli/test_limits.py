@@ -53,7 +53,7 @@ def test_budgets_are_set_listed_and_removed(run: Any) -> None:
     ]
     run("budgets", "user", "*", "--remove")
     (told,) = run("--json", "budgets").splitlines()
-    assert json.loads(told) == {"scope": "user", "name": "ada", "amount": "5", "spent": "0"}
+    assert json.loads(told) == {"scope": "user", "name": "ada", "amount": 5, "spent": 0}
     for wrong in (["user"], ["user", "ada"], ["nobody", "ada", "--remove"], ["user", "a", "--amount", "1", "--remove"]):
         run("budgets", *wrong, code=1)
 
