@@ -60,7 +60,8 @@ class Claimer:
         Raises:
             PGStateError: If the database is not available.
         """
-        if queue in self._limited:
+        had_limits = queue in self._limited
+        if had_limits:
             self._open(database, queue)
         claims = database.run(
             claiming.claim,
@@ -71,7 +72,7 @@ class Claimer:
             limit,
             self._ttl,
             self._versions,
-            has_limits=queue in self._limited,
+            has_limits=had_limits,
         )
         if claims.has_limits:
             self._limited.add(queue)
@@ -80,6 +81,9 @@ class Claimer:
         self._retry_at.pop(queue, None)
         if claims.is_busy:
             self._retry_at[queue] = time.monotonic() + _BUSY_SECONDS
+        if claims.has_limits and not had_limits and not claims.runs:
+            # Runs may wait although their keys are below their limits.
+            return self.claim(database, queue, limit)
         return claims.runs
 
     def _open(self, database: Database, queue: str) -> None:

@@ -48,6 +48,18 @@ def test_what_another_worker_ended_is_found_after_a_while(connection: psycopg.Co
     assert [one.thread_id for one in claimer.claim(database, "default", 10)] == ["t1"]
 
 
+def test_a_new_worker_finds_what_waits_below_its_limit(connection: psycopg.Connection, schema: str) -> None:
+    queue, database = Queue(connection, schema), Database(connection, schema=schema)
+    queue.do(limits.put_limit, request_limit("default", "*", 1, None))
+    queue.add("t0", key="k")
+    queue.add("t1", key="k")
+    (run,) = queue.claim()
+    queue.finish(run)
+    assert queue.claim() == []
+    claimer = Claimer(queries(schema), "worker", ["graph"], {}, ttl=60, poll=60)
+    assert [one.thread_id for one in claimer.claim(database, "default", 10)] == ["t1"]
+
+
 def test_a_claim_is_tried_again_soon_when_another_worker_claims(
     dsn: str, connection: psycopg.Connection, schema: str
 ) -> None:

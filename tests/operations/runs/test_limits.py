@@ -176,7 +176,15 @@ def test_a_claim_does_not_read_the_runs_that_wait_for_a_limit(queue: Limited) ->
     queue.add("other", key="other")
     pages = queue.explain(
         "claim_limited_runs",
-        {"worker_id": "w", "queue": "default", "graphs": "{graph}", "versions": '{""}', "limit": 10, "ttl": "60", "lock_timeout": "1s"},
+        {
+            "worker_id": "w",
+            "queue": "default",
+            "graphs": "{graph}",
+            "versions": '{""}',
+            "limit": 10,
+            "ttl": "60",
+            "lock_timeout": "1s",
+        },
     )
     assert pages < 150
     assert queue.explain("find_limited_keys", {"queue": "default", "cursor_key": "", "page_size": 200}) < 20
