@@ -39,6 +39,7 @@ class Claimer:
         self._queries, self._worker_id, self._graphs, self._versions = queries, worker_id, graphs, versions
         self._ttl, self._poll = ttl, poll
         self._limited: set[str] = set()
+        self._waiting: set[str] = set()
         self._ended: dict[str, set[str]] = {}
         self._cursors: dict[str, str | None] = {}
         self._opened_at: dict[str, float] = {}
@@ -60,9 +61,11 @@ class Claimer:
         Raises:
             PGStateError: If the database is not available.
         """
-        had_limits = queue in self._limited
-        if had_limits:
+        had_limits, ended = queue in self._limited, self._ended.get(queue, set())
+        if queue in self._waiting:
             self._open(database, queue)
+        else:
+            ended.clear()
         claims = database.run(
             claiming.claim,
             self._queries,
@@ -73,30 +76,31 @@ class Claimer:
             self._ttl,
             self._versions,
             has_limits=had_limits,
+            ended=sorted(ended),
         )
-        if claims.has_limits:
-            self._limited.add(queue)
-        else:
-            self._limited.discard(queue)
+        ended.clear()
+        _note(self._limited, queue, claims.has_limits)
+        _note(self._waiting, queue, claims.has_waiting)
         self._retry_at.pop(queue, None)
         if claims.is_busy:
             self._retry_at[queue] = time.monotonic() + _BUSY_SECONDS
-        if claims.has_limits and not had_limits and not claims.runs:
+        if claims.has_waiting and not had_limits and not claims.runs:
             # Runs may wait although their keys are below their limits.
             return self.claim(database, queue, limit)
         return claims.runs
 
     def _open(self, database: Database, queue: str) -> None:
-        """Let claims see runs that waited for limits: of keys of ended runs, and from time to time of all keys."""
-        now, ended = time.monotonic(), self._ended.pop(queue, set())
-        is_due = now >= self._opened_at.get(queue, float("-inf")) + self._poll
-        after = (self._cursors.get(queue) or "") if is_due else None
-        if not is_due and not ended:
-            return
-        try:
-            cursor = database.run(claiming.open_keys, self._queries, queue, sorted(ended), after)
-        except BaseException:
-            self._ended.setdefault(queue, set()).update(ended)
-            raise
-        if is_due:
-            self._cursors[queue], self._opened_at[queue] = cursor, now
+        """From time to time, let claims see runs that waited for limits, whoever ended the runs before them."""
+        now = time.monotonic()
+        if now >= self._opened_at.get(queue, float("-inf")) + self._poll:
+            self._cursors[queue] = database.run(
+                claiming.open_keys, self._queries, queue, self._cursors.get(queue) or ""
+            )
+            self._opened_at[queue] = now
+
+
+def _note(names: set[str], name: str, is_in: bool) -> None:
+    if is_in:
+        names.add(name)
+    else:
+        names.discard(name)

@@ -72,11 +72,13 @@ class Claims(NamedTuple):
     Attributes:
         runs: The claimed runs.
         has_limits: Whether the queue has limits, or runs that wait for one.
+        has_waiting: Whether runs of the queue wait for limits of their keys.
         is_busy: Whether runs were left because another worker had just claimed runs of their key.
     """
 
     runs: list[ClaimedRun]
     has_limits: bool
+    has_waiting: bool
     is_busy: bool
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.operations.runs.locking import LOCK_TIMEOUT
@@ -14,6 +14,7 @@ from langgraph_pgstate.types import ClaimedRun, Claims, Lease, Row
 # Each puts off, or sets aside, at most as many runs as are to be claimed.
 _MOST_STATEMENTS: Final = 20
 _SET_ASIDE: Final = 1000
+_LIMITED: Final = ("limits", "waiting")
 
 
 async def claim(
@@ -27,12 +28,13 @@ async def claim(
     versions: Mapping[str, Sequence[str]] | None = None,
     *,
     has_limits: bool = False,
+    ended: Sequence[str] = (),
 ) -> Claims:
     """Claim runs of some graphs with the leases of their threads, by priority and position.
 
-    One statement, or a few if leases are held by somebody else, which puts such runs off for a second, or if keys are
-    at their limits, which sets their runs aside. If the answer is lost, `tend` tells of the runs that were claimed. It
-    waits a moment only for a lock; see `locking.is_locked`.
+    One statement, or two in a transaction with `ended`. A few more if leases are held by somebody else, which puts such
+    runs off for a second, or if keys are at their limits, which sets their runs aside. If the answer is lost, `tend`
+    tells of the runs that were claimed. It waits a moment only for a lock; see `locking.is_locked`.
 
     Args:
         db: The connection.
@@ -44,9 +46,10 @@ async def claim(
         ttl: Seconds until the leases expire, unless they are renewed.
         versions: By graph, the versions that the worker accepts besides runs without a version.
         has_limits: Whether the queue had limits at the last claim; saves a statement if that is still so.
+        ended: Keys of ended runs. Other runs of these keys that wait for their limits are claimed, too.
     """
     pairs = [(graph, version) for graph in graphs for version in ("", *(versions or {}).get(graph, ()))]
-    parameters = {
+    parameters: dict[str, Any] = {
         "worker_id": worker_id,
         "queue": queue,
         "graphs": [graph for graph, _ in pairs],
@@ -54,15 +57,23 @@ async def claim(
         "ttl": repr(ttl),
         "lock_timeout": LOCK_TIMEOUT,
     }
-    claims = Claims([], has_limits, False)
+    claims = Claims([], has_limits, False, False)
     for _ in range(_MOST_STATEMENTS):
         statement = queries.claim_limited_runs if claims.has_limits else queries.claim_runs
-        rows = await db.fetch(statement, {**parameters, "limit": limit - len(claims.runs)})
+        parameters["limit"] = limit - len(claims.runs)
+        if ended:
+            async with db.transaction():
+                await db.execute(queries.open_keys, {"queue": queue, "keys": [*ended], "page_size": _SET_ASIDE})
+                rows = await db.fetch(statement, parameters)
+            ended = ()
+        else:
+            rows = await db.fetch(statement, parameters)
         kinds = {row[0] for row in rows}
         was_limited = claims.has_limits
         claims = Claims(
             claims.runs + [_claimed(worker_id, queue, row) for row in rows if row[0] == "claimed"],
-            "limits" in kinds,
+            not kinds.isdisjoint(_LIMITED),
+            "waiting" in kinds or "full" in kinds,
             "busy" in kinds,
         )
         full = [row[1] for row in rows if row[0] == "full"]
@@ -74,10 +85,8 @@ async def claim(
     return claims
 
 
-async def open_keys(
-    db: Connection, queries: Queries, queue: str, ended: Sequence[str], after: str | None, page_size: int = 200
-) -> str | None:
-    """Let claims see runs again that wait for the limit of their key, as many as the limit leaves.
+async def open_keys(db: Connection, queries: Queries, queue: str, after: str = "", page_size: int = 200) -> str | None:
+    """Let claims see runs again that wait for the limits of a page of keys, as many as the limits leave.
 
     Two statements; safe to repeat and in many processes.
 
@@ -85,20 +94,16 @@ async def open_keys(
         db: The connection.
         queries: The queries of the schema.
         queue: The queue.
-        ended: Keys of which runs have ended.
-        after: Also the keys of a page after this one, from `""`; `None` for no others.
+        after: The last key of the page before.
         page_size: Keys of the page.
 
     Returns:
         The last key of the page; `None` if it was the last page.
     """
-    found: list[str] = []
-    if after is not None:
-        page = {"queue": queue, "cursor_key": after, "page_size": page_size}
-        found = [row[0] for row in await db.fetch(queries.find_limited_keys, page)]
-    keys = sorted({*found, *ended})
-    if keys:
-        await db.execute(queries.open_keys, {"queue": queue, "keys": keys, "page_size": _SET_ASIDE})
+    page = {"queue": queue, "cursor_key": after, "page_size": page_size}
+    found = [row[0] for row in await db.fetch(queries.find_limited_keys, page)]
+    if found:
+        await db.execute(queries.open_keys, {"queue": queue, "keys": found, "page_size": _SET_ASIDE})
     return found[-1] if len(found) == page_size else None
 
 

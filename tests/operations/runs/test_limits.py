@@ -27,7 +27,7 @@ class Limited(Queue):
         self.do(limits.put_limit, request_limit(queue, key, limit.get("concurrency"), limit.get("rate")))
 
     def open(self, queue: str = "default") -> None:
-        self.do(claiming.open_keys, queue, (), "")
+        self.do(claiming.open_keys, queue)
 
     def claims(self, limit: int = 10, **options: Any) -> Claims:
         found: Claims = self.do(claiming.claim, self.worker_id, "default", ("graph",), limit, 60.0, **options)
@@ -120,7 +120,7 @@ def test_a_rate_lets_so_many_runs_begin_in_its_time(queue: Limited) -> None:
 def test_a_run_that_waits_for_a_limit_is_claimed_when_there_is_none_any_more(queue: Limited) -> None:
     queue.limit(key="k", concurrency=0)
     queue.add("t", key="k")
-    assert queue.claims(has_limits=False) == Claims([], True, False)
+    assert queue.claims(has_limits=False) == Claims([], True, True, False)
     queue.limit(key="k", concurrency=None)
     assert queue.claims().has_limits, "one run still waits"
     assert queue.opened() == ["t"]

@@ -1,8 +1,9 @@
 -- name: claim_runs
 -- Claim ready runs of some graphs with the leases of their threads, by priority and position, and return them with what
 -- they are to do. A run whose thread's lease is held by somebody else is put off for a second, and returned as `held`.
--- In a queue with limits nothing is claimed and `limits` returned, unless the variant for it is used: it keeps the
--- limits, and returns keys that are at theirs as `full`, and `busy` if another worker has just claimed.
+-- A queue with limits is returned as `limits`, and one with runs that wait for a limit as `waiting`. Then nothing is
+-- claimed, unless the variant for it is used: it keeps the limits, and returns keys that are at theirs as `full`, and
+-- `busy` if another worker has just claimed.
 -- variant: claim_limited_runs
 WITH
 --+limited whole AS MATERIALIZED (
@@ -149,7 +150,8 @@ FROM (
     SELECT 'held' AS what, NULL::text AS key FROM put_off
     UNION ALL
     SELECT 'limits', NULL WHERE EXISTS (SELECT 1 FROM /*schema*/queue_limits l WHERE l.queue = :queue)
-        OR EXISTS (SELECT 1 FROM /*schema*/queue o WHERE o.queue = :queue AND o.is_limited)
+    UNION ALL
+    SELECT 'waiting', NULL WHERE EXISTS (SELECT 1 FROM /*schema*/queue o WHERE o.queue = :queue AND o.is_limited)
 --+limited     UNION ALL
 --+limited     SELECT DISTINCT 'full', f.key FROM full_keys f
 --+limited     UNION ALL
