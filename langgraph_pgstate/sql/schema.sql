@@ -205,8 +205,8 @@ CREATE INDEX runs_steps_idx ON /*schema*/runs (steps DESC, thread_id, run_id) WH
 -- A run in the queue waits for a worker, or is run by one; its row in `runs` stays when this one is deleted. Only a
 -- ready run can be claimed: it is the first of its thread by `number`, and due. So a claim reads no run that cannot be
 -- claimed, and a thread has one running run at most. The `position` of a key's first ready run is the least of the
--- queue, that of each further one is greater by one: keys take turns. A claim sets `is_limited` for the runs of a key that
--- is at its limit, so that later claims do not read them.
+-- queue, that of each further one is greater by one: keys take turns. A claim sets `is_limited` for the runs of a key
+-- that is at its limit, so that later claims do not read them.
 CREATE TABLE /*schema*/queue (
     thread_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,
@@ -963,7 +963,8 @@ COMMENT ON COLUMN /*schema*/events.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/events.event_id IS 'the event; ids sort by time';
 COMMENT ON COLUMN /*schema*/events.created_at IS 'time of the event';
 COMMENT ON COLUMN /*schema*/events.kind IS
-    'status, handoff, interrupt, resume, answer, fork, prune, refused (a guard refused the run) or corrupt';
+    'status, handoff, interrupt, resume, answer, fork, prune, refused (a guard refused the run), budget (a model call was '
+    'refused) or corrupt';
 COMMENT ON COLUMN /*schema*/events.run_id IS 'run it happened in';
 COMMENT ON COLUMN /*schema*/events.checkpoint_ns IS 'empty for the root graph, parent:task|child:task for a subgraph';
 COMMENT ON COLUMN /*schema*/events.checkpoint_id IS 'the checkpoint';

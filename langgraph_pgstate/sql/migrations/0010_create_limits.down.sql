@@ -14,3 +14,5 @@ CREATE INDEX queue_key_idx ON /*schema*/queue (queue, key, position) WHERE is_re
 CREATE INDEX queue_position_idx ON /*schema*/queue (queue, position) WHERE is_ready AND status = 'pending';
 CREATE INDEX queue_worker_id_idx ON /*schema*/queue (worker_id) WHERE status = 'running';
 COMMENT ON COLUMN /*schema*/queue.key IS 'runs of different keys take turns; empty by default';
+COMMENT ON COLUMN /*schema*/events.kind IS
+    'status, handoff, interrupt, resume, answer, fork, prune, refused (a guard refused the run) or corrupt';

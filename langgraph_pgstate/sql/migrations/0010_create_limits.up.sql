@@ -76,3 +76,6 @@ COMMENT ON TABLE /*schema*/budgets IS 'Money that model calls may cost on one da
 COMMENT ON COLUMN /*schema*/budgets.scope IS 'tenant, user, agent or key';
 COMMENT ON COLUMN /*schema*/budgets.name IS 'the tenant, user, agent or key; *: each that has no row of its own';
 COMMENT ON COLUMN /*schema*/budgets.amount IS 'cost at which further calls are refused, in the currency of prices';
+COMMENT ON COLUMN /*schema*/events.kind IS
+    'status, handoff, interrupt, resume, answer, fork, prune, refused (a guard refused the run), budget (a model call was '
+    'refused) or corrupt';

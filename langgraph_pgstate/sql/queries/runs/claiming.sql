@@ -62,7 +62,7 @@ candidates AS MATERIALIZED (
 --+limited     UNION ALL
 --+limited     SELECT '', w.*, (SELECT count(*) FROM ranked WHERE is_free) FROM whole w WHERE w.free > 0
 --+limited ), locked AS MATERIALIZED (
---+limited     -- Rows as they are now, unlike those of the snapshot: another revision tells of a claim that is not counted.
+--+limited     -- The rows as they are now. Another revision than in the snapshot tells of a claim that was not counted.
 --+limited     SELECT u.key, u.revision FROM /*schema*/queue_keys u
 --+limited     WHERE u.queue = :queue AND u.key IN (SELECT s.key FROM seen s WHERE s.claims > 0)
 --+limited     FOR UPDATE SKIP LOCKED
@@ -75,7 +75,8 @@ candidates AS MATERIALIZED (
 --+limited     ORDER BY s.key
 --+limited     ON CONFLICT (queue, key) DO UPDATE SET
 --+limited         revision = excluded.revision, window_claims = excluded.window_claims,
---+limited         window_started_at = CASE WHEN EXISTS (SELECT 1 FROM seen s WHERE s.key = excluded.key AND s.is_same_window)
+--+limited         window_started_at = CASE
+--+limited             WHEN EXISTS (SELECT 1 FROM seen s WHERE s.key = excluded.key AND s.is_same_window)
 --+limited             THEN stored.window_started_at ELSE excluded.window_started_at END
 --+limited     WHERE stored.revision = excluded.revision - 1
 --+limited     RETURNING key

@@ -17,8 +17,8 @@ ORDER BY q.enqueued_at, q.thread_id, q.run_id
 LIMIT :page_size;
 
 -- name: count_queue
--- Return the number of runs in the queue by queue, graph, version and status, how many of them are ready, when the oldest
--- was enqueued, and whether a living worker accepts them.
+-- Return the number of runs in the queue by queue, graph, version and status, how many of them are ready, when the
+-- oldest was enqueued, and whether a living worker accepts them.
 SELECT q.queue, q.graph, q.status, count(*) FILTER (WHERE q.is_ready), count(*), min(q.enqueued_at), EXISTS (
     SELECT 1 FROM /*schema*/workers w
     WHERE w.seen_at > now() - interval '30 seconds' AND q.queue = ANY(w.queues) AND q.graph = ANY(w.graphs)
