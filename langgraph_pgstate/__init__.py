@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from langgraph_pgstate.state import AsyncPGState, PGState
     from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
     from langgraph_pgstate.types.prune import PruneResult
+    from langgraph_pgstate.types.queue import Rate
 else:
     __getattr__, __dir__ = lazy_attributes(
         __name__,
@@ -34,6 +35,7 @@ else:
             "PGStateSaver": "langgraph_pgstate.saver.blocking",
             "PoolSettings": "langgraph_pgstate.settings",
             "PruneResult": "langgraph_pgstate.types.prune",
+            "Rate": "langgraph_pgstate.types.queue",
             "RecorderSettings": "langgraph_pgstate.settings",
             "RetryPolicy": "langgraph_pgstate.settings",
             "ThreadKeys": "langgraph_pgstate.settings",
@@ -54,6 +56,7 @@ __all__ = [
     "PGStateSaver",
     "PoolSettings",
     "PruneResult",
+    "Rate",
     "RecorderSettings",
     "RetryPolicy",
     "ThreadKeys",

@@ -39,6 +39,7 @@
     │   ├── ToolBusyError                    another live process runs the same action
     │   └── ToolOvertakenError               another process took the action over; this outcome was not recorded
     ├── RunBudgetExceededError               a run used up its budget of steps or tokens
+    ├── BudgetExceededError (RuntimeError)   a tenant, user, agent or key used up its budget of money for the day
     └── DatabaseError
         ├── UnavailableError                 no connection is available, or the connection was lost
         └── ConflictError                    a transaction failed because of a concurrent one
@@ -53,6 +54,7 @@ from __future__ import annotations
 from asyncio import InvalidStateError
 from collections.abc import Sequence
 from datetime import datetime
+from decimal import Decimal
 from itertools import zip_longest
 
 
@@ -634,6 +636,23 @@ class RunBudgetExceededError(PGStateError):
     def __init__(self, kind: str, used: int, limit: int) -> None:
         self.kind, self.used, self.limit = kind, used, limit
         super().__init__(f"the run has used {used} {kind}; its budget is {limit}")
+
+
+class BudgetExceededError(PGStateError, RuntimeError):
+    """A model call was refused because the budget of money for the day is used up.
+
+    Attributes:
+        scope: Whose budget: `tenant`, `user`, `agent` or `key`.
+        name: Its name.
+        spent: What was spent today (UTC), in the currency of prices.
+        amount: The budget.
+    """
+
+    is_final = True
+
+    def __init__(self, scope: str, name: str, spent: Decimal, amount: Decimal) -> None:
+        self.scope, self.name, self.spent, self.amount = scope, name, spent, amount
+        super().__init__(f"{scope} {name!r} has spent {spent:f} today (UTC); the budget is {amount:f}")
 
 
 class DatabaseError(PGStateError):

@@ -23,6 +23,9 @@ Guard = str | Sequence[str] | None
 Upcaster = Callable[..., Mapping[str, Any]]
 """Function from the channel values of one version to those of the next; a second parameter gets the namespace."""
 
+KeySource = str | Callable[[Mapping[str, Any]], str | None]
+"""Source of a run's key: a path in its config, like `configurable.user_id`, or a function of the config."""
+
 DEFAULT_SCHEMA = "pgstate"
 DEFAULT_EMBEDDED_PATH = ".pgstate"
 DSN_VARIABLE = "PGSTATE_DSN"
@@ -373,7 +376,9 @@ class EnqueueOptions(TypedDict, total=False):
         metadata: Metadata of the run, merged into that of the config.
         queue: The queue; `default` by default.
         priority: Runs of higher priority are claimed first; 0 by default.
-        key: Runs of different keys take turns: a tenant, a user. Empty by default.
+        key: Runs of different keys take turns, and keys have limits: a tenant, a user. By default what `run_key` of the
+            state names.
+        version: Version of the graph: only workers that accept it run the run. Empty by default, for all workers.
         run_after: Time before which the run is not claimed, or the time that it waits.
         multitask_strategy: What happens if the thread has pending or running runs. `enqueue`, the default: this run
             waits for them. `reject`: it is refused. `interrupt`: they end as `interrupted`, and keep their checkpoints.
@@ -405,6 +410,7 @@ class EnqueueOptions(TypedDict, total=False):
     queue: str
     priority: int
     key: str
+    version: str
     run_after: datetime | timedelta | None
     multitask_strategy: Literal["enqueue", "reject", "interrupt", "rollback"]
     max_attempts: int
@@ -427,6 +433,8 @@ class WorkerOptions(TypedDict, total=False):
     Attributes:
         concurrency: Runs at once; 10 by default.
         queues: Queues from which runs are claimed, the first one first; `default` by default.
+        versions: Versions that are accepted besides runs without one: a version of all graphs, or by graph a version or
+            several. None by default.
         lease_ttl: Seconds after which a run goes to another worker if this one dies; 12 by default.
         poll: Seconds between two looks for runs; 0.5 by default. Notifications are faster where they arrive.
         drain_timeout: Seconds that runs have to come to a superstep boundary when the worker is stopped, or when a run
@@ -441,6 +449,7 @@ class WorkerOptions(TypedDict, total=False):
 
     concurrency: int
     queues: Sequence[str]
+    versions: str | Mapping[str, str | Sequence[str]]
     lease_ttl: float
     poll: float
     drain_timeout: float

@@ -43,6 +43,7 @@ from langgraph_pgstate.settings import (
     DEFAULT_EMBEDDED_PATH,
     DEFAULT_STREAM_TTL,
     ConnectionOptions,
+    KeySource,
     RecorderSettings,
     SaverOptions,
     ThreadKeys,
@@ -102,6 +103,8 @@ class StateOptions(SaverOptions, total=False):
         thread_ttl: How long new threads are kept after they were touched last, unless `threads.set_ttl` or
             `threads.expire` says otherwise; for ever by default. `maintain` deletes them then.
         graphs: Names of the graphs that may be enqueued; any by default.
+        run_key: Key of enqueued runs that are given none: a path in their config, like `configurable.user_id`, or a
+            function of the config. No key by default.
     """
 
     project: Sequence[str]
@@ -110,6 +113,7 @@ class StateOptions(SaverOptions, total=False):
     tool_policy: ToolPolicy | None
     thread_ttl: timedelta | None
     graphs: Collection[str] | None
+    run_key: KeySource | None
 
 
 class OpenStateOptions(StateOptions, ConnectionOptions, total=False):
@@ -129,6 +133,7 @@ class _State:
     _message_hook: MessageHook | None
     _keys: ThreadKeys | None
     _graphs: Collection[str] | None
+    _run_key: KeySource | None
 
     def _prepare(self, options: StateOptions) -> None:
         self._queries = queries(schema_of(options))
@@ -138,6 +143,7 @@ class _State:
         self._versions = None if version is None else StateVersions(version, options.get("upcasters"))
         graphs = options.get("graphs")
         self._keys, self._graphs = options.get("thread_keys"), None if graphs is None else {*several("graphs", graphs)}
+        self._run_key = options.get("run_key")
         self._tool_settings, self._tool_default = options.get("tools"), options.get("tool_policy")
 
     def _saver_options(self, options: StateOptions) -> SaverOptions:
@@ -297,7 +303,16 @@ class PGState(_State):
     @cached_property
     def runs(self) -> Runs:
         """The queue of runs, and their history."""
-        return Runs(self._fresh, self._queries, self._database, self._codec, self._versions, self._keys, self._graphs)
+        return Runs(
+            self._fresh,
+            self._queries,
+            self._database,
+            self._codec,
+            self._versions,
+            self._keys,
+            self._graphs,
+            self._run_key,
+        )
 
     @cached_property
     def schedules(self) -> Schedules:
@@ -475,7 +490,14 @@ class AsyncPGState(_State):
     def runs(self) -> AsyncRuns:
         """The queue of runs, and their history."""
         return AsyncRuns(
-            self._fresh, self._queries, self._database, self._codec, self._versions, self._keys, self._graphs
+            self._fresh,
+            self._queries,
+            self._database,
+            self._codec,
+            self._versions,
+            self._keys,
+            self._graphs,
+            self._run_key,
         )
 
     @cached_property

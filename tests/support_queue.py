@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -21,7 +21,7 @@ from langgraph_pgstate.operations.runs.ending import RunError
 from langgraph_pgstate.operations.runs.locking import is_locked
 from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
 from langgraph_pgstate.sql import queries
-from langgraph_pgstate.types import ClaimedRun, EnqueuedRun, Recovered, RunKey, Tended
+from langgraph_pgstate.types import ClaimedRun, Claims, EnqueuedRun, Recovered, RunKey, Tended
 
 CODEC = ValueCodec()
 STATES = [PGState, AsyncPGState]
@@ -61,10 +61,15 @@ class Queue:
         return self.enqueue(request(thread_id, **options))[0].run_id
 
     def claim(
-        self, limit: int = 10, queue: str = "default", graphs: Sequence[str] = ("graph",), ttl: float = TTL
+        self,
+        limit: int = 10,
+        queue: str = "default",
+        graphs: Sequence[str] = ("graph",),
+        ttl: float = TTL,
+        versions: Mapping[str, Sequence[str]] | None = None,
     ) -> list[ClaimedRun]:
-        found: list[ClaimedRun] = self.do(claiming.claim, self.worker_id, queue, graphs, limit, ttl)
-        return found
+        found: Claims = self.do(claiming.claim, self.worker_id, queue, graphs, limit, ttl, versions)
+        return found.runs
 
     def claim_one(self, **options: Any) -> ClaimedRun:
         (found,) = self.claim(1, **options)
@@ -125,6 +130,19 @@ class Queue:
         """Run a statement in which `{}` stands for the schema."""
         cursor = self.connection.execute(sql.SQL(text).format(sql.Identifier(self.schema)), arguments)  # type: ignore[arg-type]
         return cursor.fetchall() if cursor.description else []
+
+    def explain(self, name: str, parameters: dict[str, object]) -> int:
+        """Pages that a statement reads; it is undone."""
+        query = self.queries.all[name]
+        with self.connection.transaction(force_rollback=True):
+            cursor = psycopg.RawCursor(self.connection)
+            cursor.execute(
+                b"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) " + query.text,
+                [parameters[name] for name in query.parameters],
+            )
+            ((plan,),) = cursor.fetchall()
+        found = plan[0]["Plan"]
+        return int(found["Shared Hit Blocks"] + found["Shared Read Blocks"])
 
     def rows(self) -> list[tuple[Any, ...]]:
         """Thread, run, status and readiness of all that is in the queue, in the order of their threads."""

@@ -11,7 +11,18 @@ import typer
 from typer.core import TyperGroup
 
 from langgraph_pgstate import __version__
-from langgraph_pgstate.cli import branches, interrupts, ledger, prices, queue, record, schedules, threads, upcast
+from langgraph_pgstate.cli import (
+    branches,
+    interrupts,
+    ledger,
+    limits,
+    prices,
+    queue,
+    record,
+    schedules,
+    threads,
+    upcast,
+)
 from langgraph_pgstate.cli.drawing import console, errors, escape
 from langgraph_pgstate.cli.options import STRATEGIES, ThreadsOption
 from langgraph_pgstate.cli.output import (
@@ -346,6 +357,8 @@ for _command in (
     queue.cancel,
     queue.resume,
     schedules.schedule,
+    limits.limits,
+    limits.budgets,
     upcast.upcast,
     upcast.backfill,
 ):

@@ -60,6 +60,10 @@ def worker(
     queue: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Serve this queue; may be repeated. Else: default.")
     ] = None,
+    version: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Also run runs of this version; may be repeated."),
+    ] = None,
     drain_timeout: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="How long runs may take to stop after SIGTERM.")
     ] = 30.0,
@@ -81,6 +85,7 @@ def worker(
     options = {
         "concurrency": concurrency,
         "queues": queue or ["default"],
+        "versions": dict.fromkeys(found, version or []),
         "drain_timeout": drain_timeout,
         "adopt": adopt,
     }
@@ -104,6 +109,8 @@ def enqueue(
     run: Annotated[str | None, typer.Option(metavar="ID", help="The run's id; enqueued once under it.")] = None,
     queue: Annotated[str, typer.Option(metavar="NAME", help="The queue.")] = "default",
     priority: Annotated[int, typer.Option(metavar="N", help="Higher is claimed first.")] = 0,
+    key: Annotated[str, typer.Option(metavar="KEY", help="Keys take turns, and have limits.")] = "",
+    version: Annotated[str, typer.Option(metavar="NAME", help="Only workers of this version run it.")] = "",
     strategy: Annotated[
         str,
         typer.Option(
@@ -118,7 +125,9 @@ def enqueue(
     given = input_of(input)
     target: Target = ctx.obj
     with target.connect() as parts:
-        options: Any = {"queue": queue, "priority": priority, "multitask_strategy": strategy}
+        options: Any = {"queue": queue, "priority": priority, "version": version, "multitask_strategy": strategy}
+        if key:
+            options["key"] = key
         handle = parts.runs.enqueue(graph, given, thread_id=thread, run_id=run, **options)
         values = as_json(handle.wait()) if wait else None
     facts = {"thread_id": handle.thread_id, "run_id": handle.run_id}

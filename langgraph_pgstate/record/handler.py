@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 from uuid import UUID
 
+from langchain_core.callbacks import BaseCallbackHandler
 from langgraph.callbacks import GraphCallbackHandler, GraphInterruptEvent, GraphResumeEvent
 from langgraph.pregel import Pregel
 from langgraph.pregel.remote import RemoteGraph
@@ -13,6 +14,7 @@ from langgraph.pregel.remote import RemoteGraph
 from langgraph_pgstate.errors import ArgumentTypeError
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
 from langgraph_pgstate.operations.record.put_hook import Statement
+from langgraph_pgstate.record.budgets import Budgets
 from langgraph_pgstate.record.capture import capture
 from langgraph_pgstate.record.records import RunRecord, SpanRecord
 from langgraph_pgstate.record.tracker import Tracker
@@ -42,6 +44,7 @@ class RecordingHandler(GraphCallbackHandler):
     """Call the handler in the graph's own thread or task, so that spans are noted in the order of their start."""
 
     _tracker: Tracker
+    _budgets: Budgets
 
     def before_put(self, plan: PutPlan, config: Any) -> Sequence[Statement]:
         """Add the thread's pending records to a checkpoint's journal entry. Called by the saver; adds no statement."""
@@ -126,7 +129,10 @@ class RecordingHandler(GraphCallbackHandler):
         def note(span: SpanRecord) -> None:
             span.response = (generations, response.llm_output)
 
+        span = self._tracker.find(run_id)
         self._ended(self._tracker.end(run_id, said[0] if len(said) == 1 else said, found=note))
+        if span is not None and span.id == run_id:
+            self._budgets.note(span)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """End the span of a failed model."""
@@ -238,8 +244,8 @@ def _name_of(serialized: dict[str, Any] | None) -> str | None:
     return str(path[-1]) if path else None
 
 
-def attach(graph: G, handler: GraphCallbackHandler) -> G:
-    """Return a graph with a callback handler attached.
+def attach(graph: G, *handlers: BaseCallbackHandler) -> G:
+    """Return a graph with callback handlers attached.
 
     Raises:
         ArgumentTypeError: If the graph is remote or cannot take callbacks.
@@ -248,5 +254,5 @@ def attach(graph: G, handler: GraphCallbackHandler) -> G:
         raise ArgumentTypeError("a RemoteGraph runs on another server; record it there")
     if not isinstance(graph, Pregel):
         raise ArgumentTypeError(f"a compiled graph or an @entrypoint is needed, not {type(graph).__name__}")
-    bound: G = graph.with_config(callbacks=[handler])
+    bound: G = graph.with_config(callbacks=[*handlers])
     return bound

@@ -16,6 +16,7 @@ from langgraph_pgstate.db.protocol import run_blocking
 from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner
 from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.record.awaiting import NOTHING, Awaited, Later, Mark
+from langgraph_pgstate.record.budgets import BudgetGuard, Budgets
 from langgraph_pgstate.record.handler import RecordingHandler, attach
 from langgraph_pgstate.record.records import RunRecord
 from langgraph_pgstate.record.tracker import Tracker
@@ -39,6 +40,8 @@ class _RecorderBase(RecordingHandler):
         self._tracker = Tracker(self._queue, keys)
         runner = BlockingRunner(database) if isinstance(database, Database) else AsyncRunner(database)
         self._writer = Writer(runner, queries(database.schema), self._queue, self._tracker)
+        self._budgets = Budgets(runner, queries(database.schema))
+        self._guard = BudgetGuard(self._check_budget)
         self._is_idle = False
         self._is_closed = False
         # These shadow the methods; see `Awaited`.
@@ -51,7 +54,32 @@ class _RecorderBase(RecordingHandler):
         Raises:
             ConfigurationError: If the graph is remote or cannot take callbacks.
         """
-        return attach(graph, self)
+        # The guard is first, so that a refused call has no span.
+        return attach(graph, self._guard, self)
+
+    def _check_budget(self, span_id: UUID | None) -> Awaitable[None]:
+        """Refuse a model call if a budget of its run is used up; on an event loop, once the result is awaited.
+
+        Raises:
+            BudgetExceededError: If one is.
+        """
+        span = None if span_id is None else self._tracker.find(span_id)
+        if span is None:
+            return NOTHING
+        if self._budgets.is_known(span.run):
+            self._refuse_exceeded(span.run)
+            return NOTHING
+        return self._read_budgets(span.run)
+
+    def _refuse_exceeded(self, run: RunRecord) -> None:
+        error = self._budgets.find_exceeded(run)
+        if error is not None:
+            self._tracker.refused(run, error)
+            raise error
+
+    def _read_budgets(self, run: RunRecord) -> Awaitable[None]:
+        """Read what was spent, then refuse the call if a budget is used up."""
+        raise NotImplementedError
 
     def _on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> Awaitable[None]:
         return self._wait_for(self._tracker.end(run_id, outputs))
@@ -179,6 +207,16 @@ class Recorder(_RecorderBase):
             stream_ttl: Time for which events of runs are kept at least. They are dropped by days (UTC).
         """
         return run_blocking(self._writer.maintain(months, drop_older_than, stream_ttl))
+
+    def _read_budgets(self, run: RunRecord) -> Awaitable[None]:
+        def read() -> None:
+            run_blocking(self._budgets.read(run))
+            self._refuse_exceeded(run)
+
+        if _in_loop() is not None and not self._is_borrowed:
+            return Later(lambda: asyncio.to_thread(read))
+        read()
+        return NOTHING
 
     def _on_chain_start(self, *args: Any, run_id: UUID, **kwargs: Any) -> Awaitable[None]:
         RecordingHandler.on_chain_start(self, *args, run_id=run_id, **kwargs)
@@ -353,6 +391,23 @@ class AsyncRecorder(_RecorderBase):
             return Later(lambda: asyncio.shield(asyncio.wrap_future(writing)))
         with suppress(TimeoutError):
             writing.result(self._settings.patience)
+        return NOTHING
+
+    def _read_budgets(self, run: RunRecord) -> Awaitable[None]:
+        async def read() -> None:
+            await self._budgets.read(run)
+            self._refuse_exceeded(run)
+
+        here = _in_loop()
+        if here is not None and (self._loop is None or here is self._loop):
+            return Later(read)
+        if self._loop is None or not self._loop.is_running():
+            return NOTHING
+        # A blocking run beside the loop, or a run on another loop.
+        reading = asyncio.run_coroutine_threadsafe(read(), self._loop)
+        if here is not None:
+            return Later(lambda: asyncio.shield(asyncio.wrap_future(reading)))
+        reading.result()
         return NOTHING
 
     async def _flush_patiently(self) -> None:

@@ -54,6 +54,7 @@ class RunRecord:
         "last_step",
         "open",
         "output",
+        "queue_key",
         "resumed",
         "root_id",
         "run_id",
@@ -84,6 +85,7 @@ class RunRecord:
         self.agent: str | None = None
         self.tenant_id: str | None = None
         self.user_id: str | None = None
+        self.queue_key: str | None = None
         self.started_at = self.now()
         self.ended_at: float | None = None
         self.first_checkpoint_id: str | None = None

@@ -12,7 +12,7 @@ from uuid import UUID
 import orjson
 from langgraph.errors import ParentCommand
 
-from langgraph_pgstate.errors import LeaseHeldError, StaleHeadError
+from langgraph_pgstate.errors import BudgetExceededError, LeaseHeldError, StaleHeadError
 from langgraph_pgstate.operations.checkpoints.addresses import Address
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
 from langgraph_pgstate.operations.checkpoints.requests import PutRequest
@@ -181,6 +181,11 @@ class Tracker:
         event.checkpoint_ns, event.checkpoint_id = namespace, checkpoint_id
         self._queue.event_happened(event)
 
+    def refused(self, run: RunRecord, error: BudgetExceededError) -> None:
+        """Record that a model call was refused because a budget is used up."""
+        facts = {"scope": error.scope, "name": error.name, "spent": str(error.spent), "amount": str(error.amount)}
+        self._queue.event_happened(EventRecord(run, "budget", facts))
+
     def find(self, id: UUID) -> SpanRecord | None:
         """Return an open span, or `None`."""
         return self._open.get(id)
@@ -267,6 +272,7 @@ class Tracker:
         run.agent = _first(metadata, ("lc_agent_name", *self._keys.agent)) or (name if name != _UNNAMED else None)
         run.tenant_id = _first(metadata, self._keys.tenant)
         run.user_id = _first(metadata, self._keys.user)
+        run.queue_key = _first(metadata, ("run_key",))
         attempt = metadata.get("run_attempt")
         run.attempt = attempt if type(attempt) is int and 0 < attempt < 2**31 else None
         if self._content:

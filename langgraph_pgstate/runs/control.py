@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any, Final, Self
@@ -21,11 +21,12 @@ from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.db.listening import Listener
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, PGStateError
 from langgraph_pgstate.leases.registry import next_holder
-from langgraph_pgstate.operations.runs import adopting, claiming, ending, schedules, tending
+from langgraph_pgstate.operations.runs import adopting, ending, schedules, tending
 from langgraph_pgstate.operations.runs.locking import is_locked
 from langgraph_pgstate.operations.threads import interrupts
 from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.record.capture import render_error
+from langgraph_pgstate.runs.claims import Claimer
 from langgraph_pgstate.runs.executing import RunExecution, RunOutcome, Stop, retry_delay, run_outcome
 from langgraph_pgstate.settings import MAX_LEASE_SECONDS, PoolSettings, RecorderSettings, WorkerOptions
 from langgraph_pgstate.sql import Queries
@@ -51,6 +52,7 @@ class WorkerSettings:
 
     concurrency: int = 10
     queues: tuple[str, ...] = ("default",)
+    versions: str | Mapping[str, str | Sequence[str]] = ""
     lease_ttl: float = 12.0
     poll: float = 0.5
     drain_timeout: float = 30.0
@@ -82,6 +84,26 @@ class WorkerSettings:
         if not settings.queues:
             raise ConfigurationError("a worker needs at least one queue")
         return settings
+
+
+def accepted_versions(
+    given: str | Mapping[str, str | Sequence[str]], graphs: Sequence[str]
+) -> Mapping[str, tuple[str, ...]]:
+    """Return by graph the versions that a worker accepts.
+
+    Raises:
+        ConfigurationError: If a graph is named that the worker does not run, or a version is no text.
+    """
+    by_graph = dict.fromkeys(graphs, given) if isinstance(given, str) else given
+    found: dict[str, tuple[str, ...]] = {}
+    for graph, versions in by_graph.items():
+        if graph not in graphs:
+            raise ConfigurationError(f"versions names graph {graph!r}, which the worker does not run")
+        several = (versions,) if isinstance(versions, str) else tuple(versions)
+        if not all(isinstance(one, str) for one in several):
+            raise ArgumentTypeError(f"versions of graph {graph!r} are text, not {versions!r}")
+        found[graph] = tuple(dict.fromkeys(one for one in several if one))
+    return found
 
 
 class Control:
@@ -118,6 +140,10 @@ class Control:
         self._queries, self._graphs = queries, [*graphs]
         self._settings, self._recording = settings, recording
         self._begin, self._interrupt, self._codec, self._adopts = begin, interrupt, codec, adopts
+        self._versions = accepted_versions(settings.versions, self._graphs)
+        self._claimer = Claimer(
+            queries, self.worker_id, self._graphs, self._versions, settings.lease_ttl, settings.poll
+        )
         self._wake = threading.Event()
         self._has_news = False
         self._executions: dict[RunKey, RunExecution] = {}
@@ -200,6 +226,7 @@ class Control:
                     settings.queues,
                     self._graphs,
                     settings.concurrency,
+                    self._versions,
                 )
                 listener = Listener(database.dsn, CHANNEL, self._notice)
                 self._started.set()
@@ -262,7 +289,7 @@ class Control:
     def _pause(self) -> float:
         """Return the seconds until something is due."""
         now = time.monotonic()
-        due = [self._recovered_at + _RECOVER_SECONDS, self._due_at + self._settings.poll]
+        due = [self._recovered_at + _RECOVER_SECONDS, self._due_at + self._settings.poll, self._claimer.due_at]
         if self._executions:
             due.append(self._tended_at + self._tend_seconds)
             due += [min(one.due_at, self._forced_after(one)) for one in self._executions.values()]
@@ -341,6 +368,7 @@ class Control:
             execution.stream.close()
         execution.refuse_writes()
         self._executions.pop(key, None)
+        self._claimer.ended(claimed)
 
     def _leave_to_sweep(self, execution: RunExecution) -> None:
         """Stop renewing the lease of a run. The sweep of expired leases puts it back, and counts such ends."""
@@ -482,18 +510,9 @@ class Control:
             limit = self._settings.concurrency - len(self._executions)
             if limit <= 0:
                 return
-            claimed = self._database.run(
-                claiming.claim,
-                self._queries,
-                self.worker_id,
-                queue,
-                self._graphs,
-                limit,
-                self._settings.lease_ttl,
-            )
-            for one in claimed:
+            for one in self._claimer.claim(self._database, queue, limit):
                 self._take(one)
-        self._claimed_all = not self._executions
+        self._claimed_all = not self._executions and self._claimer.due_at == float("inf")
 
     def _take(self, claimed: ClaimedRun) -> None:
         execution = RunExecution(claimed)

@@ -366,6 +366,8 @@ def config_of(claimed: ClaimedRun, request: RunInput) -> RunnableConfig:
         "run_id": claimed.run_id,
         "run_attempt": claimed.attempt,
     }
+    if claimed.queue_key:
+        metadata["run_key"] = claimed.queue_key
     config: dict[str, Any] = {**given, "configurable": configurable, "metadata": metadata}
     config.pop("run_id", None)
     with suppress(ValueError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from decimal import Decimal
 from typing import Any, Required, Unpack
 
 from langgraph.types import Command
@@ -21,7 +22,8 @@ from langgraph_pgstate.db.database import (
 from langgraph_pgstate.errors import ArgumentTypeError
 from langgraph_pgstate.operations.checkpoints.addresses import identifier, thread_id_of
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions
-from langgraph_pgstate.operations.runs import adopting, cancelling, listing, outcomes, tending
+from langgraph_pgstate.operations.record import budgets
+from langgraph_pgstate.operations.runs import adopting, cancelling, limits, listing, outcomes, tending
 from langgraph_pgstate.operations.runs import enqueue as enqueueing
 from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
 from langgraph_pgstate.operations.threads import interrupts
@@ -30,9 +32,20 @@ from langgraph_pgstate.runs.following import AsyncFollower, Cursor, Follower
 from langgraph_pgstate.runs.handles import AsyncRunHandle, Patience, RunHandle
 from langgraph_pgstate.runs.history import AsyncRunHistory, RunHistory
 from langgraph_pgstate.runs.notifying import AsyncNotifier, Notifier
-from langgraph_pgstate.settings import EnqueueOptions, ThreadKeys
+from langgraph_pgstate.settings import EnqueueOptions, KeySource, ThreadKeys
 from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.types import EnqueuedRun, Page, QueueCount, QueuedRun, Run, RunIds, StreamEvent
+from langgraph_pgstate.types import (
+    Budget,
+    EnqueuedRun,
+    Page,
+    QueueCount,
+    QueuedRun,
+    QueueLimit,
+    Rate,
+    Run,
+    RunIds,
+    StreamEvent,
+)
 
 
 class EnqueueRequest(EnqueueOptions, total=False):
@@ -52,11 +65,18 @@ class EnqueueRequest(EnqueueOptions, total=False):
 class _Requests:
     """Encoding of runs, for both APIs."""
 
-    def __init__(self, codec: ValueCodec, keys: ThreadKeys | None, graphs: Collection[str] | None) -> None:
-        self.codec, self._keys, self._graphs = codec, keys or ThreadKeys(), graphs
+    def __init__(
+        self,
+        codec: ValueCodec,
+        keys: ThreadKeys | None,
+        graphs: Collection[str] | None,
+        run_key: KeySource | None = None,
+    ) -> None:
+        self.codec, self._keys, self._graphs, self._run_key = codec, keys or ThreadKeys(), graphs, run_key
 
     def one(self, graph: str, input: Any, command: Command[Any] | None, options: EnqueueOptions) -> RunRequest:
-        return request_run(self.codec, graph, input, command, known_graphs=self._graphs, keys=self._keys, **options)
+        known: Any = {"known_graphs": self._graphs, "keys": self._keys, "run_key": self._run_key}
+        return request_run(self.codec, graph, input, command, **known, **options)
 
     def many(self, runs: Sequence[EnqueueRequest]) -> list[RunRequest]:
         found = []
@@ -86,6 +106,7 @@ class Runs(RunHistory):
         versions: Upcasts states.
         keys: Keys of the config that name a thread's owner.
         graphs: The graphs that may be enqueued; any by default.
+        run_key: Source of the key of runs that are given none.
     """
 
     def __init__(
@@ -97,10 +118,11 @@ class Runs(RunHistory):
         versions: StateVersions | None = None,
         keys: ThreadKeys | None = None,
         graphs: Collection[str] | None = None,
+        run_key: KeySource | None = None,
     ) -> None:
         super().__init__(database, queries)
         self._queue = queue or database
-        self._requests = _Requests(codec or ValueCodec(), keys, graphs)
+        self._requests = _Requests(codec or ValueCodec(), keys, graphs, run_key)
         self._versions = versions
         self._notifier = Notifier(self._queue, queries)
         self._follower = Follower(self._queue, queries)
@@ -362,8 +384,67 @@ class Runs(RunHistory):
         return self._queue.run(tending.repair, self._queries)
 
     def counts(self) -> tuple[QueueCount, ...]:
-        """Return the number of runs in the queue, by queue, graph and status. One round trip; reads the whole queue."""
+        """Return the number of runs in the queue, by queue, graph, version and status. One round trip; reads the whole
+        queue.
+        """
         return self._queue.run(listing.count_queue, self._queries)
+
+    def limit(
+        self, queue: str, *, key: str | None = None, concurrency: int | None = None, rate: Rate | None = None
+    ) -> None:
+        """Limit the runs of a queue, of each of its keys, or of one key. All workers keep the limit.
+
+        Runs that exceed it wait; they are not lost. Claims that begin after this call keep it; runs that run are left
+        alone. One statement; safe to repeat.
+
+        Args:
+            queue: The queue.
+            key: The key that is limited, whatever the limit of each key is; `*` for each key; the whole queue by
+                default. Runs without a key are under the limit of the queue only.
+            concurrency: Runs that run at once at most; 0 for none.
+            rate: Attempts that begin in a time at most. With neither, the limit is removed.
+
+        Raises:
+            ConfigurationError: If an argument is not usable.
+        """
+        self._queue.run(limits.put_limit, self._queries, limits.request_limit(queue, key, concurrency, rate))
+        self._notifier.notify()
+
+    def limits(self) -> list[QueueLimit]:
+        """Return all limits by queue and key. One round trip; counts the runs of each."""
+        return self._queue.run(limits.list_limits, self._queries)
+
+    def budget(
+        self,
+        amount: Decimal | float | str | None,
+        *,
+        tenant: str | None = None,
+        user: str | None = None,
+        agent: str | None = None,
+        key: str | None = None,
+    ) -> None:
+        """Limit what the model calls of recorded graphs cost on one day (UTC). One statement; safe to repeat.
+
+        Once the cost that is known has reached the budget, further calls raise `BudgetExceededError`, also in the
+        middle of a run, with an event of the kind `budget`. A process knows its own cost at once, and that of others
+        two to three seconds late. Calls in progress go on.
+
+        Args:
+            amount: Cost in the currency of the prices; `None` removes the budget.
+            tenant: The tenant, as in the record; `*` for each that has no budget of its own.
+            user: The user instead.
+            agent: The agent of the run instead.
+            key: The key of an enqueued run instead.
+
+        Raises:
+            ConfigurationError: If an argument is not usable, or not one owner is named.
+        """
+        request = budgets.request_budget(amount, tenant=tenant, user=user, agent=agent, key=key)
+        self._queue.run(budgets.put_budget, self._queries, request)
+
+    def budgets(self) -> list[Budget]:
+        """Return all budgets, with what was spent today. Reads today's model calls."""
+        return self._database.run(budgets.list_budgets, self._queries)
 
 
 class AsyncRuns(AsyncRunHistory):
@@ -378,10 +459,11 @@ class AsyncRuns(AsyncRunHistory):
         versions: StateVersions | None = None,
         keys: ThreadKeys | None = None,
         graphs: Collection[str] | None = None,
+        run_key: KeySource | None = None,
     ) -> None:
         super().__init__(database, queries)
         self._queue = queue or database
-        self._requests = _Requests(codec or ValueCodec(), keys, graphs)
+        self._requests = _Requests(codec or ValueCodec(), keys, graphs, run_key)
         self._versions = versions
         self._notifier = AsyncNotifier(self._queue, queries)
         self._follower = AsyncFollower(self._queue, queries)
@@ -515,6 +597,34 @@ class AsyncRuns(AsyncRunHistory):
     async def counts(self) -> tuple[QueueCount, ...]:
         """Async twin of `Runs.counts`."""
         return await self._queue.run(listing.count_queue, self._queries)
+
+    async def limit(
+        self, queue: str, *, key: str | None = None, concurrency: int | None = None, rate: Rate | None = None
+    ) -> None:
+        """Async twin of `Runs.limit`."""
+        await self._queue.run(limits.put_limit, self._queries, limits.request_limit(queue, key, concurrency, rate))
+        await self._notifier.notify()
+
+    async def limits(self) -> list[QueueLimit]:
+        """Async twin of `Runs.limits`."""
+        return await self._queue.run(limits.list_limits, self._queries)
+
+    async def budget(
+        self,
+        amount: Decimal | float | str | None,
+        *,
+        tenant: str | None = None,
+        user: str | None = None,
+        agent: str | None = None,
+        key: str | None = None,
+    ) -> None:
+        """Async twin of `Runs.budget`."""
+        request = budgets.request_budget(amount, tenant=tenant, user=user, agent=agent, key=key)
+        await self._queue.run(budgets.put_budget, self._queries, request)
+
+    async def budgets(self) -> list[Budget]:
+        """Async twin of `Runs.budgets`."""
+        return await self._database.run(budgets.list_budgets, self._queries)
 
 
 def _parts(run: EnqueuedRun) -> tuple[str, str, bool]:

@@ -193,6 +193,7 @@ CREATE TABLE /*schema*/runs (
     steps_before integer NOT NULL DEFAULT 0,
     queue text,
     last_event bigint,
+    key text,
     PRIMARY KEY (thread_id, run_id)
 );
 CREATE INDEX runs_thread_id_idx ON /*schema*/runs (thread_id, started_at DESC);
@@ -205,7 +206,8 @@ CREATE INDEX runs_steps_idx ON /*schema*/runs (steps DESC, thread_id, run_id) WH
 -- A run in the queue waits for a worker, or is run by one; its row in `runs` stays when this one is deleted. Only a
 -- ready run can be claimed: it is the first of its thread by `number`, and due. So a claim reads no run that cannot be
 -- claimed, and a thread has one running run at most. The `position` of a key's first ready run is the least of the
--- queue, that of each further one is greater by one: keys take turns.
+-- queue, that of each further one is greater by one: keys take turns. A claim sets `is_limited` for the runs of a key
+-- that is at its limit, so that later claims do not read them.
 CREATE TABLE /*schema*/queue (
     thread_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,
@@ -227,17 +229,23 @@ CREATE TABLE /*schema*/queue (
     claimed_at timestamptz,
     claimed_checkpoint_id text COLLATE "C",
     timeout_at timestamptz,
+    version text NOT NULL DEFAULT '',
+    is_limited boolean NOT NULL DEFAULT false,
     PRIMARY KEY (thread_id, run_id),
-    CONSTRAINT queue_running_is_ready CHECK (status = 'pending' OR is_ready)
+    CONSTRAINT queue_running_is_ready CHECK (status = 'pending' OR is_ready),
+    CONSTRAINT queue_limited_is_ready CHECK (NOT is_limited OR is_ready AND status = 'pending')
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 CREATE UNIQUE INDEX queue_number_idx ON /*schema*/queue (thread_id, number) WHERE number IS NOT NULL;
 CREATE UNIQUE INDEX queue_is_ready_idx ON /*schema*/queue (thread_id, is_ready) WHERE is_ready;
-CREATE INDEX queue_graph_idx ON /*schema*/queue (queue, graph, priority DESC, position)
-    WHERE is_ready AND status = 'pending';
-CREATE INDEX queue_key_idx ON /*schema*/queue (queue, key, position) WHERE is_ready AND status = 'pending';
-CREATE INDEX queue_position_idx ON /*schema*/queue (queue, position) WHERE is_ready AND status = 'pending';
+CREATE INDEX queue_graph_idx ON /*schema*/queue (queue, graph, version, priority DESC, position)
+    WHERE is_ready AND status = 'pending' AND NOT is_limited;
+CREATE INDEX queue_key_idx ON /*schema*/queue (queue, key, position)
+    WHERE is_ready AND status = 'pending' AND NOT is_limited;
+CREATE INDEX queue_position_idx ON /*schema*/queue (queue, position)
+    WHERE is_ready AND status = 'pending' AND NOT is_limited;
+CREATE INDEX queue_limited_idx ON /*schema*/queue (queue, key, priority DESC, position) WHERE is_limited;
+CREATE INDEX queue_running_idx ON /*schema*/queue (queue, key, worker_id) WHERE status = 'running';
 CREATE INDEX queue_run_after_idx ON /*schema*/queue (run_after) WHERE run_after IS NOT NULL;
-CREATE INDEX queue_worker_id_idx ON /*schema*/queue (worker_id) WHERE status = 'running';
 
 -- What an enqueued run is to do. It stays when the run fails or is interrupted, so that it can be retried or resumed.
 CREATE TABLE /*schema*/run_requests (
@@ -259,6 +267,7 @@ CREATE TABLE /*schema*/workers (
     queues text[] NOT NULL,
     graphs text[] NOT NULL,
     concurrency integer NOT NULL,
+    versions jsonb NOT NULL DEFAULT '{}',
     PRIMARY KEY (worker_id)
 );
 
@@ -282,6 +291,27 @@ CREATE TABLE /*schema*/stream_batches (
 ) PARTITION BY RANGE (created_at);
 ALTER TABLE /*schema*/stream_batches ALTER COLUMN data SET STORAGE EXTERNAL;
 CREATE TABLE /*schema*/stream_batches_default PARTITION OF /*schema*/stream_batches DEFAULT;
+
+-- How many runs may run at once, or begin in a time: of a queue, of each of its keys, or of one key.
+CREATE TABLE /*schema*/queue_limits (
+    queue text NOT NULL,
+    key text NOT NULL,
+    concurrency integer,
+    rate integer,
+    rate_seconds double precision,
+    PRIMARY KEY (queue, key)
+);
+
+-- Claims under a limit. A claim counts running runs in its snapshot, and changes the revision that it has read: so no
+-- claim of the same key is missing in the count.
+CREATE TABLE /*schema*/queue_keys (
+    queue text NOT NULL,
+    key text NOT NULL,
+    revision bigint NOT NULL DEFAULT 1,
+    window_started_at timestamptz NOT NULL DEFAULT now(),
+    window_claims integer NOT NULL DEFAULT 0,
+    PRIMARY KEY (queue, key)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
 -- At each tick of a schedule a run is enqueued, in the transaction that sets `next_at` to the following tick: whoever
 -- locks the row first does it. The run's id is made of the schedule's name and the tick. Like `workers`, the table has
@@ -458,6 +488,14 @@ CREATE TABLE /*schema*/prices (
     cache_read numeric,
     reasoning numeric,
     PRIMARY KEY (model, provider, valid_from)
+);
+
+-- What model calls may cost on one day (UTC): those of a tenant, a user, an agent or a key of the queue.
+CREATE TABLE /*schema*/budgets (
+    scope text NOT NULL,
+    name text NOT NULL,
+    amount numeric NOT NULL,
+    PRIMARY KEY (scope, name)
 );
 
 -- Views for common queries; filter and aggregate them.
@@ -768,6 +806,7 @@ COMMENT ON COLUMN /*schema*/runs.steps_before IS 'supersteps of the attempts bef
 COMMENT ON COLUMN /*schema*/runs.queue IS 'queue it was enqueued in; null: it was not enqueued';
 COMMENT ON COLUMN /*schema*/runs.last_event IS
     'number of the last event of its stream when it last left a worker; null: it had none';
+COMMENT ON COLUMN /*schema*/runs.key IS 'key that it was enqueued with; null: none, or it was not enqueued';
 
 COMMENT ON TABLE /*schema*/queue IS
     'Runs that wait for a worker, or that one runs. A row is deleted when its run ends.';
@@ -783,7 +822,7 @@ COMMENT ON COLUMN /*schema*/queue.number IS
 COMMENT ON COLUMN /*schema*/queue.priority IS 'higher is claimed first';
 COMMENT ON COLUMN /*schema*/queue.position IS
     'order among the ready runs of its queue and priority; keys take turns';
-COMMENT ON COLUMN /*schema*/queue.key IS 'runs of different keys take turns; empty by default';
+COMMENT ON COLUMN /*schema*/queue.key IS 'runs of different keys take turns, and limits apply to keys; empty: no key';
 COMMENT ON COLUMN /*schema*/queue.run_after IS 'not claimed before this time; null: at once';
 COMMENT ON COLUMN /*schema*/queue.enqueued_at IS 'time it was enqueued, or retried by hand';
 COMMENT ON COLUMN /*schema*/queue.attempt IS 'attempts that began; one that was given back does not count';
@@ -798,6 +837,10 @@ COMMENT ON COLUMN /*schema*/queue.claimed_checkpoint_id IS
     'newest checkpoint of the thread at claimed_at, in the root namespace';
 COMMENT ON COLUMN /*schema*/queue.timeout_at IS
     'time at which it has run too long, over all attempts; null: no limit, or not begun';
+COMMENT ON COLUMN /*schema*/queue.version IS
+    'version of the graph: only workers that accept it claim the run; empty: all workers';
+COMMENT ON COLUMN /*schema*/queue.is_limited IS
+    'true: its key was at its limit; not claimed until runs of the key end or a window of its rate does';
 
 COMMENT ON TABLE /*schema*/run_requests IS
     'What enqueued runs are to do. A row is deleted when its run succeeds or is discarded.';
@@ -818,6 +861,25 @@ COMMENT ON COLUMN /*schema*/workers.seen_at IS 'time it was last seen alive';
 COMMENT ON COLUMN /*schema*/workers.queues IS 'queues it serves';
 COMMENT ON COLUMN /*schema*/workers.graphs IS 'graphs it can run';
 COMMENT ON COLUMN /*schema*/workers.concurrency IS 'number of runs it runs at once';
+COMMENT ON COLUMN /*schema*/workers.versions IS
+    'by graph, an array of the versions that it accepts besides runs without a version';
+
+COMMENT ON TABLE /*schema*/queue_limits IS 'Limits of the runs that run at once, or begin in a time. Edited by the user.';
+COMMENT ON COLUMN /*schema*/queue_limits.queue IS 'the queue';
+COMMENT ON COLUMN /*schema*/queue_limits.key IS
+    'the key; empty: the whole queue; *: each key that has no row of its own';
+COMMENT ON COLUMN /*schema*/queue_limits.concurrency IS 'runs that run at once at most; 0: none; null: no limit';
+COMMENT ON COLUMN /*schema*/queue_limits.rate IS 'attempts that begin in a window at most; null: no limit';
+COMMENT ON COLUMN /*schema*/queue_limits.rate_seconds IS 'length of the window in seconds; null: no limit';
+
+COMMENT ON TABLE /*schema*/queue_keys IS
+    'Claims of runs under a limit. Claims of one key take place one after the other, each by a new revision.';
+COMMENT ON COLUMN /*schema*/queue_keys.queue IS 'the queue';
+COMMENT ON COLUMN /*schema*/queue_keys.key IS 'the key; empty: the whole queue';
+COMMENT ON COLUMN /*schema*/queue_keys.revision IS 'greater by one with each claim';
+COMMENT ON COLUMN /*schema*/queue_keys.window_started_at IS
+    'first claim of the window; the next window begins with the first claim after rate_seconds';
+COMMENT ON COLUMN /*schema*/queue_keys.window_claims IS 'runs claimed in the window';
 
 COMMENT ON TABLE /*schema*/stream_batches IS
     'Events of runs from the queue, several in a row. Partitioned by day (UTC) of created_at; maintain drops old days.';
@@ -954,7 +1016,8 @@ COMMENT ON COLUMN /*schema*/events.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/events.event_id IS 'the event; ids sort by time';
 COMMENT ON COLUMN /*schema*/events.created_at IS 'time of the event';
 COMMENT ON COLUMN /*schema*/events.kind IS
-    'status, handoff, interrupt, resume, answer, fork, prune, refused (a guard refused the run) or corrupt';
+    'status, handoff, interrupt, resume, answer, fork, prune, refused (a guard refused the run), budget (a model call was '
+    'refused) or corrupt';
 COMMENT ON COLUMN /*schema*/events.run_id IS 'run it happened in';
 COMMENT ON COLUMN /*schema*/events.checkpoint_ns IS 'empty for the root graph, parent:task|child:task for a subgraph';
 COMMENT ON COLUMN /*schema*/events.checkpoint_id IS 'the checkpoint';
@@ -977,6 +1040,11 @@ COMMENT ON COLUMN /*schema*/prices.provider IS 'the provider; empty for any';
 COMMENT ON COLUMN /*schema*/prices.valid_from IS 'time from which the price holds';
 COMMENT ON COLUMN /*schema*/prices.input IS 'price of a million tokens read';
 COMMENT ON COLUMN /*schema*/prices.output IS 'price of a million tokens written';
+
+COMMENT ON TABLE /*schema*/budgets IS 'Money that model calls may cost on one day (UTC). Edited by the user.';
+COMMENT ON COLUMN /*schema*/budgets.scope IS 'tenant, user, agent or key';
+COMMENT ON COLUMN /*schema*/budgets.name IS 'the tenant, user, agent or key; *: each that has no row of its own';
+COMMENT ON COLUMN /*schema*/budgets.amount IS 'cost at which further calls are refused, in the currency of prices';
 COMMENT ON COLUMN /*schema*/prices.cache_read IS 'price of a million tokens read from a cache; null: as input';
 COMMENT ON COLUMN /*schema*/prices.reasoning IS 'price of a million tokens of reasoning; null: as output';
 

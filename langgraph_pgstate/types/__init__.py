@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         MessageChange,
         ValueChange,
     )
+    from langgraph_pgstate.types.budgets import Budget
     from langgraph_pgstate.types.events import Event, HandoffStatistics
     from langgraph_pgstate.types.interrupts import Answer, InterruptedThread, PendingInterrupt
     from langgraph_pgstate.types.leases import Lease
@@ -22,7 +23,18 @@ if TYPE_CHECKING:
     from langgraph_pgstate.types.prices import Price
     from langgraph_pgstate.types.prune import PruneResult
     from langgraph_pgstate.types.queries import Parameters, Query, Row, Rows
-    from langgraph_pgstate.types.queue import ClaimedRun, EnqueuedRun, QueueCount, QueuedRun, Recovered, RunKey, Tended
+    from langgraph_pgstate.types.queue import (
+        ClaimedRun,
+        Claims,
+        EnqueuedRun,
+        QueueCount,
+        QueuedRun,
+        QueueLimit,
+        Rate,
+        Recovered,
+        RunKey,
+        Tended,
+    )
     from langgraph_pgstate.types.reports import (
         BackfillReport,
         CheckReport,
@@ -49,6 +61,7 @@ else:
             "BackfillReport": "langgraph_pgstate.types.reports",
             "Branch": "langgraph_pgstate.types.branches",
             "ChannelDifference": "langgraph_pgstate.types.branches",
+            "Budget": "langgraph_pgstate.types.budgets",
             "CheckReport": "langgraph_pgstate.types.reports",
             "ClaimedRun": "langgraph_pgstate.types.queue",
             "CompensationReport": "langgraph_pgstate.types.tools",
@@ -76,6 +89,9 @@ else:
             "Query": "langgraph_pgstate.types.queries",
             "QueueCount": "langgraph_pgstate.types.queue",
             "QueuedRun": "langgraph_pgstate.types.queue",
+            "Rate": "langgraph_pgstate.types.queue",
+            "QueueLimit": "langgraph_pgstate.types.queue",
+            "Claims": "langgraph_pgstate.types.queue",
             "Recovered": "langgraph_pgstate.types.queue",
             "Row": "langgraph_pgstate.types.queries",
             "Rows": "langgraph_pgstate.types.queries",
@@ -108,9 +124,11 @@ __all__ = [
     "Answer",
     "BackfillReport",
     "Branch",
+    "Budget",
     "ChannelDifference",
     "CheckReport",
     "ClaimedRun",
+    "Claims",
     "CompensationReport",
     "Difference",
     "EnqueuedRun",
@@ -135,7 +153,9 @@ __all__ = [
     "PruneResult",
     "Query",
     "QueueCount",
+    "QueueLimit",
     "QueuedRun",
+    "Rate",
     "Recovered",
     "Row",
     "Rows",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.types.leases import Lease
 
 
@@ -27,6 +28,7 @@ class ClaimedRun:
         run_id: The run.
         queue: The queue.
         graph: Name of the graph.
+        queue_key: Its key in the queue; empty for none.
         attempt: Number of this attempt, from 1. An attempt that was given back does not count.
         crashes: Deaths of its workers since it last made a checkpoint.
         lease: The thread's lease, taken with the claim.
@@ -42,6 +44,7 @@ class ClaimedRun:
     run_id: str
     queue: str
     graph: str
+    queue_key: str
     attempt: int
     crashes: int
     lease: Lease
@@ -61,6 +64,22 @@ class ClaimedRun:
     def max_attempts(self) -> int:
         """Number of attempts after which an error is final."""
         return int(self.options.get("max_attempts", 1))
+
+
+class Claims(NamedTuple):
+    """The result of a claim.
+
+    Attributes:
+        runs: The claimed runs.
+        has_limits: Whether the queue has limits, or runs that wait for one.
+        has_waiting: Whether runs of the queue wait for limits of their keys.
+        is_busy: Whether runs were left because another worker had just claimed runs of their key.
+    """
+
+    runs: list[ClaimedRun]
+    has_limits: bool
+    has_waiting: bool
+    is_busy: bool
 
 
 class Tended(NamedTuple):
@@ -122,7 +141,8 @@ class QueuedRun:
         queue: The queue.
         graph: Name of the graph.
         status: `pending` or `running`.
-        is_ready: Whether a worker may claim it, or runs it; false if it waits for its time or for its thread.
+        is_ready: Whether a worker may claim it, or runs it; false if it waits for its time or for its thread. A ready
+            run may wait for a limit, see `is_limited`, or for a worker that accepts it, see `is_accepted`.
         priority: Its priority; higher is claimed first.
         key: Runs of different keys take turns.
         run_after: Time before which it is not claimed; `None` for at once.
@@ -133,7 +153,9 @@ class QueuedRun:
         worker_id: The worker that runs it.
         claimed_at: Start of the attempt.
         timeout_at: Time at which it has run too long.
-        is_accepted: Whether a worker that was seen in the last 30 seconds serves its queue and its graph.
+        version: Version of the graph; empty for any.
+        is_limited: Whether it waits because its key is at its limit.
+        is_accepted: Whether a worker that was seen in the last 30 seconds serves its queue, its graph and its version.
     """
 
     thread_id: str
@@ -152,12 +174,14 @@ class QueuedRun:
     worker_id: str | None
     claimed_at: datetime | None
     timeout_at: datetime | None
+    version: str
+    is_limited: bool
     is_accepted: bool
 
 
 @dataclass(frozen=True, slots=True)
 class QueueCount:
-    """Number of runs of one queue, graph and status.
+    """Number of runs of one queue, graph, version and status.
 
     Attributes:
         queue: The queue.
@@ -166,7 +190,8 @@ class QueueCount:
         ready: Runs that a worker may claim, or runs; the others wait for their time or for their thread.
         count: All runs.
         oldest_at: Time the oldest was enqueued.
-        is_accepted: Whether a worker that was seen in the last 30 seconds serves the queue and the graph.
+        is_accepted: Whether a worker that was seen in the last 30 seconds serves the queue, the graph and the version.
+        version: Version of the graph; empty for any.
     """
 
     queue: str
@@ -176,3 +201,50 @@ class QueueCount:
     count: int
     oldest_at: datetime
     is_accepted: bool
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A number of runs that begin in a time at most.
+
+    Attributes:
+        count: Number of runs, counted by their attempts.
+        per: The time: seconds or a timedelta. It begins with the first run after the time before has passed.
+    """
+
+    count: int
+    per: float | timedelta = 1.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.count, bool) or not isinstance(self.count, int) or not 1 <= self.count < 2**31:
+            raise ConfigurationError(f"Rate.count must be a whole number, 1 or more, not {self.count!r}")
+        seconds = self.per.total_seconds() if isinstance(self.per, timedelta) else self.per
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < 10**9:
+            raise ConfigurationError(f"Rate.per must be seconds or a timedelta, more than 0, not {self.per!r}")
+
+    @property
+    def seconds(self) -> float:
+        """The time in seconds."""
+        return self.per.total_seconds() if isinstance(self.per, timedelta) else float(self.per)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimit:
+    """A limit of a queue, of each of its keys, or of one key.
+
+    Attributes:
+        queue: The queue.
+        key: The key; `*` for each key that has no limit of its own; `None` for the whole queue.
+        concurrency: Runs that run at once at most; `None` for no limit.
+        rate: Attempts that begin in a time at most; `None` for no limit.
+        running: Runs under the limit that run now.
+        waiting: Ready runs that were found to exceed it, and wait. Those of a whole queue are not counted.
+    """
+
+    queue: str
+    key: str | None
+    concurrency: int | None
+    rate: Rate | None
+    running: int
+    waiting: int

@@ -38,6 +38,7 @@ from langgraph_pgstate.operations.checkpoints.versions import StateVersions
 from langgraph_pgstate.operations.checkpoints.writes import request_writes
 from langgraph_pgstate.operations.leases.listing import request_leases
 from langgraph_pgstate.operations.record import journal
+from langgraph_pgstate.operations.record.budgets import Owner, request_budget
 from langgraph_pgstate.operations.record.events import request_events, request_handoffs
 from langgraph_pgstate.operations.record.journal_entry import WRITTEN
 from langgraph_pgstate.operations.record.messages import request_conversation, request_search
@@ -47,6 +48,7 @@ from langgraph_pgstate.operations.record.statistics import request_statistics, r
 from langgraph_pgstate.operations.runs import schedules
 from langgraph_pgstate.operations.runs.claiming import claim
 from langgraph_pgstate.operations.runs.enqueue import enqueue
+from langgraph_pgstate.operations.runs.limits import request_limit
 from langgraph_pgstate.operations.runs.listing import request_dead_letters, request_queue
 from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
 from langgraph_pgstate.operations.runs.schedules import ScheduleRequest, request_schedule, request_schedules
@@ -390,7 +392,7 @@ class Bench:
 
     def claimed(self) -> RunKey:
         queue = self.enqueued().queue
-        return run_blocking(claim(self.db, self.queries, "worker", queue, ["graph"], 1, 12.0))[0].key
+        return run_blocking(claim(self.db, self.queries, "worker", queue, ["graph"], 1, 12.0)).runs[0].key
 
     def intent(self) -> Intent:
         address = self.address
@@ -486,6 +488,9 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "runs.enqueue.enqueue": lambda bench: ([request_run(bench.codec, "graph", {"x": 1}, thread_id="t")],),
     "runs.enqueue.notify": lambda bench: (),
     "runs.claiming.claim": lambda bench: ("worker", bench.enqueued().queue, ["graph"], 1, 12.0),
+    "runs.claiming.open_keys": lambda bench: ("default",),
+    "runs.limits.put_limit": lambda bench: (request_limit("default", None, 1, None),),
+    "runs.limits.list_limits": lambda bench: (),
     "runs.ending.finish": lambda bench: (bench.claimed(), "success"),
     "runs.ending.give_back": lambda bench: (bench.claimed(),),
     "runs.ending.roll_back": lambda bench: (bench.claimed(),),
@@ -566,6 +571,9 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "leases.leases.release": lambda bench: ("t", 1),
     "leases.listing.list_leases": lambda bench: (request_leases(10, None),),
     "record.prices.set_price": lambda bench: (Price("model", "", None, Decimal(1), Decimal(2)),),
+    "record.budgets.put_budget": lambda bench: (request_budget(1, user="a"),),
+    "record.budgets.list_budgets": lambda bench: (),
+    "record.budgets.read_spending": lambda bench: ([Owner("user", "a")], ()),
     "record.prices.list_prices": lambda bench: (),
     "record.prices.delete_price": lambda bench: ("model",),
 }

@@ -53,6 +53,9 @@ TABLES = (
     "stream_batches",
     "stream_batches_default",
     "schedules",
+    "queue_limits",
+    "queue_keys",
+    "budgets",
 )
 NAMES = sorted(queries("pgstate").all)
 SQL = Path(langgraph_pgstate.sql.__file__).parent
@@ -200,7 +203,8 @@ def test_thread_id_is_the_first_column_of_every_key(saver: PGStateSaver, connect
         SELECT i.indexrelid::regclass::text, a.attname FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
             JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0]
         WHERE c.relnamespace = %s::regnamespace AND (i.indisunique OR i.indisprimary OR i.indisexclusion)
-            AND c.relkind IN ('r', 'p') AND c.relname NOT IN ('migrations', 'prices', 'workers', 'schedules')
+            AND c.relkind IN ('r', 'p') AND c.relname NOT IN (
+                'migrations', 'prices', 'workers', 'schedules', 'queue_limits', 'queue_keys', 'budgets')
         """,
         [saver.schema],
     ).fetchall()

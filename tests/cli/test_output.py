@@ -83,6 +83,8 @@ COMMANDS: dict[str, list[str]] = {
     "export-langgraph": ["--to", "DSN", "--to-schema", "SCHEMA_theirs"],
     "import-langgraph": ["--from", "DSN", "--from-schema", "SCHEMA_theirs"],
     "dead-letters": [],
+    "limits": [AGENT, "--key", AGENT, "--concurrency", "1000000", "--rate", "1000000/100d"],
+    "budgets": ["agent", AGENT, "--amount", "1000000.25"],
     "delete": [THREAD, "--yes"],
     "enqueue": [AGENT, '{"said": []}', "--thread", ENQUEUED, "--run", ENQUEUED],
     "cancel": [ENQUEUED],
@@ -92,7 +94,7 @@ COMMANDS: dict[str, list[str]] = {
 # These print a document for each row; all others print one.
 LISTS = {
     "threads", "runs", "tree", "conversation", "search", "events", "executions", "leases", "interrupts", "prices",
-    "dead-letters",
+    "dead-letters", "limits", "budgets",
 }  # fmt: skip
 
 

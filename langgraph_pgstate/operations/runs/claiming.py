@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.operations.runs.locking import LOCK_TIMEOUT
 from langgraph_pgstate.operations.runs.requests import options_of
 from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.types import ClaimedRun, Lease, Row
+from langgraph_pgstate.types import ClaimedRun, Claims, Lease, Row
 
-# Each puts off at most as many runs as are to be claimed.
+# Each puts off, or sets aside, at most as many runs as are to be claimed.
 _MOST_STATEMENTS: Final = 20
+_SET_ASIDE: Final = 1000
+_LIMITED: Final = ("limits", "waiting")
 
 
 async def claim(
-    db: Connection, queries: Queries, worker_id: str, queue: str, graphs: Sequence[str], limit: int, ttl: float
-) -> list[ClaimedRun]:
+    db: Connection,
+    queries: Queries,
+    worker_id: str,
+    queue: str,
+    graphs: Sequence[str],
+    limit: int,
+    ttl: float,
+    versions: Mapping[str, Sequence[str]] | None = None,
+    *,
+    has_limits: bool = False,
+    ended: Sequence[str] = (),
+) -> Claims:
     """Claim runs of some graphs with the leases of their threads, by priority and position.
 
-    One statement, or a few if leases are held by somebody else: such runs are put off for a second. If the answer is
-    lost, `tend` tells of the runs that were claimed. It waits a moment only for a lock; see `locking.is_locked`.
+    One statement, or two in a transaction with `ended`. A few more if leases are held by somebody else, which puts such
+    runs off for a second, or if keys are at their limits, which sets their runs aside. If the answer is lost, `tend`
+    tells of the runs that were claimed. It waits a moment only for a lock; see `locking.is_locked`.
 
     Args:
         db: The connection.
@@ -31,24 +44,87 @@ async def claim(
         graphs: Graphs that the worker can run.
         limit: Number of runs at most.
         ttl: Seconds until the leases expire, unless they are renewed.
+        versions: By graph, the versions that the worker accepts besides runs without a version.
+        has_limits: Whether the queue had limits at the last claim; saves a statement if that is still so.
+        ended: Keys of ended runs. Other runs of these keys that wait for their limits are claimed, too.
     """
-    parameters = {"worker_id": worker_id, "queue": queue, "graphs": list(graphs), "ttl": repr(ttl)}
-    parameters["lock_timeout"] = LOCK_TIMEOUT
-    claimed: list[ClaimedRun] = []
+    pairs = [(graph, version) for graph in graphs for version in ("", *(versions or {}).get(graph, ()))]
+    parameters: dict[str, Any] = {
+        "worker_id": worker_id,
+        "queue": queue,
+        "graphs": [graph for graph, _ in pairs],
+        "versions": [version for _, version in pairs],
+        "ttl": repr(ttl),
+        "lock_timeout": LOCK_TIMEOUT,
+    }
+    claims = Claims([], has_limits, False, False)
     for _ in range(_MOST_STATEMENTS):
-        rows = await db.fetch(queries.claim_runs, {**parameters, "limit": limit - len(claimed)})
-        found = [_claimed(worker_id, queue, row) for row in rows if row[2] is not None]
-        claimed += found
-        if len(found) == len(rows) or len(claimed) == limit:
+        statement = queries.claim_limited_runs if claims.has_limits else queries.claim_runs
+        parameters["limit"] = limit - len(claims.runs)
+        if ended:
+            async with db.transaction():
+                await db.execute(queries.open_keys, {"queue": queue, "keys": [*ended], "page_size": _SET_ASIDE})
+                rows = await db.fetch(statement, parameters)
+            ended = ()
+        else:
+            rows = await db.fetch(statement, parameters)
+        kinds = {row[0] for row in rows}
+        was_limited = claims.has_limits
+        claims = Claims(
+            claims.runs + [_claimed(worker_id, queue, row) for row in rows if row[0] == "claimed"],
+            not kinds.isdisjoint(_LIMITED),
+            "waiting" in kinds or "full" in kinds,
+            "busy" in kinds,
+        )
+        full = [row[1] for row in rows if row[0] == "full"]
+        if full:
+            await db.execute(queries.limit_keys, {"queue": queue, "keys": full, "page_size": _SET_ASIDE})
+        is_done = claims.is_busy or not (full or "held" in kinds or (claims.has_limits and not was_limited))
+        if is_done or len(claims.runs) == limit:
             break
-    return claimed
+    return claims
+
+
+async def open_keys(db: Connection, queries: Queries, queue: str, after: str = "", page_size: int = 200) -> str | None:
+    """Let claims see runs again that wait for the limits of a page of keys, as many as the limits leave.
+
+    Two statements; safe to repeat and in many processes.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        queue: The queue.
+        after: The last key of the page before.
+        page_size: Keys of the page.
+
+    Returns:
+        The last key of the page; `None` if it was the last page.
+    """
+    page = {"queue": queue, "cursor_key": after, "page_size": page_size}
+    found = [row[0] for row in await db.fetch(queries.find_limited_keys, page)]
+    if found:
+        await db.execute(queries.open_keys, {"queue": queue, "keys": found, "page_size": _SET_ASIDE})
+    return found[-1] if len(found) == page_size else None
 
 
 def _claimed(worker_id: str, queue: str, row: Row) -> ClaimedRun:
-    thread_id, run_id, graph, attempt, crashes, token = row[:6]
-    *times, how, timeout_at, head_id, options, data, own_id = row[6:15]
+    _, key, thread_id, run_id, graph, attempt, crashes, token = row[:8]
+    *times, how, timeout_at, head_id, options, data, own_id = row[8:17]
     lease = Lease(thread_id, worker_id, token, *times)
     given = options_of(options or "{}")
     return ClaimedRun(
-        thread_id, run_id, queue, graph, attempt, crashes, lease, data or b"", given, own_id, head_id, how, timeout_at
+        thread_id,
+        run_id,
+        queue,
+        graph,
+        key,
+        attempt,
+        crashes,
+        lease,
+        data or b"",
+        given,
+        own_id,
+        head_id,
+        how,
+        timeout_at,
     )

@@ -29,6 +29,7 @@ from langgraph_pgstate.settings import (
     Backoff,
     DefaultAnswer,
     EnqueueOptions,
+    KeySource,
     ThreadKeys,
 )
 
@@ -50,7 +51,8 @@ class RunRequest:
         queue: The queue.
         graph: Name of the graph.
         priority: Its priority.
-        key: Runs of different keys take turns.
+        key: Runs of different keys take turns, and keys have limits.
+        version: Version of the graph; empty for any.
         run_after: Time before which it is not claimed, or the time that it waits.
         strategy: What happens to other runs of the thread.
         options: Retries and time limits, and what is needed to enqueue it again; JSON types.
@@ -66,6 +68,7 @@ class RunRequest:
     graph: str
     priority: int
     key: str
+    version: str
     run_after: datetime | timedelta | None
     strategy: str
     options: Mapping[str, Any]
@@ -79,8 +82,8 @@ class RunRequest:
         """Return a run with the options of another, as `run_requests` has them."""
         given = json.loads(options)
         owner = {"agent": given["graph"], "user_id": None, "tenant_id": None, **given.get("owner", {})}
-        graph, priority, key = given["graph"], given["priority"], given["key"]
-        return cls(thread_id, run_id, queue, graph, priority, key, None, "enqueue", given, data, owner)
+        graph, priority, key, version = given["graph"], given["priority"], given["key"], given.get("version", "")
+        return cls(thread_id, run_id, queue, graph, priority, key, version, None, "enqueue", given, data, owner)
 
     @property
     def row(self) -> dict[str, Any]:
@@ -93,6 +96,7 @@ class RunRequest:
             "graph": self.graph,
             "priority": self.priority,
             "key": self.key,
+            "version": self.version,
             "run_at": run_after.timestamp() if isinstance(run_after, datetime) else None,
             "delay": run_after.total_seconds() if isinstance(run_after, timedelta) else None,
             "options": self.options,
@@ -153,6 +157,7 @@ def request_run(
     known_graphs: Collection[str] | None = None,
     keys: ThreadKeys = _DEFAULT_KEYS,
     adopts: bool = False,
+    run_key: KeySource | None = None,
     **options: Unpack[EnqueueOptions],
 ) -> RunRequest:
     """Validate and encode a run.
@@ -165,6 +170,7 @@ def request_run(
         known_graphs: The graphs that exist, if they are known.
         keys: Keys of the config that name the thread's owner.
         adopts: Whether a run of this id that was not enqueued is taken over.
+        run_key: Source of the key of a run that is given none.
         options: See `EnqueueOptions`.
 
     Raises:
@@ -204,7 +210,9 @@ def request_run(
         None if default_answer is None else default_answer.value,
     )
     labels = {**configurable, **_mapping("metadata of the config", config.get("metadata")), **metadata}
-    queue, key = name_of("queue", options.get("queue", DEFAULT_QUEUE)), options.get("key", "")
+    queue = name_of("queue", options.get("queue", DEFAULT_QUEUE))
+    key = options["key"] if "key" in options else _key_of(run_key, config)
+    version = options.get("version", "")
     priority = _integer("priority", options.get("priority", 0), -_INT4_MAX)
     owner = {
         "agent": _owner(labels, keys.agent) or graph,
@@ -218,12 +226,14 @@ def request_run(
         graph,
         priority,
         name_of("key", key) if key else "",
+        name_of("version", version) if version else "",
         _later(options.get("run_after")),
         _choice("multitask_strategy", options.get("multitask_strategy", "enqueue"), STRATEGIES),
         {
             "graph": graph,
             "priority": priority,
             "key": key,
+            "version": version,
             "max_attempts": _integer("max_attempts", options.get("max_attempts", 1), 1),
             "retry": _backoff(options.get("retry")),
             "timeout": _seconds("timeout", options.get("timeout")),
@@ -312,7 +322,9 @@ def options_of(text: str) -> dict[str, Any]:
     """Return the options of a run, as `run_requests` has them."""
     found: dict[str, Any] = json.loads(text)
     if found.get("retry") is not None:
-        found["retry"] = Backoff(**found["retry"])
+        # A newer version of this package may have enqueued it.
+        known = {name: value for name, value in found["retry"].items() if name in Backoff.__dataclass_fields__}
+        found["retry"] = Backoff(**known)
     return found
 
 
@@ -326,6 +338,19 @@ def thread_given(options: EnqueueOptions) -> str | None:
     if given is None:
         given = configurable_of(options.get("config") or {}).get("thread_id")
     return None if given is None else thread_id_of(given)
+
+
+def _key_of(source: KeySource | None, config: Mapping[str, Any]) -> str:
+    """Return the key that a run has by its config; empty if it has none."""
+    if source is None:
+        return ""
+    found: Any = config
+    if isinstance(source, str):
+        for name in source.split("."):
+            found = found.get(name) if isinstance(found, Mapping) else None
+    else:
+        found = source(config)
+    return "" if found is None else str(found)
 
 
 def _ids(options: EnqueueOptions) -> tuple[str, str]:

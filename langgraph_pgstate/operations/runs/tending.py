@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from langgraph_pgstate.db.protocol import Connection
@@ -16,10 +17,23 @@ _ATTEMPTS_PER_CRASH: Final = 10
 
 
 async def put_worker(
-    db: Connection, queries: Queries, worker_id: str, names: Sequence[str], graphs: Sequence[str], concurrency: int
+    db: Connection,
+    queries: Queries,
+    worker_id: str,
+    names: Sequence[str],
+    graphs: Sequence[str],
+    concurrency: int,
+    versions: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Store a worker with the queues and graphs that it serves. One statement; safe to repeat."""
-    parameters = {"worker_id": worker_id, "queues": list(names), "graphs": list(graphs), "concurrency": concurrency}
+    """Store a worker with the queues, graphs and versions that it serves. One statement; safe to repeat."""
+    accepted = {graph: list(names) for graph, names in (versions or {}).items()}
+    parameters = {
+        "worker_id": worker_id,
+        "queues": list(names),
+        "graphs": list(graphs),
+        "concurrency": concurrency,
+        "versions": json.dumps(accepted),
+    }
     await db.execute(queries.put_worker, parameters)
 
 
@@ -132,12 +146,13 @@ async def make_due(db: Connection, queries: Queries, limit: int = 1000) -> int:
 
 async def repair(db: Connection, queries: Queries, limit: int = 1000) -> int:
     """Make the next runs of threads ready of which none is. Reads the whole queue; for `maintain`, which also deletes
-    workers that have not been seen for a day.
+    workers that have not been seen, and keys that have not been claimed, for a day.
 
     Returns:
         The number of runs that were made ready.
     """
     await db.execute(queries.sweep_workers, {})
+    await db.execute(queries.sweep_keys, {})
     threads = [row[0] for row in await db.fetch(queries.find_stranded, {"page_size": limit})]
     if not threads:
         return 0

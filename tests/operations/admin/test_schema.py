@@ -51,7 +51,10 @@ RECORD_TABLES = {
     "events",
     "prices",
 }
-QUEUE_TABLES = {"queue", "run_requests", "workers", "stream_batches", "schedules"}
+QUEUE_TABLES = {
+    *("queue", "run_requests", "workers", "stream_batches", "schedules"),
+    *("queue_limits", "queue_keys", "budgets"),
+}
 TABLES = SAVER_TABLES | RECORD_TABLES | QUEUE_TABLES
 
 

@@ -72,7 +72,7 @@ def test_a_claim_waits_a_moment_only_for_a_lease(dsn: str, queue: Queue) -> None
         with pytest.raises(DatabaseError) as caught:
             queue.database.run(claiming.claim, *arguments)
         assert is_locked(caught.value)
-    assert len(queue.database.run(claiming.claim, *arguments)) == 1
+    assert len(queue.database.run(claiming.claim, *arguments).runs) == 1
 
 
 def test_an_end_gives_way_to_a_put_that_locks_in_the_other_order(dsn: str, queue: Queue) -> None:

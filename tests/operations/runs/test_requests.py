@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,6 +18,7 @@ from langgraph_pgstate import Backoff, DefaultAnswer
 from langgraph_pgstate.codec.frames import pack, unpack
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, CorruptStateError, SerializationError
 from langgraph_pgstate.operations.runs.requests import (
+    RunRequest,
     change_request,
     open_request,
     options_of,
@@ -187,3 +189,31 @@ def test_delays_grow_up_to_a_maximum() -> None:
 def test_a_wrong_backoff_is_refused(make: Callable[[], Backoff]) -> None:
     with pytest.raises((ConfigurationError, ArgumentTypeError)):
         make()
+
+
+def test_options_of_a_newer_version_are_left_out() -> None:
+    found = options_of('{"retry": {"initial": 2.0, "growth": "cubic"}, "colour": 1}')
+    assert found["retry"] == Backoff(initial=2.0)
+
+
+@pytest.mark.parametrize(
+    ("source", "key"),
+    [
+        (None, ""),
+        ("configurable.user_id", "7"),
+        ("configurable.nobody", ""),
+        ("metadata.user_id.more", ""),
+        (lambda config: config["metadata"]["user_id"].upper(), "ADA"),
+        (lambda config: None, ""),
+    ],
+)
+def test_a_run_has_the_key_that_its_config_names(source: Any, key: str) -> None:
+    config = {"configurable": {"user_id": 7}, "metadata": {"user_id": "ada"}}
+    assert request_run(CODEC, "graph", config=config, run_key=source).key == key
+    assert request_run(CODEC, "graph", config=config, run_key=source, key="own").key == "own"
+
+
+def test_a_run_that_is_enqueued_again_keeps_its_key_and_version() -> None:
+    first = request_run(CODEC, "graph", key="k", version="2")
+    again = RunRequest.again("t", "r", "default", json.dumps(first.options), first.data)
+    assert (again.key, again.version) == ("k", "2")

@@ -64,7 +64,8 @@ WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text;
 -- about to. Runs after `lock_threads_for_no_key_update`.
 WITH given AS (
     SELECT r.thread_id, r.run_id, r.queue, d.options ->> 'graph' AS graph,
-        (d.options ->> 'priority')::integer AS priority, d.options ->> 'key' AS key
+        coalesce(d.options ->> 'version', '') AS version, (d.options ->> 'priority')::integer AS priority,
+        d.options ->> 'key' AS key
     FROM /*schema*/runs r JOIN /*schema*/run_requests d ON d.thread_id = r.thread_id AND d.run_id = r.run_id
     WHERE r.thread_id = :thread_id AND r.run_id = :run_id AND d.thread_id = :thread_id AND r.queue IS NOT NULL
         AND r.status IN ('error', 'timeout', 'cancelled', 'interrupted')
@@ -80,8 +81,8 @@ WITH given AS (
             ) = :run_id
         )
 ), queued AS (
-    INSERT INTO /*schema*/queue (thread_id, run_id, queue, graph, number, priority, key)
-    SELECT g.thread_id, g.run_id, g.queue, g.graph, coalesce((
+    INSERT INTO /*schema*/queue (thread_id, run_id, queue, graph, version, number, priority, key)
+    SELECT g.thread_id, g.run_id, g.queue, g.graph, g.version, coalesce((
         SELECT max(q.number) FROM /*schema*/queue q WHERE q.thread_id = :thread_id AND q.number IS NOT NULL
     ), 0) + 1, g.priority, g.key
     FROM given g

@@ -1,22 +1,100 @@
 -- name: claim_runs
 -- Claim ready runs of some graphs with the leases of their threads, by priority and position, and return them with what
--- they are to do. A run whose thread's lease is held by somebody else is put off for a second, and returned without a
--- graph.
-WITH candidates AS MATERIALIZED (
-    SELECT c.* FROM unnest(:graphs::text[]) AS g (graph) CROSS JOIN LATERAL (
-        SELECT q.thread_id, q.run_id, q.priority, q.position FROM /*schema*/queue q
-        WHERE q.queue = :queue::text AND q.graph = g.graph AND q.is_ready AND q.status = 'pending'
-        ORDER BY q.priority DESC, q.position LIMIT :limit::integer
+-- they are to do. A run whose thread's lease is held by somebody else is put off for a second, and returned as `held`.
+-- A queue with limits is returned as `limits`, and one with runs that wait for a limit as `waiting`. Then nothing is
+-- claimed, unless the variant for it is used: it keeps the limits, and returns keys that are at theirs as `full`, and
+-- `busy` if another worker has just claimed.
+-- variant: claim_limited_runs
+WITH
+--+limited whole AS MATERIALIZED (
+--+limited     SELECT u.revision, u.window_started_at + make_interval(secs => l.rate_seconds) > now() AS is_same_window,
+--+limited         u.window_claims, least(
+--+limited             :limit::integer,
+--+limited             l.concurrency - (
+--+limited                 SELECT count(*) FROM /*schema*/queue q WHERE q.queue = :queue::text AND q.status = 'running'
+--+limited             ),
+--+limited             CASE WHEN u.window_started_at + make_interval(secs => l.rate_seconds) > now()
+--+limited                 THEN l.rate - u.window_claims ELSE l.rate END
+--+limited         ) AS free
+--+limited     FROM /*schema*/queue_limits l LEFT JOIN /*schema*/queue_keys u ON u.queue = l.queue AND u.key = ''
+--+limited     WHERE l.queue = :queue AND l.key = ''
+--+limited ),
+candidates AS MATERIALIZED (
+    SELECT c.* FROM unnest(:graphs::text[], :versions::text[]) AS g (graph, version) CROSS JOIN LATERAL (
+        SELECT q.thread_id, q.run_id, q.key, q.priority, q.position FROM /*schema*/queue q
+        WHERE q.queue = :queue::text AND q.graph = g.graph AND q.version = g.version
+            AND q.is_ready AND q.status = 'pending' AND NOT q.is_limited
+            AND NOT EXISTS (SELECT 1 FROM /*schema*/queue_limits l WHERE l.queue = :queue) --!limited
+            AND NOT EXISTS (SELECT 1 FROM /*schema*/queue o WHERE o.queue = :queue AND o.is_limited) --!limited
+        ORDER BY q.priority DESC, q.position
+        LIMIT :limit::integer --!limited
+--+limited         LIMIT coalesce((SELECT greatest(w.free, 0) FROM whole w), :limit)
         FOR UPDATE SKIP LOCKED
     ) AS c
 ), chosen AS MATERIALIZED (
     SELECT c.* FROM candidates c CROSS JOIN (SELECT set_config('lock_timeout', :lock_timeout::text, true)) AS waits
-    ORDER BY c.priority DESC, c.position LIMIT :limit
+    ORDER BY c.priority DESC, c.position
+    LIMIT :limit --!limited
+--+limited     LIMIT coalesce((SELECT greatest(w.free, 0) FROM whole w), :limit)
+--+limited ), keys AS MATERIALIZED (
+--+limited     SELECT k.key, u.revision, u.window_started_at + make_interval(secs => l.rate_seconds) > now()
+--+limited             AS is_same_window, u.window_claims, least(
+--+limited             l.concurrency - (
+--+limited                 SELECT count(*) FROM /*schema*/queue q
+--+limited                 WHERE q.queue = :queue AND q.key = k.key AND q.status = 'running'
+--+limited             ),
+--+limited             CASE WHEN u.window_started_at + make_interval(secs => l.rate_seconds) > now()
+--+limited                 THEN l.rate - u.window_claims ELSE l.rate END
+--+limited         ) AS free
+--+limited     FROM (SELECT DISTINCT key FROM chosen WHERE key <> '') AS k CROSS JOIN LATERAL (
+--+limited         SELECT o.* FROM /*schema*/queue_limits o WHERE o.queue = :queue AND o.key IN (k.key, '*')
+--+limited         ORDER BY o.key = '*' LIMIT 1
+--+limited     ) AS l LEFT JOIN /*schema*/queue_keys u ON u.queue = :queue AND u.key = k.key
+--+limited ), ranked AS MATERIALIZED (
+--+limited     SELECT c.*, k.key IS NOT NULL AS is_limited, coalesce(
+--+limited         row_number() OVER (PARTITION BY c.key ORDER BY c.priority DESC, c.position) <= k.free, true
+--+limited     ) AS is_free
+--+limited     FROM chosen c LEFT JOIN keys k ON k.key = c.key
+--+limited ), seen AS (
+--+limited     SELECT k.*, f.claims FROM keys k
+--+limited         JOIN (SELECT key, count(*) AS claims FROM ranked WHERE is_free AND is_limited GROUP BY key) AS f
+--+limited         ON f.key = k.key
+--+limited     UNION ALL
+--+limited     SELECT '', w.*, (SELECT count(*) FROM ranked WHERE is_free) FROM whole w WHERE w.free > 0
+--+limited ), locked AS MATERIALIZED (
+--+limited     -- The rows as they are now. Another revision than in the snapshot tells of a claim that was not counted.
+--+limited     SELECT u.key, u.revision FROM /*schema*/queue_keys u
+--+limited     WHERE u.queue = :queue AND u.key IN (SELECT s.key FROM seen s WHERE s.claims > 0)
+--+limited     FOR UPDATE SKIP LOCKED
+--+limited ), used AS (
+--+limited     INSERT INTO /*schema*/queue_keys AS stored (queue, key, revision, window_started_at, window_claims)
+--+limited     SELECT :queue, s.key, coalesce(s.revision, 0) + 1, now(),
+--+limited         CASE WHEN s.is_same_window THEN s.window_claims ELSE 0 END + s.claims
+--+limited     FROM seen s LEFT JOIN locked o ON o.key = s.key
+--+limited     WHERE s.claims > 0 AND s.revision IS NOT DISTINCT FROM o.revision
+--+limited     ORDER BY s.key
+--+limited     ON CONFLICT (queue, key) DO UPDATE SET
+--+limited         revision = excluded.revision, window_claims = excluded.window_claims,
+--+limited         window_started_at = CASE
+--+limited             WHEN EXISTS (SELECT 1 FROM seen s WHERE s.key = excluded.key AND s.is_same_window)
+--+limited             THEN stored.window_started_at ELSE excluded.window_started_at END
+--+limited     WHERE stored.revision = excluded.revision - 1
+--+limited     RETURNING key
+--+limited ), granted AS MATERIALIZED (
+--+limited     SELECT r.* FROM ranked r
+--+limited     WHERE r.is_free AND (NOT r.is_limited OR r.key IN (SELECT u.key FROM used u))
+--+limited         AND (NOT EXISTS (SELECT 1 FROM whole) OR EXISTS (SELECT 1 FROM used u WHERE u.key = ''))
+--+limited ), full_keys AS (
+--+limited     UPDATE /*schema*/queue SET is_limited = true FROM ranked r
+--+limited     WHERE queue.thread_id = r.thread_id AND queue.run_id = r.run_id AND queue.is_ready AND NOT r.is_free
+--+limited     RETURNING queue.key
 ), taken AS (
     INSERT INTO /*schema*/leases AS held (thread_id, holder_id, fencing_token, acquired_at, renewed_at, expires_at)
     SELECT c.thread_id, :worker_id::text, (extract(epoch FROM now()) * 1000000)::bigint, now(), now(),
         now() + make_interval(secs => :ttl::double precision)
-    FROM chosen c ORDER BY c.thread_id
+    FROM chosen c --!limited
+--+limited     FROM granted c
+    ORDER BY c.thread_id
     ON CONFLICT (thread_id) DO UPDATE SET
         holder_id = excluded.holder_id,
         fencing_token = held.fencing_token + 1,
@@ -30,7 +108,8 @@ WITH candidates AS MATERIALIZED (
         SELECT k.checkpoint_id FROM /*schema*/checkpoints k WHERE k.thread_id = c.thread_id AND k.checkpoint_ns = ''
         ORDER BY k.checkpoint_id DESC LIMIT 1
     ) AS head_id
-    FROM chosen c
+    FROM chosen c --!limited
+--+limited     FROM granted c
 ), claimed AS (
     UPDATE /*schema*/queue SET
         status = 'running', attempt = queue.attempt + 1, worker_id = :worker_id, fencing_token = t.fencing_token,
@@ -42,12 +121,13 @@ WITH candidates AS MATERIALIZED (
         JOIN heads h ON h.thread_id = t.thread_id
         LEFT JOIN /*schema*/run_requests r ON r.thread_id = h.thread_id AND r.run_id = h.run_id
     WHERE queue.thread_id = h.thread_id AND queue.run_id = h.run_id AND queue.is_ready
-    RETURNING queue.thread_id, queue.run_id, queue.graph, queue.attempt, queue.crashes, queue.fencing_token,
+    RETURNING queue.thread_id, queue.run_id, queue.graph, queue.key, queue.attempt, queue.crashes, queue.fencing_token,
         t.acquired_at, t.renewed_at, t.expires_at, queue.cancel, queue.timeout_at, queue.priority, queue.position,
         h.head_id, r.options, r.data
 ), put_off AS (
     UPDATE /*schema*/queue SET is_ready = false, run_after = now() + interval '1 second'
-    FROM chosen c
+    FROM chosen c --!limited
+--+limited     FROM granted c
     WHERE queue.thread_id = c.thread_id AND queue.run_id = c.run_id AND queue.is_ready
         AND NOT EXISTS (SELECT 1 FROM taken t WHERE t.thread_id = c.thread_id)
     RETURNING queue.thread_id, queue.run_id
@@ -55,8 +135,8 @@ WITH candidates AS MATERIALIZED (
     UPDATE /*schema*/runs SET status = 'running', attempt = c.attempt FROM claimed c
     WHERE runs.thread_id = c.thread_id AND runs.run_id = c.run_id
 )
-SELECT c.thread_id, c.run_id, c.graph, c.attempt, c.crashes, c.fencing_token, c.acquired_at, c.renewed_at, c.expires_at,
-    c.cancel, c.timeout_at, c.head_id, c.options::text, c.data, (
+SELECT 'claimed', c.key, c.thread_id, c.run_id, c.graph, c.attempt, c.crashes, c.fencing_token, c.acquired_at,
+    c.renewed_at, c.expires_at, c.cancel, c.timeout_at, c.head_id, c.options::text, c.data, (
         -- As a group, so that the planner compares the run's checkpoints with the thread's.
         SELECT max(own.checkpoint_id) FROM (
             SELECT k.checkpoint_id FROM /*schema*/checkpoints k
@@ -65,6 +145,83 @@ SELECT c.thread_id, c.run_id, c.graph, c.attempt, c.crashes, c.fencing_token, c.
     ), c.priority, c.position
 FROM claimed c
 UNION ALL
-SELECT p.thread_id, p.run_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-FROM put_off p
+SELECT other.what, other.key, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    NULL, NULL
+FROM (
+    SELECT 'held' AS what, NULL::text AS key FROM put_off
+    UNION ALL
+    SELECT 'limits', NULL WHERE EXISTS (SELECT 1 FROM /*schema*/queue_limits l WHERE l.queue = :queue)
+    UNION ALL
+    SELECT 'waiting', NULL WHERE EXISTS (SELECT 1 FROM /*schema*/queue o WHERE o.queue = :queue AND o.is_limited)
+--+limited     UNION ALL
+--+limited     SELECT DISTINCT 'full', f.key FROM full_keys f
+--+limited     UNION ALL
+--+limited     SELECT 'busy', NULL WHERE (SELECT count(*) FROM granted) < (SELECT count(*) FROM ranked WHERE is_free)
+) AS other
 ORDER BY priority DESC, position;
+
+-- name: limit_keys
+-- Take ready runs of keys that are at their limits from the sight of claims.
+UPDATE /*schema*/queue SET is_limited = true
+FROM (
+    SELECT c.* FROM unnest(:keys::text[]) AS k (key) CROSS JOIN LATERAL (
+        SELECT q.thread_id, q.run_id FROM /*schema*/queue q
+        WHERE q.queue = :queue::text AND q.key = k.key AND q.is_ready AND q.status = 'pending' AND NOT q.is_limited
+        ORDER BY q.position LIMIT :page_size::integer
+        FOR UPDATE SKIP LOCKED
+    ) AS c
+) AS waiting
+WHERE queue.thread_id = waiting.thread_id AND queue.run_id = waiting.run_id AND queue.is_ready;
+
+-- name: find_limited_keys
+-- Return a page of the keys of which runs wait for a limit, after a cursor.
+WITH RECURSIVE keys AS (
+    SELECT (
+        SELECT q.key FROM /*schema*/queue q WHERE q.queue = :queue::text AND q.is_limited AND q.key > :cursor_key::text
+        ORDER BY q.key LIMIT 1
+    ) AS key
+    UNION ALL
+    SELECT (
+        SELECT q.key FROM /*schema*/queue q WHERE q.queue = :queue AND q.is_limited AND q.key > k.key
+        ORDER BY q.key LIMIT 1
+    ) FROM keys k WHERE k.key IS NOT NULL
+)
+SELECT key FROM keys WHERE key IS NOT NULL LIMIT :page_size::integer;
+
+-- name: open_keys
+-- Let claims see as many runs of some keys as their limits leave, in their order, and return their number.
+UPDATE /*schema*/queue SET is_limited = false, position = opened.position
+FROM (
+    SELECT c.thread_id, c.run_id, coalesce((
+        SELECT max(q.position) + 1 FROM /*schema*/queue q
+        WHERE q.queue = :queue AND q.key = k.key AND q.is_ready AND q.status = 'pending' AND NOT q.is_limited
+    ), (
+        SELECT min(q.position) FROM /*schema*/queue q
+        WHERE q.queue = :queue AND q.is_ready AND q.status = 'pending' AND NOT q.is_limited
+    ), 1) + row_number() OVER (PARTITION BY k.key ORDER BY c.priority DESC, c.position) - 1 AS position
+    FROM (
+        SELECT g.key, CASE WHEN l.key IS NULL THEN :page_size::integer ELSE least(:page_size, greatest(0, least(
+            l.concurrency - (
+                SELECT count(*) FROM /*schema*/queue q
+                WHERE q.queue = :queue::text AND q.key = g.key AND q.status = 'running'
+            ),
+            CASE WHEN u.window_started_at + make_interval(secs => l.rate_seconds) > now()
+                THEN l.rate - u.window_claims ELSE l.rate END
+        ) - (
+            SELECT count(*) FROM /*schema*/queue q
+            WHERE q.queue = :queue AND q.key = g.key AND q.is_ready AND q.status = 'pending' AND NOT q.is_limited
+        ))) END AS free
+        FROM unnest(:keys::text[]) AS g (key)
+            LEFT JOIN LATERAL (
+                SELECT o.* FROM /*schema*/queue_limits o WHERE o.queue = :queue AND o.key IN (g.key, '*')
+                ORDER BY o.key = '*' LIMIT 1
+            ) AS l ON true
+            LEFT JOIN /*schema*/queue_keys u ON u.queue = :queue AND u.key = g.key
+    ) AS k CROSS JOIN LATERAL (
+        SELECT q.thread_id, q.run_id, q.priority, q.position FROM /*schema*/queue q
+        WHERE q.queue = :queue AND q.key = k.key AND q.is_limited
+        ORDER BY q.priority DESC, q.position LIMIT k.free
+        FOR UPDATE SKIP LOCKED
+    ) AS c
+) AS opened
+WHERE queue.thread_id = opened.thread_id AND queue.run_id = opened.run_id AND queue.is_limited;

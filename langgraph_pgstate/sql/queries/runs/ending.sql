@@ -71,7 +71,7 @@ UPDATE /*schema*/queue SET
     run_after = CASE WHEN queue.cancel IS NULL THEN now() + make_interval(secs => :delay) END,
     position = least(queue.position, (
         SELECT min(o.position) - 1 FROM /*schema*/queue o
-        WHERE o.queue = queue.queue AND o.is_ready AND o.status = 'pending'
+        WHERE o.queue = queue.queue AND o.is_ready AND o.status = 'pending' AND NOT o.is_limited
     ))
 FROM mine WHERE queue.thread_id = :thread_id::text AND queue.run_id = :run_id::text;
 

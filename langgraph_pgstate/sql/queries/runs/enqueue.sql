@@ -72,11 +72,12 @@ ORDER BY place, since LIMIT 1;
 WITH given AS (
     SELECT s.*, coalesce(to_timestamp(s.run_at), now() + make_interval(secs => s.delay)) AS due_at
     FROM ROWS FROM (jsonb_to_recordset(:rows::jsonb) AS (
-        thread_id text, run_id text, queue text, graph text, priority integer, key text, run_at double precision,
-        delay double precision, options jsonb, agent text, user_id text, tenant_id text, adopts boolean
+        thread_id text, run_id text, queue text, graph text, version text, priority integer, key text,
+        run_at double precision, delay double precision, options jsonb, agent text, user_id text, tenant_id text,
+        adopts boolean
     ), unnest(:data::bytea[])) WITH ORDINALITY AS s (
-        thread_id, run_id, queue, graph, priority, key, run_at, delay, options, agent, user_id, tenant_id, adopts, data,
-        place
+        thread_id, run_id, queue, graph, version, priority, key, run_at, delay, options, agent, user_id, tenant_id,
+        adopts, data, place
     )
     WHERE NOT EXISTS (
         SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = s.thread_id AND q.run_id = s.run_id
@@ -90,20 +91,25 @@ WITH given AS (
     ) AS last_number, row_number() OVER (PARTITION BY g.thread_id, (g.due_at > now()) IS TRUE ORDER BY g.place) AS nth
     FROM given g
 ), placed AS (
-    SELECT n.*, NOT n.is_later AND n.last_number IS NULL AND n.nth = 1 AS is_ready FROM numbered n
+    SELECT n.*, NOT n.is_later AND n.last_number IS NULL AND n.nth = 1 AS is_ready, EXISTS (
+        SELECT 1 FROM /*schema*/queue q WHERE q.queue = n.queue AND q.key = n.key AND q.is_limited
+    ) AS has_limit FROM numbered n
 ), queued AS (
     INSERT INTO /*schema*/queue (
-        thread_id, run_id, queue, graph, is_ready, number, priority, position, key, run_after
+        thread_id, run_id, queue, graph, version, is_ready, is_limited, number, priority, position, key, run_after
     )
-    SELECT p.thread_id, p.run_id, p.queue, p.graph, p.is_ready,
+    SELECT p.thread_id, p.run_id, p.queue, p.graph, p.version, p.is_ready, p.is_ready AND p.has_limit,
         CASE WHEN NOT p.is_later THEN coalesce(p.last_number, 0) + p.nth END, p.priority,
-        CASE WHEN NOT p.is_ready THEN 0 ELSE coalesce((
-            SELECT max(q.position) + 1 FROM /*schema*/queue q
-            WHERE q.queue = p.queue AND q.key = p.key AND q.is_ready AND q.status = 'pending'
-        ), (
-            SELECT min(q.position) FROM /*schema*/queue q
-            WHERE q.queue = p.queue AND q.is_ready AND q.status = 'pending'
-        ), 1) + row_number() OVER (PARTITION BY p.queue, p.key, p.is_ready ORDER BY p.place) - 1 END,
+        CASE WHEN NOT p.is_ready THEN 0
+            -- Among the runs of its key that wait for the limit, by time.
+            WHEN p.has_limit THEN (extract(epoch FROM now()) * 1000000)::bigint
+            ELSE coalesce((
+                SELECT max(q.position) + 1 FROM /*schema*/queue q
+                WHERE q.queue = p.queue AND q.key = p.key AND q.is_ready AND q.status = 'pending' AND NOT q.is_limited
+            ), (
+                SELECT min(q.position) FROM /*schema*/queue q
+                WHERE q.queue = p.queue AND q.is_ready AND q.status = 'pending' AND NOT q.is_limited
+            ), 1) END + row_number() OVER (PARTITION BY p.queue, p.key, p.is_ready ORDER BY p.place) - 1,
         p.key, CASE WHEN p.is_later THEN p.due_at END
     FROM placed p
 ), requested AS (
@@ -115,28 +121,36 @@ WITH given AS (
     WHERE threads.thread_id = g.thread_id AND threads.status <> 'busy'
 )
 INSERT INTO /*schema*/runs AS stored (
-    thread_id, run_id, attempt, status, agent, user_id, tenant_id, started_at, queue
+    thread_id, run_id, attempt, status, agent, user_id, tenant_id, started_at, queue, key
 )
-SELECT g.thread_id, g.run_id, 0, 'pending', g.agent, g.user_id, g.tenant_id, now(), g.queue FROM given g
+SELECT g.thread_id, g.run_id, 0, 'pending', g.agent, g.user_id, g.tenant_id, now(), g.queue, nullif(g.key, '')
+FROM given g
 ON CONFLICT (thread_id, run_id) DO UPDATE SET
-    queue = excluded.queue, status = 'pending', attempt = 0, alive_until = NULL, ended_at = NULL, error_type = NULL,
+    queue = excluded.queue, key = excluded.key, status = 'pending', attempt = 0, alive_until = NULL, ended_at = NULL, error_type = NULL,
     error_message = NULL, error_traceback = NULL;
 
 -- name: promote_next
--- Make the first run of each of some threads ready, if it is due and no other run is. Runs after `lock_threads_for_no_key_update`.
-UPDATE /*schema*/queue SET is_ready = true, position = next.position
+-- Make the first run of each of some threads ready, if it is due and no other run is. Runs after
+-- `lock_threads_for_no_key_update`.
+UPDATE /*schema*/queue SET is_ready = true, is_limited = next.is_limited, position = next.position
 FROM (
-    SELECT h.thread_id, h.run_id, coalesce((
-        SELECT max(q.position) + 1 FROM /*schema*/queue q
-        WHERE q.queue = h.queue AND q.key = h.key AND q.is_ready AND q.status = 'pending'
-    ), (
-        SELECT min(q.position) FROM /*schema*/queue q
-        WHERE q.queue = h.queue AND q.is_ready AND q.status = 'pending'
-    ), 1) + row_number() OVER (PARTITION BY h.queue, h.key) - 1 AS position
+    SELECT h.thread_id, h.run_id, l.has_limit AS is_limited, CASE
+        WHEN l.has_limit THEN (extract(epoch FROM now()) * 1000000)::bigint
+        ELSE coalesce((
+            SELECT max(q.position) + 1 FROM /*schema*/queue q
+            WHERE q.queue = h.queue AND q.key = h.key AND q.is_ready AND q.status = 'pending' AND NOT q.is_limited
+        ), (
+            SELECT min(q.position) FROM /*schema*/queue q
+            WHERE q.queue = h.queue AND q.is_ready AND q.status = 'pending' AND NOT q.is_limited
+        ), 1) END + row_number() OVER (PARTITION BY h.queue, h.key) - 1 AS position
     FROM unnest(:thread_ids::text[]) AS t (thread_id) CROSS JOIN LATERAL (
         SELECT q.* FROM /*schema*/queue q WHERE q.thread_id = t.thread_id AND q.number IS NOT NULL
         ORDER BY q.number LIMIT 1
-    ) AS h
+    ) AS h CROSS JOIN LATERAL (
+        SELECT EXISTS (
+            SELECT 1 FROM /*schema*/queue q WHERE q.queue = h.queue AND q.key = h.key AND q.is_limited
+        ) AS has_limit
+    ) AS l
     WHERE NOT h.is_ready AND h.run_after IS NULL
 ) AS next
 WHERE queue.thread_id = next.thread_id AND queue.run_id = next.run_id AND queue.thread_id = ANY(:thread_ids);

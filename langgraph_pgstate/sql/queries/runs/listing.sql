@@ -1,9 +1,10 @@
 -- name: list_queue
 -- Return a page of the runs in the queue, oldest first, after a cursor.
 SELECT q.thread_id, q.run_id, q.queue, q.graph, q.status, q.is_ready, q.priority, q.key, q.run_after, q.enqueued_at,
-    q.attempt, q.crashes, q.cancel, q.worker_id, q.claimed_at, q.timeout_at, EXISTS (
+    q.attempt, q.crashes, q.cancel, q.worker_id, q.claimed_at, q.timeout_at, q.version, q.is_limited, EXISTS (
         SELECT 1 FROM /*schema*/workers w
         WHERE w.seen_at > now() - interval '30 seconds' AND q.queue = ANY(w.queues) AND q.graph = ANY(w.graphs)
+            AND (q.version = '' OR w.versions -> q.graph ? q.version)
     )
 FROM /*schema*/queue q
 WHERE (q.enqueued_at, q.thread_id, q.run_id)
@@ -16,15 +17,16 @@ ORDER BY q.enqueued_at, q.thread_id, q.run_id
 LIMIT :page_size;
 
 -- name: count_queue
--- Return the number of runs in the queue by queue, graph and status, how many of them are ready, when the oldest was
--- enqueued, and whether a living worker accepts them.
+-- Return the number of runs in the queue by queue, graph, version and status, how many of them are ready, when the
+-- oldest was enqueued, and whether a living worker accepts them.
 SELECT q.queue, q.graph, q.status, count(*) FILTER (WHERE q.is_ready), count(*), min(q.enqueued_at), EXISTS (
     SELECT 1 FROM /*schema*/workers w
     WHERE w.seen_at > now() - interval '30 seconds' AND q.queue = ANY(w.queues) AND q.graph = ANY(w.graphs)
-)
+        AND (q.version = '' OR w.versions -> q.graph ? q.version)
+), q.version
 FROM /*schema*/queue q
-GROUP BY q.queue, q.graph, q.status
-ORDER BY q.queue, q.graph, q.status;
+GROUP BY q.queue, q.graph, q.version, q.status
+ORDER BY q.queue, q.graph, q.version, q.status;
 
 -- name: list_dead_letters
 -- Return a page of runs that failed for good and can be retried, newest first, below a cursor.

@@ -1,9 +1,10 @@
 -- name: put_worker
 -- Store a worker.
-INSERT INTO /*schema*/workers (worker_id, queues, graphs, concurrency)
-VALUES (:worker_id::text, :queues::text[], :graphs::text[], :concurrency::integer)
+INSERT INTO /*schema*/workers (worker_id, queues, graphs, concurrency, versions)
+VALUES (:worker_id::text, :queues::text[], :graphs::text[], :concurrency::integer, :versions::jsonb)
 ON CONFLICT (worker_id) DO UPDATE SET
-    queues = excluded.queues, graphs = excluded.graphs, concurrency = excluded.concurrency, seen_at = excluded.seen_at;
+    queues = excluded.queues, graphs = excluded.graphs, concurrency = excluded.concurrency,
+    versions = excluded.versions, seen_at = excluded.seen_at;
 
 -- name: delete_worker
 -- Delete a worker.
@@ -119,7 +120,7 @@ WITH found AS MATERIALIZED (
         status = 'pending', worker_id = NULL, fencing_token = NULL, claimed_at = NULL, crashes = mine.crashes,
         position = least(queue.position, (
             SELECT min(o.position) - 1 FROM /*schema*/queue o
-            WHERE o.queue = queue.queue AND o.is_ready AND o.status = 'pending'
+            WHERE o.queue = queue.queue AND o.is_ready AND o.status = 'pending' AND NOT o.is_limited
         ))
     FROM mine
     WHERE queue.thread_id = :thread_id::text AND queue.run_id = :run_id::text AND NOT mine.is_last

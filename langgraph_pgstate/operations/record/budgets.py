@@ -1,0 +1,144 @@
+"""Budgets of money, and what was spent of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final, NamedTuple
+
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.operations.checkpoints.addresses import identifier
+from langgraph_pgstate.operations.record.prices import list_prices
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.types import Budget, Price
+
+SCOPES: Final = ("tenant", "user", "agent", "key")
+EACH: Final = "*"
+_MILLION: Final = Decimal(1_000_000)
+
+
+class Owner(NamedTuple):
+    """A tenant, a user, an agent or a key.
+
+    Attributes:
+        scope: Which of them.
+        name: Its name.
+    """
+
+    scope: str
+    name: str
+
+
+class Spending(NamedTuple):
+    """What was spent of budgets.
+
+    Attributes:
+        has_budgets: Whether there are any budgets.
+        day: Start of the day in UTC, in seconds since 1970.
+        budgets: Amount and recorded cost by owner, for owners that have a budget.
+        prices: All prices, if one of the owners has a budget.
+    """
+
+    has_budgets: bool
+    day: float
+    budgets: dict[Owner, tuple[Decimal, Decimal]]
+    prices: Sequence[Price]
+
+
+def request_budget(amount: Decimal | float | str | None, **owner: str | None) -> dict[str, Any]:
+    """Validate a budget, and return its row.
+
+    Raises:
+        ConfigurationError: If an argument is not usable.
+    """
+    given = {scope: name for scope, name in owner.items() if name is not None}
+    if len(given) != 1:
+        raise ConfigurationError(f"a budget is for one of {', '.join(SCOPES)}")
+    ((scope, name),) = given.items()
+    if not identifier(scope, name):
+        raise ConfigurationError(f"{scope} is empty")
+    try:
+        exact = None if amount is None else Decimal(str(amount))
+    except InvalidOperation:
+        exact = Decimal("NaN")
+    if exact is not None and not (exact.is_finite() and exact >= 0):
+        raise ConfigurationError(f"a budget is an amount of 0 or more, not {amount!r}")
+    return {"scope": scope, "name": name, "amount": None if exact is None else str(exact)}
+
+
+async def put_budget(db: Connection, queries: Queries, budget: dict[str, Any]) -> None:
+    """Store a budget, or delete it if it has no amount. One statement; safe to repeat."""
+    if budget["amount"] is None:
+        await db.execute(queries.delete_budget, {"scope": budget["scope"], "name": budget["name"]})
+    else:
+        await db.execute(queries.put_budget, budget)
+
+
+async def list_budgets(db: Connection, queries: Queries) -> list[Budget]:
+    """Return all budgets by scope and name, with what was spent. Two round trips; reads today's model calls."""
+    rows = await db.fetch(queries.list_budgets, {})
+    owners = [Owner(scope, name) for scope, name, _ in rows if name != EACH]
+    spending = await read_spending(db, queries, owners, ())
+    spent = {owner: cost for owner, (_, cost) in spending.budgets.items()}
+    return [Budget(scope, name, amount, spent.get(Owner(scope, name))) for scope, name, amount in rows]
+
+
+async def read_spending(
+    db: Connection, queries: Queries, owners: Collection[Owner], span_ids: Collection[str]
+) -> Spending:
+    """Return what was spent of the budgets of some owners. One statement, or two if there are budgets.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        owners: The owners.
+        span_ids: Spans that are left out.
+    """
+    given = [*owners]
+    parameters = {
+        "scopes": [owner.scope for owner in given],
+        "names": [owner.name for owner in given],
+        "span_ids": [*span_ids],
+    }
+    first, *rows = await db.fetch(queries.read_spending, parameters)
+    budgets = {Owner(scope, name): (amount, spent) for scope, name, amount, spent, _, _ in rows}
+    return Spending(first[4], first[5], budgets, await list_prices(db, queries) if budgets else ())
+
+
+def cost_of(
+    prices: Sequence[Price], model: str | None, provider: str | None, tokens: dict[str, int | None], at: float
+) -> Decimal:
+    """Return the cost of a model call, as `put_spans` computes it; 0 without a price.
+
+    Args:
+        prices: All prices.
+        model: The model.
+        provider: The provider.
+        tokens: `input_tokens`, `output_tokens`, `cache_read_tokens` and `reasoning_tokens`.
+        at: Start of the call, in seconds since 1970.
+    """
+    fitting = [
+        price
+        for price in prices
+        if price.model == model
+        and price.provider in ("", provider or "")
+        and (price.valid_from is None or price.valid_from.timestamp() <= at)
+    ]
+    if not fitting or (tokens.get("input_tokens") is None and tokens.get("output_tokens") is None):
+        return Decimal(0)
+    price = max(
+        fitting,
+        key=lambda one: (
+            one.provider != "",
+            float("-inf") if one.valid_from is None else one.valid_from.timestamp(),
+        ),
+    )
+    read, reasoned = tokens.get("cache_read_tokens") or 0, tokens.get("reasoning_tokens") or 0
+    parts = (
+        ((tokens.get("input_tokens") or 0) - read) * price.input,
+        read * (price.input if price.cache_read is None else price.cache_read),
+        ((tokens.get("output_tokens") or 0) - reasoned) * price.output,
+        reasoned * (price.output if price.reasoning is None else price.reasoning),
+    )
+    return sum(parts, Decimal(0)) / _MILLION
