@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from support import GUARD_SECONDS
 
 from langgraph_pgstate import PGStateSaver
 from tests.acceptance.test_examples import demo, pgstate
@@ -65,7 +66,7 @@ def test_kills_resumes_forks_and_weighs(runs: tuple[str, ...], directory: Path) 
     threads = []
     for turns in runs:
         process = demo(directory, "--turns", turns)
-        shown, complaints = process.communicate(timeout=60)
+        shown, complaints = process.communicate(timeout=4 * GUARD_SECONDS)
         assert process.returncode == 0, complaints
         assert complaints == ""
         assert "Traceback" not in shown

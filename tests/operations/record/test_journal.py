@@ -379,7 +379,7 @@ def test_a_loop_that_stands_still_keeps_nobody_waiting(
                 await asyncio.sleep(0.0005)
             stands.set()
             # A node that computes.
-            answered.wait(GUARD_SECONDS)
+            answered.wait(3 * GUARD_SECONDS)
             await flushing
 
     with ThreadPoolExecutor() as threads:
