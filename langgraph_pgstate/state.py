@@ -317,7 +317,7 @@ class PGState(_State):
     @cached_property
     def schedules(self) -> Schedules:
         """Schedules, which enqueue runs at times."""
-        return Schedules(self._database, self._queries, self.runs, self._codec, self._keys, self._graphs)
+        return Schedules(self._database, self._queries, self.runs)
 
     @cached_property
     def spans(self) -> Spans:
@@ -503,7 +503,7 @@ class AsyncPGState(_State):
     @cached_property
     def schedules(self) -> AsyncSchedules:
         """Schedules, which enqueue runs at times."""
-        return AsyncSchedules(self._database, self._queries, self.runs, self._codec, self._keys, self._graphs)
+        return AsyncSchedules(self._database, self._queries, self.runs)
 
     @cached_property
     def spans(self) -> AsyncSpans:

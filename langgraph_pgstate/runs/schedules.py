@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any, Literal, Unpack
 
 from langchain_core.utils.uuid import uuid7
 from langgraph.types import Command
 
-from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.operations.runs import schedules
@@ -17,7 +15,7 @@ from langgraph_pgstate.operations.runs.requests import name_of
 from langgraph_pgstate.runs.handles import AsyncRunHandle, RunHandle
 from langgraph_pgstate.runs.notifying import AsyncNotifier, Notifier
 from langgraph_pgstate.runs.runs import AsyncRuns, Runs
-from langgraph_pgstate.settings import EnqueueOptions, ThreadKeys
+from langgraph_pgstate.settings import EnqueueOptions
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Page, Schedule
 
@@ -32,24 +30,16 @@ class Schedules:
     Args:
         database: The database.
         queries: The queries of its schema.
-        runs: The queue.
-        codec: Encodes inputs; by default with LangGraph's own serializer.
-        keys: Keys of the config that name a thread's owner.
-        graphs: The graphs that may be enqueued; any by default.
+        runs: The queue, which encodes the runs.
     """
 
     def __init__(
         self,
         database: Database,
         queries: Queries,
-        runs: Runs | None = None,
-        codec: ValueCodec | None = None,
-        keys: ThreadKeys | None = None,
-        graphs: Collection[str] | None = None,
+        runs: Runs,
     ) -> None:
-        self._database, self._queries = database, queries
-        self._runs = runs or Runs(database, queries)
-        self._codec, self._keys, self._graphs = codec or ValueCodec(), keys, graphs
+        self._database, self._queries, self._runs = database, queries, runs
         self._notifier = Notifier(database, queries)
 
     def put(
@@ -84,19 +74,8 @@ class Schedules:
             ConfigurationError: If an argument is not usable. Nothing was written.
             SerializationError: If a value cannot be stored; it is named. Nothing was written.
         """
-        request = schedules.request_schedule(
-            self._codec,
-            name,
-            graph,
-            input,
-            command,
-            cron=cron,
-            timezone=timezone,
-            missed=missed,
-            known_graphs=self._graphs,
-            keys=self._keys,
-            **options,
-        )
+        run = self._runs._requests.one(graph, input, command, options)
+        request = schedules.request_schedule(name, run, options, cron=cron, timezone=timezone, missed=missed)
         return self._database.run(schedules.put, self._queries, request)
 
     def list(self, *, graph: str | None = None, limit: int = 20, cursor: str | None = None) -> Page[Schedule]:
@@ -141,7 +120,9 @@ class Schedules:
             ThreadBusyError: If the strategy is `reject` and the thread has another run.
         """
         run_id = str(uuid7())
-        run = self._database.run(schedules.trigger, self._queries, self._codec, name_of("name", name), run_id)
+        run = self._database.run(
+            schedules.trigger, self._queries, self._runs._requests.codec, name_of("name", name), run_id
+        )
         self._notifier.notify()
         return RunHandle(self._runs, run.thread_id, run.run_id, run.is_new)
 
@@ -165,7 +146,7 @@ class Schedules:
         found = []
         for name in self._database.run(schedules.find_due, self._queries):
             try:
-                found += self._database.run(schedules.fire, self._queries, self._codec, name)
+                found += self._database.run(schedules.fire, self._queries, self._runs._requests.codec, name)
             except PGStateError as error:
                 if not is_locked(error):
                     raise
@@ -179,14 +160,9 @@ class AsyncSchedules:
         self,
         database: AsyncDatabase,
         queries: Queries,
-        runs: AsyncRuns | None = None,
-        codec: ValueCodec | None = None,
-        keys: ThreadKeys | None = None,
-        graphs: Collection[str] | None = None,
+        runs: AsyncRuns,
     ) -> None:
-        self._database, self._queries = database, queries
-        self._runs = runs or AsyncRuns(database, queries)
-        self._codec, self._keys, self._graphs = codec or ValueCodec(), keys, graphs
+        self._database, self._queries, self._runs = database, queries, runs
         self._notifier = AsyncNotifier(database, queries)
 
     async def put(
@@ -202,19 +178,8 @@ class AsyncSchedules:
         **options: Unpack[EnqueueOptions],
     ) -> Schedule:
         """Async twin of `Schedules.put`."""
-        request = schedules.request_schedule(
-            self._codec,
-            name,
-            graph,
-            input,
-            command,
-            cron=cron,
-            timezone=timezone,
-            missed=missed,
-            known_graphs=self._graphs,
-            keys=self._keys,
-            **options,
-        )
+        run = self._runs._requests.one(graph, input, command, options)
+        request = schedules.request_schedule(name, run, options, cron=cron, timezone=timezone, missed=missed)
         return await self._database.run(schedules.put, self._queries, request)
 
     async def list(self, *, graph: str | None = None, limit: int = 20, cursor: str | None = None) -> Page[Schedule]:
@@ -237,7 +202,9 @@ class AsyncSchedules:
     async def trigger(self, name: str) -> AsyncRunHandle:
         """Async twin of `Schedules.trigger`."""
         run_id = str(uuid7())
-        run = await self._database.run(schedules.trigger, self._queries, self._codec, name_of("name", name), run_id)
+        run = await self._database.run(
+            schedules.trigger, self._queries, self._runs._requests.codec, name_of("name", name), run_id
+        )
         await self._notifier.notify()
         return AsyncRunHandle(self._runs, run.thread_id, run.run_id, run.is_new)
 
@@ -250,7 +217,7 @@ class AsyncSchedules:
         found = []
         for name in await self._database.run(schedules.find_due, self._queries):
             try:
-                found += await self._database.run(schedules.fire, self._queries, self._codec, name)
+                found += await self._database.run(schedules.fire, self._queries, self._runs._requests.codec, name)
             except PGStateError as error:
                 if not is_locked(error):
                     raise

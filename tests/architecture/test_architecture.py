@@ -376,7 +376,9 @@ class Bench:
         return request_writes(self.codec, self.config, [("messages", "x")], "task", "")
 
     def schedule(self) -> ScheduleRequest:
-        return request_schedule(self.codec, "s", "graph", cron="0 9 * * *", timezone="UTC", missed="skip")
+        return request_schedule(
+            "s", request_run(self.codec, "graph"), {}, cron="0 9 * * *", timezone="UTC", missed="skip"
+        )
 
     def scheduled(self) -> str:
         """A schedule whose tick has come."""

@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Annotated, Any, TypedDict
 
@@ -117,6 +118,8 @@ async def wait_until_free(connection: psycopg.Connection, schema: str) -> None:
 async def test_a_cancelled_run_gives_its_lease_back(
     api: type, stop: Any, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
+    calls, loop = ThreadPoolExecutor(), asyncio.get_running_loop()
+    loop.set_default_executor(calls)
     async with open_saver(api, dsn, schema, **FOREVER) as saver:
         graph = endless(saver)
 
@@ -127,6 +130,9 @@ async def test_a_cancelled_run_gives_its_lease_back(
         for rounds in ROUNDS:
             await stop(rounds, lambda rounds=rounds: graph.ainvoke(INPUT, config_without_end(f"i{rounds}")))
             await stop(rounds, lambda rounds=rounds: stream(config_without_end(f"s{rounds}")))
+        # A call of the blocking saver whose thread begins late takes the lease, and gives it back.
+        loop.set_default_executor(ThreadPoolExecutor())
+        await asyncio.to_thread(calls.shutdown)
         await wait_until_free(connection, schema)
         # And what was cancelled does not go on: nobody takes one again.
         before = connection.execute(f"SELECT thread_id, fencing_token FROM {schema}.leases").fetchall()

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, Unpack
+from typing import Any, Final, Literal
 from uuid import NAMESPACE_URL, uuid5
 from zoneinfo import ZoneInfo
-
-from langgraph.types import Command
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
@@ -22,12 +19,11 @@ from langgraph_pgstate.operations.runs.requests import (
     change_request,
     name_of,
     read_field,
-    request_run,
     thread_given,
 )
 from langgraph_pgstate.operations.runs.ticks import MISSED, due_ticks, first_tick, next_ticks, zone_of
 from langgraph_pgstate.operations.threads.paging import decode_cursor, page_of, page_size, text_of
-from langgraph_pgstate.settings import EnqueueOptions, ThreadKeys
+from langgraph_pgstate.settings import EnqueueOptions
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import EnqueuedRun, Page, Row, Schedule
 
@@ -59,24 +55,26 @@ class ScheduleRequest:
 
 
 def request_schedule(
-    codec: ValueCodec,
     name: str,
-    graph: str,
-    input: Any = None,
-    command: Command[Any] | None = None,
+    run: RunRequest,
+    options: EnqueueOptions,
     *,
     cron: str,
     timezone: str,
     missed: Literal["skip", "once", "all"],
-    known_graphs: Collection[str] | None = None,
-    keys: ThreadKeys | None = None,
-    **options: Unpack[EnqueueOptions],
 ) -> ScheduleRequest:
-    """Validate and encode a schedule.
+    """Validate a schedule.
+
+    Args:
+        name: Its name.
+        run: The run of a tick.
+        options: The options that the run was made of.
+        cron: The expression.
+        timezone: Its time zone.
+        missed: What becomes of missed ticks.
 
     Raises:
         ConfigurationError: If an argument is not usable, or the expression has no ticks.
-        SerializationError: If a value cannot be stored; it is named.
     """
     if refused := [option for option in _OF_A_TICK if options.get(option) is not None]:
         raise ConfigurationError(f"the runs of a schedule take no {refused[0]}: each tick has a run of its own")
@@ -85,7 +83,6 @@ def request_schedule(
     zone = zone_of(timezone)
     if first_tick(cron, zone, datetime.now(UTC)) is None:
         raise ConfigurationError(f"cron {cron!r} has no ticks")
-    run = request_run(codec, graph, input, command, known_graphs=known_graphs, keys=keys or ThreadKeys(), **options)
     return ScheduleRequest(name_of("name", name), thread_given(options), cron, zone, missed, run)
 
 

@@ -18,7 +18,7 @@ from support_queue import CODEC, Queue
 from langgraph_pgstate import DefaultAnswer, PGStateSaver
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError, SerializationError
 from langgraph_pgstate.operations.runs import schedules
-from langgraph_pgstate.operations.runs.requests import open_request
+from langgraph_pgstate.operations.runs.requests import open_request, request_run
 from langgraph_pgstate.operations.runs.ticks import MOST_MISSED
 from langgraph_pgstate.types import Schedule
 
@@ -33,8 +33,9 @@ class Clock:
         self.do = queue.do
 
     def put(self, name: str = "s", cron: str = HOURLY, **options: Any) -> Schedule:
-        given = {"timezone": "UTC", "missed": "skip", **options}
-        request = schedules.request_schedule(CODEC, name, "graph", {"x": 1}, cron=cron, **given)
+        times = {name: options.pop(name, value) for name, value in (("timezone", "UTC"), ("missed", "skip"))}
+        run = request_run(CODEC, "graph", {"x": 1}, **options)
+        request = schedules.request_schedule(name, run, options, cron=cron, **times)  # type: ignore[arg-type]
         found: Schedule = self.do(schedules.put, request)
         return found
 
