@@ -255,6 +255,7 @@ def noted_of(lines: list[Any]) -> dict[str, list[dict[str, Any]]]:
     }
 
 
+@pytest.mark.once
 def test_every_planted_fault_of_the_queue_is_found(dsn: str, tmp_path: Path) -> None:
     directory, missed = tmp_path / "storm", []
 

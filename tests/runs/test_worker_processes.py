@@ -277,7 +277,7 @@ def test_workers_fire_each_tick_once_also_over_a_restart_of_the_server(
 def test_a_killed_worker_that_nobody_reaps_is_followed_by_another_after_its_lease(
     kind: type, place: Place, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    graphs, ttl, sweep = {"agent": place.graph()}, 3.0, 2.0
+    graphs, ttl, sweep = {"agent": place.graph()}, 1.5, 2.0
     place.hold("step 1")
     with PGState.open(dsn, schema=schema) as state, worker(kind, dsn, schema, graphs, lease_ttl=ttl) as first:
         enqueue(state, thread_id="t")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import psycopg
 import pytest
@@ -141,6 +142,25 @@ def test_a_rollback_leaves_the_thread_as_it_was(queue: Queue) -> None:
     assert queue.execute("SELECT run_id FROM {}.runs") == [(behind,)]
     assert queue.claim_one().run_id == behind
     queue.check()
+
+
+@pytest.mark.parametrize("is_given_back", [False, True])
+def test_a_put_that_arrives_after_the_rollback_is_refused(queue: Queue, is_given_back: bool) -> None:
+    """It was on its way when the run was cancelled; no other lease is taken yet."""
+    queue.add("t", run_id="r")
+    run = queue.claim_one()
+    if is_given_back:
+        queue.give_back(run)
+        queue.cancel("t", "r", "rollback")
+    else:
+        queue.roll_back(run)
+    hold = {"thread_id": "t", "checkpoint_ns": "", "holds_thread": False, "held_id": None, "own_id": "c"}
+    with pytest.raises(DatabaseError, match="pgstate-guard:lease"):
+        queue.do(fetch, "hold_for_write", {**hold, "fencing_token": run.lease.fencing_token})
+
+
+async def fetch(db: Any, queries: Any, name: str, parameters: dict[str, Any]) -> Any:
+    return await db.fetch(getattr(queries, name), parameters)
 
 
 @pytest.mark.parametrize("status", ["success", "cancelled"])

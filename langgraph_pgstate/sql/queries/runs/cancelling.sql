@@ -23,14 +23,19 @@ WHERE runs.thread_id = :thread_id::text AND runs.run_id = gone.run_id AND runs.r
 
 -- name: delete_queued
 -- Delete some of a thread's runs, or all, from the queue, with what they were to do. The lease of a running one is
--- taken from its worker, whose late writes are refused.
+-- taken from its worker, whose late writes are refused, as are those of a worker that has given one back.
 WITH gone AS (
     DELETE FROM /*schema*/queue
     WHERE thread_id = :thread_id AND (:run_ids::text[] IS NULL OR run_id = ANY(:run_ids))
     RETURNING fencing_token
 ), fenced AS (
     UPDATE /*schema*/leases SET holder_id = NULL, fencing_token = leases.fencing_token + 1, expires_at = now()
-    FROM gone WHERE leases.thread_id = :thread_id AND leases.fencing_token = gone.fencing_token
+    FROM gone
+    WHERE leases.thread_id = :thread_id AND (
+        leases.fencing_token = gone.fencing_token OR leases.holder_id IS NULL AND NOT EXISTS (
+            SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = :thread_id AND q.status = 'running'
+        )
+    )
 )
 DELETE FROM /*schema*/run_requests
 WHERE thread_id = :thread_id::text AND (:run_ids IS NULL OR run_id = ANY(:run_ids));
