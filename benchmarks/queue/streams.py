@@ -99,6 +99,8 @@ async def measure(dsn: str, rounds: int = ROUNDS) -> Figures:
         rounds: Rounds of the saver's throughput, with and without streaming in turn.
     """
     async with AsyncPGState.open(dsn, schema=SCHEMA) as state:
+        async with state._database.lend() as (connection, _):
+            await connection.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE".encode())
         await state.setup()
         worker = multiprocessing.get_context("spawn").Process(target=work, args=(dsn,), daemon=True)
         worker.start()
