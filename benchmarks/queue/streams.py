@@ -99,12 +99,16 @@ async def measure(dsn: str, rounds: int = ROUNDS) -> Figures:
         rounds: Rounds of the saver's throughput, with and without streaming in turn.
     """
     async with AsyncPGState.open(dsn, schema=SCHEMA) as state:
+        async with state._database.lend() as (connection, _):
+            await connection.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE".encode())
         await state.setup()
         worker = multiprocessing.get_context("spawn").Process(target=work, args=(dsn,), daemon=True)
         worker.start()
         try:
             await (await state.runs.enqueue("step", {"count": 0})).wait(60)
-            latencies, tokens = await follow(state)
+            began = time.monotonic()
+            latencies = await follow(state)
+            took = time.monotonic() - began
             async with state._database.lend() as (connection, _):
                 # The writer's are of several runs; others are of a checkpoint or an end, which commits anyway.
                 several = (
@@ -122,8 +126,8 @@ async def measure(dsn: str, rounds: int = ROUNDS) -> Figures:
             worker.join(30)
     ratios = [on / off for off, on in zip(speeds[False], speeds[True], strict=True)]
     return Figures(
-        tokens / SECONDS,
-        commits / SECONDS,
+        len(latencies) / took,
+        commits / took,
         statistics.median(latencies),
         statistics.quantiles(latencies, n=20)[-1],
         statistics.median(speeds[False]),
@@ -132,15 +136,14 @@ async def measure(dsn: str, rounds: int = ROUNDS) -> Figures:
     )
 
 
-async def follow(state: AsyncPGState) -> tuple[list[float], int]:
-    """Return the seconds from each token to its reader, and the number of tokens."""
+async def follow(state: AsyncPGState) -> list[float]:
+    """Return the seconds from each token to its reader."""
     runs = [await state.runs.enqueue("speak", {"count": 0}, stream_mode="custom") for _ in range(RUNS)]
 
     async def read(run: Any) -> list[float]:
         return [time.time() - event.data["at"] async for event in run.join() if event.event == "custom"]
 
-    found = [one for several in await asyncio.gather(*map(read, runs)) for one in several]
-    return found, len(found)
+    return [one for several in await asyncio.gather(*map(read, runs)) for one in several]
 
 
 async def throughput(state: AsyncPGState, streams: bool) -> float:

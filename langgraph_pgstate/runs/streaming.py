@@ -40,6 +40,8 @@ _INTERRUPT: Final = "__interrupt__"
 # stores the superstep's checkpoint, and not after the next one has begun.
 _NEEDED: Final = ("updates", "checkpoints", "custom")
 
+_REPEATED: Final = frozenset(("updates", "values", "checkpoints"))
+
 _log = logging.getLogger("langgraph_pgstate.worker")
 
 
@@ -48,6 +50,7 @@ class RunStream:
 
     Attributes:
         options: Arguments of `graph.stream` for the modes that are kept, and those that the worker needs.
+        is_repeated: Whether LangGraph streams events of a finished task again when its superstep is resumed.
 
     Args:
         codec: Encodes events.
@@ -63,6 +66,7 @@ class RunStream:
             "subgraphs": request.stream_subgraphs,
         }
         self._kept = frozenset(kept)
+        self.is_repeated = self._kept <= _REPEATED and not request.stream_subgraphs
         self._codec, self._key, self._attempt, self._wake = codec, claimed.key, claimed.attempt, wake
         self._has_namespaces = request.stream_subgraphs
         self._step = streams.NO_STEP
@@ -256,7 +260,10 @@ class StreamWriter:
         self._note_commit(plan.request.address.thread_id, id(plan))
 
     def before_writes(self, request: WritesRequest) -> Sequence[Statement]:
-        """Return statements that store the run's events with what a task wrote."""
+        """Return statements that store the run's events with what a task wrote, if they are not streamed again."""
+        stream = self._streams.get(request.address.thread_id)
+        if stream is None or stream.is_repeated:
+            return ()
         return self._statements(request.address.thread_id, id(request))
 
     def after_writes(self, request: WritesRequest) -> None:

@@ -83,7 +83,8 @@ def append_statements(queries: Queries, batches: Sequence[EventBatch]) -> list[S
     """
     if not batches:
         return []
-    return [(queries.lock_stream, batches[0].key._asdict()), (queries.append_events, _columns(batches))]
+    locked: list[Statement] = [(queries.lock_stream, batches[0].key._asdict())]
+    return locked + [(queries.append_batch, {**batch.key._asdict(), **batch._asdict()}) for batch in batches]
 
 
 async def append(db: Connection, queries: Queries, batches: Sequence[EventBatch]) -> tuple[set[RunKey], set[RunKey]]:
@@ -109,7 +110,7 @@ async def append(db: Connection, queries: Queries, batches: Sequence[EventBatch]
                 lost.add(runs[thread_id, run_id])
         given = [batch for batch in batches if batch.key in stored]
         if given:
-            await db.execute(queries.append_events, _columns(given))
+            await db.execute(queries.append_batches, _columns(given))
     return stored, lost
 
 

@@ -24,10 +24,30 @@ WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND fencing_token 
     AND status = 'running'
 FOR NO KEY UPDATE;
 
--- name: append_events
--- Store batches of events with the numbers that follow those of the run's other events; each batch once, and none if
--- the worker has lost the run. Runs after `lock_streams` or `lock_stream`, because only the next statement sees batches
--- committed during its wait.
+-- name: append_batch
+-- Store a batch of events with the numbers that follow those of the run's other events; once, and not if the worker has
+-- lost the run. Runs after `lock_stream`, because only the next statement sees batches committed during its wait.
+INSERT INTO /*schema*/stream_batches (
+    thread_id, run_id, first_seq, last_seq, attempt, fencing_token, position, step, replayed_step, data
+)
+SELECT q.thread_id, q.run_id, greatest(b.last_seq, r.last_event, 0) + 1,
+    greatest(b.last_seq, r.last_event, 0) + :length::bigint, :attempt::integer, q.fencing_token, :position::bigint,
+    :step::integer,
+    CASE WHEN b.fencing_token = q.fencing_token THEN b.replayed_step ELSE greatest(b.step, b.replayed_step) END,
+    :data::bytea
+FROM /*schema*/queue q
+    LEFT JOIN LATERAL (
+        SELECT n.last_seq, n.fencing_token, n.position, n.step, n.replayed_step FROM /*schema*/stream_batches n
+        WHERE n.thread_id = :thread_id AND n.run_id = :run_id ORDER BY n.last_seq DESC LIMIT 1
+    ) AS b ON true
+    LEFT JOIN /*schema*/runs r ON r.thread_id = q.thread_id AND r.run_id = q.run_id
+WHERE q.thread_id = :thread_id::text AND q.run_id = :run_id::text AND q.fencing_token = :fencing_token::bigint
+    AND q.status = 'running'
+    AND (b.fencing_token IS NULL OR b.fencing_token <> :fencing_token OR b.position < :position);
+
+-- name: append_batches
+-- Store batches of several runs as `append_batch` does. Apart, because arrays are planned each time. Runs after
+-- `lock_streams`.
 WITH given AS (
     SELECT * FROM unnest(
         :thread_ids::text[], :run_ids::text[], :fencing_tokens::bigint[], :attempts::integer[], :positions::bigint[],
