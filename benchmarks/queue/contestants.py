@@ -125,11 +125,11 @@ class _NoGraph:
         self._begin = begin
 
     async def aexecute(self, execution: Any) -> Any:
-        """See `Executor`."""
-        from langgraph_pgstate.runs.executing import Outcome
+        """See `GraphExecutor`."""
+        from langgraph_pgstate.runs.executing import RunOutcome
 
         self._begin()
-        return Outcome("finish", "success")
+        return RunOutcome("finish", "success")
 
 
 def graph_of(begin: Callable[[], None]) -> Any:

@@ -275,9 +275,11 @@ class Control:
         return min(self._settings.lease_ttl / 4, _TEND_SECONDS)
 
     def _end_reported(self) -> None:
+        # Those that come meanwhile are ended together in the next turn.
+        number = len(self._reports)
         self._end_together()
         until = time.monotonic() + self._tend_seconds
-        for _ in range(len(self._reports)):
+        for _ in range(number):
             execution, outcome = self._reports[0]
             is_ended = execution.refuses_writes or self._try_to_end(execution, outcome)
             self._reports.popleft()

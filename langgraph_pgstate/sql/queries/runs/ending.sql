@@ -55,8 +55,9 @@ WITH mine AS MATERIALIZED (
 ), done AS (
     DELETE FROM /*schema*/run_requests AS d USING mine
     WHERE d.thread_id = mine.thread_id AND :status = 'success' AND (d.run_id = mine.run_id OR EXISTS (
+        -- With an offset, so that the planner looks for this run instead of hashing all that are interrupted.
         SELECT 1 FROM /*schema*/runs r
-        WHERE r.thread_id = mine.thread_id AND r.run_id = d.run_id AND r.status = 'interrupted'
+        WHERE r.thread_id = mine.thread_id AND r.run_id = d.run_id AND r.status = 'interrupted' OFFSET 0
     ))
 )
 DELETE FROM /*schema*/queue USING mine WHERE queue.thread_id = mine.thread_id AND queue.run_id = mine.run_id;
