@@ -73,6 +73,9 @@ class Queue:
     def finish(self, run: ClaimedRun | RunKey, status: str = "success", **options: Any) -> bool:
         return bool(self.do(ending.finish, key_of(run), status, **options))
 
+    def finish_together(self, *runs: ClaimedRun) -> bool:
+        return bool(self.do(ending.finish_together, [run.key for run in runs], "success"))
+
     def fail(self, run: ClaimedRun, retry_after: float | None = None) -> bool:
         return self.finish(run, "error", error=RunError("ValueError", "no"), retry_after=retry_after)
 

@@ -487,6 +487,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "runs.enqueue.notify": lambda bench: (),
     "runs.claiming.claim": lambda bench: ("worker", bench.enqueued().queue, ["graph"], 1, 12.0),
     "runs.ending.finish": lambda bench: (bench.claimed(), "success"),
+    "runs.ending.finish_together": lambda bench: ([bench.claimed()], "success"),
     "runs.ending.give_back": lambda bench: (bench.claimed(),),
     "runs.ending.roll_back": lambda bench: (bench.claimed(),),
     "runs.tending.put_worker": lambda bench: ("worker", ["default"], ["graph"], 10),
