@@ -8,7 +8,7 @@ import time
 from benchmarks.__main__ import RESULTS, arguments_of, directory_of, measure_cases, put_between_marks
 from benchmarks.cases import Case
 from benchmarks.measure import Plan
-from benchmarks.queue import claims, graphs, latency, limits, throughput
+from benchmarks.queue import claims, following, graphs, latency, limits, throughput
 from benchmarks.queue.contestants import LABELS
 from benchmarks.queue.report import markdown, plot
 from benchmarks.queue.targets import outcomes
@@ -22,6 +22,7 @@ CASES: dict[str, Case] = {
     limits.NAME: limits.run,
     "graph": graphs.run_through,
     "kill": graphs.run_killed,
+    following.NAME: following.run,
 }
 BEGINS = "<!-- make bench-queue: begin -->"
 ENDS = "<!-- make bench-queue: end -->"

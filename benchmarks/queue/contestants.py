@@ -25,8 +25,8 @@ LABELS = {
     PGQUEUER: "pgqueuer",
     DBOS: "DBOS",
 }
-_QUEUE = "bench"
-_JOB = "noop"
+QUEUE = "bench"
+JOB = "noop"
 _POOL = 20
 # Seconds between two polls of DBOS with many jobs; its default is kept where it is idle.
 _BUSY_POLLING = 0.02
@@ -90,9 +90,9 @@ class Runs:
 
             def enqueue(jobs: int) -> None:
                 if jobs == 1:
-                    state.runs.enqueue(_JOB, {"number": 0}, queue=_QUEUE)
+                    state.runs.enqueue(JOB, {"number": 0}, queue=QUEUE)
                 else:
-                    state.runs.enqueue_batch([{"graph": _JOB, "input": {"number": 0}, "queue": _QUEUE}] * jobs)
+                    state.runs.enqueue_batch([{"graph": JOB, "input": {"number": 0}, "queue": QUEUE}] * jobs)
 
             yield enqueue
 
@@ -103,7 +103,7 @@ class Runs:
     async def _work(self, concurrency: int | None, begin: Callable[[], None]) -> None:
         async with AsyncPGState.open(self._dsn) as state:
             options: Any = {} if concurrency is None else {"concurrency": concurrency}
-            worker = AsyncWorker(state, {_JOB: graph_of(begin)}, queues=[_QUEUE], **options)
+            worker = AsyncWorker(state, {JOB: graph_of(begin)}, queues=[QUEUE], **options)
             self._prepare(worker, begin)
             await worker.run_forever()
 
@@ -170,7 +170,7 @@ class Procrastinate:
         from procrastinate import App, SyncPsycopgConnector
 
         with App(connector=SyncPsycopgConnector(conninfo=self._dsn)).open() as app:
-            job = app.configure_task(_JOB, queue=_QUEUE)
+            job = app.configure_task(JOB, queue=QUEUE)
 
             def enqueue(jobs: int) -> None:
                 if jobs == 1:
@@ -186,14 +186,14 @@ class Procrastinate:
 
         app = App(connector=PsycopgConnector(conninfo=self._dsn, min_size=_POOL, max_size=_POOL))
 
-        @app.task(name=_JOB, queue=_QUEUE)
+        @app.task(name=JOB, queue=QUEUE)
         async def noop() -> None:
             begin()
 
         async def main() -> None:
             async with app.open_async():
                 options: Any = {} if concurrency is None else {"concurrency": concurrency}
-                await app.run_worker_async(queues=[_QUEUE], install_signal_handlers=False, **options)
+                await app.run_worker_async(queues=[QUEUE], install_signal_handlers=False, **options)
 
         asyncio.run(main())
 
@@ -239,7 +239,7 @@ class PgQueuer:
             queries = Queries(AsyncpgDriver(connection))
 
             def enqueue(jobs: int) -> None:
-                runner.run(queries.enqueue([_JOB] * jobs, [None] * jobs, [0] * jobs))
+                runner.run(queries.enqueue([JOB] * jobs, [None] * jobs, [0] * jobs))
 
             yield enqueue
             runner.run(connection.close())
@@ -255,7 +255,7 @@ class PgQueuer:
             pool = await asyncpg.create_pool(self._dsn, min_size=_POOL, max_size=_POOL)
             manager = Manager.from_asyncpg_pool(pool)
 
-            @manager.entrypoint(_JOB)
+            @manager.entrypoint(JOB)
             async def noop(job: Job) -> None:
                 begin()
 
@@ -290,7 +290,7 @@ class Dbos:
         from dbos import DBOSClient
 
         client = DBOSClient(system_database_url=self._dsn)
-        options: Any = {"queue_name": _QUEUE, "workflow_name": _JOB}
+        options: Any = {"queue_name": QUEUE, "workflow_name": JOB}
 
         def enqueue(jobs: int) -> None:
             if jobs == 1:
@@ -323,7 +323,7 @@ class Dbos:
             }
         )
 
-        @Library.workflow(name=_JOB)
+        @Library.workflow(name=JOB)
         def noop() -> None:
             begin()
 
@@ -332,7 +332,7 @@ class Dbos:
         if concurrency is not None:
             # With its default it would claim `concurrency` jobs a second.
             options = {"worker_concurrency": concurrency, "polling_interval_sec": _BUSY_POLLING}
-        Library.register_queue(_QUEUE, on_conflict="always_update", **options)
+        Library.register_queue(QUEUE, on_conflict="always_update", **options)
 
 
 CONTESTANTS: dict[str, type[Contestant]] = {

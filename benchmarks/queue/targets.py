@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from benchmarks.measure import CaseResult, Metric
 from benchmarks.queue.claims import EMPTY
 from benchmarks.queue.contestants import OTHERS
+from benchmarks.queue.following import WITHOUT
 from benchmarks.queue.graphs import INVOKED
+from benchmarks.queue.limits import UNLIMITED
 from benchmarks.targets import Outcome, Target
 
 
@@ -31,7 +33,10 @@ def outcomes(results: Iterable[CaseResult]) -> list[Outcome]:
             Target(f"claim with many runs waiting, ids {ids}", f"claims/{ids}", 1.5, 1.1, EMPTY, at_most=True)
             for ids in ("in order", "scattered")
         ),
-        Target("claims per second with limits per key", "limits/claims", 0.8, 0.95, "no limits"),
+        Target("claims per second with limits per key", "limits/claims", 0.8, 0.95, UNLIMITED),
+        Target("token to reader, p95, in ms", "streams/p95", 150, None, None, at_most=True),
+        Target("commits per second of a worker for 50 streams", "streams/commits", 20, None, None, at_most=True),
+        Target("supersteps of a worker kept with streams", "streams/supersteps", 0.9, None, WITHOUT),
         Target("three-node graph through the queue", "graph/time", 2, 1.3, INVOKED, at_most=True),
         *(
             Target(f"SIGKILL to the next superstep elsewhere, {how}", f"kill/{how}", 15, None, None, at_most=True)
