@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from langgraph_pgstate.runs.runs import AsyncRuns, Runs
 
 _FIRST_PAUSE: Final = 0.005
-# Each pause is longer than the one before by this factor, so that a wait takes a sixth longer than its run on average.
-_LENGTHENING: Final = 1.5
+# Each pause is longer than the one before by this factor, so that a wait takes a tenth longer than its run on average.
+_LENGTHENING: Final = 1.25
 _LONGEST_PAUSE: Final = 0.5
 
 
