@@ -14,7 +14,7 @@ MARKS ?= not slow and not once
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo studio test test-all test-versions test-servers chaos check lint bench bench-quick clean
+.PHONY: help demo studio test test-all test-versions test-servers chaos check lint bench bench-quick bench-queue clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,10 @@ bench: $(STAMP) ## Measure against the official saver; writes benchmarks/results
 bench-quick: $(STAMP) ## The same in two minutes, with fewer rounds; writes nothing to the README
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
 	@$(BIN)/python -m benchmarks --quick
+
+bench-queue: $(STAMP) ## Measure durable runs beside procrastinate, pgqueuer and DBOS; QUICK=--quick for two minutes
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench-queue]'
+	@$(BIN)/python -m benchmarks.queue $(QUICK)
 
 clean: ## Remove the virtual environment, the embedded data and caches
 	rm -rf $(VENV) .pgstate examples/studio/.langgraph_api .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

@@ -6,12 +6,16 @@ import argparse
 import sys
 import tempfile
 import time
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from benchmarks.cases import CASES
+from rich.console import Console
+
+from benchmarks.cases import CASES, Case
+from benchmarks.contestants import SHORT_LABELS
 from benchmarks.measure import CaseResult, MismatchError, Plan
 from benchmarks.report import Environment, console, markdown, print_case, print_targets, write_json
-from benchmarks.server import open_server
+from benchmarks.server import Server, open_server
 from benchmarks.targets import outcomes
 from benchmarks.workers import WorkerDiedError, run_apart
 
@@ -20,17 +24,18 @@ _TABLE_BEGINS = "<!-- make bench: begin -->"
 _TABLE_ENDS = "<!-- make bench: end -->"
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure against LangGraph's own saver.")
+def arguments_of(program: str, description: str, cases: Collection[str]) -> argparse.Namespace:
+    """The arguments of a program that measures some cases."""
+    parser = argparse.ArgumentParser(prog=program, description=description)
     parser.add_argument(
         "--quick", action="store_true", help="small sizes, two minutes; results go to a temporary directory"
     )
     parser.add_argument(
         "--case",
         action="append",
-        choices=[*CASES],
+        choices=[*cases],
         metavar="NAME",
-        help=f"only this one, repeatable: {', '.join(CASES)}",
+        help=f"only this one, repeatable: {', '.join(cases)}",
     )
     parser.add_argument("--rounds", type=int, help="paired rounds (default: 5; 2 with --quick)")
     parser.add_argument(
@@ -40,33 +45,59 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def directory_of(arguments: argparse.Namespace) -> Path:
+    """The directory of the results, which exists."""
+    default = Path(tempfile.mkdtemp(prefix="bench-results-")) if arguments.quick else RESULTS
+    directory: Path = arguments.out or default
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def measure_cases(
+    out: Console, server: Server, cases: Mapping[str, Case], plan: Plan, labels: Mapping[str, str]
+) -> list[CaseResult] | None:
+    """Run and print cases, each in a process of its own; `None` if one has failed.
+
+    Args:
+        out: Where results are printed.
+        server: The server.
+        cases: The cases by name.
+        plan: How much to measure.
+        labels: Names of the contestants, in the order of the columns.
+    """
+    results = []
+    for name, case in cases.items():
+        start = time.monotonic()
+        try:
+            result = run_apart(name, case, server.dsn, plan)
+        except MismatchError as error:
+            out.print(f"[red]The contestants disagree, so nothing is reported.[/] {error}")
+            return None
+        except WorkerDiedError as error:
+            out.print(f"[red]Nothing is reported:[/] {error}.")
+            return None
+        results.append(result)
+        print_case(out, result, labels)
+        out.print(f"  {time.monotonic() - start:.0f} s", style="dim")
+    return results
+
+
 def main() -> int:
     """Run the chosen cases one after the other, each in a process of its own."""
-    arguments = _arguments()
+    arguments = arguments_of("python -m benchmarks", "Measure against LangGraph's own saver.", CASES)
     plan = Plan(quick=arguments.quick, rounds=arguments.rounds or (2 if arguments.quick else 5))
-    directory = arguments.out or (Path(tempfile.mkdtemp(prefix="bench-results-")) if arguments.quick else RESULTS)
-    directory.mkdir(parents=True, exist_ok=True)
+    directory = directory_of(arguments)
     out = console()
-    results: list[CaseResult] = []
     began = time.monotonic()
     with open_server(arguments.dsn) as server:
         environment = Environment.of(server, plan)
         out.print(environment.line())
-        for name in arguments.case or CASES:
-            start = time.monotonic()
-            try:
-                result = run_apart(name, CASES[name], server.dsn, plan)
-            except MismatchError as error:
-                out.print(f"[red]The savers disagree, so nothing is reported.[/] {error}")
-                return 1
-            except WorkerDiedError as error:
-                out.print(f"[red]Nothing is reported:[/] {error}.")
-                return 1
-            results.append(result)
-            print_case(out, result)
-            out.print(f"  {time.monotonic() - start:.0f} s", style="dim")
+        chosen = {name: CASES[name] for name in arguments.case or CASES}
+        results = measure_cases(out, server, chosen, plan, SHORT_LABELS)
+    if results is None:
+        return 1
     compared = outcomes(results)
-    print_targets(out, compared)
+    print_targets(out, compared, "Targets, against upstream")
     write_json(directory / "results.json", environment, results, compared)
     table = markdown(environment, compared)
     (directory / "README_TABLE.md").write_text(table)
@@ -74,7 +105,7 @@ def main() -> int:
     from benchmarks.plots import plot_growth, plot_speed
 
     if directory == RESULTS and not arguments.case:
-        _put_into_readme(table)
+        put_between_marks(RESULTS.parents[1] / "README.md", _TABLE_BEGINS, _TABLE_ENDS, table)
     for result in results:
         if result.name == "chat":
             plot_growth(directory / "growth.png", result)
@@ -83,12 +114,11 @@ def main() -> int:
     return 0
 
 
-def _put_into_readme(table: str) -> None:
-    """Replace what stands between the README's two marks."""
-    readme = RESULTS.parents[1] / "README.md"
-    before, _, rest = readme.read_text().partition(_TABLE_BEGINS)
-    _, _, after = rest.partition(_TABLE_ENDS)
-    readme.write_text(f"{before}{_TABLE_BEGINS}\n{table}{_TABLE_ENDS}{after}")
+def put_between_marks(page: Path, begins: str, ends: str, table: str) -> None:
+    """Replace what stands between two marks of a page."""
+    before, _, rest = page.read_text().partition(begins)
+    _, _, after = rest.partition(ends)
+    page.write_text(f"{before}{begins}\n{table}{ends}{after}")
 
 
 if __name__ == "__main__":

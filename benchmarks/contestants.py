@@ -30,8 +30,8 @@ LABELS = {
     UPSTREAM: "langgraph-checkpoint-postgres",
     MEMORY: "InMemorySaver",
     RAW: "raw INSERT",
-    PLAIN: "saver alone",
     LISTENER: "a listener",
+    PLAIN: "saver alone",
 }
 SHORT_LABELS = {**LABELS, OURS: "pgstate", UPSTREAM: "upstream"}
 

@@ -19,24 +19,25 @@ from benchmarks.measure import OURS, UPSTREAM, CaseResult
 from benchmarks.report import number
 from benchmarks.targets import Outcome
 
-_STYLES = {OURS: "#1f6f8b", UPSTREAM: "#c8553d"}
-_INK = "#333333"
-_STYLE: Any = {
+OUR_INK = "#1f6f8b"
+_STYLES = {OURS: OUR_INK, UPSTREAM: "#c8553d"}
+INK = "#333333"
+STYLE: Any = {
     "font.size": 10,
     "axes.edgecolor": "#999999",
-    "axes.labelcolor": _INK,
+    "axes.labelcolor": INK,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "text.color": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
     "figure.dpi": 150,
 }
 
 
 def plot_growth(path: Path, chat: CaseResult) -> None:
     """WAL and disk of one conversation as it grows, both axes logarithmic."""
-    with plt.rc_context(_STYLE):
+    with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), sharey=True)
         exponents = chat.metrics["chat/exponent/wal"]
         titles = {"WAL": "write-ahead log written", "disk": "disk: tables, indexes and TOAST"}
@@ -80,7 +81,7 @@ def plot_speed(path: Path, outcomes: Iterable[Outcome]) -> None:
         one for one in outcomes if one.target.base == UPSTREAM and not one.target.at_most and one.value is not None
     ]
     shown.reverse()
-    with plt.rc_context(_STYLE):
+    with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(10, 1.4 + 0.38 * len(shown)))
         rows = range(len(shown))
         values = [one.value or 0 for one in shown]

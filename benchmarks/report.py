@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,7 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from benchmarks.contestants import SHORT_LABELS
-from benchmarks.measure import LISTENER, MEMORY, OURS, PLAIN, RAW, UPSTREAM, CaseResult, Metric, Plan
+from benchmarks.measure import UPSTREAM, CaseResult, Metric, Plan
 from benchmarks.server import Server
 from benchmarks.targets import Outcome
 
@@ -30,6 +30,10 @@ _PACKAGES = (
     "psycopg-pool",
     "ormsgpack",
     "zstandard",
+    "procrastinate",
+    "pgqueuer",
+    "asyncpg",
+    "dbos",
 )
 _WIDTH = 160
 _VERDICTS = {True: "met", False: "not met", None: "not measured"}
@@ -68,12 +72,12 @@ class Environment:
             packages=packages,
         )
 
-    def line(self) -> str:
-        """The essence in one sentence."""
+    def line(self, *packages: str) -> str:
+        """The essence in one sentence, with the versions of some packages."""
+        named = packages or ("langgraph", "langgraph-checkpoint-postgres")
         return (
             f"PostgreSQL {self.postgresql}, Python {self.python}, {self.cpus} CPUs, "
-            f"langgraph {self.packages.get('langgraph')}, "
-            f"langgraph-checkpoint-postgres {self.packages.get('langgraph-checkpoint-postgres')}; "
+            f"{', '.join(f'{name} {self.packages.get(name)}' for name in named)}; "
             f"{self.rounds} interleaved rounds, medians; autovacuum {self.settings.get('autovacuum')}, "
             f"fsync {self.settings.get('fsync')}, full_page_writes {self.settings.get('full_page_writes')}."
         )
@@ -103,20 +107,23 @@ def times(gain: float | None) -> str:
     return "–" if gain is None else f"{gain:.1f}×" if gain >= 10 else f"{gain:.2f}×"
 
 
-def print_case(out: Console, result: CaseResult) -> None:
-    """One case as a table: medians, ranges, and how many times better ours is than upstream's."""
-    everybody = (OURS, UPSTREAM, MEMORY, RAW, LISTENER, PLAIN)
-    names = [name for name in everybody if any(name in m.samples for m in result.metrics.values())]
+def print_case(out: Console, result: CaseResult, labels: Mapping[str, str]) -> None:
+    """One case as a table: medians, ranges, and how many times better ours is than upstream's if that took part."""
+    present = {name for metric in result.metrics.values() for name in metric.samples}
+    names = [*(name for name in labels if name in present), *sorted(present - labels.keys())]
     table = Table()
     table.add_column("", no_wrap=True)
     for name in names:
-        table.add_column(SHORT_LABELS[name], justify="right", no_wrap=True)
-    table.add_column("gain over upstream", justify="right", no_wrap=True)
+        table.add_column(labels.get(name, name), justify="right", no_wrap=True)
+    if UPSTREAM in names:
+        table.add_column("gain over upstream", justify="right", no_wrap=True)
     for metric in result.metrics.values():
         label = metric.label if metric.unit in ("", "bytes") else f"{metric.label}, {metric.unit}"
-        table.add_row(label, *(_cell(metric, name) for name in names), _gain_cell(metric))
+        gain = [_gain_cell(metric)] if UPSTREAM in names else []
+        table.add_row(label, *(_cell(metric, name) for name in names), *gain)
     out.print(f"\n[bold]{result.name}: {result.title}[/]")
-    out.print(table)
+    if names:
+        out.print(table)
     for note in result.notes:
         out.print(Padding(f"[dim]{note}[/]", (0, 2)))
 
@@ -139,7 +146,7 @@ def _gain_cell(metric: Metric) -> str:
     return f"{times(metric.gain())} ({times(span[0])}–{times(span[1])})"
 
 
-def print_targets(out: Console, outcomes: Iterable[Outcome]) -> None:
+def print_targets(out: Console, outcomes: Iterable[Outcome], title: str) -> None:
     """The targets beside what was measured."""
     table = Table()
     for column in ("measure", "must", "stretch", "measured", "must", "stretch"):
@@ -151,7 +158,7 @@ def print_targets(out: Console, outcomes: Iterable[Outcome]) -> None:
             for goal, met in ((one.target.must, one.meets_must), (one.target.stretch, one.meets_stretch))
         ]
         table.add_row(one.target.label, one.goal(one.target.must), one.goal(one.target.stretch), one.text(), *verdicts)
-    out.print("\n[bold]Targets, against upstream[/]")
+    out.print(f"\n[bold]{title}[/]")
     out.print(table)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -62,6 +64,18 @@ class Server:
             yield name
         finally:
             self._admin.execute(f"DROP SCHEMA {name} CASCADE")
+
+    @contextmanager
+    def database(self, prefix: str) -> Iterator[str]:
+        """The URL of an empty database, dropped at the end."""
+        name = f"bench_{prefix}_{next(self._numbers)}_{os.getpid()}"
+        self._admin.execute(f"CREATE DATABASE {name}")
+        try:
+            info = self._admin.info
+            account = quote(info.user) + (f":{quote(info.password)}" if info.password else "")
+            yield f"postgresql://{account}@/{name}?host={quote(info.host, safe='')}&port={info.port}"
+        finally:
+            self._admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
     def empty(self, schema: str) -> None:
         """Forget what a warm-up stored; migration records stay."""

@@ -21,7 +21,7 @@ from langgraph_pgstate.operations.runs.ending import RunError
 from langgraph_pgstate.operations.runs.locking import is_locked
 from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
 from langgraph_pgstate.sql import queries
-from langgraph_pgstate.types import ClaimedRun, Claims, EnqueuedRun, Recovered, RunKey, Tended
+from langgraph_pgstate.types import ClaimedRun, Claims, EnqueuedRun, EventBatch, Recovered, RunKey, Tended
 
 CODEC = ValueCodec()
 STATES = [PGState, AsyncPGState]
@@ -77,6 +77,9 @@ class Queue:
 
     def finish(self, run: ClaimedRun | RunKey, status: str = "success", **options: Any) -> bool:
         return bool(self.do(ending.finish, key_of(run), status, **options))
+
+    def finish_together(self, *runs: ClaimedRun, events: Sequence[EventBatch] = ()) -> bool:
+        return bool(self.do(ending.finish_together, [run.key for run in runs], "success", events))
 
     def fail(self, run: ClaimedRun, retry_after: float | None = None) -> bool:
         return self.finish(run, "error", error=RunError("ValueError", "no"), retry_after=retry_after)

@@ -302,15 +302,46 @@ class Control:
         return min(self._settings.lease_ttl / 4, _TEND_SECONDS)
 
     def _end_reported(self) -> None:
+        # Those that come meanwhile are ended together in the next turn.
+        number = len(self._reports)
+        self._end_together()
         until = time.monotonic() + self._tend_seconds
-        for _ in range(len(self._reports)):
+        for _ in range(number):
             execution, outcome = self._reports[0]
             is_ended = execution.refuses_writes or self._try_to_end(execution, outcome)
             self._reports.popleft()
             if not is_ended:
+                execution.is_end_locked = True
                 self._reports.append((execution, outcome))
                 if time.monotonic() > until:
                     break
+
+    def _end_together(self) -> None:
+        """End the reported runs that need no more than a status, in one transaction for each status.
+
+        Others, and all if that fails because a thread is locked or a lease was lost, are ended one by one.
+        """
+        together: dict[str, list[RunExecution]] = {}
+        for execution, outcome in [*self._reports]:
+            is_plain = outcome.kind == "finish" and outcome.error is None and not execution.deletes_thread
+            if is_plain and not execution.refuses_writes and not execution.is_end_locked:
+                together.setdefault(outcome.status, []).append(execution)
+        for status, executions in together.items():
+            if len(executions) == 1:
+                continue
+            keys = [execution.key for execution in executions]
+            events = [batch for execution in executions for batch in execution.unsent]
+            try:
+                is_done = self._database.run(ending.finish_together, self._queries, keys, status, events)
+            except PGStateError as error:
+                if error.retryable and not is_locked(error):
+                    raise
+                continue
+            for execution in executions if is_done else ():
+                if execution.stream is not None:
+                    execution.stream.close()
+                execution.refuse_writes()
+                self._executions.pop(execution.key, None)
 
     def _try_to_end(self, execution: RunExecution, outcome: RunOutcome) -> bool:
         """End a run in the queue, or give it back. Return false if another transaction has locked its thread.

@@ -67,6 +67,7 @@ class RunExecution:
         refuses_writes: Whether what its code still writes is refused, because the run has ended here.
         deletes_thread: Whether its thread is deleted if it succeeds and no other run of the thread is in the queue.
         stream: Its events, once it runs.
+        is_end_locked: Whether another transaction had locked its thread when its end was to be written.
         task: The task that executes it, in an event loop.
     """
 
@@ -79,6 +80,7 @@ class RunExecution:
     refuses_writes: bool = False
     deletes_thread: bool = False
     stream: RunStream | None = None
+    is_end_locked: bool = False
     task: asyncio.Task[None] | None = None
     _held: HeldLease | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)

@@ -13,7 +13,9 @@ from langgraph_pgstate.types import StreamEvent
 if TYPE_CHECKING:
     from langgraph_pgstate.runs.runs import AsyncRuns, Runs
 
-_FIRST_PAUSE: Final = 0.02
+_FIRST_PAUSE: Final = 0.005
+# Each pause is longer than the one before by this factor, so that a wait takes a tenth longer than its run on average.
+_LENGTHENING: Final = 1.25
 _LONGEST_PAUSE: Final = 0.5
 
 
@@ -103,7 +105,7 @@ class Patience:
         """
         if status not in UNFINISHED:
             return None
-        pause, self._pause = self._pause, min(self._pause * 2, _LONGEST_PAUSE)
+        pause, self._pause = self._pause, min(self._pause * _LENGTHENING, _LONGEST_PAUSE)
         if self._deadline is not None:
             left = self._deadline - time.monotonic()
             if left <= 0:

@@ -11,8 +11,15 @@ import pytest
 
 from benchmarks import __main__ as program
 from benchmarks.cases import CASES
-from benchmarks.measure import CaseResult, MismatchError, Plan
-from benchmarks.server import Server
+from benchmarks.measure import OURS, CaseResult, MismatchError, Plan
+from benchmarks.queue import claims, throughput
+from benchmarks.queue.claims import EMPTY
+from benchmarks.queue.contestants import WITH_GRAPH
+from benchmarks.queue.graphs import INVOKED, run_through
+from benchmarks.queue.report import markdown
+from benchmarks.queue.targets import outcomes
+from benchmarks.report import Environment
+from benchmarks.server import Server, open_server
 from benchmarks.workers import run_apart
 
 PLAN = Plan(quick=True, rounds=1)
@@ -56,7 +63,10 @@ def test_each_size_of_a_case_has_a_process_of_its_own_and_each_case_an_order(dsn
 
 @pytest.mark.parametrize(
     ("case", "said"),
-    [(disagrees, "The savers disagree, so nothing is reported. lists:"), (dies, "the process of lists was killed")],
+    [
+        (disagrees, "The contestants disagree, so nothing is reported. lists:"),
+        (dies, "the process of lists was killed"),
+    ],
 )
 def test_a_run_ends_with_the_case_that_fails(
     dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path, case, said: str
@@ -67,3 +77,26 @@ def test_a_run_ends_with_the_case_that_fails(
     assert program.main() == 1
     assert said in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
+
+
+def test_jobs_of_the_queue_are_measured_with_and_without_a_graph(dsn: str) -> None:
+    with open_server(dsn) as server:
+        result = throughput.measure(server, PLAN, (OURS, WITH_GRAPH), 20)
+        environment = Environment.of(server, PLAN)
+    for metric in result.metrics.values():
+        assert {name: len(rates) for name, rates in metric.samples.items()} == {OURS: 1, WITH_GRAPH: 1}
+        assert all(rate > 0 for rates in metric.samples.values() for rate in rates)
+    assert "jobs/s" in markdown(environment, {result.name: result})
+
+
+def test_claims_and_a_graph_through_the_queue_are_measured_against_what_is_beside_them(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Plan, "pick", lambda plan, full, quick: min(quick, 50))
+    with open_server(dsn) as server:
+        results = [claims.run(server, PLAN), run_through(server, PLAN)]
+    found = {one.target.metric: one.value for one in outcomes(results) if one.metric is not None}
+    assert found.keys() == {"claims/in order", "claims/scattered", "graph/time"}
+    assert all(found.values())
+    beside = {name for result in results for metric in result.metrics.values() for name in metric.samples}
+    assert beside == {OURS, EMPTY, INVOKED}

@@ -494,6 +494,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "runs.limits.put_limit": lambda bench: (request_limit("default", None, 1, None),),
     "runs.limits.list_limits": lambda bench: (),
     "runs.ending.finish": lambda bench: (bench.claimed(), "success"),
+    "runs.ending.finish_together": lambda bench: ([bench.claimed()], "success"),
     "runs.ending.give_back": lambda bench: (bench.claimed(),),
     "runs.ending.roll_back": lambda bench: (bench.claimed(),),
     "runs.tending.put_worker": lambda bench: ("worker", ["default"], ["graph"], 10),

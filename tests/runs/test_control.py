@@ -6,6 +6,8 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +16,9 @@ import pytest
 from support import loop_graph, wait_until
 
 from langgraph_pgstate import AsyncPGState, AsyncWorker, Backoff, PGState, Worker
+from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, RunFailedError, UnavailableError
+from langgraph_pgstate.operations.runs import ending
 from langgraph_pgstate.runs.control import WorkerSettings
 
 
@@ -98,6 +102,81 @@ async def test_a_run_that_takes_its_time_to_stop_is_waited_for_with_pauses(
         with pytest.raises(RunFailedError, match="timeout"):
             await run.wait(20)
         assert len(turns) < 40
+
+
+@contextmanager
+def counted_ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int | None]]]:
+    """The calls that end runs, with the number of runs that they have ended; `None` for those that failed."""
+    calls: list[tuple[str, int | None]] = []
+    run = Database.run
+
+    def counted(database: Any, operation: Any, *arguments: Any, **options: Any) -> Any:
+        if operation not in (ending.finish, ending.finish_together):
+            return run(database, operation, *arguments, **options)
+        number: int | None = None
+        try:
+            found = run(database, operation, *arguments, **options)
+            number = len(arguments[1]) if operation is ending.finish_together else 1
+        finally:
+            calls.append((operation.__name__, number))
+        return found
+
+    monkeypatch.setattr(Database, "run", counted)
+    yield calls
+
+
+def test_runs_that_have_ended_meanwhile_are_ended_in_one_transaction(
+    dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    barrier = threading.Barrier(8)
+    graphs = {"agent": loop_graph(1, lambda count: barrier.wait(20) and None)}
+    with (
+        PGState.open(dsn, schema=schema) as state,
+        Worker(state, graphs, concurrency=8) as worker,
+        counted_ends(monkeypatch) as calls,
+    ):
+        turn = worker._control._turn
+        # So that all have reported before one is ended.
+        monkeypatch.setattr(worker._control, "_turn", lambda: time.sleep(0.5) or turn())
+        runs = state.runs.enqueue_batch([{"graph": "agent", "input": {"count": 0}}] * 8)
+        for run in runs:
+            assert run.wait(20)["count"] == 1
+    assert sum(number or 0 for _, number in calls) == 8
+    assert len(calls) < 5
+
+
+def test_a_locked_thread_keeps_no_later_runs_from_ending_together(
+    dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    barrier = threading.Barrier(2)
+    graphs = {"alone": loop_graph(1), "pair": loop_graph(1, lambda count: barrier.wait(20) and None)}
+    is_locked = threading.Event()
+    with (
+        PGState.open(dsn, schema=schema) as state,
+        Worker(state, graphs, concurrency=4) as worker,
+        counted_ends(monkeypatch) as calls,
+    ):
+        turn = worker._control._turn
+
+        def slow_turn() -> bool:
+            if worker._control._reports:
+                is_locked.wait(20)
+            time.sleep(0.1)
+            return turn()
+
+        monkeypatch.setattr(worker._control, "_turn", slow_turn)
+        locked = state.runs.enqueue("alone", {"count": 0}, thread_id="t")
+        wait_until(lambda: bool(worker._control._reports), "its outcome")
+        with psycopg.connect(dsn) as caller:
+            caller.execute(f"SELECT 1 FROM {schema}.threads WHERE thread_id = 't' FOR UPDATE".encode())
+            is_locked.set()
+            for _ in range(3):
+                for run in state.runs.enqueue_batch([{"graph": "pair", "input": {"count": 0}}] * 2):
+                    run.wait(20)
+            failed = [name for name, number in calls if name == "finish_together" and number is None]
+            assert len(failed) <= 1
+            assert locked.status() == "running"
+        locked.wait(20)
 
 
 def test_a_thread_that_a_caller_has_locked_delays_no_run_of_another(

@@ -64,24 +64,29 @@ async def finish(
     """
     if status not in ENDS:
         raise ConfigurationError(f"a run ends as {', '.join(ENDS)}, not {status!r}")
-    told = {
-        "error_type": _text(error and error.type),
-        "error_message": _text(error and error.message),
-        "error_traceback": _text(error and error.traceback),
-    }
     if retry_after is not None:
-        later = {**told, "unused": 0, "delay": repr(retry_after)}
-        return await _end_under_lease(db, queries, key, queries.requeue_run, later, events)
-    end = {**told, "status": status, "rolls_back": False}
+        return await _requeue(db, queries, key, {**_told(error), "unused": 0, "delay": repr(retry_after)}, events)
     if deletes_thread and status == "success":
-        if await _end_with_thread(db, queries, key, end, events):
+        if await _finish_with_thread(db, queries, key, events):
             return True
         # The answer to an earlier try may have been lost.
         return not await db.fetch(queries.get_run_status, _run(key))
-    if await _end_under_lease(db, queries, key, queries.end_run, end, events):
+    if await _finish(db, queries, [key], status, events, error):
         return True
     # The answer to an earlier try may have been lost.
     return bool(await db.fetch(queries.is_ended, {**_run(key), "status": status}))
+
+
+async def finish_together(
+    db: Connection, queries: Queries, keys: Sequence[RunKey], status: str, events: Sequence[EventBatch] = ()
+) -> bool:
+    """End runs of different threads with one status and without errors, as `finish` does. One transaction in one round
+    trip.
+
+    Returns:
+        False if some were not ended; `finish` tells which.
+    """
+    return await _finish(db, queries, keys, status, events) == len(keys)
 
 
 async def give_back(db: Connection, queries: Queries, key: RunKey, events: Sequence[EventBatch] = ()) -> bool:
@@ -98,9 +103,7 @@ async def give_back(db: Connection, queries: Queries, key: RunKey, events: Seque
     Returns:
         False if the lease was lost. Then nothing was written.
     """
-    nothing = {"error_type": None, "error_message": None, "error_traceback": None}
-    again = {**nothing, "unused": 1, "delay": None}
-    return await _end_under_lease(db, queries, key, queries.requeue_run, again, events)
+    return await _requeue(db, queries, key, {**_told(None), "unused": 1, "delay": None}, events)
 
 
 async def roll_back(db: Connection, queries: Queries, key: RunKey) -> bool:
@@ -111,11 +114,9 @@ async def roll_back(db: Connection, queries: Queries, key: RunKey) -> bool:
     """
     async with db.transaction():
         await db.fetch(*bounded_waits(queries))
-        await db.execute(queries.release_lease, _lease(key))
+        await db.execute(queries.release_leases, _keys([key]))
         await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [key.thread_id]})
-        end = {"status": "cancelled", "rolls_back": True}
-        nothing = {"error_type": None, "error_message": None, "error_traceback": None}
-        ended = await db.execute(queries.end_run, {**_run(key), **nothing, **_token(key), **end})
+        ended = await db.execute(queries.end_runs, _end([key], "cancelled", rolls_back=True))
         if ended:
             # A put of the run that is on its way is refused: a released lease would let it pass until another is taken.
             await db.execute(queries.fence_lease, {"thread_id": key.thread_id, **_token(key), "is_dead": True})
@@ -124,17 +125,15 @@ async def roll_back(db: Connection, queries: Queries, key: RunKey) -> bool:
     return ended > 0
 
 
-async def _end_with_thread(
-    db: Connection, queries: Queries, key: RunKey, end: dict[str, Any], events: Sequence[EventBatch]
-) -> bool:
+async def _finish_with_thread(db: Connection, queries: Queries, key: RunKey, events: Sequence[EventBatch]) -> bool:
     async with db.transaction():
         await db.fetch(*bounded_waits(queries))
-        await db.execute(queries.release_lease, _lease(key))
+        await db.execute(queries.release_leases, _keys([key]))
         # In full at once: a put that has a weaker lock may need to change the row, which would deadlock.
         await db.fetch(queries.lock_thread_for_update, {"thread_id": key.thread_id})
         for statement in append_statements(queries, events):
             await db.execute(*statement)
-        ended = await db.execute(queries.end_run, {**_run(key), **_token(key), **end})
+        ended = await db.execute(queries.end_runs, _end([key], "success"))
         if ended and await db.fetch(queries.is_queued, {"thread_id": key.thread_id}):
             await db.execute(queries.promote_next, {"thread_ids": [key.thread_id]})
         elif ended:
@@ -142,38 +141,72 @@ async def _end_with_thread(
     return ended > 0
 
 
-async def _end_under_lease(
+async def _finish(
     db: Connection,
     queries: Queries,
-    key: RunKey,
+    keys: Sequence[RunKey],
+    status: str,
+    events: Sequence[EventBatch],
+    error: RunError | None = None,
+) -> int:
+    return await _under_leases(db, queries, keys, queries.end_runs, _end(keys, status, error), events)
+
+
+async def _requeue(
+    db: Connection, queries: Queries, key: RunKey, parameters: dict[str, Any], events: Sequence[EventBatch]
+) -> bool:
+    given = {**_run(key), "fencing_token": key.fencing_token, **parameters}
+    return await _under_leases(db, queries, [key], queries.requeue_run, given, events) > 0
+
+
+async def _under_leases(
+    db: Connection,
+    queries: Queries,
+    keys: Sequence[RunKey],
     query: Query,
     parameters: dict[str, Any],
     events: Sequence[EventBatch],
-) -> bool:
-    threads = {"thread_ids": [key.thread_id]}
+) -> int:
+    """Release leases, store events, run a statement, and make the next runs of the threads ready.
+
+    Returns:
+        The number of rows that the statement affected.
+    """
+    threads = {"thread_ids": [key.thread_id for key in keys]}
     # The lease first: a guarded put shares it before it changes the thread's row. A thread's first put and a deletion
     # lock the row first; then this end gives way, before PostgreSQL looks for deadlocks.
     statements = [
         bounded_waits(queries),
-        (queries.release_lease, _lease(key)),
+        (queries.release_leases, _keys(keys)),
         (queries.lock_threads_for_no_key_update, threads),
         *append_statements(queries, events),
-        (query, {**_run(key), **_token(key), **parameters}),
+        (query, parameters),
         (queries.promote_next, threads),
     ]
-    return (await db.execute_together(statements))[-2] > 0
+    return (await db.execute_together(statements))[-2]
+
+
+def _end(
+    keys: Sequence[RunKey], status: str, error: RunError | None = None, *, rolls_back: bool = False
+) -> dict[str, Any]:
+    runs = {"run_ids": [key.run_id for key in keys]}
+    return {**_keys(keys), **runs, **_told(error), "status": status, "rolls_back": rolls_back}
+
+
+def _keys(keys: Sequence[RunKey]) -> dict[str, Any]:
+    return {"thread_ids": [key.thread_id for key in keys], "fencing_tokens": [key.fencing_token for key in keys]}
+
+
+def _told(error: RunError | None) -> dict[str, Any]:
+    return {
+        "error_type": _text(error and error.type),
+        "error_message": _text(error and error.message),
+        "error_traceback": _text(error and error.traceback),
+    }
 
 
 def _run(key: RunKey) -> dict[str, Any]:
     return {"thread_id": key.thread_id, "run_id": key.run_id}
-
-
-def _token(key: RunKey) -> dict[str, Any]:
-    return {"fencing_token": key.fencing_token}
-
-
-def _lease(key: RunKey) -> dict[str, Any]:
-    return {"thread_id": key.thread_id, **_token(key), "holder_id": None}
 
 
 def _text(value: str | None) -> str | None:

@@ -77,14 +77,14 @@ def decode_batch(codec: ValueCodec, batch: StoredBatch, where: str) -> Iterator[
 
 
 def append_statements(queries: Queries, batches: Sequence[EventBatch]) -> list[Statement]:
-    """Return statements that store batches of one run in the caller's transaction, each once.
+    """Return statements that store batches of runs in the caller's transaction, each once.
 
-    They wait for a transaction that is storing others. Nothing is stored if the worker has lost the run.
+    They wait for a transaction that is storing others. Nothing is stored of a run that the worker has lost.
     """
     if not batches:
         return []
-    locked: list[Statement] = [(queries.lock_stream, batches[0].key._asdict())]
-    return locked + [(queries.append_batch, {**batch.key._asdict(), **batch._asdict()}) for batch in batches]
+    locks: list[Statement] = [(queries.lock_stream, key._asdict()) for key in sorted({one.key for one in batches})]
+    return locks + [(queries.append_batch, {**batch.key._asdict(), **batch._asdict()}) for batch in batches]
 
 
 async def append(db: Connection, queries: Queries, batches: Sequence[EventBatch]) -> tuple[set[RunKey], set[RunKey]]:

@@ -59,6 +59,36 @@ def test_an_unknown_end_is_refused(queue: Queue) -> None:
         queue.finish(queue.claim_one(), "running")
 
 
+def test_runs_end_together_as_each_would_alone(queue: Queue) -> None:
+    first = queue.add("t0")
+    queue.finish(queue.claim_one(), "interrupted")
+    runs = [queue.add(thread_id) for thread_id in ("t2", "t0", "t1")]
+    behind = queue.add("t1")
+    claimed = queue.claim()
+    assert queue.finish_together(*claimed)
+    assert queue.finish_together(*claimed) is False
+    assert [queue.run(run_id)[0] for run_id in runs] == ["success"] * 3
+    assert queue.rows() == [("t1", behind, "pending", True)]
+    # The interrupted run of a thread that has gone on cannot be resumed any more.
+    assert (queue.requests(), queue.run(first)[0]) == ({behind}, "interrupted")
+    assert [queue.thread(thread_id) for thread_id in ("t0", "t1", "t2")] == ["idle", "busy", "idle"]
+    assert queue.execute("SELECT DISTINCT holder_id FROM {}.leases") == [(None,)]
+    queue.check()
+
+
+def test_runs_that_are_lost_or_rolled_back_are_left_out_when_others_end_together(queue: Queue) -> None:
+    for thread_id in ("kept", "lost", "rolled back"):
+        queue.add(thread_id)
+    kept, lost, back = sorted(queue.claim(), key=lambda run: run.thread_id)
+    queue.expire(lost)
+    queue.do(leases.take, "lost", "somebody", 60.0)
+    queue.cancel(back.thread_id, back.run_id, "rollback")
+    assert not queue.finish_together(kept, lost, back)
+    assert [queue.run(run.run_id)[0] for run in (kept, lost, back)] == ["success", "running", "running"]
+    assert queue.execute("SELECT holder_id FROM {}.leases WHERE thread_id = 'lost'") == [("somebody",)]
+    assert [queue.finish(run) for run in (kept, lost, back)] == [True, False, False]
+
+
 def test_an_error_that_postgresql_cannot_store_is_stored_without_what_it_cannot(queue: Queue) -> None:
     from langgraph_pgstate.operations.runs.ending import RunError
 

@@ -175,6 +175,17 @@ def test_numbers_go_on_after_events_were_dropped(queue: Queue, end: str) -> None
     assert [one[:2] for one in numbered(queue, again)] == [(3, "z")]
 
 
+def test_runs_that_end_together_end_with_their_last_events(queue: Queue) -> None:
+    for thread_id in ("a", "b", "c"):
+        queue.add(thread_id)
+    first, second, silent = sorted(queue.claim(), key=lambda run: run.thread_id)
+    queue.do(streams.append, [batch(first, 0, "x")])
+    assert queue.finish_together(second, silent, first, events=[batch(second, 0, "z"), batch(first, 1, "y")])
+    assert [page(queue, run).last_event for run in (first, second, silent)] == [2, 1, None]
+    assert [one[:2] for one in numbered(queue, first)] == [(1, "x"), (2, "y")]
+    assert [one[:2] for one in numbered(queue, second)] == [(1, "z")]
+
+
 @pytest.mark.parametrize("way", ["thread", "run", "rollback"])
 def test_what_is_deleted_leaves_no_events(queue: Queue, way: str) -> None:
     queue.add("t")

@@ -1,12 +1,27 @@
--- name: end_run
--- End a run that its worker runs under the current lease of its thread. Affects no row if the lease was lost, or if the
--- run is to be rolled back and this is not done here. If it succeeded, what it was to do is deleted, and what runs were
--- to do that the thread has gone on from. If it was interrupted, its default answer is due so long after its oldest
--- interrupt. Runs after `release_lease` and `lock_threads_for_no_key_update`.
+-- name: release_leases
+-- Release leases by their numbers, which are kept, so that the next ones are higher.
+UPDATE /*schema*/leases SET holder_id = NULL, expires_at = now()
+FROM (
+    SELECT l.thread_id FROM unnest(:thread_ids::text[], :fencing_tokens::bigint[]) AS g (thread_id, fencing_token)
+        JOIN /*schema*/leases l ON l.thread_id = g.thread_id AND l.fencing_token = g.fencing_token
+    ORDER BY l.thread_id FOR UPDATE OF l
+) AS held
+WHERE leases.thread_id = held.thread_id AND leases.thread_id = ANY(:thread_ids);
+
+-- name: end_runs
+-- End runs that their worker runs under the current leases of their threads. Leaves out those whose lease was lost, or
+-- that are to be rolled back if this is not done here. If they succeeded, what they were to do is deleted, and what runs
+-- were to do that their threads have gone on from. If they were interrupted, their default answers are due so long after
+-- their oldest interrupts. Runs after `release_leases` and `lock_threads_for_no_key_update`.
 WITH mine AS MATERIALIZED (
-    SELECT 1 FROM /*schema*/queue q JOIN /*schema*/leases l ON l.thread_id = q.thread_id
-    WHERE q.thread_id = :thread_id AND q.run_id = :run_id AND q.status = 'running'
-        AND q.fencing_token = :fencing_token::bigint AND l.thread_id = :thread_id AND l.fencing_token = :fencing_token
+    SELECT q.thread_id, q.run_id
+    FROM unnest(:thread_ids::text[], :run_ids::text[], :fencing_tokens::bigint[]) AS g (
+        thread_id, run_id, fencing_token
+    )
+        JOIN /*schema*/queue q ON q.thread_id = g.thread_id AND q.run_id = g.run_id
+            AND q.fencing_token = g.fencing_token
+        JOIN /*schema*/leases l ON l.thread_id = g.thread_id AND l.fencing_token = g.fencing_token
+    WHERE q.thread_id = ANY(:thread_ids) AND q.status = 'running'
         AND (:rolls_back::boolean OR q.cancel IS DISTINCT FROM 'rollback')
 ), ended AS (
     UPDATE /*schema*/runs SET
@@ -14,42 +29,43 @@ WITH mine AS MATERIALIZED (
         error_message = :error_message::text, error_traceback = :error_traceback::text,
         last_event = coalesce((
             SELECT max(b.last_seq) FROM /*schema*/stream_batches b
-            WHERE b.thread_id = :thread_id AND b.run_id = :run_id
+            WHERE b.thread_id = mine.thread_id AND b.run_id = mine.run_id
         ), runs.last_event)
-    FROM mine WHERE runs.thread_id = :thread_id AND runs.run_id = :run_id
+    FROM mine WHERE runs.thread_id = mine.thread_id AND runs.run_id = mine.run_id
 ), idle AS (
     UPDATE /*schema*/threads SET status = CASE
         WHEN :status IN ('interrupted', 'error') THEN :status WHEN :status = 'timeout' THEN 'error' ELSE 'idle' END
     FROM mine
-    WHERE threads.thread_id = :thread_id AND NOT EXISTS (
-        SELECT 1 FROM /*schema*/queue o WHERE o.thread_id = :thread_id AND o.run_id <> :run_id
+    WHERE threads.thread_id = mine.thread_id AND NOT EXISTS (
+        SELECT 1 FROM /*schema*/queue o WHERE o.thread_id = mine.thread_id AND o.run_id <> mine.run_id
     )
 ), waiting AS (
     UPDATE /*schema*/run_requests AS d
     SET answer_at = make_interval(secs => (d.options ->> 'answer_after')::double precision) + coalesce((
         SELECT min(w.created_at) FROM /*schema*/writes w
-        WHERE w.thread_id = :thread_id AND w.checkpoint_ns = '' AND w.idx = -3 AND w.run_id = :run_id
+        WHERE w.thread_id = mine.thread_id AND w.checkpoint_ns = '' AND w.idx = -3 AND w.run_id = mine.run_id
             AND w.checkpoint_id = (
                 SELECT max(k.checkpoint_id) FROM /*schema*/checkpoints k
-                WHERE k.thread_id = :thread_id AND k.checkpoint_ns = ''
+                WHERE k.thread_id = mine.thread_id AND k.checkpoint_ns = ''
             )
     ), now())
     FROM mine
-    WHERE d.thread_id = :thread_id AND d.run_id = :run_id AND :status = 'interrupted'
+    WHERE d.thread_id = mine.thread_id AND d.run_id = mine.run_id AND :status = 'interrupted'
         AND d.options ->> 'answer_after' IS NOT NULL
 ), done AS (
     DELETE FROM /*schema*/run_requests AS d USING mine
-    WHERE d.thread_id = :thread_id AND :status = 'success' AND (d.run_id = :run_id OR EXISTS (
+    WHERE d.thread_id = mine.thread_id AND :status = 'success' AND (d.run_id = mine.run_id OR EXISTS (
+        -- With an offset, so that the planner looks for this run instead of hashing all that are interrupted.
         SELECT 1 FROM /*schema*/runs r
-        WHERE r.thread_id = :thread_id AND r.run_id = d.run_id AND r.status = 'interrupted'
+        WHERE r.thread_id = mine.thread_id AND r.run_id = d.run_id AND r.status = 'interrupted' OFFSET 0
     ))
 )
-DELETE FROM /*schema*/queue USING mine WHERE queue.thread_id = :thread_id::text AND queue.run_id = :run_id::text;
+DELETE FROM /*schema*/queue USING mine WHERE queue.thread_id = mine.thread_id AND queue.run_id = mine.run_id;
 
 -- name: requeue_run
 -- Put a run that its worker runs under the current lease of its thread back into the queue, for now or later, before
 -- the other runs of its thread and its queue. One that is to be cancelled is ready at once, so that nothing waits for
--- it. Affects no row if the lease was lost. Runs after `release_lease` and `lock_threads_for_no_key_update`.
+-- it. Affects no row if the lease was lost. Runs after `release_leases` and `lock_threads_for_no_key_update`.
 WITH mine AS MATERIALIZED (
     SELECT 1 FROM /*schema*/queue q JOIN /*schema*/leases l ON l.thread_id = q.thread_id
     WHERE q.thread_id = :thread_id AND q.run_id = :run_id AND q.status = 'running'
