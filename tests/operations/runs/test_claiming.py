@@ -126,9 +126,9 @@ def test_a_claim_reads_no_run_that_cannot_be_claimed(queue: Queue) -> None:
     # Thirty pages for each run, of the indexes above all; the tables have thousands.
     assert pages < 600
     # One run of a thread that has 20,000.
-    key = {"thread_id": "one", "run_id": "r7", "fencing_token": 1, "status": "success", "rolls_back": False}
+    keys = {"thread_ids": "{one}", "run_ids": "{r7}", "fencing_tokens": "{1}", "status": "success", "rolls_back": False}
     nothing = {"error_type": None, "error_message": None, "error_traceback": None}
-    assert queue.explain("end_run", {**key, **nothing}) < 60
+    assert queue.explain("end_runs", {**keys, **nothing}) < 60
     assert queue.explain("promote_next", {"thread_ids": "{one,big1}"}) < 60
     assert queue.explain("find_due", {"page_size": 100}) < 20
     one = json.dumps([request("one").row])
