@@ -6,6 +6,7 @@ function, or return a context manager, which is left when the run has ended.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import importlib.util
 import inspect
@@ -21,6 +22,7 @@ from typing import Any, Final
 from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 from langgraph.pregel.remote import RemoteGraph
+from langgraph.store.base import BaseStore
 
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 
@@ -50,6 +52,15 @@ class GraphSource:
         self.graph: Pregel[Any, Any, Any, Any] | None = value if isinstance(value, Pregel) else None
         self._make: Callable[..., Any] | None = None if self.graph is not None else value
         self._takes_config = self._make is not None and _takes_config(name, self._make)
+        self._store: BaseStore | None = None
+
+    def with_store(self, store: BaseStore) -> GraphSource:
+        """Return the same source, whose graphs have a store of LangGraph's if they had none."""
+        found = copy.copy(self)
+        found._store = store
+        if self.graph is not None:
+            found.graph = found._checked(self.graph)
+        return found
 
     @contextmanager
     def open(self, config: Mapping[str, Any]) -> Iterator[Pregel[Any, Any, Any, Any]]:
@@ -93,7 +104,7 @@ class GraphSource:
         graph = made.compile() if isinstance(made, StateGraph) else made
         if not isinstance(graph, Pregel):
             raise ArgumentTypeError(f"the factory of graph {self.name!r} made a {type(made).__name__}, not a graph")
-        return graph
+        return graph if graph.store is not None or self._store is None else graph.copy({"store": self._store})
 
 
 def graph_sources(graphs: Mapping[str, Any]) -> dict[str, GraphSource]:
