@@ -69,8 +69,13 @@ def missing(what: str, id: str) -> HTTPException:
 
 def error_of(failed: RunFailedError | Run) -> dict[str, Any]:
     """Return the error of a run as the clients know it, without its traceback."""
-    name = (failed.error_type or failed.status).rpartition(".")[2]
-    return {"error": name, "message": failed.error_message or f"the run ended as {failed.status}"}
+    message = failed.error_message or f"the run ended as {failed.status}"
+    return short_error({"error": failed.error_type or failed.status, "message": message})
+
+
+def short_error(error: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an error with the name of its type, without the module."""
+    return {**error, "error": str(error.get("error") or "Error").rpartition(".")[2]}
 
 
 async def answer_refusal(_: Request, error: Exception) -> Response:

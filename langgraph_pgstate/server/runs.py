@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from langchain_core.utils.uuid import uuid7
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from langgraph_pgstate.errors import NotFoundError, RunCancelledError, RunFailedError
+from langgraph_pgstate.server import streams
 from langgraph_pgstate.server.bodies import RunCreate
-from langgraph_pgstate.server.errors import ServerStoppingError, error_of, missing, refuse
+from langgraph_pgstate.server.errors import error_of, missing, refuse
 from langgraph_pgstate.server.json import selected, to_json
+from langgraph_pgstate.server.streams import BrokenOffResponse, kept_modes, location, patiently, surely
 from langgraph_pgstate.types import Run, Thread
 
 if TYPE_CHECKING:
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
 
 # The thread of a stateless run is deleted with its answer; if nobody waited for that, or the process died, later.
 _STATELESS_TTL: Final = timedelta(hours=1)
-# A proxy closes a connection on which nothing is sent.
-_KEEP_ALIVE_SECONDS: Final = 5.0
 # Keys by which a client would change how the graph runs, or who it runs for.
 _RESERVED: Final = ("__", "langgraph_auth_")
 _UNFINISHED: Final = ("pending", "running")
@@ -32,9 +32,10 @@ _UNFINISHED: Final = ("pending", "running")
 
 async def create(call: Call) -> Response:
     """Create a run of a thread, or without one, and answer it."""
+    call.body.stream_mode = call.body.stream_mode or ["values"]
     handle = await _enqueue(call, call.body, call.request.path_params.get("thread_id"))
     run = await _found(call, handle.thread_id, handle.run_id)
-    return _json(run_of(call, run), headers={"Content-Location": _location(handle)})
+    return _json(run_of(call, run), headers={"Content-Location": location(handle)})
 
 
 async def create_batch(call: Call) -> Response:
@@ -47,8 +48,25 @@ async def create_batch(call: Call) -> Response:
 async def wait(call: Call) -> Response:
     """Create a run and answer the values that it leaves."""
     handle = await _enqueue(call, call.body, call.request.path_params.get("thread_id"))
-    is_stateless = "thread_id" not in call.request.path_params and call.body.on_completion != "keep"
-    return _waiting(call, handle, cancels=call.body.on_disconnect == "cancel", deletes=is_stateless)
+    return _waiting(call, handle, cancels=call.body.on_disconnect == "cancel", deletes=_is_temporary(call))
+
+
+async def stream(call: Call) -> Response:
+    """Create a run and answer its events."""
+    body = call.body
+    body.stream_mode = body.stream_mode or ["values"]
+    handle = await _enqueue(call, body, call.request.path_params.get("thread_id"))
+    cancels = body.on_disconnect == "cancel"
+    return streams.stream(call, handle, body.stream_mode, cancels=cancels, deletes=_is_temporary(call))
+
+
+async def join_stream(call: Call) -> Response:
+    """Answer the events of a run, past and live."""
+    run = await _run(call)
+    handle = call.state.runs.handle(run.thread_id, run.run_id)
+    last_event_id = call.request.headers.get("last-event-id") or None
+    cancels = call.flag("cancel_on_disconnect")
+    return streams.stream(call, handle, call.names("stream_mode") or (), last_event_id=last_event_id, cancels=cancels)
 
 
 async def join(call: Call) -> Response:
@@ -184,6 +202,8 @@ async def _request(call: Call, body: RunCreate, thread_id: str | None) -> Any:
         "interrupt_after": body.interrupt_after,
         "multitask_strategy": body.multitask_strategy,
         "run_after": timedelta(seconds=body.after_seconds) if body.after_seconds else None,
+        "stream_mode": kept_modes(body.stream_mode),
+        "stream_subgraphs": body.stream_subgraphs,
         "durability": body.durability or {None: None, True: "async", False: "exit"}[body.checkpoint_during],
     }
 
@@ -227,6 +247,11 @@ def _config(call: Call, body: RunCreate, checkpoint: Mapping[str, Any]) -> dict[
     return {**given, "configurable": configurable}
 
 
+def _is_temporary(call: Call) -> bool:
+    """Return whether the thread of a new run is deleted with the answer."""
+    return "thread_id" not in call.request.path_params and call.body.on_completion != "keep"
+
+
 async def _run(call: Call, action: str = "read", value: Mapping[str, Any] | None = None) -> Run:
     """Return the run that the path names, if the caller may do something with its thread.
 
@@ -260,51 +285,32 @@ def _waiting(call: Call, handle: AsyncRunHandle, *, cancels: bool, deletes: bool
         cancels: Whether the run is cancelled if the client goes.
         deletes: Whether the thread is deleted then.
     """
-    headers = {"Content-Location": _location(handle), "Location": f"{_location(handle)}/join"}
-    return StreamingResponse(_values(call, handle, cancels, deletes), 200, headers, "application/json")
+    headers = {"Content-Location": location(handle), "Location": f"{location(handle)}/join"}
+    return BrokenOffResponse(_values(call, handle, cancels, deletes), 200, headers, "application/json")
 
 
 async def _values(call: Call, handle: AsyncRunHandle, cancels: bool, deletes: bool) -> AsyncIterator[bytes]:
-    waiting = asyncio.ensure_future(_outcome(call, handle))
-    stopping = asyncio.ensure_future(call.service.stopping.wait())
+    has_ended = False
     try:
-        while not waiting.done():
-            await asyncio.wait([waiting, stopping], timeout=_KEEP_ALIVE_SECONDS, return_when="FIRST_COMPLETED")
-            if stopping.done() and not waiting.done():
-                # The client finds a connection that broke, and asks again at the Location.
-                raise ServerStoppingError("the server is stopping")
-            if not waiting.done():
-                yield b"\n"
-        yield to_json(waiting.result())
+        async for values in patiently(call, _outcome(handle)):
+            has_ended = values is not None
+            yield b"\n" if values is None else values
     except (asyncio.CancelledError, GeneratorExit):
-        if cancels:
-            await _surely(lambda: call.state.runs.cancel(handle.thread_id, handle.run_id, "interrupt"))
+        if cancels and not has_ended:
+            await surely(lambda: call.state.runs.cancel(handle.thread_id, handle.run_id, "interrupt"))
         raise
     finally:
-        waiting.cancel()
-        stopping.cancel()
-        if deletes and waiting.done() and not waiting.cancelled():
-            await _surely(lambda: call.state.saver.adelete_thread(handle.thread_id))
+        if deletes and has_ended:
+            await surely(lambda: call.state.saver.adelete_thread(handle.thread_id))
 
 
-async def _outcome(call: Call, handle: AsyncRunHandle) -> Any:
+async def _outcome(handle: AsyncRunHandle) -> AsyncIterator[bytes]:
     try:
-        values = await handle.wait()
+        yield to_json(await handle.wait())
     except RunFailedError as error:
-        return {"__error__": error_of(error)}
+        yield to_json({"__error__": error_of(error)})
     except RunCancelledError:
-        return None
-    return values
-
-
-async def _surely(do: Callable[[], Awaitable[Any]]) -> None:
-    """Do something although the request is cancelled; what fails then is mended by the sweep of expired threads."""
-    with suppress(Exception):
-        await asyncio.shield(asyncio.ensure_future(do()))
-
-
-def _location(handle: AsyncRunHandle) -> str:
-    return f"/threads/{handle.thread_id}/runs/{handle.run_id}"
+        yield to_json(None)
 
 
 def _json(value: Any, headers: Mapping[str, str] | None = None) -> Response:
