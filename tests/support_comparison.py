@@ -73,7 +73,7 @@ class Script:
 async def play(client: LangGraphClient) -> dict[str, Any]:
     """Make all calls; their answers by name."""
     script = Script(client)
-    for part in (assistants, threads, states, runs, strategies, interrupts):
+    for part in (assistants, threads, states, runs, strategies, interrupts, streams):
         await part(script, client)
     return script.answers
 
@@ -244,6 +244,25 @@ async def interrupts(script: Script, client: LangGraphClient) -> None:
     await call("interrupt: answer", client.runs.wait(id, "asking", command={"resume": "yes"}))
     await call("interrupt: end", client.threads.get(id))
     await call("interrupt: goto", client.runs.wait(id, "asking", command={"goto": "count", "update": {"count": 7}}))
+
+
+async def streams(script: Script, client: LangGraphClient) -> None:
+    """Events of runs, in all modes."""
+    collect = script.collect
+    modes: Any
+    for modes in ("values", "updates", "messages", "messages-tuple", "custom", "tasks", "checkpoints", "debug"):
+        await collect(f"stream {modes}", client.runs.stream(None, "chat", input=HELLO, stream_mode=modes))
+    modes = ["values", "updates", "messages-tuple"]
+    await collect("stream several", client.runs.stream(None, "chat", input=HELLO, stream_mode=modes))
+    id = (await client.threads.create())["thread_id"]
+    for modes in ("values", "updates", "tasks"):
+        stream = client.runs.stream(id, "asking", input={"count": 0}, stream_mode=modes, stream_subgraphs=True)
+        await collect(f"stream subgraphs, {modes}", stream)
+    stream = client.runs.stream(id, "asking", command={"resume": "yes"}, stream_mode=["values", "updates"])
+    await collect("stream answer", stream)
+    await collect("stream failing", client.runs.stream(id, "failing", input={}, stream_mode="values"))
+    await collect("stream on nothing", client.runs.stream(str(uuid4()), "chat", input=HELLO))
+    await collect("join_stream unknown", client.runs.join_stream(id, str(uuid4())))
 
 
 async def _until(client: LangGraphClient, thread_id: str, run_id: str) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
+import uvicorn
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -105,12 +107,28 @@ async def serving(dsn: str, schema: str, **options: Any) -> AsyncIterator[AgentS
         yield server
 
 
-def http(
-    server: Any, headers: Mapping[str, str] | None = None, prefix: str = "", *, raises: bool = False
-) -> httpx.AsyncClient:
-    """A client of a server's bytes; with `raises` a response that breaks off is an error, as over a network."""
-    transport = httpx.ASGITransport(server, raise_app_exceptions=raises)
+def http(server: Any, headers: Mapping[str, str] | None = None, prefix: str = "") -> httpx.AsyncClient:
+    """A client of a server's bytes."""
+    transport = httpx.ASGITransport(server, raise_app_exceptions=False)
     return httpx.AsyncClient(transport=transport, base_url=f"http://test{prefix}", headers=headers, timeout=60)
+
+
+@asynccontextmanager
+async def listening(server: Any, port: int = 0) -> AsyncIterator[str]:
+    """The address of an application that uvicorn serves on this loop; it runs already."""
+    config = uvicorn.Config(server, host="127.0.0.1", port=port, lifespan="off", log_level="error", ws="none")
+    uvicorn_server = uvicorn.Server(config)
+    listener = socket.create_server(("127.0.0.1", port), reuse_port=True)
+    address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    # Without its handlers of signals, which are the test runner's.
+    running = asyncio.create_task(uvicorn_server._serve([listener]))
+    try:
+        while not uvicorn_server.started:
+            await asyncio.sleep(0.01)
+        yield address
+    finally:
+        uvicorn_server.should_exit = True
+        await running
 
 
 @asynccontextmanager

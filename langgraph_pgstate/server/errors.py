@@ -96,8 +96,7 @@ async def answer_failure(request: Request, error: Exception) -> Response:
         if kind in STATUSES:
             headers = {"Retry-After": "1"} if STATUSES[kind] == 503 else None
             return answer({"detail": str(error)}, STATUSES[kind], headers)
-    if not isinstance(error, ServerStoppingError):
-        _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return answer({"detail": "internal error"}, 500)
 
 

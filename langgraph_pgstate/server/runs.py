@@ -170,6 +170,7 @@ async def _request(call: Call, body: RunCreate, thread_id: str | None) -> Any:
     """Return a run to enqueue. Its thread is made if it does not exist, and knows its graph from then on."""
     if body.webhook is not None:
         raise refuse(501, "webhooks are not implemented")
+    modes = kept_modes(body.stream_mode)
     name = call.service.assistants.resolve(body.assistant_id)
     graph = {"graph_id": name, "assistant_id": call.service.assistants.id_of(name)}
     value: dict[str, Any] = {
@@ -202,7 +203,7 @@ async def _request(call: Call, body: RunCreate, thread_id: str | None) -> Any:
         "interrupt_after": body.interrupt_after,
         "multitask_strategy": body.multitask_strategy,
         "run_after": timedelta(seconds=body.after_seconds) if body.after_seconds else None,
-        "stream_mode": kept_modes(body.stream_mode),
+        "stream_mode": modes,
         "stream_subgraphs": body.stream_subgraphs,
         "durability": body.durability or {None: None, True: "async", False: "exit"}[body.checkpoint_during],
     }

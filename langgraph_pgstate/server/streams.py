@@ -8,13 +8,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
-from langchain_core.messages import AIMessageChunk, BaseMessage, BaseMessageChunk
+from langchain_core.messages import BaseMessage, BaseMessageChunk, message_chunk_to_message
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from langgraph_pgstate.errors import PGStateError, UnavailableError
 from langgraph_pgstate.server.errors import ServerStoppingError, refuse, short_error
 from langgraph_pgstate.server.json import to_json
+from langgraph_pgstate.server.threads import checkpoint_of
 from langgraph_pgstate.types import StreamEvent
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _KEPT: Final[Mapping[str, Sequence[str]]] = {
     **{mode: (mode,) for mode in ("values", "updates", "custom", "tasks", "checkpoints", "debug")},
     "messages-tuple": ("messages",),
-    "messages": ("messages", "values"),
+    "messages": ("messages",),
 }
 _CONTROL: Final = ("metadata", "gap", "error", "end")
 
@@ -50,9 +51,11 @@ class BrokenOffResponse(StreamingResponse):
     """A response whose source is closed when the client goes, whatever it was waiting for."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response."""
+        """Send the response; without its end if the server stops, which closes the connection."""
         try:
             await super().__call__(scope, receive, send)
+        except ServerStoppingError:
+            pass
         finally:
             closing = getattr(self.body_iterator, "aclose", None)
             if closing is not None:
@@ -174,9 +177,8 @@ class Conversion:
     def __init__(self, modes: Sequence[str]) -> None:
         self._modes = {*modes}
         self._is_whole = not modes
-        # Messages that come in parts, by id, and those that were told as complete.
+        # Messages that come in parts, by id.
         self._parts: dict[str, BaseMessageChunk] = {}
-        self._complete: set[str] = set()
 
     def convert(self, event: StreamEvent) -> Iterator[tuple[str, Any]]:
         """Yield the names and the data of the events that stand for one."""
@@ -191,16 +193,14 @@ class Conversion:
             if "messages" in self._modes:
                 yield from self._message(*data)
             return
-        if mode == "values" and "messages" in self._modes and not event.namespace:
-            yield from self._messages_of(data)
         if self._is_whole or mode in self._modes:
-            yield f"{mode}{namespace}", data
+            yield f"{mode}{namespace}", _with_checkpoints(mode, data)
 
     def _message(self, message: Any, metadata: Any) -> Iterator[tuple[str, Any]]:
         if not isinstance(message, BaseMessage) or not message.id:
             return
         if not isinstance(message, BaseMessageChunk):
-            yield from self._completed([message])
+            yield "messages/complete", [message]
             return
         known = self._parts.get(message.id)
         if known is None:
@@ -208,26 +208,21 @@ class Conversion:
         whole = message if known is None else known + message
         assert isinstance(whole, BaseMessageChunk)
         self._parts[message.id] = whole
-        yield "messages/partial", [_in_full(whole)]
-
-    def _messages_of(self, values: Any) -> Iterator[tuple[str, Any]]:
-        found = values.get("messages") if isinstance(values, Mapping) else None
-        if isinstance(found, list):
-            yield from self._completed([one for one in found if isinstance(one, BaseMessage) and one.id])
-
-    def _completed(self, messages: Sequence[BaseMessage]) -> Iterator[tuple[str, Any]]:
-        new = [one for one in messages if one.id not in self._complete]
-        if new:
-            self._complete.update(str(one.id) for one in new)
-            yield "messages/complete", new
+        yield "messages/partial", [message_chunk_to_message(whole)]
 
 
-def _in_full(chunk: BaseMessageChunk) -> Any:
-    """Return what has come of a message as the message that it will be."""
-    fields = chunk.model_dump()
-    if isinstance(chunk, AIMessageChunk):
-        fields["type"] = "ai"
-    return fields
+def _with_checkpoints(mode: str, data: Any) -> Any:
+    """Return an event's data with the checkpoints that its configs name, as the clients know them."""
+    if mode == "debug" and isinstance(data, Mapping) and isinstance(data.get("payload"), Mapping):
+        return {**data, "payload": _with_checkpoints("checkpoints", data["payload"])}
+    if mode != "checkpoints" or not isinstance(data, Mapping) or "parent_config" not in data:
+        return data
+    tasks = [
+        {**task, "checkpoint": checkpoint_of(task.get("state"))} if isinstance(task, Mapping) else task
+        for task in data.get("tasks", ())
+    ]
+    found = {"checkpoint": checkpoint_of(data.get("config")), "parent_checkpoint": checkpoint_of(data["parent_config"])}
+    return {**data, **found, "tasks": tasks}
 
 
 def _encoded(id: str, name: str, data: Any) -> bytes:

@@ -258,8 +258,8 @@ def state_of(snapshot: StateSnapshot) -> dict[str, Any]:
 
 def checkpoint_of(config: Any) -> dict[str, Any] | None:
     """Return the checkpoint that a config names; `None` if it names no thread."""
-    configurable = (config or {}).get("configurable") or {}
-    if "thread_id" not in configurable:
+    configurable = config.get("configurable") if isinstance(config, Mapping) else None
+    if not isinstance(configurable, Mapping) or "thread_id" not in configurable:
         return None
     found = {
         "thread_id": configurable["thread_id"],

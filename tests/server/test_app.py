@@ -96,7 +96,7 @@ async def test_without_a_worker_runs_wait_for_one_elsewhere(dsn: str, schema: st
 async def test_a_server_that_stops_gives_its_runs_to_another(dsn: str, schema: str) -> None:
     """The client's answer breaks off, so that it asks another server at the `Location`."""
     async with serving(dsn, schema, worker=False) as other, sdk(other) as client:
-        async with serving(dsn, schema) as server, http(server, raises=True) as waiting:
+        async with serving(dsn, schema) as server, http(server) as waiting:
             body = {"assistant_id": "slow", "input": {"count": 60}, "if_not_exists": "create"}
             asked = asyncio.create_task(waiting.post("/threads/t/runs/wait", json=body))
             async with asyncio.timeout(60):
@@ -105,7 +105,7 @@ async def test_a_server_that_stops_gives_its_runs_to_another(dsn: str, schema: s
             [run] = await client.runs.list("t")
             await until_running(client, "t", run["run_id"])
             server.stop()
-            with pytest.raises(ConnectionError):
+            with pytest.raises(AssertionError, match=""):  # httpx's, of a response without an end
                 await asked
         assert (await client.runs.get("t", run["run_id"]))["status"] == "pending"
         async with serving(dsn, schema):
