@@ -148,6 +148,32 @@ def load_graphs(specs: Sequence[str], directory: Path | None = None) -> dict[str
     return found
 
 
+def load_value(place: str, directory: Path) -> Any:
+    """Import a value that is named like `./auth.py:auth` or `shop.auth:auth`.
+
+    Raises:
+        ConfigurationError: If the name is malformed, or names nothing.
+    """
+    path, colon, variable = place.rpartition(":")
+    if not colon or not path or not variable:
+        raise ConfigurationError(f"a value is named like ./auth.py:auth or shop.auth:auth, not {place!r}")
+    return _load(path, variable, directory)
+
+
+def read_config(file: str | Path) -> dict[str, Any]:
+    """Return what a `langgraph.json` says.
+
+    Raises:
+        ConfigurationError: If the file is missing or no JSON object.
+    """
+    path = Path(file)
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from error
+    return config if isinstance(config, dict) else {}
+
+
 def load_config(file: str | Path) -> dict[str, GraphSource]:
     """Import the graphs of a `langgraph.json`, with its environment and the local directories it depends on.
 
@@ -156,12 +182,8 @@ def load_config(file: str | Path) -> dict[str, GraphSource]:
     Raises:
         ConfigurationError: If the file is missing or malformed, or a graph cannot be found.
     """
-    path = Path(file)
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}") from error
-    graphs = config.get("graphs") if isinstance(config, dict) else None
+    path, config = Path(file), read_config(file)
+    graphs = config.get("graphs")
     if not isinstance(graphs, dict) or not graphs:
         raise ConfigurationError(f'{path} has no "graphs", like {{"agent": "./agent.py:graph"}}')
     directory = path.parent.resolve()

@@ -47,7 +47,8 @@ class ServerOptions(TypedDict, total=False):
         auth: LangGraph's `Auth` object; without one, everybody may do everything.
         prefix: Path below which the operations are, like `/agents`.
         worker: Whether the application runs a worker for its graphs, true by default; or options of the worker.
-        store: LangGraph's store for the operations on items and for graphs that have none.
+        store: LangGraph's store for the operations on items and for graphs that have none; or a function that opens
+            one when the application starts.
         read_only: Whether operations that change something are refused; then there is no worker.
         cors: Options of Starlette's `CORSMiddleware`; no headers for other origins by default.
         max_body_size: Bytes that a request's body may have; 16 MiB by default.
@@ -56,7 +57,7 @@ class ServerOptions(TypedDict, total=False):
     auth: Auth | None
     prefix: str
     worker: bool | WorkerOptions
-    store: BaseStore | None
+    store: BaseStore | Callable[[], AbstractAsyncContextManager[BaseStore]] | None
     read_only: bool
     cors: Mapping[str, Any] | None
     max_body_size: int
@@ -73,8 +74,6 @@ class AgentServer(Starlette):
         check_options(type(self), options, ServerOptions)
         self._opening, self._sources = opening, graph_sources(graphs)
         self._store, self._is_read_only = options.get("store"), options.get("read_only", False)
-        if self._store is not None:
-            self._sources = {name: source.with_store(self._store) for name, source in self._sources.items()}
         auth, prefix, cors = options.get("auth"), options.get("prefix", ""), options.get("cors")
         self._authority = None if auth is None else Authority(auth)
         worker = options.get("worker", True)
@@ -104,10 +103,15 @@ class AgentServer(Starlette):
             opened = self._opening()
             state = opened if isinstance(opened, AsyncPGState) else await stack.enter_async_context(opened)
             stack.enter_context(serving(state))
-            assistants = Assistants(self._sources, state.saver)
-            service = Service(state, assistants, self._authority, self._store, self._is_read_only)
+            store, sources = self._store, self._sources
+            if store is not None and not isinstance(store, BaseStore):
+                store = await stack.enter_async_context(store())
+            if store is not None:
+                sources = {name: source.with_store(store) for name, source in sources.items()}
+            assistants = Assistants(sources, state.saver)
+            service = Service(state, assistants, self._authority, store, self._is_read_only)
             if self._worker_options is not None:
-                self._worker = AsyncWorker(state, self._sources, **self._worker_options)
+                self._worker = AsyncWorker(state, sources, **self._worker_options)
                 await stack.enter_async_context(self._worker)
                 sweeping = asyncio.create_task(_sweep(state))
                 stack.push_async_callback(_stop, sweeping)
@@ -115,7 +119,7 @@ class AgentServer(Starlette):
             try:
                 yield
             finally:
-                self.service = None
+                self.service = self._worker = None
                 service.stopping.set()
 
     def stop(self) -> None:
