@@ -14,7 +14,7 @@ MARKS ?= not slow and not once
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo studio test test-all test-versions test-servers chaos check lint bench bench-quick bench-queue clean
+.PHONY: help demo studio serve test test-all test-versions test-servers chaos check lint bench bench-quick bench-queue clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ demo: $(STAMP) ## Kill an agent in the middle of a superstep, resume it, fork it
 studio: $(STAMP) ## Look at an agent in LangGraph Studio: `langgraph dev` on examples/studio, with the embedded PostgreSQL
 	@cd examples/studio && LANGGRAPH_NO_VERSION_CHECK=1 LANGGRAPH_CLI_NO_ANALYTICS=1 LANGSMITH_TRACING=false \
 		PGSTATE_PATH=$(CURDIR)/.pgstate $(abspath $(BIN))/langgraph dev --no-browser
+
+serve: $(STAMP) ## Serve the same agent by `pgstate serve`, with the embedded PostgreSQL alone
+	@cd examples/studio && PGSTATE_DSN= ../../$(BIN)/pgstate serve
 
 test: $(STAMP) ## Run the tests on the embedded PostgreSQL, or on PGSTATE_TEST_DSN
 	@$(PYTEST)

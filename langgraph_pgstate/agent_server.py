@@ -22,8 +22,8 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Literal, Self, cast
@@ -247,6 +247,21 @@ async def checkpointer() -> AsyncIterator[AsyncPGStateSaver]:
             # The error is logged; the server must go on closing other resources.
             with suppress(PGStateError):
                 await state.close()
+
+
+@contextmanager
+def serving(state: AsyncPGState) -> Iterator[None]:
+    """Make `state`, `record` and `tools` of this module work on the running event loop with a state of the caller's.
+
+    So a graph that was written for the Agent Server runs in another program, which records it by itself: `record`
+    adds nothing.
+    """
+    opened = _Opened(asyncio.get_running_loop(), state, is_recorded=False)
+    _note(opened)
+    try:
+        yield
+    finally:
+        _forget(opened)
 
 
 def state() -> AsyncPGState:

@@ -23,6 +23,7 @@
     │   ├── LeaseHeldError                   the thread's lease is held by another process or run
     │   └── LeaseLostError                   the lease expired or was taken over; further writes are refused
     ├── ThreadDeletedError                   the thread was deleted during a run
+    ├── ThreadExistsError                    a thread is to be created under the id of another one
     ├── ThreadBusyError                      the thread has another run, and this one must not wait for it
     ├── RunFailedError                       an enqueued run ended with an error or took too long
     ├── RunCancelledError                    an enqueued run was cancelled, or deleted
@@ -367,6 +368,18 @@ class ThreadDeletedError(PGStateError):
         super().__init__(f"thread {thread_id!r} was deleted at {deleted_at}; revive it to use its id for a new one")
         self.thread_id = thread_id
         self.deleted_at = deleted_at
+
+
+class ThreadExistsError(PGStateError):
+    """There is a thread under the id of one that is to be created. Nothing was written.
+
+    Attributes:
+        thread_id: The thread.
+    """
+
+    def __init__(self, thread_id: str) -> None:
+        self.thread_id = thread_id
+        super().__init__(f"there is a thread {thread_id!r} already")
 
 
 class ThreadBusyError(PGStateError):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from langgraph_pgstate.errors import ArgumentTypeError
 
@@ -71,6 +71,32 @@ class ThreadSearch(ThreadFilter, total=False):
     where: str | None
 
 
+class ThreadSelection(ThreadSearch, total=False):
+    """Filters of threads that are counted, or read by offset; without `cursor`.
+
+    Attributes:
+        ids: Only these threads.
+        scope: Only threads whose metadata contain this, too: what the caller may see.
+    """
+
+    ids: Sequence[str] | None
+    scope: Mapping[str, Any] | None
+
+
+class SortedThreads(ThreadSelection, total=False):
+    """Filters and order of threads that are read by offset.
+
+    Attributes:
+        by: The column to sort by: `updated_at` by default, `created_at`, `thread_id` or `status`.
+        ascending: Whether the least comes first; false by default.
+        offset: Number of threads that are left out.
+    """
+
+    by: Literal["updated_at", "created_at", "thread_id", "status"]
+    ascending: bool
+    offset: int
+
+
 class InterruptFilter(OwnerFilter, total=False):
     """Filters of interrupted threads.
 
@@ -101,10 +127,12 @@ class RunFilter(FailedRunFilter, total=False):
     Attributes:
         thread_id: Only runs of this thread.
         status: Only runs of this status: `pending`, `running`, `interrupted`, `success`, `error` or `cancelled`.
+        offset: Number of runs that are left out.
     """
 
     thread_id: str | None
     status: str | None
+    offset: int
 
 
 class SpanFilter(PageFilter, total=False):

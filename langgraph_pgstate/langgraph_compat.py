@@ -47,6 +47,7 @@ __all__ = [
     "DeltaSnapshot",
     "SerializerBase",
     "advance_ids_past",
+    "auth_handlers",
     "calling_loop",
     "extension_hook_of",
     "has_own_hook",
@@ -163,6 +164,15 @@ def _advance(timestamp: int) -> None:
             "The ids of this process's checkpoints go on from there",
             ahead // _SECOND,
         )
+
+
+def auth_handlers(auth: Any) -> tuple[Callable[..., Any] | None, dict[tuple[str, str], Callable[..., Any]], Any]:
+    """Return the handlers of a `langgraph_sdk.Auth`: of authentication, by resource and action, and for all else.
+
+    The names are private, but the class says that it does not change them.
+    """
+    handlers = {key: found[0] for key, found in auth._handlers.items() if found}
+    return auth._authenticate_handler, handlers, next(iter(auth._global_handlers), None)
 
 
 def unwind_when_cancelled(stack: AsyncExitStack) -> None:

@@ -364,6 +364,30 @@ class OpenSaverOptions(SaverOptions, ConnectionOptions, total=False):
     """Options of a saver and of its connections."""
 
 
+class ThreadOptions(TypedDict, total=False):
+    """Options of a thread that is created.
+
+    Attributes:
+        metadata: The caller's metadata.
+        title: Its title.
+        user_id: The user.
+        tenant_id: The tenant.
+        agent: The graph or agent.
+        ttl: Time for which it is kept after it was accessed last; for ever by default.
+        if_exists: `raise` an error if there is a thread under the id, the default, or `do_nothing` and return that one.
+        scope: Metadata that a thread which exists must contain to be returned.
+    """
+
+    metadata: Mapping[str, Any] | None
+    title: str | None
+    user_id: str | None
+    tenant_id: str | None
+    agent: str | None
+    ttl: timedelta | None
+    if_exists: Literal["raise", "do_nothing"]
+    scope: Mapping[str, Any] | None
+
+
 class EnqueueOptions(TypedDict, total=False):
     """Options of a run that is enqueued.
 

@@ -24,7 +24,7 @@ CALLS: dict[str, tuple[Callable[[PGState], Callable[..., Any]], type, tuple[str,
 def test_every_filter_is_taken(connection: psycopg.Connection, saver: PGStateSaver) -> None:
     state = PGState(connection, schema=saver.schema)
     for name, (call, known, arguments) in CALLS.items():
-        given = dict.fromkeys(known.__annotations__.keys() - {"limit", "answered", "best_first"})
+        given = dict.fromkeys(known.__annotations__.keys() - {"limit", "offset", "answered", "best_first"})
         assert call(state)(*arguments, limit=1, **given).items == (), name
         # An invalid value shows that it is looked at.
         for filter in given.keys() - {"min_steps"}:

@@ -20,6 +20,7 @@ from langgraph_pgstate.cli import (
     queue,
     record,
     schedules,
+    serve,
     threads,
     upcast,
 )
@@ -351,6 +352,7 @@ for _command in (
     record.sweep,
     interrupts.interrupts,
     interrupts.answer,
+    serve.serve,
     queue.worker,
     queue.enqueue,
     queue.join,

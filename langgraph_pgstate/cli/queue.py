@@ -95,7 +95,7 @@ def worker(
         pass
     with target.open() as dsn:
         code = _work(dsn, target.schema, found, options, once=once)
-    _leave(code)
+    leave(code)
 
 
 def enqueue(
@@ -280,7 +280,7 @@ def _work(dsn: str, schema: str, graphs: dict[str, GraphSource], options: Any, *
         threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _leave(code: int) -> None:
+def leave(code: int) -> None:
     """End the process, also if a node that blocks has not ended."""
     deadline = time.monotonic() + _THREAD_SECONDS
     for thread in threading.enumerate():

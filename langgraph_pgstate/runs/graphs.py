@@ -6,6 +6,7 @@ function, or return a context manager, which is left when the run has ended.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import importlib.util
 import inspect
@@ -21,6 +22,7 @@ from typing import Any, Final
 from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 from langgraph.pregel.remote import RemoteGraph
+from langgraph.store.base import BaseStore
 
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 
@@ -50,6 +52,15 @@ class GraphSource:
         self.graph: Pregel[Any, Any, Any, Any] | None = value if isinstance(value, Pregel) else None
         self._make: Callable[..., Any] | None = None if self.graph is not None else value
         self._takes_config = self._make is not None and _takes_config(name, self._make)
+        self._store: BaseStore | None = None
+
+    def with_store(self, store: BaseStore) -> GraphSource:
+        """Return the same source, whose graphs have a store of LangGraph's if they had none."""
+        found = copy.copy(self)
+        found._store = store
+        if self.graph is not None:
+            found.graph = found._checked(self.graph)
+        return found
 
     @contextmanager
     def open(self, config: Mapping[str, Any]) -> Iterator[Pregel[Any, Any, Any, Any]]:
@@ -93,7 +104,7 @@ class GraphSource:
         graph = made.compile() if isinstance(made, StateGraph) else made
         if not isinstance(graph, Pregel):
             raise ArgumentTypeError(f"the factory of graph {self.name!r} made a {type(made).__name__}, not a graph")
-        return graph
+        return graph if graph.store is not None or self._store is None else graph.copy({"store": self._store})
 
 
 def graph_sources(graphs: Mapping[str, Any]) -> dict[str, GraphSource]:
@@ -137,6 +148,32 @@ def load_graphs(specs: Sequence[str], directory: Path | None = None) -> dict[str
     return found
 
 
+def load_value(place: str, directory: Path) -> Any:
+    """Import a value that is named like `./auth.py:auth` or `shop.auth:auth`.
+
+    Raises:
+        ConfigurationError: If the name is malformed, or names nothing.
+    """
+    path, colon, variable = place.rpartition(":")
+    if not colon or not path or not variable:
+        raise ConfigurationError(f"a value is named like ./auth.py:auth or shop.auth:auth, not {place!r}")
+    return _load(path, variable, directory)
+
+
+def read_config(file: str | Path) -> dict[str, Any]:
+    """Return what a `langgraph.json` says.
+
+    Raises:
+        ConfigurationError: If the file is missing or no JSON object.
+    """
+    path = Path(file)
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from error
+    return config if isinstance(config, dict) else {}
+
+
 def load_config(file: str | Path) -> dict[str, GraphSource]:
     """Import the graphs of a `langgraph.json`, with its environment and the local directories it depends on.
 
@@ -145,12 +182,8 @@ def load_config(file: str | Path) -> dict[str, GraphSource]:
     Raises:
         ConfigurationError: If the file is missing or malformed, or a graph cannot be found.
     """
-    path = Path(file)
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}") from error
-    graphs = config.get("graphs") if isinstance(config, dict) else None
+    path, config = Path(file), read_config(file)
+    graphs = config.get("graphs")
     if not isinstance(graphs, dict) or not graphs:
         raise ConfigurationError(f'{path} has no "graphs", like {{"agent": "./agent.py:graph"}}')
     directory = path.parent.resolve()

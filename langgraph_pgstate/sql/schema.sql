@@ -194,6 +194,9 @@ CREATE TABLE /*schema*/runs (
     queue text,
     last_event bigint,
     key text,
+    enqueued_at timestamptz,
+    multitask_strategy text,
+    metadata jsonb,
     PRIMARY KEY (thread_id, run_id)
 );
 CREATE INDEX runs_thread_id_idx ON /*schema*/runs (thread_id, started_at DESC);
@@ -807,6 +810,11 @@ COMMENT ON COLUMN /*schema*/runs.queue IS 'queue it was enqueued in; null: it wa
 COMMENT ON COLUMN /*schema*/runs.last_event IS
     'number of the last event of its stream when it last left a worker; null: it had none';
 COMMENT ON COLUMN /*schema*/runs.key IS 'key that it was enqueued with; null: none, or it was not enqueued';
+COMMENT ON COLUMN /*schema*/runs.enqueued_at IS 'time it was enqueued; null: it was not enqueued';
+COMMENT ON COLUMN /*schema*/runs.multitask_strategy IS
+    'enqueue, reject, interrupt or rollback: what it did to other runs of the thread; null: it was not enqueued';
+COMMENT ON COLUMN /*schema*/runs.metadata IS
+    'metadata it was enqueued with; null: none, or the state has a serializer of its own';
 
 COMMENT ON TABLE /*schema*/queue IS
     'Runs that wait for a worker, or that one runs. A row is deleted when its run ends.';

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Unpack
+from uuid import UUID
 
-from langgraph_pgstate.filters import Moment, ThreadFilter, ThreadSearch, check_filters
+from langgraph_pgstate.filters import (
+    Moment,
+    SortedThreads,
+    ThreadFilter,
+    ThreadSearch,
+    ThreadSelection,
+    check_filters,
+)
 from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of
 from langgraph_pgstate.operations.record import runs as runs_operations
+from langgraph_pgstate.operations.threads import creating
 from langgraph_pgstate.operations.threads import search as search_operations
 from langgraph_pgstate.operations.threads.paging import understanding
+from langgraph_pgstate.settings import ThreadOptions
 from langgraph_pgstate.threads.branches import AsyncBranches, Branches
 from langgraph_pgstate.threads.expiry import AsyncExpiry, Expiry
 from langgraph_pgstate.threads.interrupts import AsyncInterrupts, Interrupts
@@ -58,9 +68,60 @@ class Threads(Interrupts, Branches, Expiry):
         with understanding("where", filters.get("where")):
             return self._database.run(search_operations.list_threads, self._queries, request)
 
-    def get(self, thread_id: str) -> Thread | None:
-        """Return one thread with its head and its projected channels, or `None`. One round trip."""
-        return self._database.run(search_operations.get_thread, self._queries, thread_id_of(thread_id))
+    def sorted(self, **filters: Unpack[SortedThreads]) -> tuple[Thread, ...]:
+        """Return threads in the order of a column, from an offset. One round trip.
+
+        Indexes serve the default order, most recently updated first, and the filters by ids and metadata; other orders
+        sort all threads that pass the filters. An offset reads what it leaves out; `list` and `search` have cursors.
+
+        Args:
+            **filters: See `SortedThreads`.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        request = search_operations.request_sorted(**filters)
+        with understanding("where", filters.get("where")):
+            return self._database.run(search_operations.list_sorted, self._queries, request)
+
+    def count(self, **filters: Unpack[ThreadSelection]) -> int:
+        """Return the number of threads. One round trip; reads all threads unless ids or metadata are given.
+
+        Args:
+            **filters: See `ThreadSelection`.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        request = search_operations.request_count(**filters)
+        with understanding("where", filters.get("where")):
+            return self._database.run(search_operations.count_threads, self._queries, request)
+
+    def create(self, thread_id: str | int | UUID | None = None, **options: Unpack[ThreadOptions]) -> Thread:
+        """Create a thread without checkpoints. The first checkpoint would, too: only metadata and a time to live need
+        it earlier. Atomic; safe to repeat without a `thread_id`, and with `do_nothing`.
+
+        Args:
+            thread_id: The thread's id; a new one by default.
+            options: See `ThreadOptions`.
+
+        Raises:
+            ThreadExistsError: If there is such a thread.
+            ThreadDeletedError: If it was deleted and may not be created again yet.
+            ConfigurationError: If an argument is invalid. Nothing was written.
+        """
+        request = creating.request_thread(thread_id, **options)
+        return self._database.run(creating.create_thread, self._queries, request)
+
+    def get(self, thread_id: str, *, scope: Mapping[str, Any] | None = None) -> Thread | None:
+        """Return one thread with its head and its projected channels, or `None`. One round trip.
+
+        Args:
+            thread_id: The thread.
+            scope: Metadata that the thread must contain to be returned.
+        """
+        scoped = search_operations.request_scope(scope)
+        return self._database.run(search_operations.get_thread, self._queries, thread_id_of(thread_id), scoped)
 
     def update_metadata(
         self, thread_id: str, metadata: Mapping[str, Any], *, expected_version: int | None = None
@@ -126,9 +187,27 @@ class AsyncThreads(AsyncInterrupts, AsyncBranches, AsyncExpiry):
         with understanding("where", filters.get("where")):
             return await self._database.run(search_operations.list_threads, self._queries, request)
 
-    async def get(self, thread_id: str) -> Thread | None:
+    async def sorted(self, **filters: Unpack[SortedThreads]) -> tuple[Thread, ...]:
+        """Async twin of `Threads.sorted`."""
+        request = search_operations.request_sorted(**filters)
+        with understanding("where", filters.get("where")):
+            return await self._database.run(search_operations.list_sorted, self._queries, request)
+
+    async def count(self, **filters: Unpack[ThreadSelection]) -> int:
+        """Async twin of `Threads.count`."""
+        request = search_operations.request_count(**filters)
+        with understanding("where", filters.get("where")):
+            return await self._database.run(search_operations.count_threads, self._queries, request)
+
+    async def create(self, thread_id: str | int | UUID | None = None, **options: Unpack[ThreadOptions]) -> Thread:
+        """Async twin of `Threads.create`."""
+        request = creating.request_thread(thread_id, **options)
+        return await self._database.run(creating.create_thread, self._queries, request)
+
+    async def get(self, thread_id: str, *, scope: Mapping[str, Any] | None = None) -> Thread | None:
         """Async twin of `Threads.get`."""
-        return await self._database.run(search_operations.get_thread, self._queries, thread_id_of(thread_id))
+        scoped = search_operations.request_scope(scope)
+        return await self._database.run(search_operations.get_thread, self._queries, thread_id_of(thread_id), scoped)
 
     async def update_metadata(
         self, thread_id: str, metadata: Mapping[str, Any], *, expected_version: int | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -42,6 +43,9 @@ class Run:
         error_traceback: Traceback of the exception.
         input: The input as JSON, truncated. Values that JSON cannot represent are approximated.
         output: The output, in the same form.
+        enqueued_at: Time it was enqueued; `None` if it was not.
+        multitask_strategy: What it did to other runs of its thread when it was enqueued; `None` if it was not.
+        metadata: Metadata it was enqueued with; `None` for none, and with a serializer of the caller's own.
     """
 
     thread_id: str
@@ -65,6 +69,9 @@ class Run:
     error_traceback: str | None
     input: Any
     output: Any
+    enqueued_at: datetime | None = None
+    multitask_strategy: str | None = None
+    metadata: Mapping[str, Any] | None = None
 
     @property
     def duration(self) -> timedelta | None:

@@ -53,10 +53,16 @@ from langgraph_pgstate.operations.runs.listing import request_dead_letters, requ
 from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
 from langgraph_pgstate.operations.runs.schedules import ScheduleRequest, request_schedule, request_schedules
 from langgraph_pgstate.operations.threads.branches import request_branches, request_fork
+from langgraph_pgstate.operations.threads.creating import request_thread
 from langgraph_pgstate.operations.threads.expiry import request_ttl
 from langgraph_pgstate.operations.threads.interrupts import request_answer, request_interrupted
 from langgraph_pgstate.operations.threads.prune import request_prune
-from langgraph_pgstate.operations.threads.search import request_change, request_threads
+from langgraph_pgstate.operations.threads.search import (
+    request_change,
+    request_count,
+    request_sorted,
+    request_threads,
+)
 from langgraph_pgstate.operations.tools import tool_executions
 from langgraph_pgstate.operations.tools.tool_executions import Intent, Outcome, Recorded
 from langgraph_pgstate.record.tracker import Tracker
@@ -450,6 +456,9 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "threads.branches.fork_thread": lambda bench: (bench.codec, request_fork("t", None, "u")),
     "checkpoints.differences.read_states": lambda bench: (bench.codec, bench.address, Address("t", "", None)),
     "checkpoints.differences.read_state": lambda bench: (bench.codec, bench.address),
+    "threads.creating.create_thread": lambda bench: (request_thread(None, metadata={"a": 1}),),
+    "threads.search.count_threads": lambda bench: (request_count(metadata={"a": 1}),),
+    "threads.search.list_sorted": lambda bench: (request_sorted(by="status"),),
     "threads.search.list_threads": lambda bench: (request_threads(metadata={"a": 1}),),
     "threads.search.get_thread": lambda bench: ("t",),
     "threads.search.change_thread": lambda bench: ("t", request_change({"a": 1}, None, "title")),

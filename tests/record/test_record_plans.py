@@ -75,6 +75,11 @@ HOT = [
     "list_threads_of_tenant",
     "list_threads_with_status",
     "search_threads",
+    "sort_threads",
+    "sort_threads_with_metadata",
+    "sort_threads_with_ids",
+    "sort_threads_count_with_metadata",
+    "sort_threads_count_with_ids",
     "get_thread",
     "update_thread",
     "would_change_thread",
@@ -100,7 +105,7 @@ HOT = [
     "measure_executions",
 ]
 # Of these a plan that fits all arguments is so much worse that the server never takes to it by itself.
-NEVER_GENERIC = {"list_threads", "list_runs", "search_threads"}
+NEVER_GENERIC = {"list_threads", "list_runs", "search_threads", "sort_threads"}
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +146,9 @@ def record_calls(connection: psycopg.Connection, schema: str) -> dict[str, dict[
         twice(threads.list, tenant_id="tenant-7")
         twice(threads.list, status="error")
         twice(threads.search, metadata={"case": 7}, limit=5)
+        for given in ({}, {"metadata": {"case": 7}}, {"ids": ["thread-7"], "scope": {"case": 7}}):
+            assert threads.sorted(limit=5, **given)  # type: ignore[arg-type]
+            assert threads.count(**given)  # type: ignore[arg-type]
         assert threads.update_metadata("thread-7", {"case": 7}, expected_version=1).version == 1
         calls["would_change_thread"] = calls["update_thread"]
         twice(threads.runaway)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from operator import add
@@ -10,6 +11,7 @@ from typing import Annotated, Any, TypedDict
 
 import psycopg
 import pytest
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import StateGraph
 from langgraph.types import Command, interrupt
 from support import holding, loop_graph, wait_until
@@ -470,12 +472,60 @@ class Collected(TypedDict, total=False):
     count: int
 
 
-def asking(queue: Queue) -> Any:
-    """A graph that asks once."""
+def ask_twice(state: dict[str, Any]) -> dict[str, Any]:
+    return {"items": [interrupt("go on?"), interrupt("really?")], "count": 9}
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_a_run_that_asks_again_in_the_same_superstep_leaves_its_interrupt(
+    api: type, dsn: str, schema: str, queue: Queue
+) -> None:
+    """It makes no checkpoint of its own."""
+    graph = asking(queue, ask_twice)
+    async with open_state(api, dsn, schema) as state:
+        for command in (None, Command(resume="yes")):
+            input = {"items": [], "count": 0} if command is None else None
+            handle = await call(state.runs.enqueue, "graph", input, command=command, thread_id="t")
+            run_here(queue, graph, "interrupted")
+        values = await call(handle.wait)
+        assert [one.value for one in values.pop("__interrupt__")] == ["really?"]
+        assert values == {"items": [], "count": 0}
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_what_a_run_was_enqueued_with_stays_when_it_has_ended(
+    api: type, dsn: str, schema: str, queue: Queue
+) -> None:
+    async with open_state(api, dsn, schema) as state:
+        given: Any = {"multitask_strategy": "interrupt", "metadata": {"a": [1], "b": None}}
+        handle = await call(state.runs.enqueue, "graph", {}, thread_id="t", **given)
+        other = await call(state.runs.enqueue, "graph", {}, thread_id="t")
+        queue.finish(queue.claim_one())
+        found = await call(state.runs.get, "t", handle.run_id)
+        assert {name: getattr(found, name) for name in given} == given
+        assert found.enqueued_at is not None
+        plain = await call(state.runs.get, "t", other.run_id)
+        assert (plain.multitask_strategy, plain.metadata) == ("enqueue", None)
+        page = await call(state.runs.list, thread_id="t", offset=1)
+        assert [run.run_id for run in page.items] == [handle.run_id]
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_metadata_that_a_serializer_may_encrypt_stay_out_of_the_record(api: type, dsn: str, schema: str) -> None:
+    class Own(JsonPlusSerializer):
+        """A serializer of the caller's own."""
+
+    async with open_state(api, dsn, schema, serde=Own()) as state:
+        handle = await call(state.runs.enqueue, "graph", {}, metadata={"secret": 1})
+        assert (await call(state.runs.get, handle.thread_id, handle.run_id)).metadata is None
+
+
+def asking(queue: Queue, ask: Callable[[dict[str, Any]], dict[str, Any]] = ask) -> Any:
+    """A graph that asks."""
     builder = loop_graph(1)
     builder.nodes.clear()
     builder.edges.clear()
     builder.branches.clear()
-    builder.add_node("ask", ask)
+    builder.add_node("ask", ask)  # type: ignore[call-overload]
     builder.add_edge("__start__", "ask")
     return builder.compile(checkpointer=PGState(queue.connection, schema=queue.schema).saver)

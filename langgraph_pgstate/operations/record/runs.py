@@ -12,6 +12,7 @@ from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of
 from langgraph_pgstate.operations.threads.paging import (
     LAST,
     decode_cursor,
+    offset_of,
     page_of,
     page_size,
     since_of,
@@ -67,6 +68,7 @@ def request_runs(*, only_failed: bool = False, **filters: Unpack[RunFilter]) -> 
         "cursor_thread": cursor_thread,
         "cursor_run": cursor_run,
         "page_size": size + 1,
+        "offset": offset_of(filters.get("offset", 0)),
     }
     return RunsRequest(parameters, size, only_failed)
 

@@ -43,8 +43,8 @@ async def get_outcome(
     """Return the status of a run, and the state that it left if it has ended. One round trip until it has, then four.
 
     Returns:
-        The status, and the values of the channels at the run's last checkpoint, empty if it made none; with
-        `__interrupt__`, the list of interrupts, if it was interrupted.
+        The status, and the values of the channels at the run's last checkpoint, or else at the one whose superstep it
+        has begun, empty if there is neither; with `__interrupt__`, the list of interrupts, if it was interrupted.
 
     Raises:
         RunFailedError: If it ended with an error or took too long.

@@ -14,6 +14,7 @@ from langchain_core.utils.uuid import uuid7
 from langgraph.types import Command, StreamMode
 
 from langgraph_pgstate.codec.frames import pack, unpack
+from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, CorruptStateError
 from langgraph_pgstate.operations.checkpoints.addresses import (
@@ -58,6 +59,7 @@ class RunRequest:
         options: Retries and time limits, and what is needed to enqueue it again; JSON types.
         data: Its `RunInput`, as a frame.
         owner: Agent, user and tenant.
+        metadata: Its metadata, as JSON types, if they may be stored in clear text.
         adopts: Whether a run of this id that was not enqueued is taken over.
         start: Namespace and id of the checkpoint from which it starts; `None` for the thread's newest.
     """
@@ -74,6 +76,7 @@ class RunRequest:
     options: Mapping[str, Any]
     data: bytes
     owner: Mapping[str, str | None]
+    metadata: Mapping[str, Any] | None = None
     adopts: bool = False
     start: tuple[str, str] | None = None
 
@@ -104,6 +107,8 @@ class RunRequest:
             "adopts": self.adopts,
             "checkpoint_ns": self.start and self.start[0],
             "checkpoint_id": self.start and self.start[1],
+            "strategy": self.strategy,
+            "metadata": self.metadata,
             **self.owner,
         }
 
@@ -243,6 +248,8 @@ def request_run(
         },
         seal_request(codec, found, options.get("size_limit", DEFAULT_SIZE_LIMIT)),
         owner,
+        # Data that a serializer encrypts is not stored in clear text beside it.
+        to_json(metadata)[0] if metadata and codec.is_native else None,
         adopts,
         None if checkpoint_id is None else (str(configurable.get("checkpoint_ns") or ""), checkpoint_id),
     )

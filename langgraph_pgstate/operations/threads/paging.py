@@ -34,6 +34,17 @@ def page_size(limit: int) -> int:
     return limit
 
 
+def offset_of(offset: int) -> int:
+    """Return a validated number of items that are left out.
+
+    Raises:
+        ConfigurationError: If it is negative, or no integer.
+    """
+    if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 2**31:
+        raise ConfigurationError(f"offset must be 0 or more, not {offset!r}")
+    return offset
+
+
 def encode_cursor(kind: str, values: Sequence[Any]) -> str:
     """Return a position in one kind of list as opaque text."""
     plain = [value.isoformat() if isinstance(value, datetime) else value for value in values]

@@ -8,11 +8,13 @@ from typing import Any, Unpack
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, StaleVersionError
-from langgraph_pgstate.filters import ThreadSearch, check_filters
+from langgraph_pgstate.filters import SortedThreads, ThreadSearch, ThreadSelection, check_filters
+from langgraph_pgstate.operations.checkpoints.addresses import several, thread_id_of
 from langgraph_pgstate.operations.threads.paging import (
     LAST,
     decode_cursor,
     json_of,
+    offset_of,
     page_of,
     page_size,
     text_of,
@@ -24,6 +26,20 @@ from langgraph_pgstate.types import Page, Thread
 
 _KIND = "threads"
 STATUSES = ("idle", "busy", "interrupted", "error")
+SORT_KEYS = ("updated_at", "created_at", "thread_id", "status")
+
+# The variants of `sort_threads` by the condition that finds candidates.
+_UPDATED_FIRST = {None: "sort_threads", "metadata": "sort_threads_with_metadata", "ids": "sort_threads_with_ids"}
+_OTHERWISE = {
+    None: "sort_threads_otherwise",
+    "metadata": "sort_threads_otherwise_with_metadata",
+    "ids": "sort_threads_otherwise_with_ids",
+}
+_COUNTED = {
+    None: "sort_threads_count",
+    "metadata": "sort_threads_count_with_metadata",
+    "ids": "sort_threads_count_with_ids",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +106,93 @@ async def list_threads(db: Connection, queries: Queries, filter: ThreadsRequest)
     return page_of(rows, filter.size, lambda row: Thread(*row), _KIND, lambda item: (item.updated_at, item.thread_id))
 
 
-async def get_thread(db: Connection, queries: Queries, thread_id: str) -> Thread | None:
+@dataclass(frozen=True, slots=True)
+class SortRequest:
+    """A validated request for threads by offset.
+
+    Attributes:
+        parameters: The query parameters.
+        query: Name of the query.
+    """
+
+    parameters: dict[str, Any]
+    query: str
+
+
+def request_sorted(**filters: Unpack[SortedThreads]) -> SortRequest:
+    """Validate a request for threads by offset.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    check_filters(filters, SortedThreads)
+    by, ascending = filters.get("by", SORT_KEYS[0]), filters.get("ascending", False)
+    if by not in SORT_KEYS:
+        raise ConfigurationError(f"threads are sorted by {', '.join(SORT_KEYS)}, not {by!r}")
+    if not isinstance(ascending, bool):
+        raise ConfigurationError(f"ascending must be true or false, not {ascending!r}")
+    names = _UPDATED_FIRST if by == SORT_KEYS[0] and not ascending else _OTHERWISE
+    parameters, candidates = _selection(filters)
+    place = {"offset": offset_of(filters.get("offset", 0)), "page_size": page_size(filters.get("limit", 20))}
+    order = {"by": by, "ascending": ascending, **place}
+    return SortRequest({**parameters, **order}, names[candidates])
+
+
+def request_count(**filters: Unpack[ThreadSelection]) -> SortRequest:
+    """Validate a request for the number of threads.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    check_filters(filters, ThreadSelection)
+    parameters, candidates = _selection(filters)
+    return SortRequest(parameters, _COUNTED[candidates])
+
+
+async def list_sorted(db: Connection, queries: Queries, request: SortRequest) -> tuple[Thread, ...]:
+    """Return threads from an offset. Reads no checkpoint. One round trip."""
+    rows = await db.fetch(getattr(queries, request.query), request.parameters)
+    return tuple(Thread(*row) for row in rows)
+
+
+async def count_threads(db: Connection, queries: Queries, request: SortRequest) -> int:
+    """Return the number of threads. One round trip; reads all threads that an index does not exclude."""
+    return int((await db.fetch(getattr(queries, request.query), request.parameters))[0][0])
+
+
+def request_scope(scope: Mapping[str, Any] | None) -> str | None:
+    """Return the metadata of threads that a caller may see, as JSON text; `None` for all.
+
+    Raises:
+        ConfigurationError: If it cannot be represented as JSON.
+    """
+    return json_of("scope", scope or None)
+
+
+async def get_thread(db: Connection, queries: Queries, thread_id: str, scope: str | None = None) -> Thread | None:
     """Return one thread with its head and its projected state, or `None`. One round trip."""
-    rows = await db.fetch(queries.get_thread, {"thread_id": thread_id})
+    rows = await db.fetch(queries.get_thread, {"thread_id": thread_id, "scope": scope})
     return Thread(*rows[0]) if rows else None
+
+
+def _selection(filters: ThreadSelection) -> tuple[dict[str, Any], str | None]:
+    """Return the query parameters of a selection, and the condition that finds its candidates."""
+    if filters.get("cursor") is not None:
+        raise ConfigurationError("threads that are read by offset have no cursor")
+    plain: Any = {name: value for name, value in filters.items() if name in ThreadSearch.__annotations__}
+    parameters = request_threads(**plain).parameters
+    ids = filters.get("ids")
+    found = {
+        **parameters,
+        "ids": None if ids is None else [thread_id_of(id) for id in several("ids", ids)],
+        "scope": request_scope(filters.get("scope")),
+    }
+    if ids is not None:
+        return found, "ids"
+    # The scope is as good a condition for the index.
+    if found["metadata"] is None:
+        found["metadata"], found["scope"] = found["scope"], None
+    return found, "metadata" if found["metadata"] is not None else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,3 +113,63 @@ async def test_what_cannot_be_searched_for_is_refused(parts: Parts, bad: dict[st
 async def test_a_path_that_is_none_is_refused(parts: Parts, bad: str) -> None:
     with pytest.raises(ConfigurationError, match="is invalid"):
         await ask(parts.threads.search(where=bad))
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, "dcba"),
+        ({"ascending": True}, "abcd"),
+        ({"by": "created_at"}, "acbd"),
+        ({"by": "created_at", "ascending": True}, "dbca"),
+        ({"by": "thread_id"}, "dcba"),
+        ({"by": "status"}, "cabd"),
+        ({"by": "status", "ascending": True}, "dabc"),
+        ({"limit": 2, "offset": 1}, "cb"),
+        ({"ids": ["a", "c", "none"]}, "ca"),
+        ({"ids": []}, ""),
+        ({"metadata": {"topic": "travel"}}, "ba"),
+        ({"scope": {"owner": "eve"}}, "ca"),
+        ({"scope": {"owner": "eve"}, "metadata": {"topic": "travel"}}, "a"),
+        ({"scope": {"owner": "eve"}, "metadata": {"owner": "bob"}}, ""),
+        ({"scope": {"owner": "eve"}, "ids": ["a", "b"]}, "a"),
+        ({"scope": {"shared_with": ["ann"]}}, "d"),
+        ({"state": {"booking": 1}, "user_id": "bob"}, "b"),
+        ({"where": "$.booking == 1"}, "ba"),
+    ],
+)
+async def test_threads_are_sorted_and_counted(parts: Parts, record: Record, given: dict[str, Any], found: str) -> None:
+    record.thread("a", 0, metadata={"topic": "travel", "owner": "eve"}, created_at=at(9))
+    record.thread("b", 10, metadata={"topic": "travel", "owner": "bob"}, created_at=at(5), user_id="bob")
+    record.thread("c", 20, metadata={"owner": "eve"}, created_at=at(7), status="interrupted")
+    record.thread("d", 30, metadata={"shared_with": ["ann", "eve"]}, created_at=at(1), status="busy")
+    for id in "ab":
+        record.add("projections", thread_id=id, checkpoint_id="1", state={"booking": 1})
+    assert "".join(thread.thread_id for thread in await ask(parts.threads.sorted(**given))) == found
+    filters = {name: value for name, value in given.items() if name not in ("by", "ascending", "limit", "offset")}
+    assert await ask(parts.threads.count(**filters)) == (len(found) if "limit" not in given else 4)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"by": "title"},
+        {"ascending": 1},
+        {"offset": -1},
+        {"offset": True},
+        {"cursor": "x"},
+        {"ids": "abc"},
+        {"ids": ["\0"]},
+        {"scope": {"a": object()}},
+        {"where": "$."},
+        {"limit": 0},
+        {"owner": "eve"},
+    ],
+)
+async def test_what_cannot_be_sorted_is_refused(parts: Parts, bad: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        await ask(parts.threads.sorted(**bad))
+    if bad.keys() & {"by", "ascending", "offset", "limit"}:
+        return
+    with pytest.raises(ConfigurationError):
+        await ask(parts.threads.count(**bad))

@@ -9,7 +9,8 @@ SELECT r.thread_id, r.run_id, r.attempt, r.status,
             OR r.status = 'error' AND r.error_type IN ('ProcessDied', 'WorkerDied'), false
     ),
     r.agent, r.tenant_id, r.user_id, r.started_at, r.ended_at, r.first_checkpoint_id, r.last_checkpoint_id, r.steps,
-    r.input_tokens, r.output_tokens, r.cost, r.error_type, r.error_message, r.error_traceback, r.input, r.output
+    r.input_tokens, r.output_tokens, r.cost, r.error_type, r.error_message, r.error_traceback, r.input, r.output,
+    r.enqueued_at, r.multitask_strategy, r.metadata
 FROM /*schema*/runs r
 WHERE r.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
 --+of_thread     AND r.thread_id = :thread_id::text
@@ -24,7 +25,7 @@ WHERE r.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-in
     AND (:status::text IS NULL OR r.status = :status)
     AND (:min_steps::integer IS NULL OR r.steps >= :min_steps)
 ORDER BY r.started_at DESC, r.thread_id, r.run_id
-LIMIT :page_size;
+LIMIT :page_size OFFSET :offset;
 
 -- name: get_run
 -- Return one run.
@@ -34,7 +35,8 @@ SELECT r.thread_id, r.run_id, r.attempt, r.status,
             OR r.status = 'error' AND r.error_type IN ('ProcessDied', 'WorkerDied'), false
     ),
     r.agent, r.tenant_id, r.user_id, r.started_at, r.ended_at, r.first_checkpoint_id, r.last_checkpoint_id, r.steps,
-    r.input_tokens, r.output_tokens, r.cost, r.error_type, r.error_message, r.error_traceback, r.input, r.output
+    r.input_tokens, r.output_tokens, r.cost, r.error_type, r.error_message, r.error_traceback, r.input, r.output,
+    r.enqueued_at, r.multitask_strategy, r.metadata
 FROM /*schema*/runs r
 WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text;
 

@@ -53,8 +53,13 @@ FROM /*schema*/run_requests d JOIN /*schema*/runs r ON r.thread_id = d.thread_id
 WHERE d.thread_id = :thread_id::text AND d.run_id = :run_id::text AND r.thread_id = :thread_id AND r.queue IS NOT NULL;
 
 -- name: get_last_checkpoint
--- Return the newest checkpoint of a run in the root namespace.
-SELECT max(own.checkpoint_id) FROM (
-    SELECT k.checkpoint_id FROM /*schema*/checkpoints k
-    WHERE k.thread_id = :thread_id::text AND k.checkpoint_ns = '' AND k.run_id = :run_id::text OFFSET 0
-) AS own;
+-- Return the newest checkpoint of a run in the root namespace; if it made none, the one whose superstep it has begun.
+SELECT greatest((
+    SELECT max(own.checkpoint_id) FROM (
+        SELECT k.checkpoint_id FROM /*schema*/checkpoints k
+        WHERE k.thread_id = :thread_id::text AND k.checkpoint_ns = '' AND k.run_id = :run_id::text OFFSET 0
+    ) AS own
+), (
+    SELECT max(w.checkpoint_id) FROM /*schema*/writes w
+    WHERE w.thread_id = :thread_id AND w.checkpoint_ns = '' AND w.run_id = :run_id
+));

@@ -65,7 +65,7 @@ SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id,
     ),
     (SELECT p.state FROM /*schema*/projections p WHERE p.thread_id = :thread_id)
 FROM /*schema*/threads t
-WHERE t.thread_id = :thread_id::text;
+WHERE t.thread_id = :thread_id::text AND (:scope::jsonb IS NULL OR t.metadata @> :scope);
 
 -- name: update_thread
 -- Merge metadata and set a title, unless the version is another than expected or nothing would change; return the
@@ -83,3 +83,48 @@ RETURNING version;
 -- Return whether an update would change a thread's metadata or title.
 SELECT metadata || :metadata::jsonb <> metadata OR (:has_title::boolean AND title IS DISTINCT FROM :title::text)
 FROM /*schema*/threads WHERE thread_id = :thread_id::text;
+
+-- name: sort_threads
+-- Return threads in the order of one of their columns, from an offset, the most recently updated first unless a variant
+-- says otherwise; or count them. Conditions that an index serves are variants.
+-- variant: sort_threads_with_metadata
+-- variant: sort_threads_with_ids
+-- variant: sort_threads_otherwise
+-- variant: sort_threads_otherwise_with_metadata
+-- variant: sort_threads_otherwise_with_ids
+-- variant: sort_threads_count
+-- variant: sort_threads_count_with_metadata
+-- variant: sort_threads_count_with_ids
+--+count SELECT count(*)
+SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, --!count
+    t.metadata, t.version, t.expires_at, t.forked_from_thread_id, t.forked_from_checkpoint_id --!count
+FROM /*schema*/threads t
+WHERE (:metadata::jsonb IS NULL OR t.metadata @> :metadata)
+--+with_metadata     AND t.metadata @> :metadata::jsonb
+--+with_ids     AND t.thread_id = ANY(:ids::text[])
+    AND (:scope::jsonb IS NULL OR t.metadata @> :scope)
+    AND (:ids::text[] IS NULL OR t.thread_id = ANY(:ids))
+    AND (:user_id::text IS NULL OR t.user_id = :user_id)
+    AND (:tenant_id::text IS NULL OR t.tenant_id = :tenant_id)
+    AND (:agent::text IS NULL OR t.agent = :agent)
+    AND (:status::text IS NULL OR t.status = :status)
+    AND (:created_after::timestamptz IS NULL OR t.created_at >= :created_after)
+    AND (:created_before::timestamptz IS NULL OR t.created_at < :created_before)
+    AND (:updated_after::timestamptz IS NULL OR t.updated_at >= :updated_after)
+    AND (:updated_before::timestamptz IS NULL OR t.updated_at < :updated_before)
+    AND (:state::jsonb IS NULL AND :path::jsonpath IS NULL OR EXISTS (
+        SELECT 1 FROM /*schema*/projections p
+        WHERE p.thread_id = t.thread_id AND (:state IS NULL OR p.state @> :state)
+            AND (:path IS NULL OR p.state @@ :path)
+    ))
+ORDER BY t.updated_at DESC, t.thread_id --!otherwise|count
+--+otherwise ORDER BY
+--+otherwise     CASE WHEN :ascending::boolean THEN CASE :by::text
+--+otherwise         WHEN 'thread_id' THEN t.thread_id WHEN 'status' THEN t.status END END,
+--+otherwise     CASE WHEN NOT :ascending THEN CASE :by
+--+otherwise         WHEN 'thread_id' THEN t.thread_id WHEN 'status' THEN t.status END END DESC,
+--+otherwise     CASE WHEN :ascending THEN CASE :by
+--+otherwise         WHEN 'created_at' THEN t.created_at WHEN 'updated_at' THEN t.updated_at END END,
+--+otherwise     CASE WHEN NOT :ascending AND :by = 'created_at' THEN t.created_at END DESC, t.thread_id
+LIMIT :page_size OFFSET :offset --!count
+;

@@ -1,0 +1,95 @@
+"""The command `serve`."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from langgraph_pgstate.cli.drawing import console
+from langgraph_pgstate.cli.queue import leave
+from langgraph_pgstate.cli.target import Target
+from langgraph_pgstate.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.server.app import ServerOptions
+
+_CONFIG: Final = "langgraph.json"
+_STUDIO: Final = "https://smith.langchain.com/studio/?baseUrl="
+
+
+def serve(
+    ctx: typer.Context,
+    graphs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[GRAPH]...", help="A graph: agent.py:graph, shop.agents:graph or name=agent.py:graph."),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help=f"Graphs, auth and store of a {_CONFIG}; ./{_CONFIG} without a GRAPH."),
+    ] = None,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="The port; 0 for a free one.")] = 2024,
+    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at once.")] = 10,
+    no_worker: Annotated[bool, typer.Option("--no-worker", help="Leave the runs to workers elsewhere.")] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse what changes something.")] = False,
+    reuse_port: Annotated[
+        bool, typer.Option("--reuse-port", help="Share the port with other processes of this command.")
+    ] = False,
+) -> None:
+    """Serve graphs over LangGraph's HTTP protocol, and run them, until SIGTERM."""
+    try:
+        from langgraph_pgstate.server.serving import listen
+    except ImportError as error:
+        raise ConfigurationError(f"{error}; pip install 'langgraph-pgstate[server]'") from error
+    target: Target = ctx.obj
+    if target.is_json:
+        raise ConfigurationError("a server prints no JSON")
+    if config is None and not graphs:
+        if not Path(_CONFIG).exists():
+            raise ConfigurationError(f"name a graph, like agent.py:graph, or --config FILE; there is no ./{_CONFIG}")
+        config = Path(_CONFIG)
+    worker: Any = False if no_worker else {"concurrency": concurrency}
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    logging.getLogger("langgraph_pgstate.worker").setLevel(logging.INFO)
+    with target.open(create=True) as dsn, listen(host, port, is_shared=reuse_port) as listener:
+        _serve(target, dsn, listener, graphs or [], config, {"worker": worker, "read_only": read_only}, concurrency)
+    leave(0)
+
+
+def _serve(
+    target: Target,
+    dsn: str,
+    listener: Any,
+    names: list[str],
+    config: Path | None,
+    given: ServerOptions,
+    concurrency: int,
+) -> None:
+    from langgraph_pgstate.runs.graphs import load_graphs
+    from langgraph_pgstate.server.app import create_app
+    from langgraph_pgstate.server.config import load_server_config
+    from langgraph_pgstate.server.serving import DEFAULT_CORS, run
+    from langgraph_pgstate.settings import PoolSettings
+    from langgraph_pgstate.state import AsyncPGState, PGState
+
+    graphs: dict[str, Any] = {}
+    options: ServerOptions = {"cors": DEFAULT_CORS}
+    if config is not None:
+        graphs, options = load_server_config(config, dsn)
+    graphs |= load_graphs(names)
+    if target.dsn is None:
+        with PGState.open(dsn, schema=target.schema) as state:
+            state.setup()
+    else:
+        with target.connect():
+            pass
+    pool = PoolSettings(max_size=2 * concurrency)
+    options.update(given)
+    app = create_app(lambda: AsyncPGState.open(dsn, schema=target.schema, pool=pool), graphs, **options)
+    address, port = listener.getsockname()[:2]
+    url = f"http://{f'[{address}]' if ':' in address else address}:{port}"
+    console.print(f"serving {', '.join(graphs)} at {url}\nStudio: {_STUDIO}{url}", soft_wrap=True, highlight=False)
+    run(app, listener, is_open=options.get("auth") is not None, threads=max(32, 4 * concurrency))

@@ -1,0 +1,77 @@
+"""Creation of threads that have no checkpoint yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Unpack
+from uuid import UUID
+
+from langchain_core.utils.uuid import uuid7
+
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, ThreadExistsError
+from langgraph_pgstate.operations.checkpoints.addresses import check_key_size, thread_id_of
+from langgraph_pgstate.operations.leases.guards import refuse_deleted
+from langgraph_pgstate.operations.threads.paging import json_of, texts_of
+from langgraph_pgstate.operations.threads.search import get_thread, request_scope
+from langgraph_pgstate.settings import ThreadOptions, check_ttl
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.types import Thread
+
+
+@dataclass(frozen=True, slots=True)
+class CreateRequest:
+    """A validated request to create a thread.
+
+    Attributes:
+        row: The row of the thread.
+        refuses: Whether a thread that exists is refused.
+        scope: Metadata that a thread which exists must contain to be returned, as JSON text.
+    """
+
+    row: dict[str, Any]
+    refuses: bool
+    scope: str | None
+
+
+def request_thread(thread_id: str | int | UUID | None, **options: Unpack[ThreadOptions]) -> CreateRequest:
+    """Validate a request to create a thread.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    if unknown := options.keys() - ThreadOptions.__annotations__.keys():
+        raise ArgumentTypeError(
+            f"a thread has no option {min(unknown)!r}; it has {', '.join(sorted(ThreadOptions.__annotations__))}"
+        )
+    if_exists = options.get("if_exists", "raise")
+    if if_exists not in ("raise", "do_nothing"):
+        raise ConfigurationError(f"if_exists is 'raise' or 'do_nothing', not {if_exists!r}")
+    id = str(uuid7()) if thread_id is None else thread_id_of(thread_id)
+    check_key_size("thread_id", id)
+    ttl = options.get("ttl")
+    row = {
+        "thread_id": id,
+        **texts_of(options, "title", "user_id", "tenant_id", "agent"),
+        "metadata": json_of("metadata", options.get("metadata")) or "{}",
+        "ttl": None if ttl is None else check_ttl("ttl", ttl),
+    }
+    # Nobody else has a random id: a row under it is that of an earlier try.
+    refuses = if_exists == "raise" and thread_id is not None
+    return CreateRequest(row, refuses, request_scope(options.get("scope")))
+
+
+async def create_thread(db: Connection, queries: Queries, request: CreateRequest) -> Thread:
+    """Insert a thread without checkpoints, unless there is one under its id, and return it. Three round trips.
+
+    Raises:
+        ThreadExistsError: If there is one, and it is refused or out of scope.
+        ThreadDeletedError: If it was deleted and has a tombstone.
+    """
+    thread_id = request.row["thread_id"]
+    await refuse_deleted(db, queries, thread_id)
+    is_new = await db.execute(queries.create_thread, request.row) > 0
+    thread = await get_thread(db, queries, thread_id, None if is_new else request.scope)
+    if thread is None or (request.refuses and not is_new):
+        raise ThreadExistsError(thread_id)
+    return thread

@@ -1,0 +1,226 @@
+"""The ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from typing import Any, Final, TypedDict, Unpack
+
+from langgraph.store.base import BaseStore
+from langgraph_sdk import Auth
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+
+from langgraph_pgstate.agent_server import serving
+from langgraph_pgstate.errors import ArgumentTypeError, PGStateError
+from langgraph_pgstate.runs.graphs import graph_sources
+from langgraph_pgstate.runs.worker import AsyncWorker
+from langgraph_pgstate.server.assistants import Assistants
+from langgraph_pgstate.server.auth import Authority
+from langgraph_pgstate.server.errors import HANDLERS, refuse
+from langgraph_pgstate.server.json import answer
+from langgraph_pgstate.server.routes import OPERATIONS, Operation
+from langgraph_pgstate.server.service import Call, Service
+from langgraph_pgstate.settings import WorkerOptions, check_options
+from langgraph_pgstate.state import AsyncPGState
+
+_log = logging.getLogger("langgraph_pgstate.server")
+
+DEFAULT_BODY_SIZE: Final = 16 * 1024 * 1024
+_SWEEP_SECONDS: Final = 60.0
+# The headers that clients read in a browser.
+_EXPOSED: Final = ("Content-Location", "Location", "X-Pagination-Total", "X-Pagination-Next")
+_NUL: Final = b"\\u0000"
+
+
+class ServerOptions(TypedDict, total=False):
+    """Options of a server.
+
+    Attributes:
+        auth: LangGraph's `Auth` object; without one, everybody may do everything.
+        prefix: Path below which the operations are, like `/agents`.
+        worker: Whether the application runs a worker for its graphs, true by default; or options of the worker.
+        store: LangGraph's store for the operations on items and for graphs that have none; or a function that opens
+            one when the application starts.
+        read_only: Whether operations that change something are refused; then there is no worker.
+        cors: Options of Starlette's `CORSMiddleware`; no headers for other origins by default.
+        max_body_size: Bytes that a request's body may have; 16 MiB by default.
+    """
+
+    auth: Auth | None
+    prefix: str
+    worker: bool | WorkerOptions
+    store: BaseStore | Callable[[], AbstractAsyncContextManager[BaseStore]] | None
+    read_only: bool
+    cors: Mapping[str, Any] | None
+    max_body_size: int
+
+
+class AgentServer(Starlette):
+    """LangGraph's protocol as an ASGI application; see `create_app`.
+
+    Attributes:
+        service: What it works with while it runs; `None` before and after.
+    """
+
+    def __init__(self, opening: Callable[[], Any], graphs: Mapping[str, Any], options: ServerOptions) -> None:
+        check_options(type(self), options, ServerOptions)
+        self._opening, self._sources = opening, graph_sources(graphs)
+        self._store, self._is_read_only = options.get("store"), options.get("read_only", False)
+        auth, prefix, cors = options.get("auth"), options.get("prefix", ""), options.get("cors")
+        self._authority = None if auth is None else Authority(auth)
+        worker = options.get("worker", True)
+        self._worker_options: WorkerOptions | None = None
+        if worker is not False and not self._is_read_only:
+            self._worker_options = {} if worker is True else worker
+        self._worker: AsyncWorker | None = None
+        self.service: Service | None = None
+        routes: list[Any] = [_route(one) for one in OPERATIONS]
+        middleware = [] if cors is None else [Middleware(CORSMiddleware, **{"expose_headers": _EXPOSED, **cors})]
+        super().__init__(
+            routes=[Mount(prefix, routes=routes)] if prefix else routes,
+            middleware=middleware,
+            exception_handlers=dict(HANDLERS),
+            lifespan=lambda _: self.lifespan(),
+            max_body_size=options.get("max_body_size", DEFAULT_BODY_SIZE),
+        )
+
+    @asynccontextmanager
+    async def lifespan(self, app: Any = None) -> AsyncIterator[None]:
+        """Run the worker and what else belongs to the application.
+
+        Starlette does it for an application of its own. Another application that mounts this one takes it as its
+        lifespan, or enters it in its own: `async with server.lifespan(): ...`.
+        """
+        async with AsyncExitStack() as stack:
+            opened = self._opening()
+            state = opened if isinstance(opened, AsyncPGState) else await stack.enter_async_context(opened)
+            stack.enter_context(serving(state))
+            store, sources = self._store, self._sources
+            if store is not None and not isinstance(store, BaseStore):
+                store = await stack.enter_async_context(store())
+            if store is not None:
+                sources = {name: source.with_store(store) for name, source in sources.items()}
+            assistants = Assistants(sources, state.saver)
+            service = Service(state, assistants, self._authority, store, self._is_read_only)
+            if self._worker_options is not None:
+                self._worker = AsyncWorker(state, sources, **self._worker_options)
+                await stack.enter_async_context(self._worker)
+                sweeping = asyncio.create_task(_sweep(state))
+                stack.push_async_callback(_stop, sweeping)
+            self.service = service
+            try:
+                yield
+            finally:
+                self.service = self._worker = None
+                service.stopping.set()
+
+    def stop(self) -> None:
+        """End open streams, and ask the worker to drain. Does not wait; safe in a signal handler of the loop."""
+        if self.service is not None:
+            self.service.stopping.set()
+        if self._worker is not None:
+            self._worker.stop()
+
+
+def create_app(
+    state: AsyncPGState | Callable[[], AbstractAsyncContextManager[AsyncPGState]],
+    graphs: Mapping[str, Any],
+    **options: Unpack[ServerOptions],
+) -> AgentServer:
+    """Return an application that serves graphs over the protocol of LangGraph's clients.
+
+    Args:
+        state: The state; or a function that opens one when the application starts, like
+            `lambda: AsyncPGState.open("postgresql://localhost/app")`.
+        graphs: Graphs by name, or factories that make one for each run. They are compiled without a checkpointer, or
+            with the state's.
+        options: See `ServerOptions`.
+
+    Raises:
+        ConfigurationError: If a graph or an option is not usable.
+
+    Example:
+        >>> server = create_app(lambda: AsyncPGState.open(dsn), {"agent": graph}, auth=auth)
+        >>> app = FastAPI(lifespan=server.lifespan)
+        >>> app.mount("/agents", server)
+    """
+    if isinstance(state, AsyncPGState):
+        return AgentServer(lambda: state, graphs, options)
+    if not callable(state):
+        raise ArgumentTypeError(f"state is an AsyncPGState or a function that opens one, not {type(state).__name__}")
+    return AgentServer(state, graphs, options)
+
+
+def _route(operation: Operation) -> Route:
+    async def endpoint(request: Request) -> Response:
+        return await _answer(operation, request)
+
+    name = f"{operation.name}:{operation.method}:{operation.path}"
+    return Route(operation.path, endpoint, methods=[operation.method], name=name)
+
+
+async def _answer(operation: Operation, request: Request) -> Response:
+    service: Service | None = request.app.service
+    if service is None:
+        raise refuse(
+            503, "the server is not running: the host application has not entered its lifespan", {"Retry-After": "1"}
+        )
+    body = _parsed(await request.body(), request)
+    user = None
+    if service.authority is not None and not operation.is_open:
+        user = await service.authority.authenticate(request, body)
+    if operation.handler is None:
+        raise refuse(501, f"{operation.name} is not implemented")
+    if service.is_read_only and not operation.is_read:
+        raise refuse(403, "the server is read-only")
+    model = None if operation.body is None else operation.body.of(body)
+    found = await operation.handler(Call(service, request, model, user))
+    return found if isinstance(found, Response) else answer(found)
+
+
+def _parsed(raw: bytes, request: Request) -> Any:
+    """Return a body as JSON types, without NUL, which PostgreSQL cannot store."""
+    if not raw:
+        return None
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        # A page of another origin can send other types without asking.
+        raise refuse(415, "the body must be application/json")
+    try:
+        found = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise refuse(422, f"the body is not JSON: {error}") from None
+    return _without_nul(found) if _NUL in raw else found
+
+
+def _without_nul(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace("\0", "")
+    if isinstance(value, list):
+        return [_without_nul(item) for item in value]
+    if isinstance(value, dict):
+        return {_without_nul(name): _without_nul(item) for name, item in value.items()}
+    return value
+
+
+async def _sweep(state: AsyncPGState) -> None:
+    """Delete expired threads, every minute."""
+    while True:
+        await asyncio.sleep(_SWEEP_SECONDS)
+        try:
+            await state.threads.sweep(limit=1000)
+        except PGStateError as error:
+            _log.warning("expired threads could not be deleted: %s", error)
+
+
+async def _stop(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task

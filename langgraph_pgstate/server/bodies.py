@@ -1,0 +1,290 @@
+"""Bodies of requests. Unknown fields are ignored, as by LangGraph's own server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Annotated, Any, Literal, Self
+
+from langgraph.types import Command, Send
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+Json = dict[str, Any]
+Limit = Annotated[int, Field(ge=1, le=1000)]
+Offset = Annotated[int, Field(ge=0, lt=2**31)]
+Nodes = Literal["*"] | list[str]
+StreamMode = Literal[
+    "values",
+    "messages",
+    "messages-tuple",
+    "updates",
+    "events",
+    "tasks",
+    "checkpoints",
+    "debug",
+    "custom",
+    "tools",
+    "lifecycle",
+]
+ThreadStatus = Literal["idle", "busy", "interrupted", "error"]
+SortOrder = Literal["asc", "desc"]
+
+
+class Body(BaseModel):
+    """A request's body."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    @classmethod
+    def of(cls, value: Any) -> Self:
+        """Return the body that JSON types describe.
+
+        Raises:
+            ValidationError: If they do not.
+        """
+        return cls.model_validate({} if value is None else value)
+
+
+class TimeToLive(Body):
+    """A time to live, in minutes."""
+
+    strategy: Literal["delete"] = "delete"
+    ttl: Annotated[float, Field(gt=0, lt=5e8)]
+
+    @property
+    def time(self) -> timedelta:
+        """The time for which the thread is kept after it was accessed last."""
+        return timedelta(minutes=self.ttl)
+
+
+class SendBody(Body):
+    """A node to go to with an input of its own."""
+
+    node: str
+    input: Any = None
+
+
+class CommandBody(Body):
+    """A command: an answer to interrupts, an update, nodes to go to."""
+
+    goto: str | SendBody | list[str | SendBody] | None = None
+    update: Json | list[tuple[str, Any]] | None = None
+    resume: Any = None
+
+    def command(self) -> Command[Any]:
+        """Return LangGraph's command."""
+        given = self.goto if isinstance(self.goto, list) else [] if self.goto is None else [self.goto]
+        goto: Sequence[Any] = [one if isinstance(one, str) else Send(one.node, one.input) for one in given]
+        return Command(goto=goto, update=self.update, resume=self.resume)
+
+
+class CheckpointBody(Body):
+    """A checkpoint of a thread."""
+
+    checkpoint_id: str | None = None
+    checkpoint_ns: str | None = None
+    checkpoint_map: Json | None = None
+
+    def configurable(self) -> Json:
+        """Return it as keys of a config."""
+        return {name: value for name, value in self.model_dump().items() if value is not None}
+
+
+class Update(Body):
+    """An update of a state, as if a node had returned it."""
+
+    values: Any = None
+    command: CommandBody | None = None
+    as_node: str | None = None
+
+
+class Superstep(Body):
+    """Updates of one superstep."""
+
+    updates: list[Update]
+
+
+class ThreadCreate(Body):
+    """A thread to create."""
+
+    thread_id: str | None = None
+    metadata: Json | None = None
+    if_exists: Literal["raise", "do_nothing"] = "raise"
+    ttl: TimeToLive | None = None
+    supersteps: list[Superstep] | None = None
+
+
+class ThreadUpdate(Body):
+    """Changes of a thread."""
+
+    metadata: Json | None = None
+    ttl: TimeToLive | None = None
+
+
+class ThreadCount(Body):
+    """Conditions on threads."""
+
+    metadata: Json | None = None
+    values: Json | None = None
+    status: ThreadStatus | None = None
+
+
+class ThreadSearch(ThreadCount):
+    """Conditions on threads, their order, and the part that is returned."""
+
+    ids: list[str] | None = None
+    limit: Limit = 10
+    offset: Offset = 0
+    sort_by: Literal["thread_id", "status", "created_at", "updated_at", "state_updated_at"] | None = None
+    sort_order: SortOrder | None = None
+    select: list[str] | None = None
+
+
+class ThreadPrune(Body):
+    """Threads to prune."""
+
+    thread_ids: Annotated[list[str], Field(max_length=1000)]
+    strategy: Literal["delete", "keep_latest"] = "delete"
+
+
+class StateAt(Body):
+    """A checkpoint whose state is read."""
+
+    checkpoint: CheckpointBody
+    subgraphs: bool = False
+    select: list[str] | None = None
+
+
+class StateUpdate(Update):
+    """An update of a thread's state."""
+
+    checkpoint_id: str | None = None
+    checkpoint: CheckpointBody | None = None
+
+
+class History(Body):
+    """Conditions on the states of a thread."""
+
+    limit: Limit = 10
+    before: str | CheckpointBody | Json | None = None
+    metadata: Json | None = None
+    checkpoint: CheckpointBody | None = None
+    select: list[str] | None = None
+
+
+class RunConfig(Body):
+    """The part of a config that a client may set."""
+
+    tags: list[str] | None = None
+    metadata: Json | None = None
+    recursion_limit: Annotated[int, Field(ge=1)] | None = None
+    max_concurrency: Annotated[int, Field(ge=1)] | None = None
+    run_name: str | None = None
+    configurable: Json | None = None
+
+
+class RunCreate(Body):
+    """A run to create."""
+
+    assistant_id: str
+    thread_id: str | None = None
+    input: Any = None
+    command: CommandBody | None = None
+    checkpoint_id: str | None = None
+    checkpoint: CheckpointBody | None = None
+    config: RunConfig | None = None
+    context: Any = None
+    metadata: Json | None = None
+    interrupt_before: Nodes | None = None
+    interrupt_after: Nodes | None = None
+    stream_mode: list[StreamMode] = Field(default_factory=list)
+    stream_subgraphs: bool = False
+    stream_resumable: bool = False
+    on_disconnect: Literal["cancel", "continue"] = "continue"
+    on_completion: Literal["delete", "keep"] | None = None
+    multitask_strategy: Literal["reject", "rollback", "interrupt", "enqueue"] = "enqueue"
+    if_not_exists: Literal["create", "reject"] = "reject"
+    after_seconds: Annotated[float, Field(ge=0, lt=3e9)] | None = None
+    durability: Literal["sync", "async", "exit"] | None = None
+    checkpoint_during: bool | None = None
+    webhook: str | None = None
+
+    @field_validator("stream_mode", mode="before")
+    @classmethod
+    def _several(cls, value: Any) -> Any:
+        return [] if value is None else [value] if isinstance(value, str) else value
+
+
+class RunBatch(Body):
+    """Runs to create at once; the body is their list."""
+
+    runs: Annotated[list[RunCreate], Field(min_length=1, max_length=1000)]
+
+    @classmethod
+    def of(cls, value: Any) -> Self:
+        """Return the runs of a list."""
+        return cls.model_validate({"runs": value})
+
+
+class RunsCancel(Body):
+    """Runs to cancel: some of a thread, or all of a status."""
+
+    thread_id: str | None = None
+    run_ids: list[str] | None = None
+    status: Literal["pending", "running", "all"] | None = None
+
+
+class AssistantCount(Body):
+    """Conditions on assistants."""
+
+    metadata: Json | None = None
+    graph_id: str | None = None
+    name: str | None = None
+
+
+class AssistantSearch(AssistantCount):
+    """Conditions on assistants, their order, and the part that is returned."""
+
+    limit: Limit = 10
+    offset: Offset = 0
+    sort_by: Literal["assistant_id", "graph_id", "name", "created_at", "updated_at"] | None = None
+    sort_order: SortOrder | None = None
+    select: list[str] | None = None
+
+
+class ItemPut(Body):
+    """An item to store."""
+
+    namespace: list[str]
+    key: str
+    value: Json
+    index: Literal[False] | list[str] | None = None
+    ttl: Annotated[float, Field(gt=0)] | None = None
+
+
+class ItemDelete(Body):
+    """An item to delete."""
+
+    namespace: list[str]
+    key: str
+
+
+class ItemSearch(Body):
+    """Conditions on items."""
+
+    namespace_prefix: list[str]
+    filter: Json | None = None
+    limit: Limit = 10
+    offset: Offset = 0
+    query: str | None = None
+    refresh_ttl: bool | None = None
+
+
+class NamespaceSearch(Body):
+    """Conditions on namespaces."""
+
+    prefix: list[str] | None = None
+    suffix: list[str] | None = None
+    max_depth: Annotated[int, Field(ge=1)] | None = None
+    limit: Limit = 100
+    offset: Offset = 0

@@ -1,0 +1,120 @@
+"""Errors of the package as HTTP answers, without internals."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from langgraph.errors import EmptyInputError, InvalidUpdateError
+from langgraph_sdk.auth.exceptions import HTTPException as AuthError
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from langgraph_pgstate.errors import (
+    AlreadyAnsweredError,
+    ConfigurationError,
+    ConflictError,
+    LeaseError,
+    NotFoundError,
+    PGStateError,
+    RunFailedError,
+    SerializationError,
+    StaleHeadError,
+    StaleVersionError,
+    ThreadBusyError,
+    ThreadDeletedError,
+    ThreadExistsError,
+    UnavailableError,
+)
+from langgraph_pgstate.server.json import answer
+from langgraph_pgstate.types import Run
+
+_log = logging.getLogger("langgraph_pgstate.server")
+
+STATUSES: Final[Mapping[type[Exception], int]] = {
+    NotFoundError: 404,
+    ThreadExistsError: 409,
+    ThreadBusyError: 409,
+    ThreadDeletedError: 409,
+    StaleVersionError: 409,
+    StaleHeadError: 409,
+    AlreadyAnsweredError: 409,
+    LeaseError: 409,
+    ConflictError: 409,
+    ConfigurationError: 422,
+    SerializationError: 422,
+    InvalidUpdateError: 400,
+    EmptyInputError: 400,
+    UnavailableError: 503,
+}
+"""The HTTP status of an error; 500 of all others, whose message stays in the log."""
+
+
+class ServerStoppingError(ConnectionError):
+    """The server ends an answer that it has begun, so that the client asks another one."""
+
+
+def refuse(status: int, detail: str, headers: Mapping[str, str] | None = None) -> HTTPException:
+    """Return an exception that answers a request with a status and a message."""
+    return HTTPException(status, detail, dict(headers) if headers else None)
+
+
+def missing(what: str, id: str) -> HTTPException:
+    """Return an exception for a thread, run or assistant that does not exist, or is not the caller's."""
+    return refuse(404, f"there is no {what} {id!r}")
+
+
+def error_of(failed: RunFailedError | Run) -> dict[str, Any]:
+    """Return the error of a run as the clients know it, without its traceback."""
+    message = failed.error_message or f"the run ended as {failed.status}"
+    return short_error({"error": failed.error_type or failed.status, "message": message})
+
+
+def short_error(error: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an error with the name of its type, without the module."""
+    return {**error, "error": str(error.get("error") or "Error").rpartition(".")[2]}
+
+
+async def answer_refusal(_: Request, error: Exception) -> Response:
+    """Answer a request that was refused."""
+    assert isinstance(error, HTTPException | AuthError)
+    return answer({"detail": error.detail}, error.status_code, error.headers)
+
+
+async def answer_invalid(_: Request, error: Exception) -> Response:
+    """Answer a request whose body or query is invalid: one sentence for each place."""
+    assert isinstance(error, ValidationError)
+    return answer({"detail": "; ".join(_sentences(error))}, 422)
+
+
+async def answer_failure(request: Request, error: Exception) -> Response:
+    """Answer a request that failed. Only messages of expected errors are shown."""
+    for kind in type(error).__mro__:
+        if kind in STATUSES:
+            headers = {"Retry-After": "1"} if STATUSES[kind] == 503 else None
+            return answer({"detail": str(error)}, STATUSES[kind], headers)
+    _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return answer({"detail": "internal error"}, 500)
+
+
+HANDLERS: Final[Mapping[Any, Any]] = {
+    HTTPException: answer_refusal,
+    AuthError: answer_refusal,
+    ValidationError: answer_invalid,
+    PGStateError: answer_failure,
+    InvalidUpdateError: answer_failure,
+    EmptyInputError: answer_failure,
+    Exception: answer_failure,
+}
+"""Exception handlers of the application."""
+
+
+def _sentences(error: ValidationError) -> list[str]:
+    found = []
+    for one in error.errors(include_url=False, include_input=False, include_context=False):
+        place = ".".join(str(part) for part in one["loc"])
+        found.append(f"{place}: {one['msg']}" if place else one["msg"])
+    return found

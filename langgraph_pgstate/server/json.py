@@ -1,0 +1,88 @@
+"""Values as JSON, as LangGraph's clients expect them: messages and models are objects."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+import orjson
+from langgraph.types import Interrupt
+from pydantic import BaseModel
+from starlette.responses import Response
+
+_OPTIONS: Final = (
+    orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_UTC_Z | orjson.OPT_PASSTHROUGH_DATACLASS
+)
+
+
+def to_json(value: Any) -> bytes:
+    """Return a value as JSON. Values of unknown types become their `str()`, numbers that are not finite `null`."""
+    try:
+        return orjson.dumps(value, default=_plain, option=_OPTIONS)
+    except (TypeError, ValueError, RecursionError):
+        # Integers of more than 64 bits, lone surrogates, keys of other types, depth.
+        return json.dumps(_deep(value)).encode()
+
+
+def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a response with a value as JSON."""
+    return Response(to_json(value), status, headers, "application/json")
+
+
+def _plain(value: Any) -> Any:
+    """Return an object that orjson does not know as one that it knows."""
+    if isinstance(value, BaseModel):
+        return value.model_dump()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
+        if isinstance(value, Interrupt) and fields.get("response_schema") is None:
+            fields.pop("response_schema", None)
+        return fields
+    if isinstance(value, BaseException):
+        return {"error": type(value).__name__, "message": str(value)}
+    if isinstance(value, bytes | bytearray | memoryview):
+        return base64.b64encode(value).decode()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return value._asdict()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, set | frozenset | tuple | list) or type(value).__name__ == "deque":
+        return list(value)
+    return str(value)
+
+
+def _deep(value: Any, depth: int = 0) -> Any:
+    """Return a value made of types that the standard library writes; deeper than 200 levels it ends with `None`."""
+    if depth > 200 or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _deep(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple) and not hasattr(value, "_asdict"):
+        return [_deep(item, depth + 1) for item in value]
+    try:
+        # Times, UUIDs, enums, arrays.
+        return _deep(orjson.loads(orjson.dumps(value, default=_refuse, option=_OPTIONS)), depth + 1)
+    except (TypeError, ValueError, RecursionError):
+        found = _plain(value)
+        return found if isinstance(found, str) else _deep(found, depth + 1)
+
+
+def _refuse(value: Any) -> Any:
+    raise TypeError(type(value).__name__)
+
+
+def selected(value: Mapping[str, Any], names: Iterable[str] | None) -> dict[str, Any]:
+    """Return an object with some of its fields, or all."""
+    return dict(value) if names is None else {name: value[name] for name in names if name in value}

@@ -1,0 +1,31 @@
+"""Operations about the server itself."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from langgraph_pgstate import __version__
+from langgraph_pgstate.server.openapi import document
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.server.service import Call
+
+
+async def ok(call: Call) -> Any:
+    """Answer that the server runs."""
+    return {"ok": True}
+
+
+async def info(call: Call) -> Any:
+    """Answer versions, and what the server can do."""
+    return {
+        "version": __version__,
+        "langgraph_py_version": version("langgraph"),
+        "flags": {"assistants": True, "crons": False, "langsmith": False, "langsmith_tracing_replicas": False},
+    }
+
+
+async def openapi(call: Call) -> Any:
+    """Answer the OpenAPI document."""
+    return document(call.request.scope.get("root_path", ""))

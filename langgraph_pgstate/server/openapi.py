@@ -1,0 +1,52 @@
+"""The OpenAPI document, made of the table of operations and the types of their bodies."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+from pydantic.json_schema import models_json_schema
+
+from langgraph_pgstate import __version__
+
+_REFERENCES = "#/components/schemas/{model}"
+
+
+@cache
+def document(prefix: str = "") -> dict[str, Any]:
+    """Return the document.
+
+    Args:
+        prefix: The path below which the operations are.
+    """
+    from langgraph_pgstate.server.routes import OPERATIONS
+
+    models = {one.body for one in OPERATIONS if one.body is not None and one.handler is not None}
+    pairs = [(model, "validation") for model in sorted(models, key=lambda model: model.__name__)]
+    known, schemas = models_json_schema(pairs, ref_template=_REFERENCES)  # type: ignore[arg-type]
+    paths: dict[str, dict[str, Any]] = {}
+    for one in OPERATIONS:
+        if one.handler is None:
+            continue
+        described: dict[str, Any] = {
+            "operationId": f"{one.name}:{one.method} {one.path}",
+            "tags": [one.name.partition(".")[0]],
+            "summary": (one.handler.__doc__ or "").strip().partition("\n")[0],
+            "responses": {"200": {"description": "the answer"}, "422": {"description": "the request is invalid"}},
+        }
+        names = re.findall(r"{(\w+)}", one.path)
+        if names:
+            described["parameters"] = [
+                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
+            ]
+        if one.body is not None:
+            content = {"application/json": {"schema": known[one.body, "validation"]}}
+            described["requestBody"] = {"required": True, "content": content}
+        paths.setdefault(prefix + one.path, {})[one.method.lower()] = described
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "LangGraph on PostgreSQL", "version": __version__},
+        "paths": paths,
+        "components": {"schemas": schemas.get("$defs", {})},
+    }

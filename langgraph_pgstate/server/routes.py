@@ -1,0 +1,108 @@
+"""The operations of LangGraph's SDK: name, method, path and handler of each."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from langgraph_pgstate.server import assistants, bodies, meta, runs, store, threads
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.server.service import Call
+
+Handler = Callable[["Call"], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation.
+
+    Attributes:
+        name: As the SDK's clients name it: `threads.create`.
+        method: The HTTP method.
+        path: The path, with parameters in braces.
+        handler: Answers a request; `None` if the operation is not implemented.
+        body: The type of the body.
+        is_read: Whether it changes nothing.
+        is_open: Whether it needs no authentication.
+    """
+
+    name: str
+    method: str
+    path: str
+    handler: Handler | None
+    body: type[bodies.Body] | None = None
+    is_read: bool = False
+    is_open: bool = False
+
+
+def _read(name: str, method: str, path: str, handler: Handler, body: type[bodies.Body] | None = None) -> Operation:
+    return Operation(name, method, path, handler, body, is_read=True)
+
+
+_THREAD: Final = "/threads/{thread_id}"
+_RUN: Final = "/threads/{thread_id}/runs/{run_id}"
+_ASSISTANT: Final = "/assistants/{assistant_id}"
+
+# Paths with a fixed part come before those that have a parameter in its place.
+OPERATIONS: Final = (
+    Operation("ok", "GET", "/ok", meta.ok, is_read=True, is_open=True),
+    Operation("info", "GET", "/info", meta.info, is_read=True, is_open=True),
+    Operation("openapi", "GET", "/openapi.json", meta.openapi, is_read=True, is_open=True),
+    _read("assistants.search", "POST", "/assistants/search", assistants.search, bodies.AssistantSearch),
+    _read("assistants.count", "POST", "/assistants/count", assistants.count, bodies.AssistantCount),
+    Operation("assistants.create", "POST", "/assistants", None),
+    _read("assistants.get", "GET", _ASSISTANT, assistants.get),
+    Operation("assistants.update", "PATCH", _ASSISTANT, None),
+    Operation("assistants.delete", "DELETE", _ASSISTANT, None),
+    _read("assistants.get_graph", "GET", f"{_ASSISTANT}/graph", assistants.get_graph),
+    _read("assistants.get_schemas", "GET", f"{_ASSISTANT}/schemas", assistants.get_schemas),
+    _read("assistants.get_subgraphs", "GET", f"{_ASSISTANT}/subgraphs", assistants.get_subgraphs),
+    _read("assistants.get_subgraphs", "GET", f"{_ASSISTANT}/subgraphs/{{namespace}}", assistants.get_subgraphs),
+    Operation("assistants.get_versions", "POST", f"{_ASSISTANT}/versions", None),
+    Operation("assistants.set_latest", "POST", f"{_ASSISTANT}/latest", None),
+    Operation("threads.create", "POST", "/threads", threads.create, bodies.ThreadCreate),
+    _read("threads.search", "POST", "/threads/search", threads.search, bodies.ThreadSearch),
+    _read("threads.count", "POST", "/threads/count", threads.count, bodies.ThreadCount),
+    Operation("threads.prune", "POST", "/threads/prune", threads.prune, bodies.ThreadPrune),
+    _read("threads.get", "GET", _THREAD, threads.get),
+    Operation("threads.update", "PATCH", _THREAD, threads.update, bodies.ThreadUpdate),
+    Operation("threads.delete", "DELETE", _THREAD, threads.delete),
+    Operation("threads.copy", "POST", f"{_THREAD}/copy", threads.copy),
+    _read("threads.get_state", "GET", f"{_THREAD}/state", threads.get_state),
+    Operation("threads.update_state", "POST", f"{_THREAD}/state", threads.update_state, bodies.StateUpdate),
+    _read("threads.get_state", "POST", f"{_THREAD}/state/checkpoint", threads.get_state_at, bodies.StateAt),
+    _read("threads.get_state", "GET", f"{_THREAD}/state/{{checkpoint_id}}", threads.get_state),
+    _read("threads.get_history", "GET", f"{_THREAD}/history", threads.get_history),
+    _read("threads.get_history", "POST", f"{_THREAD}/history", threads.get_history, bodies.History),
+    Operation("threads.join_stream", "GET", f"{_THREAD}/stream", None),
+    Operation("threads.stream", "POST", f"{_THREAD}/commands", None),
+    Operation("threads.stream", "POST", f"{_THREAD}/stream/events", None),
+    Operation("crons.create", "POST", "/runs/crons", None),
+    Operation("crons.search", "POST", "/runs/crons/search", None),
+    Operation("crons.count", "POST", "/runs/crons/count", None),
+    Operation("crons.create_for_thread", "POST", f"{_THREAD}/runs/crons", None),
+    Operation("crons.update", "PATCH", "/runs/crons/{cron_id}", None),
+    Operation("crons.delete", "DELETE", "/runs/crons/{cron_id}", None),
+    Operation("runs.create", "POST", "/runs", runs.create, bodies.RunCreate),
+    Operation("runs.create", "POST", f"{_THREAD}/runs", runs.create, bodies.RunCreate),
+    Operation("runs.create_batch", "POST", "/runs/batch", runs.create_batch, bodies.RunBatch),
+    Operation("runs.wait", "POST", "/runs/wait", runs.wait, bodies.RunCreate),
+    Operation("runs.wait", "POST", f"{_THREAD}/runs/wait", runs.wait, bodies.RunCreate),
+    Operation("runs.stream", "POST", "/runs/stream", runs.stream, bodies.RunCreate),
+    Operation("runs.stream", "POST", f"{_THREAD}/runs/stream", runs.stream, bodies.RunCreate),
+    Operation("runs.cancel_many", "POST", "/runs/cancel", runs.cancel_many, bodies.RunsCancel),
+    _read("runs.list", "GET", f"{_THREAD}/runs", runs.list_runs),
+    _read("runs.get", "GET", _RUN, runs.get),
+    Operation("runs.delete", "DELETE", _RUN, runs.delete),
+    _read("runs.join", "GET", f"{_RUN}/join", runs.join),
+    _read("runs.join_stream", "GET", f"{_RUN}/stream", runs.join_stream),
+    Operation("runs.cancel", "POST", f"{_RUN}/cancel", runs.cancel),
+    Operation("store.put_item", "PUT", "/store/items", store.put_item, bodies.ItemPut),
+    _read("store.get_item", "GET", "/store/items", store.get_item),
+    Operation("store.delete_item", "DELETE", "/store/items", store.delete_item, bodies.ItemDelete),
+    _read("store.search_items", "POST", "/store/items/search", store.search_items, bodies.ItemSearch),
+    _read("store.list_namespaces", "POST", "/store/namespaces", store.list_namespaces, bodies.NamespaceSearch),
+)
+"""All operations of the SDK, and three about the server itself."""

@@ -1,0 +1,318 @@
+"""Operations on runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from langchain_core.utils.uuid import uuid7
+from starlette.responses import Response
+
+from langgraph_pgstate.errors import NotFoundError, RunCancelledError, RunFailedError
+from langgraph_pgstate.server import streams
+from langgraph_pgstate.server.bodies import RunCreate
+from langgraph_pgstate.server.errors import error_of, missing, refuse
+from langgraph_pgstate.server.json import selected, to_json
+from langgraph_pgstate.server.streams import BrokenOffResponse, kept_modes, location, patiently, surely
+from langgraph_pgstate.types import Run, Thread
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.runs.handles import AsyncRunHandle
+    from langgraph_pgstate.server.service import Call
+
+# The thread of a stateless run is deleted with its answer; if nobody waited for that, or the process died, later.
+_STATELESS_TTL: Final = timedelta(hours=1)
+# Keys by which a client would change how the graph runs, or who it runs for.
+_RESERVED: Final = ("__", "langgraph_auth_")
+_UNFINISHED: Final = ("pending", "running")
+
+
+async def create(call: Call) -> Response:
+    """Create a run of a thread, or without one, and answer it."""
+    call.body.stream_mode = call.body.stream_mode or ["values"]
+    handle = await _enqueue(call, call.body, call.request.path_params.get("thread_id"))
+    run = await _found(call, handle.thread_id, handle.run_id)
+    return _json(run_of(call, run), headers={"Content-Location": location(handle)})
+
+
+async def create_batch(call: Call) -> Response:
+    """Create several runs: all or none."""
+    requests = [await _request(call, body, body.thread_id) for body in call.body.runs]
+    handles = await call.state.runs.enqueue_batch(requests)
+    return _json([run_of(call, await _found(call, one.thread_id, one.run_id)) for one in handles])
+
+
+async def wait(call: Call) -> Response:
+    """Create a run and answer the values that it leaves."""
+    handle = await _enqueue(call, call.body, call.request.path_params.get("thread_id"))
+    return _waiting(call, handle, cancels=call.body.on_disconnect == "cancel", deletes=_is_temporary(call))
+
+
+async def stream(call: Call) -> Response:
+    """Create a run and answer its events."""
+    body = call.body
+    body.stream_mode = body.stream_mode or ["values"]
+    handle = await _enqueue(call, body, call.request.path_params.get("thread_id"))
+    cancels = body.on_disconnect == "cancel"
+    return streams.stream(call, handle, body.stream_mode, cancels=cancels, deletes=_is_temporary(call))
+
+
+async def join_stream(call: Call) -> Response:
+    """Answer the events of a run, past and live."""
+    run = await _run(call)
+    handle = call.state.runs.handle(run.thread_id, run.run_id)
+    last_event_id = call.request.headers.get("last-event-id") or None
+    cancels = call.flag("cancel_on_disconnect")
+    return streams.stream(call, handle, call.names("stream_mode") or (), last_event_id=last_event_id, cancels=cancels)
+
+
+async def join(call: Call) -> Response:
+    """Answer the values that a run leaves."""
+    run = await _run(call)
+    return _waiting(call, call.state.runs.handle(run.thread_id, run.run_id), cancels=call.flag("cancel_on_disconnect"))
+
+
+async def list_runs(call: Call) -> Any:
+    """Answer a page of a thread's runs, newest first."""
+    thread_id = call.path("thread_id")
+    value: dict[str, Any] = {"thread_id": thread_id, "status": call.query("status"), "metadata": {}}
+    await call.visible(thread_id, await call.authorize("threads", "search", value))
+    limit, offset = call.number("limit", 10, 1000), call.number("offset", 0)
+    if limit == 0:
+        return []
+    page = await call.state.runs.list(thread_id=thread_id, status=call.query("status"), limit=limit, offset=offset)
+    return [selected(run_of(call, run), call.names("select")) for run in page.items]
+
+
+async def get(call: Call) -> Any:
+    """Answer one run."""
+    return run_of(call, await _run(call))
+
+
+async def cancel(call: Call) -> Response:
+    """Cancel a run; with `wait`, answer when it has ended."""
+    action = call.query("action") or "interrupt"
+    run = await _run(call, "update", {"action": action})
+    await _cancel(call, run.thread_id, run.run_id, action)
+    if not call.flag("wait"):
+        return Response(status_code=202)
+    with suppress(RunFailedError, RunCancelledError):
+        await call.state.runs.wait(run.thread_id, run.run_id)
+    return Response(status_code=204)
+
+
+async def cancel_many(call: Call) -> Response:
+    """Cancel some runs of a thread, or all pending or running ones that the caller may see."""
+    body, action = call.body, call.query("action") or "interrupt"
+    value = {"thread_id": body.thread_id, "action": action, "metadata": {"run_ids": body.run_ids}}
+    scope = await call.authorize("threads", "update", value)
+    if (body.status is None) == (body.run_ids is None):
+        raise refuse(422, "give either run_ids and their thread_id, or a status")
+    if body.run_ids is not None:
+        if body.thread_id is None:
+            raise refuse(422, "run_ids need their thread_id")
+        await call.visible(body.thread_id, scope)
+        for run_id in body.run_ids:
+            await _cancel(call, body.thread_id, run_id, action)
+        return Response(status_code=204)
+    status = None if body.status == "all" else body.status
+    cursor: str | None = None
+    while True:
+        page = await call.state.runs.queued(thread_id=body.thread_id, status=status, limit=1000, cursor=cursor)
+        ids = [*{run.thread_id for run in page.items}]
+        seen = await call.state.threads.sorted(ids=ids, scope=scope, limit=1000) if ids else ()
+        visible = {thread.thread_id for thread in seen}
+        for run in page.items:
+            if run.thread_id in visible:
+                # It may have ended meanwhile.
+                with suppress(NotFoundError):
+                    await call.state.runs.cancel(run.thread_id, run.run_id, action)
+        if page.next is None:
+            return Response(status_code=204)
+        cursor = page.next
+
+
+async def delete(call: Call) -> Response:
+    """Delete a run with its checkpoints."""
+    run = await _run(call, "delete")
+    await call.state.saver.adelete_for_runs([run.run_id])
+    return Response(status_code=204)
+
+
+def run_of(call: Call, run: Run) -> dict[str, Any]:
+    """Return a run as the clients know it."""
+    name = run.agent or ""
+    metadata = dict(run.metadata or {})
+    created_at = run.enqueued_at or run.started_at
+    return {
+        "run_id": run.run_id,
+        "thread_id": run.thread_id,
+        "assistant_id": metadata.get("assistant_id") or call.service.assistants.id_of(name),
+        "created_at": created_at,
+        "updated_at": max(created_at, run.ended_at or run.started_at),
+        # Its clients know no other word for a run that was stopped.
+        "status": "interrupted" if run.status == "cancelled" else run.status,
+        "metadata": metadata,
+        "multitask_strategy": run.multitask_strategy or "enqueue",
+    }
+
+
+async def _enqueue(call: Call, body: RunCreate, thread_id: str | None) -> AsyncRunHandle:
+    options = await _request(call, body, thread_id)
+    graph, input, command = options.pop("graph"), options.pop("input"), options.pop("command")
+    return await call.state.runs.enqueue(graph, input, command=command, **options)
+
+
+async def _request(call: Call, body: RunCreate, thread_id: str | None) -> Any:
+    """Return a run to enqueue. Its thread is made if it does not exist, and knows its graph from then on."""
+    if body.webhook is not None:
+        raise refuse(501, "webhooks are not implemented")
+    modes = kept_modes(body.stream_mode)
+    name = call.service.assistants.resolve(body.assistant_id)
+    graph = {"graph_id": name, "assistant_id": call.service.assistants.id_of(name)}
+    value: dict[str, Any] = {
+        "assistant_id": graph["assistant_id"],
+        "thread_id": thread_id,
+        "run_id": str(uuid7()),
+        "status": "pending",
+        "metadata": {**(body.metadata or {})},
+        "multitask_strategy": body.multitask_strategy,
+        "prevent_insert_if_inflight": body.multitask_strategy == "reject",
+        "if_not_exists": body.if_not_exists,
+        "after_seconds": body.after_seconds or 0,
+        "kwargs": body.model_dump(include={"input", "command", "config", "context"}),
+    }
+    scope = await call.authorize("threads", "create_run", value)
+    metadata = value.get("metadata") or {}
+    thread = await _thread(call, body, thread_id, {**metadata, **graph}, scope)
+    checkpoint = {} if body.checkpoint is None else body.checkpoint.configurable()
+    return {
+        "graph": name,
+        "input": body.input if body.command is None else None,
+        "command": None if body.command is None else body.command.command(),
+        "thread_id": thread.thread_id,
+        "run_id": value["run_id"],
+        "checkpoint_id": body.checkpoint_id or checkpoint.get("checkpoint_id"),
+        "config": _config(call, body, checkpoint),
+        "context": body.context,
+        "metadata": {**thread.metadata, **metadata, **graph},
+        "interrupt_before": body.interrupt_before,
+        "interrupt_after": body.interrupt_after,
+        "multitask_strategy": body.multitask_strategy,
+        "run_after": timedelta(seconds=body.after_seconds) if body.after_seconds else None,
+        "stream_mode": modes,
+        "stream_subgraphs": body.stream_subgraphs,
+        "durability": body.durability or {None: None, True: "async", False: "exit"}[body.checkpoint_during],
+    }
+
+
+async def _thread(
+    call: Call, body: RunCreate, thread_id: str | None, metadata: Mapping[str, Any], scope: Mapping[str, Any] | None
+) -> Thread:
+    """Return the thread of a run, which is made if it does not exist and may be made."""
+    user_id = None if call.user is None else call.user.identity
+    if thread_id is not None:
+        thread = await call.state.threads.get(thread_id, scope=scope)
+        if thread is not None:
+            graph = {name: metadata[name] for name in ("graph_id", "assistant_id")}
+            if {**thread.metadata, **graph} != thread.metadata:
+                thread = await call.state.threads.update_metadata(thread_id, graph)
+            return thread
+        if body.if_not_exists == "reject":
+            raise missing("thread", thread_id)
+    is_temporary = thread_id is None and body.on_completion != "keep"
+    return await call.state.threads.create(
+        thread_id,
+        metadata=metadata,
+        user_id=user_id,
+        agent=metadata["graph_id"],
+        ttl=_STATELESS_TTL if is_temporary else None,
+        if_exists="do_nothing",
+        scope=scope,
+    )
+
+
+def _config(call: Call, body: RunCreate, checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    given = {} if body.config is None else body.config.model_dump(exclude_none=True)
+    configurable = {
+        name: value for name, value in given.get("configurable", {}).items() if not name.startswith(_RESERVED)
+    }
+    configurable.pop("thread_id", None)
+    if checkpoint.get("checkpoint_map"):
+        configurable["checkpoint_map"] = checkpoint["checkpoint_map"]
+    if call.user is not None:
+        configurable |= {**call.user.configurable, "user_id": call.user.identity}
+    return {**given, "configurable": configurable}
+
+
+def _is_temporary(call: Call) -> bool:
+    """Return whether the thread of a new run is deleted with the answer."""
+    return "thread_id" not in call.request.path_params and call.body.on_completion != "keep"
+
+
+async def _run(call: Call, action: str = "read", value: Mapping[str, Any] | None = None) -> Run:
+    """Return the run that the path names, if the caller may do something with its thread.
+
+    Raises:
+        HTTPException: 403 or 404 otherwise.
+    """
+    run_id = call.path("run_id")
+    thread = await call.thread(action, {**(value or {}), "run_id": run_id})
+    return await _found(call, thread.thread_id, run_id)
+
+
+async def _found(call: Call, thread_id: str, run_id: str) -> Run:
+    run = await call.state.runs.get(thread_id, run_id)
+    if run is None:
+        raise missing("run", run_id)
+    return run
+
+
+async def _cancel(call: Call, thread_id: str, run_id: str, action: str) -> None:
+    if action not in ("interrupt", "rollback"):
+        raise refuse(422, f"action is 'interrupt' or 'rollback', not {action!r}")
+    await call.state.runs.cancel(thread_id, run_id, action)
+
+
+def _waiting(call: Call, handle: AsyncRunHandle, *, cancels: bool, deletes: bool = False) -> Response:
+    """Answer the values that a run leaves, and line feeds until then, so that the connection stays open.
+
+    Args:
+        call: The request.
+        handle: The run.
+        cancels: Whether the run is cancelled if the client goes.
+        deletes: Whether the thread is deleted then.
+    """
+    headers = {"Content-Location": location(handle), "Location": f"{location(handle)}/join"}
+    return BrokenOffResponse(_values(call, handle, cancels, deletes), 200, headers, "application/json")
+
+
+async def _values(call: Call, handle: AsyncRunHandle, cancels: bool, deletes: bool) -> AsyncIterator[bytes]:
+    has_ended = False
+    try:
+        async for values in patiently(call, _outcome(handle)):
+            has_ended = values is not None
+            yield b"\n" if values is None else values
+    except (asyncio.CancelledError, GeneratorExit):
+        if cancels and not has_ended:
+            await surely(lambda: call.state.runs.cancel(handle.thread_id, handle.run_id, "interrupt"))
+        raise
+    finally:
+        if deletes and has_ended:
+            await surely(lambda: call.state.saver.adelete_thread(handle.thread_id))
+
+
+async def _outcome(handle: AsyncRunHandle) -> AsyncIterator[bytes]:
+    try:
+        yield to_json(await handle.wait())
+    except RunFailedError as error:
+        yield to_json({"__error__": error_of(error)})
+    except RunCancelledError:
+        yield to_json(None)
+
+
+def _json(value: Any, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(to_json(value), 200, headers, "application/json")

@@ -1,0 +1,121 @@
+"""What the handlers of all requests share, and one request with its caller."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from langgraph.store.base import BaseStore
+from starlette.requests import Request
+
+from langgraph_pgstate.server.assistants import Assistants
+from langgraph_pgstate.server.auth import Authority, Scope, User
+from langgraph_pgstate.server.errors import missing, refuse
+from langgraph_pgstate.state import AsyncPGState
+from langgraph_pgstate.types import Thread
+
+
+@dataclass(slots=True)
+class Service:
+    """The parts that a running application works with.
+
+    Attributes:
+        state: The state.
+        assistants: The graphs.
+        authority: Who calls, and what the caller may see; `None`: everybody may see all.
+        store: LangGraph's store, if there is one.
+        is_read_only: Whether nothing may be changed.
+        stopping: Set when open streams are to end, because the process is about to.
+    """
+
+    state: AsyncPGState
+    assistants: Assistants
+    authority: Authority | None = None
+    store: BaseStore | None = None
+    is_read_only: bool = False
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(slots=True)
+class Call:
+    """One request.
+
+    Attributes:
+        service: The parts of the application.
+        request: The request.
+        body: The validated body, if the operation has one.
+        user: The caller, if there is an authority.
+    """
+
+    service: Service
+    request: Request
+    body: Any = None
+    user: User | None = None
+
+    @property
+    def state(self) -> AsyncPGState:
+        """The state."""
+        return self.service.state
+
+    def path(self, name: str) -> str:
+        """Return a part of the path."""
+        return str(self.request.path_params[name])
+
+    def query(self, name: str) -> str | None:
+        """Return a parameter of the query; `None` if it is missing or empty."""
+        return self.request.query_params.get(name) or None
+
+    def flag(self, name: str) -> bool:
+        """Return whether a parameter of the query is true."""
+        return (self.query(name) or "").lower() in ("true", "1", "yes")
+
+    def names(self, name: str) -> list[str] | None:
+        """Return a list of names in the query, repeated or with commas; `None` if there is none."""
+        given = [part for value in self.request.query_params.getlist(name) for part in value.split(",") if part]
+        return given or None
+
+    def number(self, name: str, default: int, most: int = 2**31 - 1) -> int:
+        """Return a number of the query, from 0.
+
+        Raises:
+            HTTPException: 422 if it is none.
+        """
+        text = self.query(name)
+        if text is None:
+            return default
+        if not text.isdecimal() or int(text) > most:
+            raise refuse(422, f"{name} must be a number from 0 to {most}, not {text!r}")
+        return int(text)
+
+    async def authorize(self, resource: str, action: str, value: dict[str, Any]) -> Scope | None:
+        """Return the metadata to which the caller's operation is limited; the handler may change `value`.
+
+        Raises:
+            HTTPException: 403 if it is refused.
+        """
+        if self.service.authority is None or self.user is None:
+            return None
+        return await self.service.authority.authorize(self.user, resource, action, value)
+
+    async def thread(self, action: str, value: Mapping[str, Any] | None = None) -> Thread:
+        """Return the thread that the path names, if the caller may do something with it.
+
+        Raises:
+            HTTPException: 403 or 404 otherwise.
+        """
+        thread_id = self.path("thread_id")
+        scope = await self.authorize("threads", action, {**(value or {}), "thread_id": thread_id})
+        return await self.visible(thread_id, scope)
+
+    async def visible(self, thread_id: str, scope: Scope | None) -> Thread:
+        """Return a thread that the caller may see.
+
+        Raises:
+            HTTPException: 404 if there is none.
+        """
+        found = await self.state.threads.get(thread_id, scope=scope)
+        if found is None:
+            raise missing("thread", thread_id)
+        return found

@@ -1,0 +1,144 @@
+"""An application as a process: uvicorn, signals, and what is refused without authentication."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+import signal
+import socket
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import uvicorn
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from langgraph_pgstate.errors import ConfigurationError, UnavailableError
+from langgraph_pgstate.server.app import AgentServer
+from langgraph_pgstate.server.json import answer
+
+# Pages that may call a server on the same machine: LangGraph's Studio, and those that are developed there.
+_ORIGINS: Final = r"https://([\w-]+\.)*smith\.langchain\.com|https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
+DEFAULT_CORS: Final[Mapping[str, Any]] = {
+    "allow_origin_regex": _ORIGINS,
+    "allow_methods": ["*"],
+    "allow_headers": ["*"],
+    "allow_private_network": True,
+}
+_BACKLOG: Final = 2048
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address can be reached from the same machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def listen(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
+    """Return a socket that listens.
+
+    Args:
+        host: The address.
+        port: The port; 0 for a free one.
+        is_shared: Whether other processes listen on the same port, too.
+
+    Raises:
+        UnavailableError: If the port is taken.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG, reuse_port=is_shared)
+    except OSError as error:
+        raise UnavailableError(f"{host}:{port} cannot be listened on: {error.strerror or error}") from error
+
+
+class LocalOnly:
+    """An application that answers only programs and pages of the same machine, and pages that CORS allows.
+
+    A page of any other site can make a browser send requests to a local server, also under a name of its own.
+
+    Args:
+        app: The application.
+    """
+
+    def __init__(self, app: AgentServer) -> None:
+        self._app: ASGIApp = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or refuse it."""
+        if scope["type"] == "http":
+            headers = Headers(scope=scope)
+            origin = headers.get("origin")
+            if not _is_local(f"//{headers.get('host', '')}") or (origin is not None and not _may_call(origin)):
+                await answer({"detail": "without auth only this machine is served"}, 403)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def run(app: AgentServer, listener: socket.socket, *, is_open: bool, threads: int = 64) -> None:
+    """Serve an application until SIGTERM or SIGINT; then drain it. A second signal does not wait for requests.
+
+    Args:
+        app: The application.
+        listener: The socket.
+        is_open: Whether it may be called from other machines.
+        threads: Number of threads in which blocking nodes run.
+
+    Raises:
+        ConfigurationError: If it is not open, but would be reached from other machines.
+    """
+    if not is_open and not is_loopback(listener.getsockname()[0]):
+        raise ConfigurationError(
+            "without auth the server listens on this machine only: name an Auth object in langgraph.json "
+            '("auth": {"path": "./auth.py:auth"}), or mount create_app in an application that authenticates'
+        )
+    served: Any = app if is_open else LocalOnly(app)
+    # The lifespan is entered here, so that an error at the start is the caller's.
+    config = uvicorn.Config(served, lifespan="off", log_level="warning", access_log=False, ws="none")
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in _SIGNALS}
+    loop = asyncio.new_event_loop()
+    executor = ThreadPoolExecutor(threads)
+    loop.set_default_executor(executor)
+    try:
+        loop.run_until_complete(_serve(app, _Server(config, app), listener))
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+async def _serve(app: AgentServer, server: uvicorn.Server, listener: socket.socket) -> None:
+    async with app.lifespan():
+        await server.serve([listener])
+
+
+class _Server(uvicorn.Server):
+    """A server that tells its application of a signal at once, so that open streams end."""
+
+    def __init__(self, config: uvicorn.Config, app: AgentServer) -> None:
+        super().__init__(config)
+        self._app = app
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """Stop accepting requests, and end streams."""
+        self._app.stop()
+        super().handle_exit(sig, frame)
+
+
+def _may_call(origin: str) -> bool:
+    return re.fullmatch(_ORIGINS, origin) is not None
+
+
+def _is_local(url: str) -> bool:
+    try:
+        return is_loopback(urlsplit(url).hostname or "")
+    except ValueError:
+        return False

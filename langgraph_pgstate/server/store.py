@@ -1,0 +1,127 @@
+"""Operations on items of LangGraph's store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from langgraph.store.base import NOT_PROVIDED, BaseStore, Item
+from starlette.responses import Response
+
+from langgraph_pgstate.server.auth import contains
+from langgraph_pgstate.server.errors import missing, refuse
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.server.service import Call
+
+
+async def put_item(call: Call) -> Response:
+    """Store an item."""
+    body = call.body
+    value: dict[str, Any] = {
+        "namespace": _namespace(body.namespace),
+        "key": body.key,
+        "value": body.value,
+        "index": body.index,
+    }
+    await _authorized(call, "put", value)
+    options: Any = {"index": body.index, "ttl": NOT_PROVIDED if body.ttl is None else body.ttl}
+    await _store(call).aput(_namespace(value["namespace"]), value["key"], value["value"], **options)
+    return Response(status_code=204)
+
+
+async def get_item(call: Call) -> Any:
+    """Answer an item."""
+    namespace = [part for part in (call.query("namespace") or "").split(".") if part]
+    value: dict[str, Any] = {"namespace": _namespace(namespace), "key": call.query("key") or ""}
+    await _authorized(call, "get", value)
+    refreshes = None if call.query("refresh_ttl") is None else call.flag("refresh_ttl")
+    found = await _store(call).aget(_namespace(value["namespace"]), value["key"], refresh_ttl=refreshes)
+    if found is None:
+        raise missing("item", value["key"])
+    return item_of(found)
+
+
+async def delete_item(call: Call) -> Response:
+    """Delete an item."""
+    value: dict[str, Any] = {"namespace": _namespace(call.body.namespace), "key": call.body.key}
+    await _authorized(call, "delete", value)
+    await _store(call).adelete(_namespace(value["namespace"]), value["key"])
+    return Response(status_code=204)
+
+
+async def search_items(call: Call) -> Any:
+    """Answer a page of items below a namespace."""
+    body = call.body
+    value: dict[str, Any] = {
+        "namespace": _labels(body.namespace_prefix),
+        "filter": body.filter,
+        "limit": body.limit,
+        "offset": body.offset,
+        "query": body.query,
+    }
+    await _authorized(call, "search", value)
+    options: Any = {name: value[name] for name in ("filter", "limit", "offset", "query")}
+    found = await _store(call).asearch(_labels(value["namespace"]), **options, refresh_ttl=body.refresh_ttl)
+    return {"items": [{**item_of(one), "score": one.score} for one in found]}
+
+
+async def list_namespaces(call: Call) -> Any:
+    """Answer namespaces."""
+    body = call.body
+    value: dict[str, Any] = {
+        "namespace": None if body.prefix is None else _labels(body.prefix),
+        "suffix": None if body.suffix is None else _labels(body.suffix),
+        "max_depth": body.max_depth,
+        "limit": body.limit,
+        "offset": body.offset,
+    }
+    await _authorized(call, "list_namespaces", value)
+    found = await _store(call).alist_namespaces(
+        prefix=value["namespace"],
+        suffix=value["suffix"],
+        max_depth=value["max_depth"],
+        limit=value["limit"],
+        offset=value["offset"],
+    )
+    return {"namespaces": found}
+
+
+def item_of(item: Item) -> dict[str, Any]:
+    """Return an item as the clients know it."""
+    return {
+        "namespace": item.namespace,
+        "key": item.key,
+        "value": item.value,
+        "created_at": item.created_at,
+        "updated_at": item.updated_at,
+    }
+
+
+async def _authorized(call: Call, action: str, value: dict[str, Any]) -> None:
+    """Ask whether the caller may do something; the handler may change the namespace.
+
+    Raises:
+        HTTPException: 403 if it is refused, or if a filter is returned that the operation does not fulfil.
+    """
+    scope = await call.authorize("store", action, value)
+    if scope and not contains({**value, "namespace": list(value["namespace"] or ())}, scope):
+        raise refuse(403, "forbidden")
+
+
+def _store(call: Call) -> BaseStore:
+    if call.service.store is None:
+        raise refuse(501, 'there is no store: give create_app a store=, or langgraph.json a "store"')
+    return call.service.store
+
+
+def _namespace(labels: Sequence[str]) -> tuple[str, ...]:
+    if not labels:
+        raise refuse(422, "namespace is empty")
+    return _labels(labels)
+
+
+def _labels(labels: Sequence[str]) -> tuple[str, ...]:
+    if any(not label or "." in label for label in labels):
+        raise refuse(422, f"labels of a namespace are not empty and have no dot: {list(labels)}")
+    return tuple(labels)

@@ -1,0 +1,230 @@
+"""Streams of runs as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
+
+from langchain_core.messages import BaseMessage, BaseMessageChunk, message_chunk_to_message
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from langgraph_pgstate.errors import PGStateError, UnavailableError
+from langgraph_pgstate.server.errors import ServerStoppingError, refuse, short_error
+from langgraph_pgstate.server.json import to_json
+from langgraph_pgstate.server.threads import checkpoint_of
+from langgraph_pgstate.types import StreamEvent
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.runs.handles import AsyncRunHandle
+    from langgraph_pgstate.server.service import Call
+
+# A proxy closes a connection on which nothing is sent; the JavaScript SDK finds half-open ones by it.
+HEARTBEAT_SECONDS: Final = 5.0
+_HEARTBEAT: Final = b": heartbeat\n\n"
+_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+# The modes of the SDK, by those of LangGraph that they are made of.
+_KEPT: Final[Mapping[str, Sequence[str]]] = {
+    **{mode: (mode,) for mode in ("values", "updates", "custom", "tasks", "checkpoints", "debug")},
+    "messages-tuple": ("messages",),
+    "messages": ("messages",),
+}
+_CONTROL: Final = ("metadata", "gap", "error", "end")
+
+
+def kept_modes(modes: Sequence[str]) -> list[str]:
+    """Return the modes of LangGraph whose events are kept for some modes of the SDK.
+
+    Raises:
+        HTTPException: 501 for a mode that is not implemented.
+    """
+    for mode in modes:
+        if mode not in _KEPT:
+            raise refuse(501, f"stream_mode {mode!r} is not implemented")
+    return [*dict.fromkeys(kept for mode in modes for kept in _KEPT[mode])]
+
+
+class BrokenOffResponse(StreamingResponse):
+    """A response whose source is closed when the client goes, whatever it was waiting for."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response; without its end if the server stops, which closes the connection."""
+        try:
+            await super().__call__(scope, receive, send)
+        except ServerStoppingError:
+            pass
+        finally:
+            closing = getattr(self.body_iterator, "aclose", None)
+            if closing is not None:
+                await surely(closing)
+
+
+def stream(
+    call: Call,
+    handle: AsyncRunHandle,
+    modes: Sequence[str],
+    *,
+    last_event_id: str | None = None,
+    cancels: bool = False,
+    deletes: bool = False,
+) -> Response:
+    """Answer the events of a run.
+
+    Args:
+        call: The request.
+        handle: The run.
+        modes: Modes of the SDK; all that are kept if there are none.
+        last_event_id: Id of the last event that the client has.
+        cancels: Whether the run is cancelled if the client goes.
+        deletes: Whether the thread is deleted after the end.
+
+    Raises:
+        ConfigurationError: If the id is none of an event.
+    """
+    kept_modes(modes)
+    events = call.state.runs.join(handle, last_event_id=last_event_id)
+    path = location(handle)
+    # A client that asks again does so with this address only.
+    query = f"?{urlencode({'stream_mode': list(modes)}, doseq=True)}" if modes else ""
+    headers = {**_HEADERS, "Content-Location": path, "Location": f"{path}/stream{query}"}
+    chunks = _chunks(call, handle, events, Conversion(modes), cancels, deletes)
+    return BrokenOffResponse(chunks, 200, headers, "text/event-stream")
+
+
+async def _chunks(
+    call: Call,
+    handle: AsyncRunHandle,
+    events: AsyncIterator[StreamEvent],
+    conversion: Conversion,
+    cancels: bool,
+    deletes: bool,
+) -> AsyncIterator[bytes]:
+    has_ended = False
+    yield _HEARTBEAT
+    try:
+        async for event in patiently(call, events):
+            if event is None:
+                yield _HEARTBEAT
+                continue
+            for name, data in conversion.convert(event):
+                yield _encoded(event.id, name, data)
+            has_ended = event.event == "end"
+    except (UnavailableError, ServerStoppingError):
+        raise ServerStoppingError("the stream goes on elsewhere") from None
+    except PGStateError as error:
+        yield _encoded("", "error", {"error": type(error).__name__, "message": str(error)})
+    except (asyncio.CancelledError, GeneratorExit):
+        if cancels and not has_ended:
+            await surely(lambda: call.state.runs.cancel(handle.thread_id, handle.run_id, "interrupt"))
+        raise
+    finally:
+        if deletes and has_ended:
+            await surely(lambda: call.state.saver.adelete_thread(handle.thread_id))
+
+
+async def patiently(call: Call, source: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """Yield what another iterator does, and `None` whenever nothing has come for a while.
+
+    Raises:
+        ServerStoppingError: If the server stops.
+    """
+    stopping = asyncio.ensure_future(call.service.stopping.wait())
+    following = None
+    try:
+        while True:
+            following = following or asyncio.ensure_future(anext(source))
+            await asyncio.wait([following, stopping], timeout=HEARTBEAT_SECONDS, return_when="FIRST_COMPLETED")
+            if following.done():
+                try:
+                    item = following.result()
+                except StopAsyncIteration:
+                    return
+                following = None
+                yield item
+            elif stopping.done():
+                raise ServerStoppingError("the server is stopping")
+            else:
+                yield None
+    finally:
+        stopping.cancel()
+        if following is not None:
+            following.cancel()
+            with suppress(asyncio.CancelledError, StopAsyncIteration, PGStateError):
+                await following
+
+
+async def surely(do: Callable[[], Awaitable[Any]]) -> None:
+    """Do something although the request is cancelled. What fails then is mended by the sweep of expired threads."""
+    with suppress(Exception):
+        await asyncio.shield(asyncio.ensure_future(do()))
+
+
+def location(handle: AsyncRunHandle) -> str:
+    """Return the path of a run, relative to the address that the client has of the server."""
+    return f"/threads/{handle.thread_id}/runs/{handle.run_id}"
+
+
+class Conversion:
+    """The events of one stream in the form of the SDK.
+
+    Args:
+        modes: Modes of the SDK; all that are kept, messages as tuples, if there are none.
+    """
+
+    def __init__(self, modes: Sequence[str]) -> None:
+        self._modes = {*modes}
+        self._is_whole = not modes
+        # Messages that come in parts, by id.
+        self._parts: dict[str, BaseMessageChunk] = {}
+
+    def convert(self, event: StreamEvent) -> Iterator[tuple[str, Any]]:
+        """Yield the names and the data of the events that stand for one."""
+        mode, data = event.event, event.data
+        if mode in _CONTROL:
+            yield mode, short_error(data) if mode == "error" else data
+            return
+        namespace = "".join(f"|{part}" for part in event.namespace)
+        if mode == "messages":
+            if self._is_whole or "messages-tuple" in self._modes:
+                yield f"messages{namespace}", data
+            if "messages" in self._modes:
+                yield from self._message(*data)
+            return
+        if self._is_whole or mode in self._modes:
+            yield f"{mode}{namespace}", _with_checkpoints(mode, data)
+
+    def _message(self, message: Any, metadata: Any) -> Iterator[tuple[str, Any]]:
+        if not isinstance(message, BaseMessage) or not message.id:
+            return
+        if not isinstance(message, BaseMessageChunk):
+            yield "messages/complete", [message]
+            return
+        known = self._parts.get(message.id)
+        if known is None:
+            yield "messages/metadata", {message.id: {"metadata": metadata}}
+        whole = message if known is None else known + message
+        assert isinstance(whole, BaseMessageChunk)
+        self._parts[message.id] = whole
+        yield "messages/partial", [message_chunk_to_message(whole)]
+
+
+def _with_checkpoints(mode: str, data: Any) -> Any:
+    """Return an event's data with the checkpoints that its configs name, as the clients know them."""
+    if mode == "debug" and isinstance(data, Mapping) and isinstance(data.get("payload"), Mapping):
+        return {**data, "payload": _with_checkpoints("checkpoints", data["payload"])}
+    if mode != "checkpoints" or not isinstance(data, Mapping) or "parent_config" not in data:
+        return data
+    tasks = [
+        {**task, "checkpoint": checkpoint_of(task.get("state"))} if isinstance(task, Mapping) else task
+        for task in data.get("tasks", ())
+    ]
+    found = {"checkpoint": checkpoint_of(data.get("config")), "parent_checkpoint": checkpoint_of(data["parent_config"])}
+    return {**data, **found, "tasks": tasks}
+
+
+def _encoded(id: str, name: str, data: Any) -> bytes:
+    head = f"id: {id}\n" if id else ""
+    return f"{head}event: {name}\ndata: ".encode() + to_json(data) + b"\n\n"

@@ -1,0 +1,325 @@
+"""Operations on threads and their states."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from langchain_core.utils.uuid import uuid7
+from langgraph.types import StateSnapshot, StateUpdate
+from starlette.responses import Response
+
+from langgraph_pgstate.server.assistants import config_at, page_headers
+from langgraph_pgstate.server.bodies import CheckpointBody
+from langgraph_pgstate.server.errors import error_of, refuse
+from langgraph_pgstate.server.json import answer, selected
+from langgraph_pgstate.types import Thread
+
+if TYPE_CHECKING:
+    from langchain_core.runnables import RunnableConfig
+
+    from langgraph_pgstate.server.service import Call
+
+# States that are read at once for one page of threads.
+_AT_ONCE: Final = 8
+_WITH_STATE: Final = {"values", "interrupts"}
+
+
+async def create(call: Call) -> Any:
+    """Create a thread, with a state if supersteps are given."""
+    body = call.body
+    value: dict[str, Any] = {
+        "thread_id": body.thread_id,
+        "metadata": {**(body.metadata or {})},
+        "if_exists": body.if_exists,
+        "ttl": None if body.ttl is None else body.ttl.model_dump(),
+    }
+    scope = await call.authorize("threads", "create", value)
+    metadata = value.get("metadata") or {}
+    thread = await call.state.threads.create(
+        body.thread_id,
+        metadata=metadata,
+        user_id=None if call.user is None else call.user.identity,
+        agent=call.service.assistants.named(metadata),
+        ttl=None if body.ttl is None else body.ttl.time,
+        if_exists=body.if_exists,
+        scope=scope,
+    )
+    if body.supersteps:
+        supersteps = [
+            [
+                StateUpdate(one.values if one.command is None else one.command.command(), one.as_node)
+                for one in step.updates
+            ]
+            for step in body.supersteps
+        ]
+        async with call.service.assistants.open(_graph_of(call, thread)) as graph:
+            await graph.abulk_update_state(config_at(thread.thread_id, checkpoint_ns=""), supersteps)
+    return await describe(call, thread)
+
+
+async def search(call: Call) -> Response:
+    """Answer a page of threads."""
+    body = call.body
+    value = body.model_dump(include={"values", "status", "limit", "offset", "ids"})
+    value["metadata"] = {**(body.metadata or {})}
+    scope = await call.authorize("threads", "search", value)
+    by: Any = body.sort_by if body.sort_by not in (None, "state_updated_at") else "updated_at"
+    found = await call.state.threads.sorted(
+        metadata=body.metadata,
+        state=body.values,
+        ids=body.ids or None,
+        status=body.status,
+        scope=scope,
+        by=by,
+        ascending=body.sort_order == "asc",
+        offset=body.offset,
+        limit=body.limit,
+    )
+    limit = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(thread: Thread) -> dict[str, Any]:
+        async with limit:
+            return selected(await describe(call, thread, body.select), body.select)
+
+    page = await asyncio.gather(*map(one, found))
+    return answer(page, headers=page_headers(body.offset, len(page), len(page) == body.limit))
+
+
+async def count(call: Call) -> int:
+    """Answer the number of threads."""
+    body = call.body
+    value = {**body.model_dump(), "metadata": {**(body.metadata or {})}, "limit": 0, "offset": 0}
+    scope = await call.authorize("threads", "search", value)
+    return await call.state.threads.count(metadata=body.metadata, state=body.values, status=body.status, scope=scope)
+
+
+async def get(call: Call) -> Any:
+    """Answer one thread."""
+    thread = await call.thread("read")
+    found = await describe(call, thread)
+    if "ttl" in (call.names("include") or ()):
+        found["ttl"] = None if thread.expires_at is None else {"strategy": "delete", "expires_at": thread.expires_at}
+    return found
+
+
+async def update(call: Call) -> Any:
+    """Merge metadata into a thread's, and set its time to live."""
+    value: dict[str, Any] = {"metadata": {**(call.body.metadata or {})}}
+    thread = await _changed(call, value)
+    if call.body.ttl is not None:
+        await call.state.threads.set_ttl(thread.thread_id, call.body.ttl.time)
+    if call.request.headers.get("prefer") == "return=minimal":
+        return Response(status_code=204)
+    return await describe(call, thread)
+
+
+async def delete(call: Call) -> Response:
+    """Delete a thread."""
+    thread = await call.thread("delete")
+    await call.state.saver.adelete_thread(thread.thread_id)
+    return Response(status_code=204)
+
+
+async def copy(call: Call) -> Any:
+    """Copy a thread under a new id."""
+    source = await call.thread("read")
+    target_id = str(uuid7())
+    value: dict[str, Any] = {"thread_id": target_id, "metadata": dict(source.metadata)}
+    await call.authorize("threads", "create", value)
+    await call.state.saver.acopy_thread(source.thread_id, target_id)
+    thread = await call.state.threads.update_metadata(target_id, value.get("metadata") or {})
+    return await describe(call, thread)
+
+
+async def prune(call: Call) -> Any:
+    """Delete threads, or all their checkpoints but the newest ones."""
+    body = call.body
+    action = "delete" if body.strategy == "delete" else "update"
+    scope = await call.authorize("threads", action, {"thread_ids": body.thread_ids})
+    ids = [*dict.fromkeys(body.thread_ids)]
+    found = await call.state.threads.sorted(ids=ids, scope=scope, limit=max(1, len(ids)))
+    known = [thread.thread_id for thread in found]
+    if known:
+        await call.state.saver.aprune(known, strategy=body.strategy)
+    return {"pruned_count": len(known)}
+
+
+async def get_state(call: Call) -> Any:
+    """Answer the newest state of a thread, or that of a checkpoint which the path names."""
+    thread = await call.thread("read")
+    checkpoint_id = call.request.path_params.get("checkpoint_id")
+    named = {} if checkpoint_id is None else {"checkpoint_id": checkpoint_id}
+    return await _state(call, thread, named, call.flag("subgraphs"), call.names("select"))
+
+
+async def get_state_at(call: Call) -> Any:
+    """Answer the state at a checkpoint, of a subgraph, too."""
+    thread = await call.thread("read")
+    body = call.body
+    return await _state(call, thread, body.checkpoint.configurable(), body.subgraphs, body.select)
+
+
+async def update_state(call: Call) -> Any:
+    """Update a thread's state, as if a node had returned the values."""
+    body = call.body
+    thread = await call.thread("update")
+    if thread.status == "busy":
+        raise refuse(409, f"thread {thread.thread_id!r} is busy: a run is on it")
+    named = {} if body.checkpoint is None else body.checkpoint.configurable()
+    if body.checkpoint_id is not None:
+        named["checkpoint_id"] = body.checkpoint_id
+    config = config_at(thread.thread_id, **{"checkpoint_ns": "", **named})
+    async with call.service.assistants.open(_graph_of(call, thread)) as graph:
+        values = body.values if body.command is None else body.command.command()
+        updated = await graph.aupdate_state(config, values, as_node=body.as_node)
+    checkpoint = checkpoint_of(updated)
+    return {"checkpoint": checkpoint, "configurable": checkpoint, "checkpoint_id": (checkpoint or {})["checkpoint_id"]}
+
+
+async def get_history(call: Call) -> Any:
+    """Answer states of a thread, newest first."""
+    thread = await call.thread("read")
+    body = call.body
+    if body is None:
+        before, limit, metadata, names = call.query("before"), call.number("limit", 10, 1000), None, None
+        named: dict[str, Any] = {}
+    else:
+        before, limit, metadata, names = body.before, body.limit, body.metadata, body.select
+        named = {} if body.checkpoint is None else body.checkpoint.configurable()
+    name = call.service.assistants.graph_of(thread)
+    if name is None or limit == 0:
+        return []
+    config = config_at(thread.thread_id, **{"checkpoint_ns": "", **named})
+    options: Any = {"limit": limit, "filter": metadata, "before": _before(before)}
+    async with call.service.assistants.open(name) as graph:
+        return [selected(state_of(one), names) async for one in graph.aget_state_history(config, **options)]
+
+
+async def describe(call: Call, thread: Thread, names: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return a thread with its values and interrupts, unless neither is among the names that are wanted."""
+    snapshot = error = None
+    if names is None or _WITH_STATE & {*names}:
+        snapshot = await _snapshot(call, thread)
+    if thread.status == "error" and (names is None or "error" in names):
+        newest = (await call.state.runs.list(thread_id=thread.thread_id, limit=1)).items
+        error = error_of(newest[0]) if newest else None
+    has_state = snapshot is not None and snapshot.created_at is not None
+    return {
+        "thread_id": thread.thread_id,
+        "created_at": thread.created_at,
+        "updated_at": thread.updated_at,
+        "state_updated_at": thread.updated_at,
+        "metadata": thread.metadata,
+        "status": thread.status,
+        "config": {},
+        "error": error,
+        "values": snapshot.values if snapshot is not None and has_state else None,
+        "interrupts": {
+            task.id: task.interrupts for task in (snapshot.tasks if snapshot is not None else ()) if task.interrupts
+        },
+    }
+
+
+def state_of(snapshot: StateSnapshot) -> dict[str, Any]:
+    """Return a state as the clients know it."""
+    tasks = []
+    for task in snapshot.tasks:
+        place = None if isinstance(task.state, StateSnapshot) else checkpoint_of(task.state)
+        if place is not None and place["checkpoint_id"] is None:
+            del place["checkpoint_id"]
+        tasks.append(
+            {
+                "id": task.id,
+                "name": task.name,
+                "path": task.path,
+                "error": None if task.error is None else str(task.error),
+                "interrupts": task.interrupts,
+                "checkpoint": place,
+                "state": state_of(task.state) if isinstance(task.state, StateSnapshot) else None,
+                "result": task.result,
+            }
+        )
+    checkpoint, parent = checkpoint_of(snapshot.config), checkpoint_of(snapshot.parent_config)
+    return {
+        "values": snapshot.values,
+        "next": snapshot.next,
+        "tasks": tasks,
+        "metadata": snapshot.metadata,
+        "created_at": snapshot.created_at,
+        "checkpoint": checkpoint,
+        "parent_checkpoint": parent,
+        "interrupts": snapshot.interrupts,
+        "checkpoint_id": None if checkpoint is None else checkpoint["checkpoint_id"],
+        "parent_checkpoint_id": None if parent is None else parent["checkpoint_id"],
+    }
+
+
+def checkpoint_of(config: Any) -> dict[str, Any] | None:
+    """Return the checkpoint that a config names; `None` if it names no thread."""
+    configurable = config.get("configurable") if isinstance(config, Mapping) else None
+    if not isinstance(configurable, Mapping) or "thread_id" not in configurable:
+        return None
+    found = {
+        "thread_id": configurable["thread_id"],
+        "checkpoint_ns": configurable.get("checkpoint_ns", ""),
+        "checkpoint_id": configurable.get("checkpoint_id"),
+    }
+    if configurable.get("checkpoint_map"):
+        found["checkpoint_map"] = configurable["checkpoint_map"]
+    return found
+
+
+async def _changed(call: Call, value: dict[str, Any]) -> Thread:
+    thread = await call.thread("update", value)
+    metadata = value.get("metadata")
+    return thread if not metadata else await call.state.threads.update_metadata(thread.thread_id, metadata)
+
+
+async def _snapshot(call: Call, thread: Thread) -> StateSnapshot | None:
+    """Return the newest state of a thread; `None` if no graph of it is served here."""
+    name = call.service.assistants.graph_of(thread)
+    if name is None:
+        return None
+    async with call.service.assistants.open(name) as graph:
+        return await graph.aget_state(config_at(thread.thread_id))
+
+
+async def _state(
+    call: Call, thread: Thread, named: Mapping[str, Any], subgraphs: bool, names: Sequence[str] | None
+) -> dict[str, Any]:
+    config = config_at(thread.thread_id, **named)
+    name = call.service.assistants.graph_of(thread)
+    if name is None:
+        snapshot = StateSnapshot({}, (), config, None, None, None, (), ())
+    else:
+        async with call.service.assistants.open(name) as graph:
+            snapshot = await graph.aget_state(config, subgraphs=subgraphs)
+    return _chosen(state_of(snapshot), names)
+
+
+def _chosen(state: dict[str, Any], names: Sequence[str] | None) -> dict[str, Any]:
+    """Return some fields of a state; `values.NAME` is one channel of the values."""
+    if names is None:
+        return state
+    found = selected(state, names)
+    channels = [name.removeprefix("values.") for name in names if name.startswith("values.")]
+    if channels and "values" not in found:
+        found["values"] = selected(state["values"], channels) if isinstance(state["values"], Mapping) else {}
+    return found
+
+
+def _graph_of(call: Call, thread: Thread) -> str:
+    name = call.service.assistants.graph_of(thread)
+    if name is None:
+        raise refuse(400, f"thread {thread.thread_id!r} has no graph: run one on it, or create it with a graph_id")
+    return name
+
+
+def _before(given: Any) -> RunnableConfig | None:
+    if given is None:
+        return None
+    if isinstance(given, CheckpointBody):
+        return {"configurable": given.configurable()}
+    return {"configurable": {"checkpoint_id": given} if isinstance(given, str) else given.get("configurable", given)}

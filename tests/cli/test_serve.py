@@ -1,0 +1,127 @@
+"""`pgstate serve`: a process that is called, drained and killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from langgraph_sdk import get_client
+from support import GUARD_SECONDS, wait_until
+from support_cli import Run
+
+TESTS = Path(__file__).parents[1]
+pytestmark = pytest.mark.once
+
+
+class Served:
+    """The command in a process."""
+
+    def __init__(self, dsn: str, schema: str, output: Path, *arguments: str, cwd: Path = TESTS) -> None:
+        self._output = output
+        environment = {**os.environ, "PYTHONPATH": str(TESTS.parent), "PGSTATE_DSN": dsn, "PYTHONUNBUFFERED": "1"}
+        command = [sys.executable, "-m", "langgraph_pgstate", "--schema", schema, "serve", "--port", "0", *arguments]
+        with output.open("wb") as file:
+            self.process = subprocess.Popen(command, cwd=cwd, env=environment, stdout=file, stderr=subprocess.STDOUT)
+        wait_until(self._is_ready, "the server's start")
+        self.url = re.findall(r"at (http://\S+)", output.read_text())[0]
+
+    def _is_ready(self) -> bool:
+        assert self.process.poll() is None, self._output.read_text()
+        found = re.findall(r"at (http://\S+)", self._output.read_text())
+        try:
+            return bool(found) and httpx.get(f"{found[0]}/ok").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal; the exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(GUARD_SECONDS)
+
+
+@pytest.fixture
+def place(dsn: str, schema: str, tmp_path: Path) -> Iterator[Any]:
+    """Starts servers, and kills those that are left."""
+    started: list[Served] = []
+
+    def start(*arguments: str, cwd: Path = TESTS) -> Served:
+        started.append(Served(dsn, schema, tmp_path / f"{len(started)}.txt", *arguments, cwd=cwd))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.process.poll() is None:
+            one.process.kill()
+            one.process.wait()
+
+
+GRAPHS = ("chat=support_http.py:chat", "slow=support_http.py:slow")
+
+
+async def test_a_run_goes_on_elsewhere_after_sigterm_and_its_stream_is_whole(place: Any) -> None:
+    first = place(*GRAPHS)
+    async with get_client(url=first.url, api_key=None) as client:
+        await client.threads.create(thread_id="t")
+        run = await client.runs.create("t", "slow", input={"count": 60}, stream_mode="values")
+        stream = client.runs.join_stream("t", run["run_id"])
+        seen = [await anext(stream) for _ in range(5)]
+        # While the stream is open.
+        assert first.stop() == 0
+        second = place(*GRAPHS)
+    async with get_client(url=second.url, api_key=None) as client:
+        rest = [part async for part in client.runs.join_stream("t", run["run_id"], last_event_id=seen[-1].id)]
+        counts = [part.data["count"] for part in [*seen, *rest] if part.event == "values"]
+        assert (counts[0], counts[-1], sorted({*counts})) == (60, 0, [*range(61)])
+        assert (rest[-1].event, rest[-1].data) == ("end", {"status": "success"})
+    assert second.stop(signal.SIGINT) == 0
+
+
+async def test_nothing_is_lost_when_a_server_is_killed(place: Any) -> None:
+    first, second = place(*GRAPHS), place(*GRAPHS, "--no-worker")
+    async with get_client(url=second.url, api_key=None) as client:
+        ids = []
+        for number in range(5):
+            thread = await client.threads.create(thread_id=f"t{number}")
+            ids.append((await client.runs.create(thread["thread_id"], "slow", input={"count": 40}))["run_id"])
+        first.stop(signal.SIGKILL)
+        place(*GRAPHS)
+        for number, id in enumerate(ids):
+            assert await client.runs.join(f"t{number}", id) == {"count": 0}
+
+
+async def test_a_config_names_graphs_and_auth(place: Any, tmp_path: Path) -> None:
+    (tmp_path / "guard.py").write_text(
+        "from langgraph_sdk import Auth\nauth = Auth()\n"
+        "@auth.authenticate\nasync def authenticate(authorization: str | None) -> str:\n"
+        "    if authorization is None:\n        raise Auth.exceptions.HTTPException(401)\n    return authorization\n"
+    )
+    (tmp_path / "langgraph.json").write_text(
+        '{"graphs": {"chat": "%s:chat"}, "auth": {"path": "./guard.py:auth"}, "store": {}}'
+        % (TESTS / "support_http.py")
+    )
+    served = place("--host", "0.0.0.0", "--read-only", cwd=tmp_path)
+    url = served.url.replace("0.0.0.0", "127.0.0.1")
+    assert httpx.post(f"{url}/threads/search", json={}).status_code == 401
+    given = {"authorization": "eve"}
+    assert httpx.post(f"{url}/threads/search", json={}, headers=given).json() == []
+    assert httpx.post(f"{url}/threads", json={}, headers=given).status_code == 403
+
+
+def test_what_cannot_be_served_is_said(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for arguments, said in (
+        ((), "name a graph"),
+        (("nothing", "--port", "0"), "a graph is named like"),
+        (("--host", "0.0.0.0", "--port", "0", f"{TESTS}/support_http.py:chat"), "without auth the server listens"),
+        (("--host", "203.0.113.1", f"{TESTS}/support_http.py:chat"), "cannot be listened on"),
+    ):
+        result = run("serve", *arguments, code=1)
+        assert said in " ".join(result.output.split())

@@ -1,0 +1,285 @@
+"""LangGraph's `Auth`: nobody sees or changes what is not theirs, whatever the operation."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import httpx
+import pytest
+from langchain_core.runnables import RunnableConfig
+from langgraph.graph import START, StateGraph
+from langgraph_sdk import Auth
+from langgraph_sdk.client import LangGraphClient
+from langgraph_sdk.errors import (
+    APIStatusError,
+    AuthenticationError,
+    ConflictError,
+    NotFoundError,
+    PermissionDeniedError,
+)
+from starlette.exceptions import HTTPException
+from support_http import HELLO, Steps, http, sdk, serving
+
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.server import AgentServer
+from langgraph_pgstate.server.auth import Authority, User, contains, scope_of
+
+USERS = {"token-eve": {"identity": "eve", "permissions": ["write"], "team": "red"}, "token-bob": {"identity": "bob"}}
+
+
+def owners() -> Auth:
+    """Everybody owns the threads that they create, as LangGraph's documents show."""
+    auth = Auth()
+
+    @auth.authenticate
+    async def authenticate(authorization: str | None, method: str, path: str) -> Any:
+        if authorization not in USERS:
+            raise Auth.exceptions.HTTPException(401, "who are you?", {"WWW-Authenticate": "Bearer"})
+        return USERS[authorization]
+
+    @auth.on.threads
+    async def own(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> Any:
+        value.setdefault("metadata", {})["owner"] = ctx.user.identity
+        return {"owner": ctx.user.identity}
+
+    return auth
+
+
+@pytest.fixture
+async def server(dsn: str, schema: str) -> AsyncIterator[AgentServer]:
+    async with serving(dsn, schema, auth=owners()) as server:
+        yield server
+
+
+@pytest.fixture
+async def people(server: AgentServer) -> AsyncIterator[tuple[LangGraphClient, LangGraphClient]]:
+    """Clients of Eve and Bob."""
+    async with AsyncExitStack() as stack:
+        eve, bob = [await stack.enter_async_context(sdk(server, {"authorization": token})) for token in USERS]
+        yield eve, bob
+
+
+async def test_nobody_calls_without_being_known(server: AgentServer) -> None:
+    async with http(server) as client:
+        for path in ("/ok", "/info", "/openapi.json"):
+            assert (await client.get(path)).status_code == 200
+        refused = await client.post("/threads/search", json={})
+        assert (refused.status_code, refused.json()) == (401, {"detail": "who are you?"})
+        assert refused.headers["WWW-Authenticate"] == "Bearer"
+        # Of Studio's users, LangGraph's own server lets everybody pass who says so.
+        refused = await client.post("/threads/search", json={}, headers={"x-auth-scheme": "langsmith"})
+        assert refused.status_code == 401
+
+
+async def test_a_thread_is_its_owners_in_every_operation(
+    people: tuple[LangGraphClient, LangGraphClient],
+) -> None:
+    eve, bob = people
+    await eve.threads.create(thread_id="t", graph_id="chat")
+    run = await eve.runs.create("t", "chat", input=HELLO)
+    await eve.runs.join("t", run["run_id"])
+    state = await eve.threads.get_state("t")
+    id = run["run_id"]
+    for call in (
+        bob.threads.get("t"),
+        bob.threads.update("t", metadata={"owner": "bob"}),
+        bob.threads.delete("t"),
+        bob.threads.copy("t"),
+        bob.threads.get_state("t"),
+        bob.threads.get_state("t", checkpoint=state["checkpoint"]),
+        bob.threads.get_state("t", checkpoint_id=state["checkpoint"]["checkpoint_id"]),  # type: ignore[arg-type]
+        bob.threads.update_state("t", HELLO),
+        bob.threads.get_history("t"),
+        bob.runs.create("t", "chat", input=HELLO),
+        bob.runs.wait("t", "chat", input=HELLO),
+        bob.runs.list("t"),
+        bob.runs.get("t", id),
+        bob.runs.join("t", id),
+        bob.runs.cancel("t", id),
+        bob.runs.cancel_many(thread_id="t", run_ids=[id]),
+        bob.runs.delete("t", id),
+        bob.runs.create_batch([{"assistant_id": "chat", "thread_id": "t"}]),  # type: ignore[typeddict-item]
+    ):
+        with pytest.raises(httpx.HTTPStatusError) as refused:
+            await call
+        assert refused.value.response.status_code == 404
+    for name, options in (("create", {}), ("create", {"if_exists": "do_nothing"})):
+        with pytest.raises(ConflictError):
+            await getattr(bob.threads, name)(thread_id="t", **options)
+    with pytest.raises(ConflictError):
+        await bob.runs.create("t", "chat", input=HELLO, if_not_exists="create")
+    assert await bob.threads.search() == []
+    assert await bob.threads.search(ids=["t"]) == []
+    assert await bob.threads.search(metadata={"owner": "eve"}) == []
+    assert await bob.threads.count() == 0
+    assert await bob.threads.prune(["t"]) == {"pruned_count": 0}
+    assert await bob.threads.prune(["t"], strategy="keep_latest") == {"pruned_count": 0}
+    assert await eve.threads.get_state("t") == state
+    assert [one["run_id"] for one in await eve.runs.list("t")] == [id]
+    assert [one["thread_id"] for one in await eve.threads.search(metadata={"graph_id": "chat"})] == ["t"]
+
+
+async def test_all_pending_runs_are_cancelled_only_if_they_are_the_callers(
+    people: tuple[LangGraphClient, LangGraphClient],
+) -> None:
+    runs = []
+    for client in people:
+        thread = await client.threads.create()
+        runs.append(await client.runs.create(thread["thread_id"], "chat", input=HELLO, after_seconds=60))
+    await people[0].runs.cancel_many(status="all")
+    statuses = [
+        (await client.runs.get(run["thread_id"], run["run_id"]))["status"]
+        for client, run in zip(people, runs, strict=True)
+    ]
+    assert statuses == ["interrupted", "pending"]
+
+
+async def test_a_stateless_run_is_its_callers(people: tuple[LangGraphClient, LangGraphClient]) -> None:
+    eve, bob = people
+    run = await eve.runs.create(None, "chat", input=HELLO)
+    with pytest.raises(NotFoundError):
+        await bob.runs.get(run["thread_id"], run["run_id"])
+    assert await eve.runs.join(run["thread_id"], run["run_id"])
+
+
+async def test_a_graph_knows_the_user(dsn: str, schema: str) -> None:
+    def tell(state: Steps, config: RunnableConfig) -> Steps:
+        configurable = config["configurable"]
+        user = configurable["langgraph_auth_user"]
+        return {"answer": f"{user['identity']} of {user['team']}, {configurable['langgraph_auth_permissions']}"}
+
+    builder = StateGraph(Steps)
+    builder.add_node("tell", tell)
+    builder.add_edge(START, "tell")
+    given: Any = {"configurable": {"user_id": "bob", "langgraph_auth_user": {"identity": "bob"}}}
+    async with serving(dsn, schema, auth=owners(), graphs={"telling": builder}) as server:
+        async with sdk(server, {"authorization": "token-eve"}) as eve:
+            values: Any = await eve.runs.wait("t", "telling", input={}, if_not_exists="create", config=given)
+        assert values == {"answer": "eve of red, ['write']"}
+        assert server.service is not None
+        thread = await server.service.state.threads.get("t")
+        assert thread is not None
+        assert thread.user_id == "eve"
+
+
+async def test_the_most_specific_handler_decides(dsn: str, schema: str) -> None:
+    auth = Auth()
+    seen: list[tuple[str, str, str]] = []
+
+    @auth.authenticate
+    async def authenticate(headers: dict[bytes, bytes], other: int = 1) -> str:
+        return headers[b"authorization"].decode()
+
+    def note(name: str, result: Any) -> Any:
+        async def handler(ctx: Auth.types.AuthContext, value: Any) -> Any:
+            seen.append((name, ctx.resource, ctx.action))
+            return result
+
+        return handler
+
+    auth.on(note("all", False))
+    auth.on(resources="assistants", actions="search")(note("assistants.search", {"created_by": {"$eq": "system"}}))
+    auth.on(resources="assistants")(note("assistants", {"created_by": "eve"}))
+    auth.on.threads.create(note("threads.create", True))
+    async with serving(dsn, schema, auth=auth) as server, sdk(server, {"authorization": "eve"}) as client:
+        assert await client.threads.create()
+        with pytest.raises(PermissionDeniedError):
+            await client.threads.search()
+        assert await client.assistants.count() == 4
+        with pytest.raises(NotFoundError):
+            await client.assistants.get("chat")
+    assert seen == [
+        ("threads.create", "threads", "create"),
+        ("all", "threads", "search"),
+        ("assistants.search", "assistants", "search"),
+        ("assistants", "assistants", "read"),
+    ]
+
+
+async def test_errors_of_handlers_let_nobody_in(dsn: str, schema: str) -> None:
+    auth = Auth()
+
+    @auth.authenticate
+    async def authenticate(authorization: str | None) -> Any:
+        if authorization == "broken":
+            raise RuntimeError("secret")
+        if authorization == "starlette":
+            raise HTTPException(418, "teapot")
+        if authorization == "guest":
+            return {"identity": "guest", "is_authenticated": False}
+        return {"nobody": authorization} if authorization == "nobody" else authorization
+
+    @auth.on
+    async def decide(ctx: Auth.types.AuthContext, value: Any) -> Any:
+        return {"owner": {"$like": "e"}} if ctx.user.identity == "bob" else "yes"
+
+    async with serving(dsn, schema, auth=auth) as server:
+        tokens = {"broken": 500, "starlette": 418, "nobody": 500, "guest": 401, "bob": 500, "eve": 500}
+        for token, status in tokens.items():
+            async with http(server, {"authorization": token}) as client:
+                answered = await client.post("/threads/search", json={})
+                assert answered.status_code == status, token
+                assert "secret" not in answered.text
+
+
+def test_an_auth_that_cannot_authenticate_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="no authentication handler"):
+        Authority(Auth())
+    auth = Auth()
+
+    @auth.authenticate
+    async def authenticate(token: str) -> str:
+        return token
+
+    with pytest.raises(ConfigurationError, match="takes 'token'"):
+        Authority(auth)
+    with pytest.raises(ConfigurationError, match=r"langgraph_sdk\.Auth"):
+        Authority(object())  # type: ignore[arg-type]
+
+
+def test_a_user_is_a_string_an_object_or_a_mapping() -> None:
+    class Account:
+        identity = "eve"
+        permissions = ("read",)
+
+    for given in ("eve", Account(), {"identity": "eve", "team": "red"}):
+        user = User(given)
+        assert (user.identity, user.display_name, user.is_authenticated) == ("eve", "eve", True)
+        assert user["identity"] == "eve"
+        assert "permissions" in [*user]
+    assert (user["team"], user.team, "team" in user) == ("red", "red", True)
+    with pytest.raises(AttributeError):
+        _ = user.age
+    for bad in ("", {"identity": 7}, None):
+        with pytest.raises(TypeError):
+            User(bad)
+
+
+@pytest.mark.parametrize(
+    ("filters", "metadata", "is_seen"),
+    [
+        ({"owner": "eve"}, {"owner": "eve", "more": 1}, True),
+        ({"owner": "eve"}, {"owner": "bob"}, False),
+        ({"owner": "eve"}, {}, False),
+        ({"owner": {"$eq": "eve"}}, {"owner": "eve"}, True),
+        ({"team": {"$contains": "eve"}}, {"team": ["ann", "eve"]}, True),
+        ({"team": {"$contains": ["eve", "bob"]}}, {"team": ["bob", "ann", "eve"]}, True),
+        ({"team": {"$contains": ["eve", "bob"]}}, {"team": ["eve"]}, False),
+        ({"team": {"$contains": "eve"}}, {"team": "eve"}, False),
+        ({"a": 1, "b": 2}, {"a": 1}, False),
+        ({"a": 1}, {"a": True}, False),
+        ({}, {}, True),
+    ],
+)
+def test_filters(filters: Any, metadata: Any, is_seen: bool) -> None:
+    assert contains(metadata, scope_of(filters)) is is_seen
+
+
+async def test_a_wrong_token_is_the_sdks_error(server: AgentServer) -> None:
+    async with sdk(server, {"authorization": "token-mallory"}) as mallory:
+        with pytest.raises(AuthenticationError, match="who are you"):
+            await mallory.threads.create()
+        with pytest.raises(APIStatusError):
+            await mallory.assistants.search()

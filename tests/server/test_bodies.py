@@ -1,0 +1,56 @@
+"""Bodies of requests."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from langgraph.types import Command, Send
+from pydantic import ValidationError
+
+from langgraph_pgstate.server import bodies
+
+
+def test_unknown_fields_are_ignored_and_a_missing_body_is_empty() -> None:
+    assert bodies.ThreadCreate.of({"thread_id": "t", "newer": 1}).thread_id == "t"
+    assert bodies.ThreadSearch.of(None).limit == 10
+
+
+@pytest.mark.parametrize(
+    ("given", "command"),
+    [
+        ({"resume": "yes"}, Command(resume="yes", goto=[])),
+        ({"goto": "a"}, Command(goto=["a"])),
+        ({"goto": {"node": "a", "input": 1}}, Command(goto=[Send("a", 1)])),
+        ({"goto": ["a", {"node": "b"}], "update": {"x": 1}}, Command(goto=["a", Send("b", None)], update={"x": 1})),
+        ({"update": [["x", 1], ["x", 2]]}, Command(goto=[], update=[("x", 1), ("x", 2)])),
+    ],
+)
+def test_a_command_is_langgraphs(given: Any, command: Command[Any]) -> None:
+    assert bodies.CommandBody.of(given).command() == command
+
+
+def test_a_time_to_live_is_in_minutes() -> None:
+    assert bodies.ThreadCreate.of({"ttl": {"ttl": 1.5}}).ttl.time == timedelta(seconds=90)  # type: ignore[union-attr]
+    with pytest.raises(ValidationError):
+        bodies.ThreadCreate.of({"ttl": {"ttl": 1, "strategy": "keep"}})
+
+
+def test_a_checkpoint_names_keys_of_a_config() -> None:
+    given = {"thread_id": "t", "checkpoint_id": "c", "checkpoint_ns": "", "checkpoint_map": None}
+    assert bodies.CheckpointBody.of(given).configurable() == {"checkpoint_id": "c", "checkpoint_ns": ""}
+
+
+@pytest.mark.parametrize(
+    ("given", "modes"), [("values", ["values"]), (["updates", "custom"], ["updates", "custom"]), (None, [])]
+)
+def test_one_mode_is_a_list_of_one(given: Any, modes: list[str]) -> None:
+    assert bodies.RunCreate.of({"assistant_id": "a", "stream_mode": given}).stream_mode == modes
+
+
+def test_a_batch_is_a_list() -> None:
+    assert bodies.RunBatch.of([{"assistant_id": "a"}]).runs[0].assistant_id == "a"
+    for bad in ([], None, {"runs": []}):
+        with pytest.raises(ValidationError):
+            bodies.RunBatch.of(bad)

@@ -1,0 +1,97 @@
+"""Values as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections import deque, namedtuple
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from types import MappingProxyType
+from typing import Any
+from uuid import UUID
+
+import numpy
+import pytest
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.types import Interrupt, Send
+
+from langgraph_pgstate.server.json import answer, selected, to_json
+
+
+@dataclass
+class Booking:
+    """A value of the application."""
+
+    hotel: str
+    at: Any = None
+
+
+class Status(Enum):
+    """A value of the application."""
+
+    OPEN = "open"
+
+
+Point = namedtuple("Point", "x y")
+WHEN = datetime(2026, 11, 23, 4, 5, 6, tzinfo=UTC)
+PLAIN: list[tuple[Any, Any]] = [
+    ({"a": [1, 2.5, None, True, "é"]}, {"a": [1, 2.5, None, True, "é"]}),
+    ((1, {2}, frozenset([3]), deque([4])), [1, [2], [3], [4]]),
+    ({1: 2, None: 3}, {"1": 2, "null": 3}),
+    (WHEN, "2026-11-23T04:05:06Z"),
+    (date(2026, 11, 23), "2026-11-23"),
+    (timedelta(seconds=1.5), 1.5),
+    (UUID(int=7), str(UUID(int=7))),
+    (Decimal("1.5"), 1.5),
+    (b"abc", "YWJj"),
+    (float("nan"), None),
+    (Status.OPEN, "open"),
+    (Point(1, Point(2, 3)), {"x": 1, "y": {"x": 2, "y": 3}}),
+    (MappingProxyType({"a": 1}), {"a": 1}),
+    (Booking("Astoria", Booking("Fjord")), {"hotel": "Astoria", "at": {"hotel": "Fjord", "at": None}}),
+    (numpy.array([1, 2]), [1, 2]),
+    (ValueError("no"), {"error": "ValueError", "message": "no"}),
+    (Interrupt({"q": 1}, id="i"), {"value": {"q": 1}, "id": "i"}),
+    (Send("node", 1), "Send(node='node', arg=1)"),
+]
+
+
+@pytest.mark.parametrize(("value", "expected"), PLAIN, ids=lambda value: type(value).__name__)
+def test_a_value_becomes_json(value: Any, expected: Any) -> None:
+    found = json.loads(to_json(value))
+    if isinstance(value, Send):
+        assert isinstance(found, str | dict)
+        return
+    assert found == expected
+    # Beside something that the fast encoder refuses.
+    assert json.loads(to_json([value, 2**70]))[1] == 2**70
+
+
+def test_messages_and_models_are_objects() -> None:
+    human, ai = json.loads(to_json([HumanMessage("Hi.", id="1"), AIMessage("", tool_calls=[])]))
+    assert (human["type"], human["content"], human["id"]) == ("human", "Hi.", "1")
+    assert (ai["type"], ai["tool_calls"]) == ("ai", [])
+    assert json.loads(to_json(Document("text")))["page_content"] == "text"
+
+
+def test_nothing_makes_it_fail() -> None:
+    deep: Any = []
+    for _ in range(2000):
+        deep = [deep]
+    for value in (deep, "\ud800", {"\ud800": 1}, {(1, 2): 3}, object(), 2**80, {"a": {2**80: "\ud800"}}):
+        assert to_json(value)
+        json.loads(to_json(value))
+
+
+def test_an_answer_is_json() -> None:
+    response = answer({"a": 1}, 201, {"X-Total": "1"})
+    assert (response.status_code, response.body, response.headers["X-Total"]) == (201, b'{"a":1}', "1")
+    assert response.headers["content-type"] == "application/json"
+
+
+def test_fields_are_selected() -> None:
+    assert selected({"a": 1, "b": 2}, None) == {"a": 1, "b": 2}
+    assert selected({"a": 1, "b": 2}, ["b", "c"]) == {"b": 2}

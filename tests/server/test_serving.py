@@ -1,0 +1,65 @@
+"""What is refused without authentication; the process itself is in `tests/cli/test_serve.py`."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from support_http import chat, http, serving
+
+from langgraph_pgstate import AsyncPGState
+from langgraph_pgstate.errors import ConfigurationError, UnavailableError
+from langgraph_pgstate.server import create_app
+from langgraph_pgstate.server.serving import LocalOnly, is_loopback, listen, run
+
+
+@pytest.mark.parametrize(
+    ("host", "is_one"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.8.8", True),
+        ("::1", True),
+        ("[::1]", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.1", False),
+        ("localhost.example.com", False),
+        ("", False),
+    ],
+)
+def test_loopback_addresses(host: str, is_one: bool) -> None:
+    assert is_loopback(host) is is_one
+
+
+async def test_only_this_machine_and_studio_are_answered_without_auth(dsn: str, schema: str) -> None:
+    async with serving(dsn, schema) as server, http(LocalOnly(server)) as client:
+        for host, origin, status in (
+            ("127.0.0.1:2024", None, 200),
+            ("localhost", None, 200),
+            ("[::1]:2024", None, 200),
+            ("evil.example.com", None, 403),
+            ("", None, 403),
+            ("localhost", "https://smith.langchain.com", 200),
+            ("localhost", "https://eu.smith.langchain.com", 200),
+            ("localhost", "http://localhost:3000", 200),
+            ("localhost", "https://example.com", 403),
+            ("localhost", "https://smith.langchain.com.example.com", 403),
+            ("localhost", "null", 403),
+        ):
+            headers = {"host": host} | ({} if origin is None else {"origin": origin})
+            assert (await client.get("/info", headers=headers)).status_code == status, (host, origin)
+
+
+def test_other_machines_are_not_served_without_auth() -> None:
+    app = create_app(lambda: AsyncPGState.open(""), {"chat": chat()})
+    with listen("0.0.0.0", 0) as listener, pytest.raises(ConfigurationError, match="without auth"):
+        run(app, listener, is_open=False)
+
+
+def test_a_port_is_shared_only_if_that_is_wanted() -> None:
+    with listen("127.0.0.1", 0) as first, pytest.raises(UnavailableError, match="cannot be listened on"):
+        listen("127.0.0.1", first.getsockname()[1])
+    with listen("127.0.0.1", 0, is_shared=True) as first:
+        listen("127.0.0.1", first.getsockname()[1], is_shared=True).close()
+        assert first.family is socket.AF_INET

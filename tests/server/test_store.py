@@ -1,0 +1,107 @@
+"""Items of LangGraph's store, by LangGraph's client."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from langgraph.graph import START, StateGraph
+from langgraph.runtime import Runtime
+from langgraph.store.postgres import AsyncPostgresStore
+from langgraph_sdk import Auth
+from langgraph_sdk.client import LangGraphClient
+from langgraph_sdk.errors import APIStatusError, InternalServerError, NotFoundError, PermissionDeniedError
+from psycopg.conninfo import make_conninfo
+from support_http import Steps, sdk, serving
+
+
+@pytest.fixture
+async def store(dsn: str, schema: str) -> AsyncIterator[AsyncPostgresStore]:
+    """LangGraph's own, in the schema of the test."""
+    async with AsyncPostgresStore.from_conn_string(make_conninfo(dsn, options=f"-csearch_path={schema}")) as store:
+        await store.setup()
+        yield store
+
+
+async def remember(state: Steps, runtime: Runtime[Any]) -> Steps:
+    assert runtime.store is not None
+    await runtime.store.aput(("memories",), "count", {"count": state["count"]})
+    return {}
+
+
+@pytest.fixture
+async def client(dsn: str, schema: str, store: AsyncPostgresStore) -> AsyncIterator[LangGraphClient]:
+    builder = StateGraph(Steps)
+    builder.add_node("remember", remember)
+    builder.add_edge(START, "remember")
+    graphs = {"compiled": builder.compile(), "made": lambda: builder}
+    async with serving(dsn, schema, store=store, graphs=graphs) as server, sdk(server) as client:
+        yield client
+
+
+async def test_items_are_stored_searched_and_deleted(client: LangGraphClient) -> None:
+    for key, value in (("a", {"kind": "fact", "n": 1}), ("b", {"kind": "wish"})):
+        await client.store.put_item(["users", "eve"], key, value)
+    item = await client.store.get_item(["users", "eve"], "a")
+    assert (item["namespace"], item["key"], item["value"]) == (["users", "eve"], "a", {"kind": "fact", "n": 1})
+    found = await client.store.search_items(["users"], filter={"kind": "wish"})
+    assert [item["key"] for item in found["items"]] == ["b"]
+    assert await client.store.list_namespaces(prefix=["users"]) == {"namespaces": [["users", "eve"]]}
+    await client.store.delete_item(["users", "eve"], "a")
+    with pytest.raises(NotFoundError):
+        await client.store.get_item(["users", "eve"], "a")
+
+
+async def test_a_graph_uses_the_store(client: LangGraphClient) -> None:
+    for number, name in enumerate(("compiled", "made")):
+        await client.runs.wait(None, name, input={"count": number})
+        assert (await client.store.get_item(["memories"], "count"))["value"] == {"count": number}
+
+
+async def test_what_is_invalid_is_refused(client: LangGraphClient) -> None:
+    for path, body in (
+        ("/store/items", {"namespace": [], "key": "a", "value": {}}),
+        ("/store/items", {"namespace": ["a.b"], "key": "a", "value": {}}),
+        ("/store/items", {"namespace": ["a"], "key": "a", "value": 1}),
+    ):
+        with pytest.raises(APIStatusError) as refused:
+            await client.http.put(path, json=body)
+        assert refused.value.status_code == 422
+
+
+async def test_without_a_store_that_is_said(dsn: str, schema: str) -> None:
+    async with serving(dsn, schema) as server, sdk(server) as client:
+        with pytest.raises(InternalServerError, match="there is no store") as refused:
+            await client.store.get_item(["a"], "b")
+        assert refused.value.status_code == 501
+
+
+async def test_a_handler_changes_the_namespace(dsn: str, schema: str, store: AsyncPostgresStore) -> None:
+    auth = Auth()
+
+    @auth.authenticate
+    async def authenticate(authorization: str) -> str:
+        return authorization
+
+    @auth.on.store
+    async def scope(ctx: Auth.types.AuthContext, value: Any) -> None:
+        value["namespace"] = (ctx.user.identity, *(value["namespace"] or ()))
+
+    @auth.on.store.delete
+    async def keep(ctx: Auth.types.AuthContext, value: Any) -> Any:
+        return {"namespace": ["nobody"]}
+
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(serving(dsn, schema, store=store, auth=auth))
+        eve, bob = [await stack.enter_async_context(sdk(server, {"authorization": name})) for name in ("eve", "bob")]
+        await eve.store.put_item(["notes"], "a", {"by": "eve"})
+        assert (await eve.store.get_item(["notes"], "a"))["namespace"] == ["eve", "notes"]
+        with pytest.raises(NotFoundError):
+            await bob.store.get_item(["notes"], "a")
+        assert (await bob.store.search_items([]))["items"] == []
+        assert await bob.store.list_namespaces() == {"namespaces": []}
+        assert await eve.store.list_namespaces() == {"namespaces": [["eve", "notes"]]}
+        with pytest.raises(PermissionDeniedError):
+            await eve.store.delete_item(["notes"], "a")

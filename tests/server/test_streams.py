@@ -1,0 +1,253 @@
+"""Streams of runs, by LangGraph's client and `RemoteGraph`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.pregel.remote import RemoteException, RemoteGraph
+from langgraph_sdk import get_client
+from langgraph_sdk.client import LangGraphClient
+from support_http import ANSWER, HELLO, http, listening, sdk, serving, until_running
+
+from langgraph_pgstate.server import AgentServer, streams
+from langgraph_pgstate.types import StreamEvent
+
+ALL: Any = ["values", "updates", "messages-tuple", "custom", "tasks", "checkpoints", "debug"]
+
+
+async def collected(stream: Any) -> list[Any]:
+    return [part async for part in stream]
+
+
+async def test_a_run_is_streamed_in_its_modes(client: LangGraphClient) -> None:
+    await client.threads.create(thread_id="t")
+    parts = await collected(client.runs.stream("t", "chat", input=HELLO, stream_mode=["values", "updates"]))
+    [run] = await client.runs.list("t")
+    assert [part.event for part in parts] == ["metadata", "values", "updates", "values", "end"]
+    assert parts[0].data == {"run_id": run["run_id"], "attempt": 1}
+    assert [len(part.data["messages"]) for part in parts if part.event == "values"] == [1, 2]
+    assert [*parts[2].data] == ["speak"]
+    assert parts[-1].data == {"status": "success"}
+    assert len({part.id for part in parts}) == len(parts)
+
+
+async def test_messages_are_streamed_as_tuples_or_as_parts(client: LangGraphClient) -> None:
+    parts = await collected(client.runs.stream(None, "chat", input=HELLO, stream_mode="messages-tuple"))
+    words = [part.data[0]["content"] for part in parts if part.event == "messages"]
+    assert (len(words) > 2, "".join(words)) == (True, ANSWER)
+    assert parts[1].data[1]["langgraph_node"] == "speak"
+    parts = await collected(client.runs.stream(None, "chat", input=HELLO, stream_mode="messages"))
+    assert [part.event for part in parts[:3]] == ["metadata", "messages/metadata", "messages/partial"]
+    partial = [part.data[0] for part in parts if part.event == "messages/partial"]
+    assert [len(message["content"]) for message in partial] == sorted(len(one["content"]) for one in partial)
+    assert (partial[-1]["content"], partial[-1]["type"], partial[-1]["id"]) == (ANSWER, "ai", "ai-1")
+    assert await client.threads.count() == 0
+
+
+async def test_events_of_subgraphs_name_them(client: LangGraphClient) -> None:
+    stream = client.runs.stream(None, "asking", input={"count": 0}, stream_mode=ALL, stream_subgraphs=True)
+    parts = await collected(stream)
+    names = {part.event for part in parts}
+    assert {"values", "updates", "tasks", "checkpoints", "debug"} <= names
+    assert {name.partition(":")[0] for name in names if "|" in name} >= {"values|approval", "tasks|approval"}
+    asked = [part.data["__interrupt__"] for part in parts if part.event == "updates" and "__interrupt__" in part.data]
+    assert asked[0][0]["value"] == {"question": "Go on?"}
+    checkpoint = next(part.data for part in parts if part.event == "checkpoints")
+    assert checkpoint["checkpoint"]["checkpoint_ns"] == ""
+    assert checkpoint["parent_checkpoint"] is None
+    assert next(part for part in parts if part.event == "debug").data["payload"]["checkpoint"]
+
+
+async def test_a_failed_run_ends_with_its_error(client: LangGraphClient) -> None:
+    parts = await collected(client.runs.stream(None, "failing", input={}))
+    assert [(part.event, part.data) for part in parts[1:]] == [
+        ("values", {}),
+        ("error", {"error": "ValueError", "message": "no such hotel"}),
+        ("end", {"status": "error"}),
+    ][-len(parts) + 1 :]
+
+
+async def test_a_stream_is_joined_after_every_event(server: AgentServer) -> None:
+    async with sdk(server) as client:
+        await client.threads.create(thread_id="t")
+        run = await client.runs.create("t", "chat", input=HELLO, stream_mode=["values", "messages-tuple"])
+        whole = await collected(client.runs.join_stream("t", run["run_id"]))
+        assert [part.event for part in whole][-2:] == ["values", "end"]
+        for number in range(len(whole) - 1):
+            rest = await collected(client.runs.join_stream("t", run["run_id"], last_event_id=whole[number].id))
+            assert rest == whole[number + 1 :]
+        for first in ("-1", "0"):
+            assert await collected(client.runs.join_stream("t", run["run_id"], last_event_id=first)) == whole
+        some = await collected(client.runs.join_stream("t", run["run_id"], stream_mode="values"))
+        assert {part.event for part in some} == {"metadata", "values", "end"}
+        with pytest.raises(httpx.HTTPStatusError):
+            await collected(client.runs.join_stream("t", "none"))
+        with pytest.raises(httpx.HTTPStatusError, match="last_event_id"):
+            await collected(client.runs.join_stream("t", run["run_id"], last_event_id="x"))
+        late = await collected(client.runs.join_stream("t", run["run_id"], last_event_id="999"))
+        assert [part.event for part in late] == ["error"]
+
+
+async def test_modes_that_are_not_there_are_refused(client: LangGraphClient) -> None:
+    for mode in ("events", "tools", "lifecycle"):
+        with pytest.raises(httpx.HTTPStatusError, match="not implemented"):
+            await collected(client.runs.stream(None, "chat", input=HELLO, stream_mode=mode))  # type: ignore[arg-type]
+    assert await client.threads.count() == 0
+
+
+async def test_a_live_stream_begins_at_once_and_has_heartbeats(
+    server: AgentServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "HEARTBEAT_SECONDS", 0.1)
+    async with listening(server) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
+        await client.post("/threads", json={"thread_id": "t"})
+        body = {"assistant_id": "slow", "input": {"count": 3}, "after_seconds": 1, "stream_mode": "values"}
+        async with client.stream("POST", "/threads/t/runs/stream", json=body) as response:
+            assert response.headers["content-type"].startswith("text/event-stream")
+            place = response.headers["Content-Location"]
+            assert response.headers["Location"] == f"{place}/stream?stream_mode=values"
+            lines = [line async for line in response.aiter_lines()]
+    first = lines.index("event: metadata")
+    assert lines[:first].count(": heartbeat") >= 3
+    assert lines[-3] == "event: end" or "event: end" in lines
+
+
+@pytest.mark.parametrize("on_disconnect", ["continue", "cancel"])
+async def test_a_client_that_goes_harms_no_run_unless_it_wants_to(server: AgentServer, on_disconnect: str) -> None:
+    async with listening(server) as url, sdk(server) as client:
+        await client.threads.create(thread_id="t")
+        body = {"assistant_id": "slow", "input": {"count": 20}, "on_disconnect": on_disconnect}
+        async with (
+            httpx.AsyncClient(base_url=url, timeout=60) as other,
+            other.stream("POST", "/threads/t/runs/stream", json=body) as response,
+        ):
+            async for line in response.aiter_lines():
+                if line == "event: values":
+                    break
+        [run] = await client.runs.list("t")
+        await client.runs.join("t", run["run_id"])
+        found = await client.runs.get("t", run["run_id"])
+        assert found["status"] == ("success" if on_disconnect == "continue" else "interrupted")
+
+
+async def test_a_stream_goes_on_at_another_server(dsn: str, schema: str) -> None:
+    """The first one stops in the middle of the run; the client asks again at the same address."""
+    async with serving(dsn, schema) as second, serving(dsn, schema) as first, listening(first) as url:
+        port = int(url.rpartition(":")[2])
+        async with get_client(url=url, api_key=None) as client:
+            await client.threads.create(thread_id="t")
+            stream = client.runs.stream("t", "slow", input={"count": 40}, stream_mode="values")
+            parts = [await anext(stream) for _ in range(5)]
+            async with listening(second, port):
+                first.stop()
+                parts += [part async for part in stream]
+    counts = [part.data["count"] for part in parts if part.event == "values"]
+    assert counts == [*range(40, -1, -1)]
+    assert parts[-1].event == "end"
+
+
+async def test_a_stateless_stream_that_is_left_is_swept_later(server: AgentServer) -> None:
+    async with listening(server) as url, sdk(server) as client:
+        body = {"assistant_id": "slow", "input": {"count": 20}}
+        async with (
+            httpx.AsyncClient(base_url=url, timeout=60) as other,
+            other.stream("POST", "/runs/stream", json=body) as response,
+        ):
+            async for line in response.aiter_lines():
+                if line == "event: values":
+                    break
+        [thread] = await client.threads.search(limit=10)
+        found: Any = await client.threads.get(thread["thread_id"], include=["ttl"])
+        assert found["ttl"]["expires_at"]
+
+
+async def test_many_streams_of_one_run(server: AgentServer) -> None:
+    async with listening(server) as url, sdk(server) as client:
+        await client.threads.create(thread_id="t")
+        run = await client.runs.create("t", "slow", input={"count": 10}, stream_mode="values")
+        await until_running(client, "t", run["run_id"])
+
+        async def read() -> list[str]:
+            limits = httpx.Limits(max_connections=200)
+            async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as reader:
+                answered = await reader.get(f"/threads/t/runs/{run['run_id']}/stream")
+                return [line for line in answered.text.splitlines() if line.startswith("data: ")]
+
+        found = await asyncio.gather(*(read() for _ in range(50)))
+        assert all(lines == found[0] for lines in found)
+        assert len(found[0]) == 13
+
+
+async def test_a_remote_graph_is_a_node(server: AgentServer) -> None:
+    async with sdk(server) as client:
+        remote = RemoteGraph("chat", client=client)
+        builder = StateGraph(MessagesState)
+        builder.add_node("remote", remote)
+        builder.add_edge(START, "remote")
+        found = await builder.compile().ainvoke({"messages": [HumanMessage("Hello.")]})
+        assert found["messages"][-1].content == ANSWER
+        config: Any = {"configurable": {"thread_id": "t"}}
+        updates = [chunk async for chunk in remote.astream(HELLO, config, stream_mode="updates")]
+        assert [*updates[0]] == ["speak"]
+        state = await remote.aget_state(config)
+        assert (len(state.values["messages"]), state.next) == (2, ())
+        assert len([one async for one in remote.aget_state_history(config)]) == 3
+        await remote.aupdate_state(config, {"messages": [{"role": "user", "content": "More."}]}, as_node="speak")
+        assert len((await remote.aget_state(config)).values["messages"]) == 3
+        assert "speak" in (await remote.aget_graph()).nodes
+        with pytest.raises(RemoteException):
+            await RemoteGraph("failing", client=client).ainvoke({})
+
+
+async def test_a_response_without_a_client_is_closed(server: AgentServer) -> None:
+    """Nothing of a stream that was left goes on."""
+    before = asyncio.all_tasks()
+    async with http(server) as client:
+        asked = asyncio.create_task(
+            client.post("/runs/stream", json={"assistant_id": "slow", "input": {"count": 1000}})
+        )
+        await asyncio.sleep(0.5)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+    async with sdk(server) as sdk_client:
+        await sdk_client.runs.cancel_many(status="all")
+    async with asyncio.timeout(30):
+        while {task for task in asyncio.all_tasks() - before if task.get_name() != "pgstate-recorder"}:
+            await asyncio.sleep(0.05)
+
+
+def event(mode: str, data: Any, namespace: tuple[str, ...] = ()) -> StreamEvent:
+    return StreamEvent("1", mode, namespace, data, 1)
+
+
+def test_events_become_those_of_the_sdk() -> None:
+    metadata = {"langgraph_node": "speak"}
+    parts = streams.Conversion(["messages", "updates"])
+    assert [*parts.convert(event("values", {}))] == []
+    assert [*parts.convert(event("updates", {"a": 1}, ("x:1", "y:2")))] == [("updates|x:1|y:2", {"a": 1})]
+    first = [*parts.convert(event("messages", (AIMessageChunk("a", id="1"), metadata)))]
+    assert [name for name, _ in first] == ["messages/metadata", "messages/partial"]
+    assert first[0][1] == {"1": {"metadata": metadata}}
+    [(name, [message])] = parts.convert(event("messages", (AIMessageChunk("b", id="1"), metadata)))
+    assert (name, message.content, type(message)) == ("messages/partial", "ab", AIMessage)
+    whole = AIMessage("c", id="2")
+    assert [*parts.convert(event("messages", (whole, metadata)))] == [("messages/complete", [whole])]
+    assert [*parts.convert(event("messages", (AIMessage("d"), metadata)))] == []
+    both = streams.Conversion(["messages", "messages-tuple"])
+    names = [name for name, _ in both.convert(event("messages", (whole, metadata), ("x:1",)))]
+    assert names == ["messages|x:1", "messages/complete"]
+    every = streams.Conversion(())
+    assert [*every.convert(event("custom", 1))] == [("custom", 1)]
+    assert [*every.convert(event("error", {"error": "a.b.C", "message": "no"}))] == [
+        ("error", {"error": "C", "message": "no"})
+    ]
+
+
+def test_the_modes_that_are_kept() -> None:
+    assert streams.kept_modes(["messages", "messages-tuple", "values"]) == ["messages", "values"]
+    assert streams.kept_modes([]) == []

@@ -1,0 +1,196 @@
+"""Threads and their states, by LangGraph's client."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from typing import Any
+
+import pytest
+from langgraph_sdk.client import LangGraphClient
+from langgraph_sdk.errors import APIStatusError, BadRequestError, ConflictError, NotFoundError
+from support_http import HELLO, sdk, serving
+
+from langgraph_pgstate.server import AgentServer
+
+
+async def test_a_thread_is_created_once(client: LangGraphClient) -> None:
+    made = await client.threads.create(thread_id="mine", metadata={"topic": "travel"}, graph_id="chat")
+    assert made["metadata"] == {"topic": "travel", "graph_id": "chat"}
+    assert (made["status"], made["values"], made["interrupts"]) == ("idle", None, {})
+    with pytest.raises(ConflictError):
+        await client.threads.create(thread_id="mine")
+    assert await client.threads.create(thread_id="mine", if_exists="do_nothing") == made
+    assert await client.threads.get("mine") == made
+    with pytest.raises(NotFoundError):
+        await client.threads.get("yours")
+
+
+async def test_metadata_are_merged(client: LangGraphClient) -> None:
+    await client.threads.create(thread_id="t", metadata={"a": 1, "b": {"c": 1}})
+    updated = await client.threads.update("t", metadata={"b": {"d": 2}, "e": "\0nul"})
+    assert updated["metadata"] == {"a": 1, "b": {"d": 2}, "e": "nul"}
+    assert await client.threads.update("t", metadata={"a": 2}, return_minimal=True) is None
+    assert (await client.threads.get("t"))["metadata"]["a"] == 2
+    with pytest.raises(NotFoundError):
+        await client.threads.update("none", metadata={})
+
+
+async def test_threads_expire(client: LangGraphClient, server: AgentServer) -> None:
+    await client.threads.create(thread_id="t", ttl=1)
+    found: Any = await client.threads.get("t", include=["ttl"])
+    first = datetime.fromisoformat(found["ttl"]["expires_at"])
+    await client.threads.update("t", metadata={}, ttl=60)
+    found = await client.threads.get("t", include=["ttl"])
+    assert (datetime.fromisoformat(found["ttl"]["expires_at"]) - first).total_seconds() > 50 * 60
+
+
+async def test_threads_are_searched_and_counted(client: LangGraphClient) -> None:
+    for number in range(5):
+        await client.threads.create(thread_id=f"t{number}", metadata={"number": number, "even": number % 2 == 0})
+
+    async def found(**filters: Any) -> list[str]:
+        return [thread["thread_id"] for thread in await client.threads.search(**filters)]
+
+    assert await found(metadata={"even": True}, sort_by="thread_id", sort_order="asc") == ["t0", "t2", "t4"]
+    assert await found(sort_by="created_at", limit=2, offset=1) == ["t3", "t2"]
+    assert await found(sort_by="created_at", sort_order="asc", limit=2) == ["t0", "t1"]
+    assert await found(sort_by="thread_id", limit=1) == ["t4"]
+    assert await found(ids=["t3", "t9"]) == ["t3"]
+    assert await found(status="busy") == []
+    assert await client.threads.search(ids=["t1"], select=["metadata"]) == [{"metadata": {"number": 1, "even": False}}]
+    assert await client.threads.count() == 5
+    assert await client.threads.count(metadata={"even": True}) == 3
+
+
+async def test_a_page_says_where_the_next_one_begins(server: AgentServer) -> None:
+    async with sdk(server) as client:
+        for _ in range(3):
+            await client.threads.create()
+        first = await client.http.client.post("/threads/search", json={"limit": 2})
+        last = await client.http.client.post("/threads/search", json={"limit": 2, "offset": 2})
+    assert (first.headers["X-Pagination-Next"], first.headers["X-Pagination-Total"]) == ("2", "3")
+    assert "X-Pagination-Next" not in last.headers
+    assert last.headers["X-Pagination-Total"] == "3"
+
+
+async def test_a_thread_without_a_run_has_an_empty_state(client: LangGraphClient) -> None:
+    await client.threads.create(thread_id="t")
+    state = await client.threads.get_state("t")
+    assert (state["values"], state["next"], state["tasks"], state["interrupts"]) == ({}, [], [], [])
+    assert await client.threads.get_history("t") == []
+    with pytest.raises(BadRequestError, match="has no graph"):
+        await client.threads.update_state("t", {"count": 1})
+
+
+async def test_states_are_read_at_every_checkpoint(client: LangGraphClient) -> None:
+    await client.threads.create(thread_id="t")
+    await client.runs.wait("t", "chat", input=HELLO)
+    newest, middle, first = await client.threads.get_history("t")
+    assert [len(state["values"]["messages"]) for state in (newest, middle, first)] == [2, 1, 0]  # type: ignore[call-overload]
+    assert (middle["next"], middle["tasks"][0]["name"], newest["next"]) == (["speak"], "speak", [])
+    assert newest["parent_checkpoint"] == middle["checkpoint"]
+    assert await client.threads.get_state("t") == newest
+    assert await client.threads.get_state("t", checkpoint=middle["checkpoint"]) == middle
+    by_id = await client.threads.get_state("t", checkpoint_id=middle["checkpoint"]["checkpoint_id"] or "")
+    assert by_id["values"] == middle["values"]
+    assert await client.threads.get_history("t", limit=1) == [newest]
+    assert await client.threads.get_history("t", before=newest["checkpoint"]) == [middle, first]
+    assert await client.threads.get_history("t", before=middle["checkpoint"]["checkpoint_id"]) == [first]
+    assert await client.threads.get_history("t", metadata={"source": "input"}) == [first]
+    assert await client.threads.get_state("t", select=["next", "values.messages"]) == {
+        "next": [],
+        "values": newest["values"],
+    }
+
+
+async def test_a_past_state_is_changed_and_run_on_from(client: LangGraphClient) -> None:
+    await client.threads.create(thread_id="t")
+    await client.runs.wait("t", "chat", input=HELLO)
+    head, middle, _ = await client.threads.get_history("t")
+    other = {"messages": [{"role": "user", "content": "Bye.", "id": "bye"}]}
+    updated = await client.threads.update_state("t", other, checkpoint=middle["checkpoint"], as_node="__start__")
+    assert updated["checkpoint"]["checkpoint_id"] != head["checkpoint"]["checkpoint_id"]
+    values: Any = await client.runs.wait("t", "chat", input=None, checkpoint=updated["checkpoint"])
+    assert [message["content"] for message in values["messages"]][:2] == ["Hello.", "Bye."]
+    with pytest.raises(BadRequestError):
+        await client.threads.update_state("t", other, as_node="nobody")
+
+
+async def test_a_busy_thread_is_not_changed(client: LangGraphClient) -> None:
+    await client.threads.create(thread_id="t")
+    run = await client.runs.create("t", "slow", input={"count": 1000})
+    with pytest.raises(ConflictError, match="busy"):
+        await client.threads.update_state("t", {"count": 1})
+    await client.runs.cancel("t", run["run_id"], wait=True)
+
+
+async def test_a_copy_outlives_its_source(client: LangGraphClient) -> None:
+    await client.threads.create(thread_id="t", metadata={"topic": "travel"})
+    await client.runs.wait("t", "chat", input=HELLO)
+    state = await client.threads.get_state("t")
+    copy: Any = await client.threads.copy("t")
+    await client.threads.delete("t")
+    with pytest.raises(NotFoundError):
+        await client.threads.delete("t")
+    assert copy["metadata"]["topic"] == "travel"
+    assert (await client.threads.get_state(copy["thread_id"]))["values"] == state["values"]
+
+
+async def test_threads_are_pruned(client: LangGraphClient) -> None:
+    for id in ("a", "b"):
+        await client.threads.create(thread_id=id)
+        await client.runs.wait(id, "chat", input=HELLO)
+    assert await client.threads.prune(["a", "none"], strategy="keep_latest") == {"pruned_count": 1}
+    assert len(await client.threads.get_history("a")) == 1
+    assert len(await client.threads.get_history("b")) == 3
+    assert await client.threads.prune(["a", "b"]) == {"pruned_count": 2}
+    assert await client.threads.count() == 0
+
+
+async def test_a_thread_is_created_with_a_state(client: LangGraphClient) -> None:
+    steps: Any = [
+        {"updates": [{"values": HELLO, "as_node": "__start__"}]},
+        {"updates": [{"values": {"messages": [{"role": "ai", "content": "Hi."}]}, "as_node": "speak"}]},
+    ]
+    made = await client.threads.create(graph_id="chat", supersteps=steps)
+    assert [message["content"] for message in made["values"]["messages"]] == ["Hello.", "Hi."]  # type: ignore[index]
+
+
+async def test_a_thread_shows_its_interrupts_and_its_error(client: LangGraphClient) -> None:
+    for id in ("a", "b"):
+        await client.threads.create(thread_id=id)
+    await client.runs.wait("a", "asking", input={"count": 0})
+    await client.runs.wait("b", "failing", input={}, raise_error=False)
+    [asked] = await client.threads.search(status="interrupted")
+    [interrupts] = asked["interrupts"].values()
+    assert (asked["values"], interrupts[0]["value"]) == ({"count": 1}, {"question": "Go on?"})
+    with_subgraphs = await client.threads.get_state("a", subgraphs=True)
+    assert with_subgraphs["tasks"][0]["state"]["next"] == ["ask"]  # type: ignore[index]
+    assert with_subgraphs["interrupts"] == interrupts
+    inner = with_subgraphs["tasks"][0]["state"]["checkpoint"]  # type: ignore[index]
+    assert (await client.threads.get_state("a", checkpoint=inner))["next"] == ["ask"]
+    failed: Any = await client.threads.get("b")
+    assert (failed["status"], failed["error"]) == ("error", {"error": "ValueError", "message": "no such hotel"})
+
+
+async def test_many_threads_are_described_at_once(dsn: str, schema: str) -> None:
+    """More than there are connections."""
+    async with serving(dsn, schema) as server, sdk(server) as client:
+        made = [client.threads.create(metadata={"n": n}, graph_id="chat") for n in range(30)]
+        await asyncio.gather(*made)
+        assert len(await client.threads.search(limit=100)) == 30
+
+
+async def test_what_is_invalid_is_refused_with_its_place(client: LangGraphClient) -> None:
+    for path, body, place in (
+        ("/threads/search", {"limit": 1001}, "limit"),
+        ("/threads/search", {"status": "asleep"}, "status"),
+        ("/threads", {"if_exists": "maybe"}, "if_exists"),
+        ("/threads", {"ttl": {"ttl": -1}}, "ttl.ttl"),
+        ("/threads", {"metadata": [1]}, "metadata"),
+        ("/threads", [1], "dictionary"),
+    ):
+        with pytest.raises(APIStatusError, match=place) as refused:
+            await client.http.post(path, json=body)  # type: ignore[arg-type]
+        assert refused.value.status_code == 422
