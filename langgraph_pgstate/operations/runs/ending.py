@@ -119,7 +119,9 @@ async def roll_back(db: Connection, queries: Queries, key: RunKey) -> bool:
         ended = await db.execute(queries.end_runs, _end([key], "cancelled", rolls_back=True))
         if ended:
             # A put of the run that is on its way is refused: a released lease would let it pass until another is taken.
-            await db.execute(queries.fence_lease, {"thread_id": key.thread_id, **_token(key), "is_dead": True})
+            await db.execute(
+                queries.fence_lease, {"thread_id": key.thread_id, "fencing_token": key.fencing_token, "is_dead": True}
+            )
             await delete_runs_of(db, queries, key.thread_id, [key.run_id])
             await promote_and_set_status(db, queries, key.thread_id)
     return ended > 0
