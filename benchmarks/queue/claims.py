@@ -80,7 +80,7 @@ def run(server: Server, plan: Plan) -> CaseResult:
         "Autovacuum is off."
     )
     for what, ids in _IDS.items():
-        metric = result.metric(what, f"claim of ten runs, ids {what}", "ms")
+        metric = result.metric(what, f"claim of ten runs, {waiting:,} waiting, ids {what}", "ms")
         with ExitStack() as stack:
             found: dict[str, Callable[[], float]] = {}
             for name in (OURS, EMPTY):

@@ -12,7 +12,10 @@ from benchmarks.queue.graphs import INVOKED
 from benchmarks.report import Environment, number
 
 _PLOTTED = (("jobs", "jobs/both"), ("start", "start/p50"))
-_TITLES = {"jobs": "No-op jobs per second (more is better)", "start": "From enqueue to begin, idle (less is better)"}
+_TITLES = {
+    "jobs": "No-op jobs per second (more is better; logarithmic)",
+    "start": "From enqueue to begin, idle (less is better; logarithmic)",
+}
 _BESIDES = {EMPTY: "an empty queue", INVOKED: "`graph.invoke` in place"}
 
 
@@ -27,9 +30,9 @@ def markdown(environment: Environment, results: Mapping[str, CaseResult]) -> str
         for metric in compared:
             cells = [number(metric.median(name), metric.unit) for name in names]
             lines.append(f"| {_label(metric.key, metric.label)} | {' | '.join(cells)} |")
-            if WITH_GRAPH in metric.samples:
+            if WITH_GRAPH in metric.samples and metric.key == "jobs/both":
                 cells = [number(metric.median(WITH_GRAPH), metric.unit), *["–"] * len(OTHERS)]
-                lines.append(f"| {metric.label}, runs of a graph of one node | {' | '.join(cells)} |")
+                lines.append(f"| runs of a graph of one node, {metric.label} | {' | '.join(cells)} |")
         lines.append("")
     others = [metric for metric in metrics.values() if metric not in compared]
     if others:

@@ -26,7 +26,10 @@ def outcomes(results: Iterable[CaseResult]) -> list[Outcome]:
     """Compare a run with all targets; for those against other queues, with the fastest of them."""
     metrics = {key: metric for result in results for key, metric in result.metrics.items()}
     targets = (
-        Target("no-op jobs, enqueued and worked off", "jobs/both", 0.5, 1.0, fastest(metrics.get("jobs/both"))),
+        *(
+            Target(f"no-op jobs, {what}", key, 0.5, 1.0, fastest(metrics.get(key)))
+            for what, key in (("enqueued and worked off", "jobs/both"), ("worked off", "jobs/work"))
+        ),
         Target("enqueue to the first superstep, idle, p50", "start/p50", 1.0, None, fastest(metrics.get("start/p50"))),
         Target("enqueue to the first superstep, idle, p50, in ms", "start/p50", None, 15, None, at_most=True),
         *(

@@ -40,6 +40,7 @@ from support import GUARD_SECONDS, wait_until
 from typer.testing import CliRunner
 
 from benchmarks import __main__ as benchmarks
+from benchmarks.queue import __main__ as queue_benchmarks
 from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.agent_server import AgentServerSettings
 from langgraph_pgstate.cli import _with_options_first
@@ -444,3 +445,8 @@ def test_every_column_is_documented(connection: psycopg.Connection, schema: str)
             names, kinds = re.findall(r"`(\w+)`", row[1]), row[2].split(", ")
             columns |= zip(names, kinds * len(names) if len(kinds) == 1 else kinds, strict=True)
     assert documented == expected
+
+
+def test_the_figures_of_runs_are_those_of_the_last_benchmark() -> None:
+    table = (ROOT / "benchmarks" / "results" / "QUEUE_TABLE.md").read_text()
+    assert f"{queue_benchmarks.BEGINS}\n{table}{queue_benchmarks.ENDS}" in (ROOT / "docs" / "runs.md").read_text()
