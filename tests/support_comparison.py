@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -54,7 +54,8 @@ class Script:
         except httpx.HTTPStatusError as error:
             self.answers[name] = f"HTTP {error.response.status_code}"
             return []
-        self.answers[name] = self.plain([[part.event, part.data] for part in parts])
+        # `end` says what the status of the run does.
+        self.answers[name] = self.plain([[part.event, part.data] for part in parts if part.event != "end"])
         return parts
 
     def plain(self, value: Any) -> Any:
@@ -258,6 +259,9 @@ async def streams(script: Script, client: LangGraphClient) -> None:
     for modes in ("values", "updates", "tasks"):
         stream = client.runs.stream(id, "asking", input={"count": 0}, stream_mode=modes, stream_subgraphs=True)
         await collect(f"stream subgraphs, {modes}", stream)
+    other = (await client.threads.create())["thread_id"]
+    for modes in ("checkpoints", "debug"):
+        await collect(f"stream thread, {modes}", client.runs.stream(other, "chat", input=HELLO, stream_mode=modes))
     stream = client.runs.stream(id, "asking", command={"resume": "yes"}, stream_mode=["values", "updates"])
     await collect("stream answer", stream)
     await collect("stream failing", client.runs.stream(id, "failing", input={}, stream_mode="values"))
@@ -272,4 +276,16 @@ async def _until(client: LangGraphClient, thread_id: str, run_id: str) -> None:
     await asyncio.sleep(0.2)
 
 
-Play = Callable[[LangGraphClient], Awaitable[dict[str, Any]]]
+MISSING = "(missing)"
+
+
+def differences(theirs: Any, ours: Any, place: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield the places in which two answers differ, and what each has there."""
+    if isinstance(theirs, dict) and isinstance(ours, dict):
+        for name in sorted({*theirs, *ours}):
+            yield from differences(theirs.get(name, MISSING), ours.get(name, MISSING), f"{place}.{name}")
+    elif isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
+        for number, (one, other) in enumerate(zip(theirs, ours, strict=True)):
+            yield from differences(one, other, f"{place}[{number}]")
+    elif theirs != ours:
+        yield place, theirs, ours

@@ -6,9 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support_http import sdk
+
+from langgraph_pgstate import AsyncPGState
+from langgraph_pgstate.runs.graphs import load_value
 
 pytestmark = pytest.mark.once
 
@@ -67,3 +73,21 @@ def test_the_example_charges_once_and_is_recorded(directory: Path) -> None:
         assert "tool: 90 euros charged for order 17\nai: Order 17 is paid." in run.stdout
         assert "graph LangGraph: success\n  node agent: success" in run.stdout
         assert run.stdout.endswith("charge: success, attempt 1, 90 euros charged for order 17\n")
+
+
+async def test_the_application_serves_each_user_its_own_threads(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = load_value("app.py:app", Path(__file__).parents[2] / "examples" / "fastapi")
+    monkeypatch.setenv("PGSTATE_DSN", dsn)
+    async with AsyncPGState.open(dsn) as state:
+        await state.setup()
+    async with example.router.lifespan_context(example), AsyncExitStack() as stack:
+        eve, bob = [
+            await stack.enter_async_context(sdk(example, {"authorization": f"Bearer {name}"}, "/agents"))
+            for name in ("eve", "bob")
+        ]
+        thread = (await eve.threads.create())["thread_id"]
+        values: Any = await eve.runs.wait(thread, "agent", input={"messages": [{"role": "user", "content": "Hello."}]})
+        assert values["messages"][-1]["content"] == "Hello from PostgreSQL."
+        assert [one["thread_id"] for one in await eve.threads.search()] == [thread]
+        assert await bob.threads.search() == []
+        await eve.threads.delete(thread)

@@ -147,7 +147,8 @@ async def test_a_stream_goes_on_at_another_server(dsn: str, schema: str) -> None
                 first.stop()
                 parts += [part async for part in stream]
     counts = [part.data["count"] for part in parts if part.event == "values"]
-    assert counts == [*range(40, -1, -1)]
+    # A run that goes on tells the state that it goes on from again.
+    assert [*dict.fromkeys(counts)] == [*range(40, -1, -1)]
     assert parts[-1].event == "end"
 
 
