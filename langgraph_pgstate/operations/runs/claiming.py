@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.operations.runs.locking import LOCK_TIMEOUT
+from langgraph_pgstate.operations.runs.locking import bounded_waits
 from langgraph_pgstate.operations.runs.requests import options_of
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import ClaimedRun, Claims, Lease, Row
@@ -32,9 +32,9 @@ async def claim(
 ) -> Claims:
     """Claim runs of some graphs with the leases of their threads, by priority and position.
 
-    One statement, or two in a transaction with `ended`. A few more if leases are held by somebody else, which puts such
-    runs off for a second, or if keys are at their limits, which sets their runs aside. If the answer is lost, `tend`
-    tells of the runs that were claimed. It waits a moment only for a lock; see `locking.is_locked`.
+    One transaction, or a few if leases are held by somebody else, which puts such runs off for a second, or if keys are
+    at their limits, which sets their runs aside. If the answer is lost, `tend` tells of the runs that were claimed. It
+    waits a moment only for a lock; see `locking.is_locked`.
 
     Args:
         db: The connection.
@@ -55,19 +55,17 @@ async def claim(
         "graphs": [graph for graph, _ in pairs],
         "versions": [version for _, version in pairs],
         "ttl": repr(ttl),
-        "lock_timeout": LOCK_TIMEOUT,
     }
     claims = Claims([], has_limits, False, False)
     for _ in range(_MOST_STATEMENTS):
         statement = queries.claim_limited_runs if claims.has_limits else queries.claim_runs
         parameters["limit"] = limit - len(claims.runs)
-        if ended:
-            async with db.transaction():
+        async with db.transaction():
+            await db.fetch(*bounded_waits(queries))
+            if ended:
                 await db.execute(queries.open_keys, {"queue": queue, "keys": [*ended], "page_size": _SET_ASIDE})
-                rows = await db.fetch(statement, parameters)
-            ended = ()
-        else:
             rows = await db.fetch(statement, parameters)
+        ended = ()
         kinds = {row[0] for row in rows}
         was_limited = claims.has_limits
         claims = Claims(

@@ -15,7 +15,7 @@ _LOCK_NOT_AVAILABLE: Final = "55P03"
 
 def bounded_waits(queries: Queries) -> tuple[Query, Parameters]:
     """Return the statement with which a transaction begins that waits only a moment for each lock; see `is_locked`."""
-    return queries.set_lock_timeout, {"timeout": LOCK_TIMEOUT}
+    return queries.begin_bounded_work, {"timeout": LOCK_TIMEOUT}
 
 
 def is_locked(error: Exception) -> bool:

@@ -32,7 +32,7 @@ candidates AS MATERIALIZED (
         FOR UPDATE SKIP LOCKED
     ) AS c
 ), chosen AS MATERIALIZED (
-    SELECT c.* FROM candidates c CROSS JOIN (SELECT set_config('lock_timeout', :lock_timeout::text, true)) AS waits
+    SELECT c.* FROM candidates c
     ORDER BY c.priority DESC, c.position
     LIMIT :limit --!limited
 --+limited     LIMIT coalesce((SELECT greatest(w.free, 0) FROM whole w), :limit)

@@ -1,0 +1,4 @@
+-- name: begin_bounded_work
+-- Set the transaction's lock timeout, and have it plan prepared statements once: those with arrays would be planned at
+-- each call, which takes longer than what they do.
+SELECT set_config('lock_timeout', :timeout::text, true), set_config('plan_cache_mode', 'force_generic_plan', true);
