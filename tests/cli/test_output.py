@@ -48,7 +48,8 @@ RUN_TOKENS = {name: TOKENS[name] for name in ("input_tokens", "output_tokens")}
 MODEL = "some-provider/some-model-of-a-long-name-2026-03-01"
 
 
-# Each command as it is run here. `demo` draws to the width that it finds, in a process of its own; a worker only logs.
+# Each command as it is run here. `demo` draws to the width that it finds, in a process of its own; a worker and a
+# server only log; `join` prints JSON in any case.
 COMMANDS: dict[str, list[str]] = {
     "setup": [],
     "migrate": [],
@@ -88,13 +89,14 @@ COMMANDS: dict[str, list[str]] = {
     "delete": [THREAD, "--yes"],
     "enqueue": [AGENT, '{"said": []}', "--thread", ENQUEUED, "--run", ENQUEUED],
     "cancel": [ENQUEUED],
+    "schedule": ["add", f"every working day for {AGENT}", AGENT, "0 9 * * 1-5", "--timezone", "Europe/Prague"],
 }
 
 
 # These print a document for each row; all others print one.
 LISTS = {
     "threads", "runs", "tree", "conversation", "search", "events", "executions", "leases", "interrupts", "prices",
-    "dead-letters", "limits", "budgets",
+    "dead-letters", "limits", "budgets", "schedule",
 }  # fmt: skip
 
 
@@ -169,7 +171,7 @@ def printed(dsn: str, schema: str, *options: str) -> dict[str, str]:
 
 def test_every_command_is_looked_at() -> None:
     names = {one.name or one.callback.__name__ for one in app.registered_commands if one.callback}
-    assert names == COMMANDS.keys() | {"demo", "worker", "resume"}
+    assert names == COMMANDS.keys() | {"demo", "worker", "resume", "join", "serve"}
 
 
 def test_nothing_is_wider_than_the_terminal(dsn: str, schema_of_all: str, monkeypatch: pytest.MonkeyPatch) -> None:
