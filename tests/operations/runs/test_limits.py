@@ -27,7 +27,7 @@ class Limited(Queue):
         self.do(limits.put_limit, request_limit(queue, key, limit.get("concurrency"), limit.get("rate")))
 
     def open(self, queue: str = "default") -> None:
-        self.do(claiming.open_keys, queue)
+        self.do(claiming.open_keys, queue, ["graph"])
 
     def claims(self, limit: int = 10, **options: Any) -> Claims:
         found: Claims = self.do(claiming.claim, self.worker_id, "default", ("graph",), limit, 60.0, **options)
@@ -148,6 +148,26 @@ def test_the_runs_of_a_dead_worker_do_not_count(queue: Limited) -> None:
     assert queue.opened() == ["t0"]
 
 
+@pytest.mark.parametrize("other", [{"version": "old"}, {"graph": "other"}])
+@pytest.mark.parametrize("opens_ended", [True, False])
+def test_a_run_that_no_worker_accepts_keeps_no_other_of_its_key_waiting(
+    queue: Limited, other: dict[str, str], opens_ended: bool
+) -> None:
+    queue.limit(key="*", concurrency=1)
+    queue.add("t0", key="k")
+    (run,) = queue.claim()
+    queue.add("left", key="k", **other)
+    queue.add("t1", key="k")
+    assert queue.claim() == []
+    queue.finish(run)
+    if opens_ended:
+        found = [run.thread_id for run in queue.claims(has_limits=True, ended=["k"]).runs]
+    else:
+        found = queue.opened()
+    assert found == ["t1"]
+    queue.check()
+
+
 def test_a_single_run_waits_for_one_run_of_a_key_with_many(queue: Limited) -> None:
     queue.limit(key="*", concurrency=2)
     for number in range(20):
@@ -188,7 +208,8 @@ def test_a_claim_does_not_read_the_runs_that_wait_for_a_limit(queue: Limited) ->
     )
     assert pages < 150
     assert queue.explain("find_limited_keys", {"queue": "default", "cursor_key": "", "page_size": 200}) < 20
-    assert queue.explain("open_keys", {"queue": "default", "keys": "{big,other}", "page_size": 1000}) < 200
+    accepted = {"graphs": "{graph}", "versions": '{""}'}
+    assert queue.explain("open_keys", {"queue": "default", "keys": "{big,other}", "page_size": 1000, **accepted}) < 200
     assert queue.opened() == ["other"]
 
 

@@ -189,7 +189,11 @@ WITH RECURSIVE keys AS (
 SELECT key FROM keys WHERE key IS NOT NULL LIMIT :page_size::integer;
 
 -- name: open_keys
--- Let claims see as many runs of some keys as their limits leave, in their order, and return their number.
+-- Let claims see as many runs of some keys as their limits leave, in their order. Only those of graphs and versions that
+-- the worker accepts: one that nobody claims would keep the others from being seen.
+WITH accepted AS MATERIALIZED (
+    SELECT * FROM unnest(:graphs::text[], :versions::text[]) AS g (graph, version)
+)
 UPDATE /*schema*/queue SET is_limited = false, position = opened.position
 FROM (
     SELECT c.thread_id, c.run_id, coalesce((
@@ -210,6 +214,7 @@ FROM (
         ) - (
             SELECT count(*) FROM /*schema*/queue q
             WHERE q.queue = :queue AND q.key = g.key AND q.is_ready AND q.status = 'pending' AND NOT q.is_limited
+                AND EXISTS (SELECT 1 FROM accepted a WHERE a.graph = q.graph AND a.version = q.version OFFSET 0)
         ))) END AS free
         FROM unnest(:keys::text[]) AS g (key)
             LEFT JOIN LATERAL (
@@ -220,6 +225,7 @@ FROM (
     ) AS k CROSS JOIN LATERAL (
         SELECT q.thread_id, q.run_id, q.priority, q.position FROM /*schema*/queue q
         WHERE q.queue = :queue AND q.key = k.key AND q.is_limited
+            AND EXISTS (SELECT 1 FROM accepted a WHERE a.graph = q.graph AND a.version = q.version OFFSET 0)
         ORDER BY q.priority DESC, q.position LIMIT k.free
         FOR UPDATE SKIP LOCKED
     ) AS c
