@@ -13,6 +13,7 @@ from support import FORK, GUARD_SECONDS
 from support_queue import Queue
 
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
+from langgraph_pgstate.operations.leases import leases
 from langgraph_pgstate.operations.runs import claiming, limits
 from langgraph_pgstate.operations.runs.limits import request_limit
 from langgraph_pgstate.types import Claims, QueueLimit, Rate
@@ -115,6 +116,20 @@ def test_a_rate_lets_so_many_runs_begin_in_its_time(queue: Limited) -> None:
     queue.execute("UPDATE {}.queue_keys SET window_started_at = window_started_at - interval '1001 s'")
     assert sorted(queue.opened()) == ["a2", "b2"]
     assert queue.opened() == []
+
+
+@pytest.mark.parametrize("key", [None, "*"])
+def test_a_run_whose_thread_is_held_elsewhere_uses_up_no_rate(queue: Limited, key: str | None) -> None:
+    queue.limit(key=key, rate=Rate(3, per=1000))
+    queue.add("held", key="k")
+    queue.do(leases.take, "held", "somebody", 60.0)
+    for _ in range(4):
+        assert queue.opened() == []
+        queue.wake()
+        queue.make_due()
+    for number in range(4):
+        queue.add(f"t{number}", key="k")
+    assert queue.opened() == ["t0", "t1", "t2"]
 
 
 def test_a_run_that_waits_for_a_limit_is_claimed_when_there_is_none_any_more(queue: Limited) -> None:

@@ -36,6 +36,10 @@ candidates AS MATERIALIZED (
     ORDER BY c.priority DESC, c.position
     LIMIT :limit --!limited
 --+limited     LIMIT coalesce((SELECT greatest(w.free, 0) FROM whole w), :limit)
+--+limited ), occupied AS MATERIALIZED (
+--+limited     -- Put off below. Counted as claims they would use up rates.
+--+limited     SELECT c.thread_id, c.run_id FROM chosen c JOIN /*schema*/leases l ON l.thread_id = c.thread_id
+--+limited     WHERE l.holder_id IS NOT NULL AND l.expires_at > now()
 --+limited ), keys AS MATERIALIZED (
 --+limited     SELECT k.key, u.revision, u.window_started_at + make_interval(secs => l.rate_seconds) > now()
 --+limited             AS is_same_window, u.window_claims, least(
@@ -55,6 +59,7 @@ candidates AS MATERIALIZED (
 --+limited         row_number() OVER (PARTITION BY c.key ORDER BY c.priority DESC, c.position) <= k.free, true
 --+limited     ) AS is_free
 --+limited     FROM chosen c LEFT JOIN keys k ON k.key = c.key
+--+limited     WHERE NOT EXISTS (SELECT 1 FROM occupied o WHERE o.thread_id = c.thread_id)
 --+limited ), seen AS (
 --+limited     SELECT k.*, f.claims FROM keys k
 --+limited         JOIN (SELECT key, count(*) AS claims FROM ranked WHERE is_free AND is_limited GROUP BY key) AS f
@@ -127,7 +132,7 @@ candidates AS MATERIALIZED (
 ), put_off AS (
     UPDATE /*schema*/queue SET is_ready = false, run_after = now() + interval '1 second'
     FROM chosen c --!limited
---+limited     FROM granted c
+--+limited     FROM (SELECT g.thread_id, g.run_id FROM granted g UNION ALL SELECT o.thread_id, o.run_id FROM occupied o) AS c
     WHERE queue.thread_id = c.thread_id AND queue.run_id = c.run_id AND queue.is_ready
         AND NOT EXISTS (SELECT 1 FROM taken t WHERE t.thread_id = c.thread_id)
     RETURNING queue.thread_id, queue.run_id
