@@ -1,8 +1,8 @@
 -- name: claim_runs
 -- Claim ready runs of some graphs with the leases of their threads, by priority and position, and return them with what
--- they are to do. A run whose thread's lease is held by somebody else is put off for a second, and returned as `held`.
--- A queue with limits is returned as `limits`, and one with runs that wait for a limit as `waiting`. Then nothing is
--- claimed, unless the variant for it is used: it keeps the limits, and returns keys that are at theirs as `full`, and
+-- they are to do. A run whose thread's lease is held or locked by somebody else is put off for a second, and returned as
+-- `held`. A queue with limits is returned as `limits`, and one with runs that wait for a limit as `waiting`. Then nothing
+-- is claimed, unless the variant for it is used: it keeps the limits, and returns keys that are at theirs as `full`, and
 -- `busy` if another worker has just claimed.
 -- variant: claim_limited_runs
 WITH
@@ -36,10 +36,17 @@ candidates AS MATERIALIZED (
     ORDER BY c.priority DESC, c.position
     LIMIT :limit --!limited
 --+limited     LIMIT coalesce((SELECT greatest(w.free, 0) FROM whole w), :limit)
---+limited ), occupied AS MATERIALIZED (
---+limited     -- Put off below. Counted as claims they would use up rates.
---+limited     SELECT c.thread_id, c.run_id FROM chosen c JOIN /*schema*/leases l ON l.thread_id = c.thread_id
---+limited     WHERE l.holder_id IS NOT NULL AND l.expires_at > now()
+), unheld AS MATERIALIZED (
+    SELECT f.thread_id FROM chosen c CROSS JOIN LATERAL (
+        SELECT l.thread_id FROM /*schema*/leases l
+        WHERE l.thread_id = c.thread_id AND (l.holder_id IS NULL OR l.expires_at <= now())
+        FOR UPDATE SKIP LOCKED
+    ) AS f
+), occupied AS MATERIALIZED (
+    -- Not waited for: a caller's transaction may have locked the lease. Nor counted, or it would use up rates.
+    SELECT c.thread_id, c.run_id FROM chosen c
+    WHERE NOT EXISTS (SELECT 1 FROM unheld u WHERE u.thread_id = c.thread_id)
+        AND EXISTS (SELECT 1 FROM /*schema*/leases l WHERE l.thread_id = c.thread_id OFFSET 0)
 --+limited ), keys AS MATERIALIZED (
 --+limited     SELECT k.key, u.revision, u.window_started_at + make_interval(secs => l.rate_seconds) > now()
 --+limited             AS is_same_window, u.window_claims, least(
@@ -97,7 +104,7 @@ candidates AS MATERIALIZED (
     INSERT INTO /*schema*/leases AS held (thread_id, holder_id, fencing_token, acquired_at, renewed_at, expires_at)
     SELECT c.thread_id, :worker_id::text, (extract(epoch FROM now()) * 1000000)::bigint, now(), now(),
         now() + make_interval(secs => :ttl::double precision)
-    FROM chosen c --!limited
+    FROM chosen c WHERE NOT EXISTS (SELECT 1 FROM occupied o WHERE o.thread_id = c.thread_id) --!limited
 --+limited     FROM granted c
     ORDER BY c.thread_id
     ON CONFLICT (thread_id) DO UPDATE SET
