@@ -93,8 +93,9 @@ class Claimer:
         """From time to time, let claims see runs that waited for limits, whoever ended the runs before them."""
         now = time.monotonic()
         if now >= self._opened_at.get(queue, float("-inf")) + self._poll:
+            cursor = self._cursors.get(queue) or ""
             self._cursors[queue] = database.run(
-                claiming.open_keys, self._queries, queue, self._cursors.get(queue) or ""
+                claiming.open_keys, self._queries, queue, self._graphs, self._versions, cursor
             )
             self._opened_at[queue] = now
 

@@ -338,10 +338,7 @@ class Control:
                     raise
                 continue
             for execution in executions if is_done else ():
-                if execution.stream is not None:
-                    execution.stream.close()
-                execution.refuse_writes()
-                self._executions.pop(execution.key, None)
+                self._note_end(execution)
 
     def _try_to_end(self, execution: RunExecution, outcome: RunOutcome) -> bool:
         """End a run in the queue, or give it back. Return false if another transaction has locked its thread.
@@ -395,11 +392,16 @@ class Control:
         if not is_mine or outcome.kind == "leave":
             log.warning("run %s of thread %s is left to another worker", key.run_id, key.thread_id)
             self._leave_to_sweep(execution)
-        elif execution.stream is not None:
+        else:
+            self._note_end(execution)
+
+    def _note_end(self, execution: RunExecution) -> None:
+        """Forget a run that has ended in the queue, or was given back."""
+        if execution.stream is not None:
             execution.stream.close()
         execution.refuse_writes()
-        self._executions.pop(key, None)
-        self._claimer.ended(claimed)
+        self._executions.pop(execution.key, None)
+        self._claimer.ended(execution.claimed)
 
     def _leave_to_sweep(self, execution: RunExecution) -> None:
         """Stop renewing the lease of a run. The sweep of expired leases puts it back, and counts such ends."""

@@ -499,7 +499,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "runs.enqueue.enqueue": lambda bench: ([request_run(bench.codec, "graph", {"x": 1}, thread_id="t")],),
     "runs.enqueue.notify": lambda bench: (),
     "runs.claiming.claim": lambda bench: ("worker", bench.enqueued().queue, ["graph"], 1, 12.0),
-    "runs.claiming.open_keys": lambda bench: ("default",),
+    "runs.claiming.open_keys": lambda bench: ("default", ["graph"]),
     "runs.limits.put_limit": lambda bench: (request_limit("default", None, 1, None),),
     "runs.limits.list_limits": lambda bench: (),
     "runs.ending.finish": lambda bench: (bench.claimed(), "success"),

@@ -145,6 +145,27 @@ def test_runs_that_have_ended_meanwhile_are_ended_in_one_transaction(
     assert len(calls) < 5
 
 
+def test_runs_that_end_together_let_the_next_of_their_keys_begin_at_once(
+    dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    barrier = threading.Barrier(2)
+    graphs = {"agent": loop_graph(1, lambda count: barrier.wait(20) and None)}
+    with (
+        PGState.open(dsn, schema=schema) as state,
+        Worker(state, graphs, concurrency=4, poll=30) as worker,
+        counted_ends(monkeypatch) as calls,
+    ):
+        state.runs.limit("default", key="*", concurrency=1)
+        turn = worker._control._turn
+        monkeypatch.setattr(worker._control, "_turn", lambda: time.sleep(0.1) or turn())
+        runs = state.runs.enqueue_batch(
+            [{"graph": "agent", "input": {"count": 0}, "key": key} for _ in range(3) for key in ("a", "b")]
+        )
+        for run in runs:
+            run.wait(10)
+        assert [name for name, _ in calls].count("finish_together") == 3
+
+
 def test_a_locked_thread_keeps_no_later_runs_from_ending_together(
     dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

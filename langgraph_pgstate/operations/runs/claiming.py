@@ -48,12 +48,11 @@ async def claim(
         has_limits: Whether the queue had limits at the last claim; saves a statement if that is still so.
         ended: Keys of ended runs. Other runs of these keys that wait for their limits are claimed, too.
     """
-    pairs = [(graph, version) for graph in graphs for version in ("", *(versions or {}).get(graph, ()))]
+    accepted = _accepted(graphs, versions)
     parameters: dict[str, Any] = {
         "worker_id": worker_id,
         "queue": queue,
-        "graphs": [graph for graph, _ in pairs],
-        "versions": [version for _, version in pairs],
+        **accepted,
         "ttl": repr(ttl),
     }
     claims = Claims([], has_limits, False, False)
@@ -63,7 +62,8 @@ async def claim(
         async with db.transaction():
             await db.fetch(*bounded_waits(queries))
             if ended:
-                await db.execute(queries.open_keys, {"queue": queue, "keys": [*ended], "page_size": _SET_ASIDE})
+                given = {"queue": queue, "keys": [*ended], "page_size": _SET_ASIDE}
+                await db.execute(queries.open_keys, {**given, **accepted})
             rows = await db.fetch(statement, parameters)
         ended = ()
         kinds = {row[0] for row in rows}
@@ -83,7 +83,15 @@ async def claim(
     return claims
 
 
-async def open_keys(db: Connection, queries: Queries, queue: str, after: str = "", page_size: int = 200) -> str | None:
+async def open_keys(
+    db: Connection,
+    queries: Queries,
+    queue: str,
+    graphs: Sequence[str],
+    versions: Mapping[str, Sequence[str]] | None = None,
+    after: str = "",
+    page_size: int = 200,
+) -> str | None:
     """Let claims see runs again that wait for the limits of a page of keys, as many as the limits leave.
 
     Two statements; safe to repeat and in many processes.
@@ -92,6 +100,8 @@ async def open_keys(db: Connection, queries: Queries, queue: str, after: str = "
         db: The connection.
         queries: The queries of the schema.
         queue: The queue.
+        graphs: Graphs that the worker can run.
+        versions: As for `claim`.
         after: The last key of the page before.
         page_size: Keys of the page.
 
@@ -101,8 +111,15 @@ async def open_keys(db: Connection, queries: Queries, queue: str, after: str = "
     page = {"queue": queue, "cursor_key": after, "page_size": page_size}
     found = [row[0] for row in await db.fetch(queries.find_limited_keys, page)]
     if found:
-        await db.execute(queries.open_keys, {"queue": queue, "keys": found, "page_size": _SET_ASIDE})
+        given = {"queue": queue, "keys": found, "page_size": _SET_ASIDE}
+        await db.execute(queries.open_keys, {**given, **_accepted(graphs, versions)})
     return found[-1] if len(found) == page_size else None
+
+
+def _accepted(graphs: Sequence[str], versions: Mapping[str, Sequence[str]] | None) -> dict[str, list[str]]:
+    """Return the graphs and versions that a worker accepts, as parameters."""
+    pairs = [(graph, version) for graph in graphs for version in ("", *(versions or {}).get(graph, ()))]
+    return {"graphs": [graph for graph, _ in pairs], "versions": [version for _, version in pairs]}
 
 
 def _claimed(worker_id: str, queue: str, row: Row) -> ClaimedRun:

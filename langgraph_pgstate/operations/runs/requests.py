@@ -216,8 +216,8 @@ def request_run(
     )
     labels = {**configurable, **_mapping("metadata of the config", config.get("metadata")), **metadata}
     queue = name_of("queue", options.get("queue", DEFAULT_QUEUE))
-    key = options["key"] if "key" in options else _key_of(run_key, config)
-    version = options.get("version", "")
+    key = (options["key"] if "key" in options else _key_of(run_key, config)) or ""
+    version = options.get("version") or ""
     priority = _integer("priority", options.get("priority", 0), -_INT4_MAX)
     owner = {
         "agent": _owner(labels, keys.agent) or graph,

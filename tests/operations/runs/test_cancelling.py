@@ -121,6 +121,13 @@ def test_a_run_that_does_not_exist_is_an_error(queue: Queue, what: Any) -> None:
             queue.do(what, *key)
 
 
+def test_a_run_without_key_and_version_is_retried(queue: Queue) -> None:
+    run_id = queue.add("t", key=None, version=None)
+    queue.fail(queue.claim_one())
+    assert queue.retry("t", run_id)
+    assert queue.claim_one().run_id == run_id
+
+
 def test_a_dead_letter_is_retried(queue: Queue) -> None:
     run_id = queue.add("t", priority=3, key="k", max_attempts=2)
     queue.fail(queue.claim_one())

@@ -13,6 +13,7 @@ from support import FORK, GUARD_SECONDS
 from support_queue import Queue
 
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
+from langgraph_pgstate.operations.leases import leases
 from langgraph_pgstate.operations.runs import claiming, limits
 from langgraph_pgstate.operations.runs.limits import request_limit
 from langgraph_pgstate.types import Claims, QueueLimit, Rate
@@ -27,7 +28,7 @@ class Limited(Queue):
         self.do(limits.put_limit, request_limit(queue, key, limit.get("concurrency"), limit.get("rate")))
 
     def open(self, queue: str = "default") -> None:
-        self.do(claiming.open_keys, queue)
+        self.do(claiming.open_keys, queue, ["graph"])
 
     def claims(self, limit: int = 10, **options: Any) -> Claims:
         found: Claims = self.do(claiming.claim, self.worker_id, "default", ("graph",), limit, 60.0, **options)
@@ -117,6 +118,20 @@ def test_a_rate_lets_so_many_runs_begin_in_its_time(queue: Limited) -> None:
     assert queue.opened() == []
 
 
+@pytest.mark.parametrize("key", [None, "*"])
+def test_a_run_whose_thread_is_held_elsewhere_uses_up_no_rate(queue: Limited, key: str | None) -> None:
+    queue.limit(key=key, rate=Rate(3, per=1000))
+    queue.add("held", key="k")
+    queue.do(leases.take, "held", "somebody", 60.0)
+    for _ in range(4):
+        assert queue.opened() == []
+        queue.wake()
+        queue.make_due()
+    for number in range(4):
+        queue.add(f"t{number}", key="k")
+    assert queue.opened() == ["t0", "t1", "t2"]
+
+
 def test_a_run_that_waits_for_a_limit_is_claimed_when_there_is_none_any_more(queue: Limited) -> None:
     queue.limit(key="k", concurrency=0)
     queue.add("t", key="k")
@@ -146,6 +161,26 @@ def test_the_runs_of_a_dead_worker_do_not_count(queue: Limited) -> None:
     queue.expire(run)
     queue.recover()
     assert queue.opened() == ["t0"]
+
+
+@pytest.mark.parametrize("other", [{"version": "old"}, {"graph": "other"}])
+@pytest.mark.parametrize("opens_ended", [True, False])
+def test_a_run_that_no_worker_accepts_keeps_no_other_of_its_key_waiting(
+    queue: Limited, other: dict[str, str], opens_ended: bool
+) -> None:
+    queue.limit(key="*", concurrency=1)
+    queue.add("t0", key="k")
+    (run,) = queue.claim()
+    queue.add("left", key="k", **other)
+    queue.add("t1", key="k")
+    assert queue.claim() == []
+    queue.finish(run)
+    if opens_ended:
+        found = [run.thread_id for run in queue.claims(has_limits=True, ended=["k"]).runs]
+    else:
+        found = queue.opened()
+    assert found == ["t1"]
+    queue.check()
 
 
 def test_a_single_run_waits_for_one_run_of_a_key_with_many(queue: Limited) -> None:
@@ -188,7 +223,8 @@ def test_a_claim_does_not_read_the_runs_that_wait_for_a_limit(queue: Limited) ->
     )
     assert pages < 150
     assert queue.explain("find_limited_keys", {"queue": "default", "cursor_key": "", "page_size": 200}) < 20
-    assert queue.explain("open_keys", {"queue": "default", "keys": "{big,other}", "page_size": 1000}) < 200
+    accepted = {"graphs": "{graph}", "versions": '{""}'}
+    assert queue.explain("open_keys", {"queue": "default", "keys": "{big,other}", "page_size": 1000, **accepted}) < 200
     assert queue.opened() == ["other"]
 
 

@@ -10,7 +10,8 @@ from support import holding
 from support_queue import CODEC, Queue
 
 from langgraph_pgstate.errors import DatabaseError
-from langgraph_pgstate.operations.runs import adopting, claiming, ending
+from langgraph_pgstate.operations.leases import leases
+from langgraph_pgstate.operations.runs import adopting, claiming, ending, limits
 from langgraph_pgstate.operations.runs.locking import is_locked
 
 
@@ -63,12 +64,35 @@ def test_lost_runs_of_locked_threads_are_left_to_the_next_sweep(table: str, dsn:
     queue.check()
 
 
-def test_a_claim_waits_a_moment_only_for_a_lease(dsn: str, queue: Queue) -> None:
-    queue.add("t")
+@pytest.mark.parametrize("has_limits", [False, True])
+@pytest.mark.parametrize("lock", ["SHARE", "UPDATE"])
+def test_a_locked_lease_keeps_no_other_run_from_being_claimed(
+    dsn: str, queue: Queue, lock: str, has_limits: bool
+) -> None:
+    if has_limits:
+        queue.do(limits.put_limit, limits.request_limit("default", None, 9, None))
+    # Of the one somebody is the holder, that of the other is free.
+    queue.do(leases.take, "held", "somebody", 60.0)
+    queue.add("released")
     queue.finish(queue.claim_one())
+    for thread_id in ("held", "released", "u"):
+        queue.add(thread_id)
+    arguments = queue.queries, "worker", "default", ["graph"], 2, 60.0
+    with holding(dsn, f"SELECT 1 FROM {queue.schema}.leases FOR {lock}"):
+        found = queue.database.run(claiming.claim, *arguments, has_limits=has_limits).runs
+        assert [run.thread_id for run in found] == ["u"]
+    queue.wake()
+    queue.make_due()
+    assert [run.thread_id for run in queue.claim()] == ["released"]
+    queue.check()
+
+
+def test_a_claim_waits_a_moment_only_for_a_lease_that_is_being_made(dsn: str, queue: Queue) -> None:
     queue.add("t")
     arguments = queue.queries, "worker", "default", ["graph"], 1, 60.0
-    with holding(dsn, f"SELECT 1 FROM {queue.schema}.leases WHERE thread_id = 't' FOR UPDATE"):
+    columns = "thread_id, holder_id, fencing_token, acquired_at, renewed_at, expires_at"
+    making = f"INSERT INTO {queue.schema}.leases ({columns}) VALUES ('t', 'somebody', 1, now(), now(), now())"
+    with holding(dsn, making):
         with pytest.raises(DatabaseError) as caught:
             queue.database.run(claiming.claim, *arguments)
         assert is_locked(caught.value)

@@ -1,8 +1,8 @@
 -- name: claim_runs
 -- Claim ready runs of some graphs with the leases of their threads, by priority and position, and return them with what
--- they are to do. A run whose thread's lease is held by somebody else is put off for a second, and returned as `held`.
--- A queue with limits is returned as `limits`, and one with runs that wait for a limit as `waiting`. Then nothing is
--- claimed, unless the variant for it is used: it keeps the limits, and returns keys that are at theirs as `full`, and
+-- they are to do. A run whose thread's lease is held or locked by somebody else is put off for a second, and returned as
+-- `held`. A queue with limits is returned as `limits`, and one with runs that wait for a limit as `waiting`. Then nothing
+-- is claimed, unless the variant for it is used: it keeps the limits, and returns keys that are at theirs as `full`, and
 -- `busy` if another worker has just claimed.
 -- variant: claim_limited_runs
 WITH
@@ -36,6 +36,17 @@ candidates AS MATERIALIZED (
     ORDER BY c.priority DESC, c.position
     LIMIT :limit --!limited
 --+limited     LIMIT coalesce((SELECT greatest(w.free, 0) FROM whole w), :limit)
+), unheld AS MATERIALIZED (
+    SELECT f.thread_id FROM chosen c CROSS JOIN LATERAL (
+        SELECT l.thread_id FROM /*schema*/leases l
+        WHERE l.thread_id = c.thread_id AND (l.holder_id IS NULL OR l.expires_at <= now())
+        FOR UPDATE SKIP LOCKED
+    ) AS f
+), occupied AS MATERIALIZED (
+    -- Not waited for: a caller's transaction may have locked the lease. Nor counted, or it would use up rates.
+    SELECT c.thread_id, c.run_id FROM chosen c
+    WHERE NOT EXISTS (SELECT 1 FROM unheld u WHERE u.thread_id = c.thread_id)
+        AND EXISTS (SELECT 1 FROM /*schema*/leases l WHERE l.thread_id = c.thread_id OFFSET 0)
 --+limited ), keys AS MATERIALIZED (
 --+limited     SELECT k.key, u.revision, u.window_started_at + make_interval(secs => l.rate_seconds) > now()
 --+limited             AS is_same_window, u.window_claims, least(
@@ -55,6 +66,7 @@ candidates AS MATERIALIZED (
 --+limited         row_number() OVER (PARTITION BY c.key ORDER BY c.priority DESC, c.position) <= k.free, true
 --+limited     ) AS is_free
 --+limited     FROM chosen c LEFT JOIN keys k ON k.key = c.key
+--+limited     WHERE NOT EXISTS (SELECT 1 FROM occupied o WHERE o.thread_id = c.thread_id)
 --+limited ), seen AS (
 --+limited     SELECT k.*, f.claims FROM keys k
 --+limited         JOIN (SELECT key, count(*) AS claims FROM ranked WHERE is_free AND is_limited GROUP BY key) AS f
@@ -92,7 +104,7 @@ candidates AS MATERIALIZED (
     INSERT INTO /*schema*/leases AS held (thread_id, holder_id, fencing_token, acquired_at, renewed_at, expires_at)
     SELECT c.thread_id, :worker_id::text, (extract(epoch FROM now()) * 1000000)::bigint, now(), now(),
         now() + make_interval(secs => :ttl::double precision)
-    FROM chosen c --!limited
+    FROM chosen c WHERE NOT EXISTS (SELECT 1 FROM occupied o WHERE o.thread_id = c.thread_id) --!limited
 --+limited     FROM granted c
     ORDER BY c.thread_id
     ON CONFLICT (thread_id) DO UPDATE SET
@@ -127,7 +139,7 @@ candidates AS MATERIALIZED (
 ), put_off AS (
     UPDATE /*schema*/queue SET is_ready = false, run_after = now() + interval '1 second'
     FROM chosen c --!limited
---+limited     FROM granted c
+--+limited     FROM (SELECT g.thread_id, g.run_id FROM granted g UNION ALL SELECT o.thread_id, o.run_id FROM occupied o) AS c
     WHERE queue.thread_id = c.thread_id AND queue.run_id = c.run_id AND queue.is_ready
         AND NOT EXISTS (SELECT 1 FROM taken t WHERE t.thread_id = c.thread_id)
     RETURNING queue.thread_id, queue.run_id
@@ -189,7 +201,11 @@ WITH RECURSIVE keys AS (
 SELECT key FROM keys WHERE key IS NOT NULL LIMIT :page_size::integer;
 
 -- name: open_keys
--- Let claims see as many runs of some keys as their limits leave, in their order, and return their number.
+-- Let claims see as many runs of some keys as their limits leave, in their order. Only those of graphs and versions that
+-- the worker accepts: one that nobody claims would keep the others from being seen.
+WITH accepted AS MATERIALIZED (
+    SELECT * FROM unnest(:graphs::text[], :versions::text[]) AS g (graph, version)
+)
 UPDATE /*schema*/queue SET is_limited = false, position = opened.position
 FROM (
     SELECT c.thread_id, c.run_id, coalesce((
@@ -210,6 +226,7 @@ FROM (
         ) - (
             SELECT count(*) FROM /*schema*/queue q
             WHERE q.queue = :queue AND q.key = g.key AND q.is_ready AND q.status = 'pending' AND NOT q.is_limited
+                AND EXISTS (SELECT 1 FROM accepted a WHERE a.graph = q.graph AND a.version = q.version OFFSET 0)
         ))) END AS free
         FROM unnest(:keys::text[]) AS g (key)
             LEFT JOIN LATERAL (
@@ -220,6 +237,7 @@ FROM (
     ) AS k CROSS JOIN LATERAL (
         SELECT q.thread_id, q.run_id, q.priority, q.position FROM /*schema*/queue q
         WHERE q.queue = :queue AND q.key = k.key AND q.is_limited
+            AND EXISTS (SELECT 1 FROM accepted a WHERE a.graph = q.graph AND a.version = q.version OFFSET 0)
         ORDER BY q.priority DESC, q.position LIMIT k.free
         FOR UPDATE SKIP LOCKED
     ) AS c
