@@ -212,17 +212,27 @@ class Conversion:
 
 
 def _with_checkpoints(mode: str, data: Any) -> Any:
-    """Return an event's data with the checkpoints that its configs name, as the clients know them."""
-    if mode == "debug" and isinstance(data, Mapping) and isinstance(data.get("payload"), Mapping):
-        return {**data, "payload": _with_checkpoints("checkpoints", data["payload"])}
-    if mode != "checkpoints" or not isinstance(data, Mapping) or "parent_config" not in data:
+    """Return an event's data with the checkpoints that its configs name, as LangGraph's own server has them."""
+    payload = data.get("payload") if mode == "debug" and isinstance(data, Mapping) else None
+    if not isinstance(payload, Mapping) or "parent_config" not in payload:
         return data
-    tasks = [
-        {**task, "checkpoint": checkpoint_of(task.get("state"))} if isinstance(task, Mapping) else task
-        for task in data.get("tasks", ())
-    ]
-    found = {"checkpoint": checkpoint_of(data.get("config")), "parent_checkpoint": checkpoint_of(data["parent_config"])}
-    return {**data, **found, "tasks": tasks}
+    return {
+        **data,
+        "payload": {
+            **payload,
+            "checkpoint": checkpoint_of(payload.get("config")),
+            "parent_checkpoint": checkpoint_of(payload["parent_config"]),
+            "tasks": [_task(task) for task in payload.get("tasks", ())],
+        },
+    }
+
+
+def _task(task: Any) -> Any:
+    """Return a task with the checkpoint of its subgraph instead of a config."""
+    place = checkpoint_of(task.get("state")) if isinstance(task, Mapping) else None
+    if place is None:
+        return task
+    return {**{name: value for name, value in task.items() if name != "state"}, "checkpoint": place}
 
 
 def _encoded(id: str, name: str, data: Any) -> bytes:
