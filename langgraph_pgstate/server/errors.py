@@ -48,9 +48,8 @@ STATUSES: Final[Mapping[type[Exception], int]] = {
     SerializationError: 422,
     InvalidUpdateError: 400,
     EmptyInputError: 400,
-    UnavailableError: 503,
 }
-"""The HTTP status of an error; 500 of all others, whose message stays in the log."""
+"""The HTTP status of an error whose message is shown; 503 without the database, and 500 of all others."""
 
 
 class ServerStoppingError(ConnectionError):
@@ -93,9 +92,12 @@ async def answer_invalid(_: Request, error: Exception) -> Response:
 async def answer_failure(request: Request, error: Exception) -> Response:
     """Answer a request that failed. Only messages of expected errors are shown."""
     for kind in type(error).__mro__:
+        if kind is UnavailableError:
+            # Its message names the database's server.
+            _log.warning("%s %s failed: %s", request.method, request.url.path, error)
+            return answer({"detail": "the database is not available"}, 503, {"Retry-After": "1"})
         if kind in STATUSES:
-            headers = {"Retry-After": "1"} if STATUSES[kind] == 503 else None
-            return answer({"detail": str(error)}, STATUSES[kind], headers)
+            return answer({"detail": str(error)}, STATUSES[kind])
     _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return answer({"detail": "internal error"}, 500)
 

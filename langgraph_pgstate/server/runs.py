@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from langchain_core.utils.uuid import uuid7
 from starlette.responses import Response
 
-from langgraph_pgstate.errors import NotFoundError, RunCancelledError, RunFailedError
+from langgraph_pgstate.errors import NotFoundError, RunCancelledError, RunFailedError, UnavailableError
 from langgraph_pgstate.server import streams
 from langgraph_pgstate.server.bodies import RunCreate
-from langgraph_pgstate.server.errors import error_of, missing, refuse
+from langgraph_pgstate.server.errors import ServerStoppingError, error_of, missing, refuse
 from langgraph_pgstate.server.json import selected, to_json
 from langgraph_pgstate.server.streams import BrokenOffResponse, kept_modes, location, patiently, surely
 from langgraph_pgstate.types import Run, Thread
@@ -294,8 +294,8 @@ async def _values(call: Call, handle: AsyncRunHandle, cancels: bool, deletes: bo
     has_ended = False
     try:
         async for values in patiently(call, _outcome(handle)):
-            has_ended = values is not None
-            yield b"\n" if values is None else values
+            has_ended = bool(values)
+            yield b"".join(values) or b"\n"
     except (asyncio.CancelledError, GeneratorExit):
         if cancels and not has_ended:
             await surely(lambda: call.state.runs.cancel(handle.thread_id, handle.run_id, "interrupt"))
@@ -312,6 +312,8 @@ async def _outcome(handle: AsyncRunHandle) -> AsyncIterator[bytes]:
         yield to_json({"__error__": error_of(error)})
     except RunCancelledError:
         yield to_json(None)
+    except UnavailableError:
+        raise ServerStoppingError("another server may reach the database") from None
 
 
 def _json(value: Any, headers: Mapping[str, str] | None = None) -> Response:

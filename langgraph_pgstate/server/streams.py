@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlencode
 
 from langchain_core.messages import BaseMessage, BaseMessageChunk, message_chunk_to_message
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # A proxy closes a connection on which nothing is sent; the JavaScript SDK finds half-open ones by it.
 HEARTBEAT_SECONDS: Final = 5.0
+# Events that are read before the client has taken those before them.
+_AHEAD: Final = 64
 _HEARTBEAT: Final = b": heartbeat\n\n"
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 # The modes of the SDK, by those of LangGraph that they are made of.
@@ -32,6 +34,8 @@ _KEPT: Final[Mapping[str, Sequence[str]]] = {
     "messages-tuple": ("messages",),
     "messages": ("messages",),
 }
+T = TypeVar("T")
+
 _CONTROL: Final = ("metadata", "gap", "error", "end")
 
 
@@ -105,13 +109,10 @@ async def _chunks(
     has_ended = False
     yield _HEARTBEAT
     try:
-        async for event in patiently(call, events):
-            if event is None:
-                yield _HEARTBEAT
-                continue
-            for name, data in conversion.convert(event):
-                yield _encoded(event.id, name, data)
-            has_ended = event.event == "end"
+        async for batch in patiently(call, events):
+            parts = [_encoded(event.id, *part) for event in batch for part in conversion.convert(event)]
+            yield b"".join(parts) if batch else _HEARTBEAT
+            has_ended = bool(batch) and batch[-1].event == "end"
     except (UnavailableError, ServerStoppingError):
         raise ServerStoppingError("the stream goes on elsewhere") from None
     except PGStateError as error:
@@ -125,35 +126,45 @@ async def _chunks(
             await surely(lambda: call.state.saver.adelete_thread(handle.thread_id))
 
 
-async def patiently(call: Call, source: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    """Yield what another iterator does, and `None` whenever nothing has come for a while.
+async def patiently(call: Call, source: AsyncIterator[T]) -> AsyncIterator[list[T]]:
+    """Yield what another iterator does, as much at once as there is, and nothing whenever none has come for a while.
 
     Raises:
         ServerStoppingError: If the server stops.
     """
+    found: asyncio.Queue[T] = asyncio.Queue(_AHEAD)
+    has_come = asyncio.Event()
+
+    async def read() -> None:
+        async for item in source:
+            await found.put(item)
+            has_come.set()
+
+    # One task for all that comes: one for each item would cost more than the item.
+    reading = asyncio.ensure_future(read())
     stopping = asyncio.ensure_future(call.service.stopping.wait())
-    following = None
+    coming: asyncio.Future[Any] | None = None
     try:
         while True:
-            following = following or asyncio.ensure_future(anext(source))
-            await asyncio.wait([following, stopping], timeout=HEARTBEAT_SECONDS, return_when="FIRST_COMPLETED")
-            if following.done():
-                try:
-                    item = following.result()
-                except StopAsyncIteration:
-                    return
-                following = None
-                yield item
+            coming = asyncio.ensure_future(has_come.wait())
+            await asyncio.wait([coming, reading, stopping], timeout=HEARTBEAT_SECONDS, return_when="FIRST_COMPLETED")
+            coming.cancel()
+            has_come.clear()
+            if items := [found.get_nowait() for _ in range(found.qsize())]:
+                yield items
+            elif reading.done():
+                reading.result()
+                return
             elif stopping.done():
                 raise ServerStoppingError("the server is stopping")
             else:
-                yield None
+                yield []
     finally:
-        stopping.cancel()
-        if following is not None:
-            following.cancel()
-            with suppress(asyncio.CancelledError, StopAsyncIteration, PGStateError):
-                await following
+        for task in (coming, reading, stopping):
+            if task is not None:
+                task.cancel()
+        with suppress(asyncio.CancelledError, PGStateError):
+            await reading
 
 
 async def surely(do: Callable[[], Awaitable[Any]]) -> None:
@@ -212,17 +223,27 @@ class Conversion:
 
 
 def _with_checkpoints(mode: str, data: Any) -> Any:
-    """Return an event's data with the checkpoints that its configs name, as the clients know them."""
-    if mode == "debug" and isinstance(data, Mapping) and isinstance(data.get("payload"), Mapping):
-        return {**data, "payload": _with_checkpoints("checkpoints", data["payload"])}
-    if mode != "checkpoints" or not isinstance(data, Mapping) or "parent_config" not in data:
+    """Return an event's data with the checkpoints that its configs name, as LangGraph's own server has them."""
+    payload = data.get("payload") if mode == "debug" and isinstance(data, Mapping) else None
+    if not isinstance(payload, Mapping) or "parent_config" not in payload:
         return data
-    tasks = [
-        {**task, "checkpoint": checkpoint_of(task.get("state"))} if isinstance(task, Mapping) else task
-        for task in data.get("tasks", ())
-    ]
-    found = {"checkpoint": checkpoint_of(data.get("config")), "parent_checkpoint": checkpoint_of(data["parent_config"])}
-    return {**data, **found, "tasks": tasks}
+    return {
+        **data,
+        "payload": {
+            **payload,
+            "checkpoint": checkpoint_of(payload.get("config")),
+            "parent_checkpoint": checkpoint_of(payload["parent_config"]),
+            "tasks": [_task(task) for task in payload.get("tasks", ())],
+        },
+    }
+
+
+def _task(task: Any) -> Any:
+    """Return a task with the checkpoint of its subgraph instead of a config."""
+    place = checkpoint_of(task.get("state")) if isinstance(task, Mapping) else None
+    if place is None:
+        return task
+    return {**{name: value for name, value in task.items() if name != "state"}, "checkpoint": place}
 
 
 def _encoded(id: str, name: str, data: Any) -> bytes:

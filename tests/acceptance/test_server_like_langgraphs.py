@@ -53,7 +53,8 @@ PARTS: Final = {
     r"of none\.checkpoint$": "RemoteGraph reads its thread",
     r"^threads.get_state at id\.checkpoint\.checkpoint_ns$": "the whole name",
     r"^interrupt: runs\[0\]\.status$": "a run that waits for an answer is interrupted",
-    r"^runs.create_batch\[\d\]\.status$": "it may have begun",
+    r"^runs.create(_batch\[\d\]| stateless)?\.status$": "it may have begun",
+    r"config\.configurable\.(__\w+|assistant_id|graph_id)$": "labels, and keys of that server",
     r"^second run, reject: thread\.(values\.count|error)": "how far it came; a run that was cancelled has no error",
 }
 # Fields that only we have.

@@ -25,7 +25,6 @@ REQUEST = Request({"type": "http", "method": "GET", "path": "/threads", "headers
         (errors.LeaseLostError("t", 7), 409),
         (errors.ArgumentTypeError("wrong"), 422),
         (InvalidUpdateError("wrong"), 400),
-        (errors.UnavailableError("no connection"), 503),
     ],
 )
 async def test_an_expected_error_says_why(error: Exception, status: int) -> None:
@@ -40,6 +39,13 @@ async def test_an_unexpected_error_stays_in_the_log(error: Exception, caplog: py
     response = await answer_failure(REQUEST, error)
     assert (response.status_code, response.body) == (500, b'{"detail":"internal error"}')
     assert "GET /threads failed" in caplog.text
+
+
+async def test_a_database_that_is_away_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
+    response = await answer_failure(REQUEST, errors.UnavailableError("no connection to db.internal"))
+    assert (response.status_code, response.headers["Retry-After"]) == (503, "1")
+    assert b"internal" not in response.body
+    assert "db.internal" in caplog.text
 
 
 def test_every_status_is_one_of_an_error() -> None:

@@ -57,10 +57,11 @@ async def test_events_of_subgraphs_name_them(client: LangGraphClient) -> None:
     assert {name.partition(":")[0] for name in names if "|" in name} >= {"values|approval", "tasks|approval"}
     asked = [part.data["__interrupt__"] for part in parts if part.event == "updates" and "__interrupt__" in part.data]
     assert asked[0][0]["value"] == {"question": "Go on?"}
-    checkpoint = next(part.data for part in parts if part.event == "checkpoints")
-    assert checkpoint["checkpoint"]["checkpoint_ns"] == ""
-    assert checkpoint["parent_checkpoint"] is None
-    assert next(part for part in parts if part.event == "debug").data["payload"]["checkpoint"]
+    payloads = [part.data["payload"] for part in parts if part.event == "debug" and part.data["type"] == "checkpoint"]
+    assert [payload["checkpoint"]["checkpoint_ns"] for payload in payloads] == [""] * len(payloads)
+    assert (payloads[0]["parent_checkpoint"], payloads[1]["parent_checkpoint"]) == (None, payloads[0]["checkpoint"])
+    [task] = payloads[-1]["tasks"]
+    assert (task["name"], task["checkpoint"]["checkpoint_ns"].partition(":")[0]) == ("approval", "approval")
 
 
 async def test_a_failed_run_ends_with_its_error(client: LangGraphClient) -> None:
