@@ -312,6 +312,7 @@ class Demo:
             commands[f"{min(sys.executable, os.path.relpath(sys.executable), key=len)} {_EXAMPLE}"] = (
                 "a crash in one file; run it twice"
             )
+            commands["make serve"] = "an agent served over HTTP, for LangGraph's SDKs and Studio"
         width = max(len(command) for command in commands) + 2
         for command, purpose in commands.items():
             console.print(f"   [cyan]{escape(command):<{width}}[/] {purpose}", soft_wrap=True)
