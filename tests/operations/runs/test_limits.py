@@ -119,6 +119,19 @@ def test_a_rate_lets_so_many_runs_begin_in_its_time(queue: Limited) -> None:
 
 
 @pytest.mark.parametrize("key", [None, "*"])
+def test_a_window_that_began_before_the_clock_was_set_back_ends_in_its_time(queue: Limited, key: str | None) -> None:
+    queue.limit(key=key, rate=Rate(1, per=1000))
+    for number in range(3):
+        queue.add(f"t{number}", key="k")
+    assert queue.opened() == ["t0"]
+    queue.execute("UPDATE {}.queue_keys SET window_started_at = now() + interval '900 s'")
+    assert queue.opened() == []
+    queue.execute("UPDATE {}.queue_keys SET window_started_at = now() + interval '1 day'")
+    assert queue.opened() == ["t1"]
+    assert queue.opened() == []
+
+
+@pytest.mark.parametrize("key", [None, "*"])
 def test_a_run_whose_thread_is_held_elsewhere_uses_up_no_rate(queue: Limited, key: str | None) -> None:
     queue.limit(key=key, rate=Rate(3, per=1000))
     queue.add("held", key="k")

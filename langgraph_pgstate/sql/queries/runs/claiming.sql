@@ -7,13 +7,14 @@
 -- variant: claim_limited_runs
 WITH
 --+limited whole AS MATERIALIZED (
---+limited     SELECT u.revision, u.window_started_at + make_interval(secs => l.rate_seconds) > now() AS is_same_window,
---+limited         u.window_claims, least(
+--+limited     -- Both ways, so that a clock that was set back does not lengthen a window by as much.
+--+limited     SELECT u.revision, abs(extract(epoch FROM now() - u.window_started_at)) < l.rate_seconds
+--+limited             AS is_same_window, u.window_claims, least(
 --+limited             :limit::integer,
 --+limited             l.concurrency - (
 --+limited                 SELECT count(*) FROM /*schema*/queue q WHERE q.queue = :queue::text AND q.status = 'running'
 --+limited             ),
---+limited             CASE WHEN u.window_started_at + make_interval(secs => l.rate_seconds) > now()
+--+limited             CASE WHEN abs(extract(epoch FROM now() - u.window_started_at)) < l.rate_seconds
 --+limited                 THEN l.rate - u.window_claims ELSE l.rate END
 --+limited         ) AS free
 --+limited     FROM /*schema*/queue_limits l LEFT JOIN /*schema*/queue_keys u ON u.queue = l.queue AND u.key = ''
@@ -48,13 +49,13 @@ candidates AS MATERIALIZED (
     WHERE NOT EXISTS (SELECT 1 FROM unheld u WHERE u.thread_id = c.thread_id)
         AND EXISTS (SELECT 1 FROM /*schema*/leases l WHERE l.thread_id = c.thread_id OFFSET 0)
 --+limited ), keys AS MATERIALIZED (
---+limited     SELECT k.key, u.revision, u.window_started_at + make_interval(secs => l.rate_seconds) > now()
+--+limited     SELECT k.key, u.revision, abs(extract(epoch FROM now() - u.window_started_at)) < l.rate_seconds
 --+limited             AS is_same_window, u.window_claims, least(
 --+limited             l.concurrency - (
 --+limited                 SELECT count(*) FROM /*schema*/queue q
 --+limited                 WHERE q.queue = :queue AND q.key = k.key AND q.status = 'running'
 --+limited             ),
---+limited             CASE WHEN u.window_started_at + make_interval(secs => l.rate_seconds) > now()
+--+limited             CASE WHEN abs(extract(epoch FROM now() - u.window_started_at)) < l.rate_seconds
 --+limited                 THEN l.rate - u.window_claims ELSE l.rate END
 --+limited         ) AS free
 --+limited     FROM (SELECT DISTINCT key FROM chosen WHERE key <> '') AS k CROSS JOIN LATERAL (
@@ -139,7 +140,7 @@ candidates AS MATERIALIZED (
 ), put_off AS (
     UPDATE /*schema*/queue SET is_ready = false, run_after = now() + interval '1 second'
     FROM chosen c --!limited
---+limited     FROM (SELECT g.thread_id, g.run_id FROM granted g UNION ALL SELECT o.thread_id, o.run_id FROM occupied o) AS c
+--+limited     FROM (SELECT thread_id, run_id FROM granted UNION ALL SELECT thread_id, run_id FROM occupied) AS c
     WHERE queue.thread_id = c.thread_id AND queue.run_id = c.run_id AND queue.is_ready
         AND NOT EXISTS (SELECT 1 FROM taken t WHERE t.thread_id = c.thread_id)
     RETURNING queue.thread_id, queue.run_id
@@ -201,8 +202,8 @@ WITH RECURSIVE keys AS (
 SELECT key FROM keys WHERE key IS NOT NULL LIMIT :page_size::integer;
 
 -- name: open_keys
--- Let claims see as many runs of some keys as their limits leave, in their order. Only those of graphs and versions that
--- the worker accepts: one that nobody claims would keep the others from being seen.
+-- Let claims see as many runs of some keys as their limits leave, in their order. Only those of graphs and versions
+-- that the worker accepts: one that nobody claims would keep the others from being seen.
 WITH accepted AS MATERIALIZED (
     SELECT * FROM unnest(:graphs::text[], :versions::text[]) AS g (graph, version)
 )
@@ -221,7 +222,7 @@ FROM (
                 SELECT count(*) FROM /*schema*/queue q
                 WHERE q.queue = :queue::text AND q.key = g.key AND q.status = 'running'
             ),
-            CASE WHEN u.window_started_at + make_interval(secs => l.rate_seconds) > now()
+            CASE WHEN abs(extract(epoch FROM now() - u.window_started_at)) < l.rate_seconds
                 THEN l.rate - u.window_claims ELSE l.rate END
         ) - (
             SELECT count(*) FROM /*schema*/queue q
