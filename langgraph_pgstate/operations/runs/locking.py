@@ -10,12 +10,17 @@ from langgraph_pgstate.types import Parameters, Query
 # A caller's transaction that has enqueued a run holds the thread's row for as long as the caller likes. The worker has
 # other runs to care for meanwhile.
 LOCK_TIMEOUT: Final = "200ms"
+# Then the server ends the transaction of a process that is frozen or cut off. Others skip what it has locked.
+IDLE_TIMEOUT: Final = "10s"
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 
 
 def bounded_waits(queries: Queries) -> tuple[Query, Parameters]:
-    """Return the statement with which a transaction begins that waits only a moment for each lock; see `is_locked`."""
-    return queries.begin_bounded_work, {"timeout": LOCK_TIMEOUT}
+    """Return the statement with which a transaction begins that waits only a moment for each lock; see `is_locked`.
+
+    The server ends it if its process does not go on.
+    """
+    return queries.begin_bounded_work, {"timeout": LOCK_TIMEOUT, "idle_timeout": IDLE_TIMEOUT}
 
 
 def is_locked(error: Exception) -> bool:

@@ -213,16 +213,15 @@ async def fire(db: Connection, queries: Queries, codec: ValueCodec, name: str) -
     """
     is_callers = db.is_in_transaction
     async with db.transaction():
+        if not is_callers:
+            # The thread may be about to be made.
+            await db.fetch(*bounded_waits(queries))
         rows = await db.fetch(queries.lock_due_schedule, {"name": name})
         if not rows:
             return []
         queue, thread_id, cron, timezone, missed, options, data, next_at, now = rows[0]
-        if thread_id is not None:
-            if not await db.fetch(queries.lock_free_threads, {"thread_ids": [thread_id]}):
-                return []
-            # The thread may be about to be made.
-            if not is_callers:
-                await db.fetch(*bounded_waits(queries))
+        if thread_id is not None and not await db.fetch(queries.lock_free_threads, {"thread_ids": [thread_id]}):
+            return []
         zone = zone_of(timezone)
         runs: list[EnqueuedRun] = []
         error = None

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 import psycopg
 import pytest
 from support import holding
-from support_queue import CODEC, Queue
+from support_queue import CODEC, Queue, request
 
+from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import DatabaseError
 from langgraph_pgstate.operations.leases import leases
-from langgraph_pgstate.operations.runs import adopting, claiming, ending, limits
+from langgraph_pgstate.operations.runs import adopting, claiming, ending, limits, locking, schedules
 from langgraph_pgstate.operations.runs.locking import is_locked
+from langgraph_pgstate.sql import Queries
 
 
 @pytest.fixture
@@ -114,3 +118,35 @@ def test_an_end_gives_way_to_a_put_that_locks_in_the_other_order(dsn: str, queue
         put.execute(f"SELECT 1 FROM {queue.schema}.leases WHERE thread_id = 't' FOR SHARE".encode())
     assert queue.finish(run)
     queue.check()
+
+
+def test_a_frozen_worker_keeps_no_limited_queue_and_no_schedule_locked(
+    dsn: str, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locking, "IDLE_TIMEOUT", "300ms")
+    queue.do(limits.put_limit, limits.request_limit("default", None, 9, None))
+    queue.add("t0")
+    queue.finish(queue.claim_one())
+    run = request("t1")
+    due = schedules.request_schedule("s", run, {}, cron="0 * * * *", timezone="UTC", missed="skip")
+    queue.do(schedules.put, due)
+    queue.execute("UPDATE {}.schedules SET next_at = now()")
+    for thread_id in ("t1", "t2"):
+        queue.add(thread_id)
+
+    async def claim_and_freeze(db: Connection, queries: Queries) -> None:
+        async with db.transaction():
+            await claiming.claim(db, queries, "frozen", "default", ["graph"], 1, 60.0, has_limits=True)
+            time.sleep(1)
+            assert [one.thread_id for one in queue.claim()] == ["t1", "t2"]
+
+    async def fire_and_freeze(db: Connection, queries: Queries) -> None:
+        async with db.transaction():
+            await db.fetch(*locking.bounded_waits(queries))
+            assert await db.fetch(queries.lock_due_schedule, {"name": "s"})
+            time.sleep(1)
+            assert len(queue.do(schedules.fire, CODEC, "s")) == 1
+
+    for frozen in (claim_and_freeze, fire_and_freeze):
+        with Database.open(dsn, schema=queue.schema, pool=False) as database, suppress(DatabaseError):
+            database.run_once(frozen, queue.queries)
