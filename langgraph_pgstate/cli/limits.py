@@ -63,7 +63,7 @@ def budgets(
     """List the budgets of money, with what was spent today, or set one, which replaces the budget before."""
     target: Target = ctx.obj
     if scope is not None and scope not in _SCOPES:
-        raise ConfigurationError(f"a budget is for a {', a '.join(_SCOPES)}, not {scope!r}")
+        raise ConfigurationError(f"the scope of a budget is {', '.join(_SCOPES[:-1])} or {_SCOPES[-1]}, not {scope!r}")
     if (scope is None) is not (name is None) or (scope is not None) is not ((amount is not None) is not remove):
         raise ConfigurationError(
             "budgets takes SCOPE NAME --amount AMOUNT, SCOPE NAME --remove, or nothing to list all"

@@ -189,7 +189,7 @@ def cancel(
     elif status == "running":
         console.print("its worker was asked to stop it")
     else:
-        console.print(f"the run is {status}")
+        console.print(f"the run has the status {status}")
 
 
 def dead_letters(
@@ -251,7 +251,10 @@ def _settle_letter(target: Target, parts: Parts, action: str, thread: str, run: 
     found = find_run(parts.runs, thread, run)
     take = parts.runs.retry if action == "retry" else parts.runs.discard
     if not take(thread, found.run_id):
-        raise ConfigurationError(f"run {found.run_id} of thread {thread!r} is no dead letter: it is {found.status}")
+        why = f"it is no dead letter, its status is {found.status}"
+        if found.status in ("error", "timeout"):
+            why = "it was discarded, or another run of its thread has gone on"
+        raise ConfigurationError(f"cannot {action} run {found.run_id} of thread {thread!r}: {why}")
     if target.is_json:
         print_json({"thread_id": thread, "run_id": found.run_id, "action": action})
     else:

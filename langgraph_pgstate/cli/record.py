@@ -113,7 +113,7 @@ def _queued(target: Target, thread: str | None, limit: int) -> None:
         if run.status == "pending" and not run.is_accepted:
             note = "[yellow]no worker accepts it[/]"
         elif run.is_limited:
-            note = "its key is at its limit"
+            note = f"key {escape(run.key)} is at its limit"
         elif not run.is_ready:
             note = f"after {format_time(run.run_after)}" if run.run_after else "after another run of its thread"
         names = map(escape, (run.thread_id, run_id, run.graph, run.queue))

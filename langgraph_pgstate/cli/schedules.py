@@ -97,6 +97,6 @@ def _print(target: Target, schedule: Any) -> None:
     if target.is_json:
         print_json(schedule)
     elif schedule.next_at is None:
-        console.print("it is paused")
+        console.print("paused")
     else:
         console.print(f"next: {', '.join(map(format_time, schedule.next_ticks[:3]))}")

@@ -70,9 +70,10 @@ class RunStream:
         self.is_repeated = self._kept <= _REPEATED and not request.stream_subgraphs
         self._codec, self._key, self._attempt, self._wake = codec, claimed.key, claimed.attempt, wake
         self._has_namespaces = request.stream_subgraphs
-        self._step = streams.NO_STEP
+        self._step = self._told_step = streams.NO_STEP
         self._changed = threading.Condition()
-        self._events: list[bytes] = []
+        # Each with the newest superstep of the events up to it, which is behind `_step` at a boundary.
+        self._events: list[tuple[bytes, int]] = []
         self._frozen: deque[EventBatch] = deque()
         self._bytes = self._frozen_to = 0
         # Numbers of events that are in transactions of the saver, up to which they are stored if these commit.
@@ -137,14 +138,14 @@ class RunStream:
         with self._changed:
             while self._events and not self._is_closed:
                 size = count = 0
-                for event in self._events:
+                for event, _ in self._events:
                     if count and size + len(event) > _BATCH_BYTES:
                         break
                     size, count = size + len(event), count + 1
                 events, self._events = self._events[:count], self._events[count:]
-                data = streams.encode_batch(events)
+                data = streams.encode_batch([event for event, _ in events])
                 self._bytes += len(data) - size
-                batch = EventBatch(self._key, self._attempt, self._frozen_to, count, self._step, data)
+                batch = EventBatch(self._key, self._attempt, self._frozen_to, count, events[-1][1], data)
                 self._frozen.append(batch)
                 self._frozen_to += count
             return [*self._frozen]
@@ -196,7 +197,9 @@ class RunStream:
         with self._changed:
             if self._has_ended:
                 return
-            self._events.append(event)
+            if step is not None:
+                self._told_step = step
+            self._events.append((event, self._told_step))
             self._bytes += len(event)
         self._wake.set()
 

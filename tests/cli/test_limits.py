@@ -6,8 +6,11 @@ import json
 from typing import Any
 
 import pytest
+from langgraph.graph import START, StateGraph
+from support import wait_until
 from typer.testing import CliRunner
 
+from langgraph_pgstate import PGState, Worker
 from langgraph_pgstate.cli.app import app
 from langgraph_pgstate.cli.limits import read_rate
 from langgraph_pgstate.errors import ConfigurationError
@@ -43,6 +46,14 @@ def test_limits_are_set_listed_and_removed(run: Any) -> None:
     assert "--remove" in run("limits", "default", code=1)
 
 
+def test_a_run_that_waits_for_its_key_names_it(run: Any, dsn: str, schema: str) -> None:
+    graph = StateGraph(dict).add_node("node", lambda state: None).add_edge(START, "node")
+    run("limits", "default", "--key", "acme", "--concurrency", "0")
+    run("enqueue", "agent", "{}", "--key", "acme")
+    with PGState.open(dsn, schema=schema) as state, Worker(state, {"agent": graph}):
+        wait_until(lambda: "key acme is at its limit" in run("runs", "--queued"), "a run that waits")
+
+
 def test_budgets_are_set_listed_and_removed(run: Any) -> None:
     assert "no budgets" in run("budgets")
     run("budgets", "user", "*", "--amount", "0.5")
@@ -56,6 +67,7 @@ def test_budgets_are_set_listed_and_removed(run: Any) -> None:
     assert json.loads(told) == {"scope": "user", "name": "ada", "amount": 5, "spent": 0}
     for wrong in (["user"], ["user", "ada"], ["nobody", "ada", "--remove"], ["user", "a", "--amount", "1", "--remove"]):
         run("budgets", *wrong, code=1)
+    assert "tenant, user, agent or key" in run("budgets", "nobody", "ada", "--remove", code=1)
 
 
 def test_a_rate_is_a_number_and_a_time() -> None:

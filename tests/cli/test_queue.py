@@ -119,10 +119,14 @@ def test_dead_letters_are_listed_retried_and_discarded(run: Any, dsn: str, schem
     shown = run("dead-letters")
     for word in ("t", "agent", "error", "ValueError: no [such] word"):
         assert word in shown
+    with PGState.open(dsn, schema=schema) as state:
+        (letter,) = state.runs.dead_letters().items
+        assert letter == state.runs.get("t", letter.run_id)
     assert run("dead-letters", "retry", "t") == "enqueued again\n"
-    assert "is no dead letter" in run("dead-letters", "retry", "t", code=1)
+    assert "it is no dead letter" in run("dead-letters", "retry", "t", code=1)
     work(dsn, schema, tmp_path, "agent.py:graph")
     assert run("dead-letters", "discard", "t") == "discarded\n"
+    assert "it was discarded" in run("dead-letters", "retry", "t", code=1)
     assert "no dead letters" in run("dead-letters")
 
 

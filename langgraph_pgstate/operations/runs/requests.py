@@ -471,5 +471,6 @@ def _backoff(value: Any) -> dict[str, Any] | None:
     if value is None:
         return None
     if not isinstance(value, Backoff):
-        raise ArgumentTypeError(f"retry must be a Backoff, not {type(value).__name__}")
+        found = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise ArgumentTypeError(f"retry must be a Backoff (langgraph_pgstate.Backoff), not {found}")
     return value.as_json()

@@ -44,7 +44,7 @@ def ticks_after(cron: str, zone: ZoneInfo, moment: datetime) -> Iterator[datetim
         raise ArgumentTypeError(f"cron must be an expression like '0 9 * * 1-5', not {type(cron).__name__}")
     last = moment
     if len(cron.split()) != 5:
-        raise _refusal(cron, "it has another number of fields")
+        raise _refusal(cron, f"{len(cron.split())} fields, not 5")
     try:
         for local in CronSim(cron, moment.astimezone(zone)):
             tick = local.astimezone(UTC)
@@ -53,12 +53,12 @@ def ticks_after(cron: str, zone: ZoneInfo, moment: datetime) -> Iterator[datetim
                 last = tick
                 yield tick
     except CronSimError as error:
-        raise _refusal(cron, error) from None
+        raise _refusal(cron, str(error).lower()) from None
 
 
-def _refusal(cron: str, reason: object) -> ConfigurationError:
+def _refusal(cron: str, reason: str) -> ConfigurationError:
     return ConfigurationError(
-        f"cron {cron!r} is not five fields for minute, hour, day of month, month and day of week: {reason}"
+        f"cron {cron!r} is not usable ({reason}); its fields are minute, hour, day of month, month and day of week"
     )
 
 

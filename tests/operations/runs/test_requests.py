@@ -25,6 +25,7 @@ from langgraph_pgstate.operations.runs.requests import (
     read_field,
     request_run,
 )
+from langgraph_pgstate.tools import Backoff as ToolBackoff
 
 DENY = DefaultAnswer("deny", after=timedelta(days=3))
 
@@ -189,6 +190,11 @@ def test_delays_grow_up_to_a_maximum() -> None:
 def test_a_wrong_backoff_is_refused(make: Callable[[], Backoff]) -> None:
     with pytest.raises((ConfigurationError, ArgumentTypeError)):
         make()
+
+
+def test_the_backoff_of_a_tool_is_refused_by_its_module() -> None:
+    with pytest.raises(ArgumentTypeError, match=r"langgraph_pgstate\.Backoff\), not langgraph_pgstate\.tools"):
+        request_run(CODEC, "graph", retry=ToolBackoff())
 
 
 def test_options_of_a_newer_version_are_left_out() -> None:
