@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
@@ -286,9 +287,14 @@ class StreamWriter:
                 with Database.open(
                     self._dsn, schema=self._queries.schema, pool=False, prepare_threshold=self._prepare_threshold
                 ) as database:
+                    began_at = time.monotonic()
                     while not self._closed.is_set():
-                        self._wake.wait()
-                        self._closed.wait(_INTERVAL)
+                        if not self._wake.is_set():
+                            self._wake.wait()
+                            # A run that ends soon has its events stored with its end.
+                            began_at = time.monotonic()
+                        self._closed.wait(max(0.0, began_at + _INTERVAL - time.monotonic()))
+                        began_at = time.monotonic()
                         self._wake.clear()
                         self._write(database)
             except PGStateError as error:
