@@ -17,6 +17,7 @@ from contextlib import (
     nullcontext,
 )
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
@@ -255,9 +256,10 @@ class AsyncPGStateSaver(CommonSaver):
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Async twin of `put_writes`."""
+        encode = partial(request_writes, drops_failed_output=self._drops_failed_output)
         arguments = (self._codec, config, writes, task_id, task_path)
         heavy = any(is_large(value) for _, value in writes)
-        request = await asyncio.to_thread(request_writes, *arguments) if heavy else request_writes(*arguments)
+        request = await asyncio.to_thread(encode, *arguments) if heavy else encode(*arguments)
         if self._guard_policy is None:
             await self._run(put_writes, self._queries, request)
             return

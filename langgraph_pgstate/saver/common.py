@@ -77,6 +77,8 @@ class CommonSaver(BaseCheckpointSaver[str]):
     _passes_damage: bool
     _guards: GuardSettings
     _guard_policy: GuardPolicy | None
+    # A worker resumes runs by itself: a task that failed must run again, whatever it wrote before.
+    _drops_failed_output: bool = False
 
     def _prepare(self, options: SaverOptions, hook: PutHook | None) -> None:
         states = StateVersions(options.get("state_version"), options.get("upcasters"))
@@ -130,6 +132,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
         clone = copy.copy(self)
         clone._guards = replace(self._guards, lease=True, lease_ttl=lease_ttl)
         clone._guard_policy = GuardPolicy(clone._guards)
+        clone._drops_failed_output = True
         return clone
 
     def _request(

@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple
+from langgraph.checkpoint.serde.types import ERROR
 
 from langgraph_pgstate import PGState
 from langgraph_pgstate.admin import Admin
@@ -373,7 +374,9 @@ class Verifier:
             missing = set(line["channels"]) & set(WRITES_IDX_MAP) - {channel for channel, _ in found}
             ordinary = [[channel, digest(value)] for channel, value in found if channel not in WRITES_IDX_MAP]
             tried = [[w for w in writes if w[0] not in WRITES_IDX_MAP] for writes in attempts[key, line["task"]]]
-            if missing or (set(line["channels"]) - set(WRITES_IDX_MAP) and sorted(ordinary) not in map(sorted, tried)):
+            # Of a task that failed only the error is kept.
+            expected = set() if ERROR in line["channels"] else set(line["channels"]) - set(WRITES_IDX_MAP)
+            if missing or (expected and sorted(ordinary) not in map(sorted, tried)):
                 self._find("writes lost", thread, f"{ns!r} {id} task {line['task']}: {line['channels']} are {ordinary}")
 
     def _lines_of_history(self) -> None:

@@ -21,7 +21,7 @@ from langgraph.types import Command, interrupt
 from support import loop_graph, wait_until
 from support_worker import WORKERS, runs, wait_for_ends
 
-from langgraph_pgstate import AsyncPGState, AsyncWorker, PGState, Worker
+from langgraph_pgstate import AsyncPGState, AsyncWorker, Backoff, PGState, Worker
 from langgraph_pgstate.errors import ConfigurationError, RunCancelledError, RunFailedError
 
 
@@ -124,6 +124,27 @@ async def test_an_interrupt_ends_a_run_and_a_command_goes_on(kind: type, dsn: st
         assert run.status() == "interrupted"
         run = state.runs.enqueue("agent", command=Command(resume="yes"), thread_id="t")
         assert (await result(run))["seen"] == "yes"
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+async def test_a_task_that_failed_after_it_wrote_runs_again(kind: type, dsn: str, schema: str, state: PGState) -> None:
+    """The node has written when the function of its edge raises; LangGraph would take its task for finished."""
+    failures = [ConnectionError("not now")]
+
+    def route(state: State) -> str:
+        if failures:
+            raise failures.pop()
+        return "second"
+
+    builder = StateGraph(State)
+    builder.add_node("first", lambda state: {"messages": [AIMessage("first", id="1")]})
+    builder.add_node("second", lambda state: {"messages": [AIMessage("second", id="2")]})
+    builder.add_edge(START, "first")
+    builder.add_conditional_edges("first", route, ["second"])
+    async with working(kind, dsn, schema, {"agent": builder.compile()}):
+        run = state.runs.enqueue("agent", {"messages": []}, max_attempts=2, retry=Backoff(initial=0.01))
+        values = await asyncio.to_thread(run.wait, 30)
+    assert [message.content for message in values["messages"]] == ["first", "second"]
 
 
 @pytest.mark.parametrize("when", ["interrupt_before", "interrupt_after"])

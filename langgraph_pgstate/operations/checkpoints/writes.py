@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+
+from langgraph.checkpoint.base import WRITES_IDX_MAP
+from langgraph.checkpoint.serde.types import ERROR
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.codec.writes import Write, encode_writes, pack_writes, unpack_writes
@@ -15,6 +18,9 @@ from langgraph_pgstate.operations.checkpoints.requests import concatenate, run_i
 from langgraph_pgstate.operations.leases.guards import Guard
 from langgraph_pgstate.operations.record.put_hook import PutHook, Statement, after_writes, before_writes
 from langgraph_pgstate.sql import Queries
+
+# Names the task whose error a handler takes: its state is LangGraph's to decide.
+_ERROR_SOURCE: Final = "__error_source_node__"
 
 
 @dataclass(slots=True)
@@ -53,9 +59,24 @@ class WritesRequest:
 
 
 def request_writes(
-    codec: ValueCodec, config: Mapping[str, Any], writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+    codec: ValueCodec,
+    config: Mapping[str, Any],
+    writes: Sequence[tuple[str, Any]],
+    task_id: str,
+    task_path: str,
+    *,
+    drops_failed_output: bool = False,
 ) -> WritesRequest:
     """Return the request for a task's writes, validated and encoded.
+
+    Args:
+        codec: Encodes the values.
+        config: The checkpoint the task started from.
+        writes: Channels and values.
+        task_id: The task.
+        task_path: Its path.
+        drops_failed_output: Whether of a task that failed or was cancelled only the error is kept. LangGraph passes on
+            what it wrote before, and takes the task for finished when its superstep is resumed.
 
     Raises:
         ConfigurationError: If an id is missing or cannot be stored.
@@ -68,6 +89,9 @@ def request_writes(
     check_key_size("thread_id, checkpoint_ns, checkpoint_id and task_id", *address, task_id)
     for channel, _ in writes:
         identifier("channel name", channel)
+    channels = {channel for channel, _ in writes} if drops_failed_output else ()
+    if ERROR in channels and _ERROR_SOURCE not in channels:
+        writes = [write for write in writes if write[0] in WRITES_IDX_MAP]
     return WritesRequest(
         address, task_id, identifier("task_path", task_path), run_id_of(config), encode_writes(codec, writes)
     )

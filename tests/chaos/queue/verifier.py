@@ -118,13 +118,13 @@ class Verifier:
     def _is_rolled_back(self, run: str, thread: str, since: float) -> bool:
         """Whether somebody has asked to roll a run back."""
         told_at = {line["run"]: line["at"] for line in self._by["enqueued"]}
-        return any(line["run"] == run and line["action"] == "rollback" for line in self._by["cancel"]) or any(
-            line["thread"] == thread
-            and line["strategy"] == "rollback"
-            and told_at.get(line["run"], float("inf")) > since
-            and line["run"] != run
-            for line in self._by["enqueue"]
-        )
+        if any(line["run"] == run and line["action"] == "rollback" for line in self._by["cancel"]):
+            return True
+        # An id that is repeated after its run was rolled back enqueues a run that rolls others back.
+        told = [(line, told_at.get(line["run"], float("inf"))) for line in self._by["enqueue"]]
+        told = [(line, at) for line, at in told if line["strategy"] == "rollback"]
+        told += [(line, line["at"]) for line in self._by["repeated"] if line["new"]]
+        return any(line["thread"] == thread and at > since and line["run"] != run for line, at in told)
 
     def _is_full(self, at: float) -> bool:
         """Whether the disk was full a moment before."""
