@@ -215,7 +215,7 @@ def test_schedules_are_listed_by_name_and_deleted(clock: Clock) -> None:
     ("options", "message"),
     [
         ({"name": ""}, "name"),
-        ({"cron": "nonsense"}, "five fields"),
+        ({"cron": "nonsense"}, "not 5"),
         ({"timezone": "Mars/Olympus"}, "no time zone"),
         ({"missed": "some"}, "'skip', 'once', 'all'"),
         ({"run_id": "r"}, "no run_id"),
