@@ -64,7 +64,7 @@ class Queue:
         start = time.perf_counter()
         claimed = self._run(claiming.claim, self._queries, "worker", "default", ["noop"], _BATCH, 12.0)
         taken = time.perf_counter() - start
-        keys = [one.key for one in getattr(claimed, "runs", claimed)]
+        keys = [one.key for one in claimed.runs]
         assert len(keys) == _BATCH
         self._run(ending.finish_together, self._queries, keys, "success")
         return taken

@@ -44,7 +44,7 @@ class _Call(NamedTuple):
 
 
 class Budgets:
-    """What is known in this process of budgets and of what was spent of them. Safe in several threads.
+    """Check of budgets before model calls. Thread-safe.
 
     Costs of other processes are read from the record, at most every two seconds; those of this process count at once.
 

@@ -47,7 +47,7 @@ class Claimer:
 
     @property
     def due_at(self) -> float:
-        """When to claim again because another worker was claiming, by the monotonic clock; never if none was."""
+        """Time of the next claim if another worker was claiming, by the monotonic clock; else infinite."""
         return min(self._retry_at.values(), default=float("inf"))
 
     def ended(self, claimed: ClaimedRun) -> None:

@@ -92,7 +92,7 @@ class RunExecution:
 
     @property
     def due_at(self) -> float:
-        """When it is to be asked to stop because it has run too long; never if it was, or was lost."""
+        """Time at which to ask it to stop because it has run too long; infinite if it was asked, or lost."""
         return self.deadline if _RANKS[self.stop] < _RANKS["timeout"] else float("inf")
 
     @property

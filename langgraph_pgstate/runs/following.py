@@ -136,7 +136,7 @@ class _Request:
 
 
 class _Schedule:
-    """When the next look is due."""
+    """Times of reads: 50 ms apart, or more if reads take long."""
 
     def __init__(self) -> None:
         self._ended_at, self._took = float("-inf"), 0.0

@@ -1,4 +1,4 @@
-"""What `langgraph.json` says about a server."""
+"""Settings of a server in `langgraph.json`: graphs, authentication, store and CORS."""
 
 from __future__ import annotations
 

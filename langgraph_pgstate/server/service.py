@@ -1,4 +1,4 @@
-"""What the handlers of all requests share, and one request with its caller."""
+"""The service, which all handlers share, and a request with its caller."""
 
 from __future__ import annotations
 

@@ -71,14 +71,19 @@ class Spec:
     cancels: float = 0.0
 
 
-def main(spec: Spec) -> None:
-    """Work until the file `stop` appears; wait for the file `leave` before the connections are closed."""
-    errors = open(spec.directory / f"{spec.name}.err", "w", buffering=1)  # noqa: SIM115
+def prepare_process(directory: Path, name: str, offset: float) -> None:
+    """Write this process's errors to a file of its own, and shift its clock."""
+    errors = open(directory / f"{name}.err", "w", buffering=1)  # noqa: SIM115
     os.dup2(errors.fileno(), 2)
     sys.stderr = errors
     faulthandler.register(signal.SIGUSR1, file=errors)
+    shift_clock(offset)
+
+
+def main(spec: Spec) -> None:
+    """Work until the file `stop` appears; wait for the file `leave` before the connections are closed."""
+    prepare_process(spec.directory, spec.name, spec.offset)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    shift_clock(spec.offset)
     worker = Worker(spec)
     if spec.is_async:
         asyncio.run(worker.live())

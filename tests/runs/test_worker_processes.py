@@ -277,7 +277,7 @@ def test_workers_fire_each_tick_once_also_over_a_restart_of_the_server(
 def test_a_killed_worker_that_nobody_reaps_is_followed_by_another_after_its_lease(
     kind: type, place: Place, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    graphs, ttl, sweep = {"agent": place.graph()}, 1.5, 2.0
+    graphs, ttl = {"agent": place.graph()}, 1.5
     place.hold("step 1")
     with PGState.open(dsn, schema=schema) as state, worker(kind, dsn, schema, graphs, lease_ttl=ttl) as first:
         enqueue(state, thread_id="t")
@@ -286,13 +286,9 @@ def test_a_killed_worker_that_nobody_reaps_is_followed_by_another_after_its_leas
             enqueue(state, "agent", {"count": STEPS - 1}, thread_id="other")
             place.wait_for(f"end step {STEPS - 1}")
             os.kill(first.pid or 0, signal.SIGKILL)
-            since = time.monotonic()
             place.wait_for("begin step 1", 2)
-            took = time.monotonic() - since
             # It is a zombie, which only the end of its lease tells from a process that lives.
             assert Path(f"/proc/{first.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-            # And some time for a busy machine.
-            assert took < ttl + sweep + 3.0
             place.release("step 1")
             wait_for_ends(connection, schema)
         assert ("t", "success", 2) in runs(connection, schema)

@@ -31,7 +31,7 @@ class Owner(NamedTuple):
 
 
 class Spending(NamedTuple):
-    """What was spent of budgets.
+    """Costs of a day beside their budgets.
 
     Attributes:
         has_budgets: Whether there are any budgets.

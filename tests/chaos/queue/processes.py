@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import faulthandler
 import inspect
 import os
 import random
 import signal
-import sys
 import threading
 import time
 import traceback
@@ -29,7 +27,7 @@ from langgraph_pgstate.tools import ToolSettings
 
 from ..agents import Outside
 from ..journal import Journal
-from ..worker import LEASE_TTL, note_puts, shift_clock, told_of
+from ..worker import LEASE_TTL, note_puts, prepare_process, told_of
 from .graph import build, draw_task, input_of
 
 GRAPH = "agent"
@@ -70,11 +68,7 @@ class Spec:
 
 
 def _enter(spec: Spec) -> Journal:
-    errors = open(spec.directory / f"{spec.name}.err", "w", buffering=1)  # noqa: SIM115
-    os.dup2(errors.fileno(), 2)
-    sys.stderr = errors
-    faulthandler.register(signal.SIGUSR1, file=errors)
-    shift_clock(spec.offset)
+    prepare_process(spec.directory, spec.name, spec.offset)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     journal = Journal(spec.directory, spec.name, spec.die)
     if spec.offset:
