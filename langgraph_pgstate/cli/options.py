@@ -27,3 +27,8 @@ CheckpointOption = Annotated[
     typer.Option("--checkpoint", metavar="ID", help="A checkpoint id, 4 or more characters of it, or a label."),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+GraphsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[GRAPH]...", help="A graph: agent.py:graph, shop.agents:graph or name=agent.py:graph."),
+]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from langgraph_pgstate.cli.drawing import console, escape
-from langgraph_pgstate.cli.options import LimitOption, ThreadArgument
+from langgraph_pgstate.cli.options import GraphsArgument, LimitOption, ThreadArgument
 from langgraph_pgstate.cli.output import (
     as_json,
     count,
@@ -48,10 +48,7 @@ RunArgument = Annotated[
 
 def worker(
     ctx: typer.Context,
-    graphs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[GRAPH]...", help="A graph: agent.py:graph, shop.agents:graph or name=agent.py:graph."),
-    ] = None,
+    graphs: GraphsArgument = None,
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help=f"The graphs of a {_CONFIG}; ./{_CONFIG} without a GRAPH.")
     ] = None,

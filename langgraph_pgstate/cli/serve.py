@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from langgraph_pgstate.cli.drawing import console
+from langgraph_pgstate.cli.options import GraphsArgument
 from langgraph_pgstate.cli.queue import leave
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError
@@ -22,10 +23,7 @@ _STUDIO: Final = "https://smith.langchain.com/studio/?baseUrl="
 
 def serve(
     ctx: typer.Context,
-    graphs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[GRAPH]...", help="A graph: agent.py:graph, shop.agents:graph or name=agent.py:graph."),
-    ] = None,
+    graphs: GraphsArgument = None,
     config: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help=f"Graphs, auth and store of a {_CONFIG}; ./{_CONFIG} without a GRAPH."),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -16,7 +15,7 @@ from langgraph_pgstate.server import streams
 from langgraph_pgstate.server.bodies import RunCreate
 from langgraph_pgstate.server.errors import ServerStoppingError, error_of, missing, refuse
 from langgraph_pgstate.server.json import selected, to_json
-from langgraph_pgstate.server.streams import BrokenOffResponse, kept_modes, location, patiently, surely
+from langgraph_pgstate.server.streams import BrokenOffResponse, kept_modes, location, patiently, with_client
 from langgraph_pgstate.types import Run, Thread
 
 if TYPE_CHECKING:
@@ -291,18 +290,11 @@ def _waiting(call: Call, handle: AsyncRunHandle, *, cancels: bool, deletes: bool
 
 
 async def _values(call: Call, handle: AsyncRunHandle, cancels: bool, deletes: bool) -> AsyncIterator[bytes]:
-    has_ended = False
-    try:
+    async with with_client(call, handle, cancels=cancels, deletes=deletes) as ended:
         async for values in patiently(call, _outcome(handle)):
-            has_ended = bool(values)
+            if values:
+                ended.set()
             yield b"".join(values) or b"\n"
-    except (asyncio.CancelledError, GeneratorExit):
-        if cancels and not has_ended:
-            await surely(lambda: call.state.runs.cancel(handle.thread_id, handle.run_id, "interrupt"))
-        raise
-    finally:
-        if deletes and has_ended:
-            await surely(lambda: call.state.saver.adelete_thread(handle.thread_id))
 
 
 async def _outcome(handle: AsyncRunHandle) -> AsyncIterator[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlencode
 
@@ -106,23 +106,41 @@ async def _chunks(
     cancels: bool,
     deletes: bool,
 ) -> AsyncIterator[bytes]:
-    has_ended = False
-    yield _HEARTBEAT
+    async with with_client(call, handle, cancels=cancels, deletes=deletes) as ended:
+        yield _HEARTBEAT
+        try:
+            async for batch in patiently(call, events):
+                parts = [_encoded(event.id, *part) for event in batch for part in conversion.convert(event)]
+                yield b"".join(parts) if batch else _HEARTBEAT
+                if batch and batch[-1].event == "end":
+                    ended.set()
+        except (UnavailableError, ServerStoppingError):
+            raise ServerStoppingError("the stream goes on elsewhere") from None
+        except PGStateError as error:
+            yield _encoded("", "error", {"error": type(error).__name__, "message": str(error)})
+
+
+@asynccontextmanager
+async def with_client(
+    call: Call, handle: AsyncRunHandle, *, cancels: bool, deletes: bool
+) -> AsyncIterator[asyncio.Event]:
+    """Answer a client that waits for a run: yield an event, which is set when the client has got the run's end.
+
+    Args:
+        call: The request.
+        handle: The run.
+        cancels: Whether the run is cancelled if the client goes before the end.
+        deletes: Whether the thread is deleted after the end.
+    """
+    ended = asyncio.Event()
     try:
-        async for batch in patiently(call, events):
-            parts = [_encoded(event.id, *part) for event in batch for part in conversion.convert(event)]
-            yield b"".join(parts) if batch else _HEARTBEAT
-            has_ended = bool(batch) and batch[-1].event == "end"
-    except (UnavailableError, ServerStoppingError):
-        raise ServerStoppingError("the stream goes on elsewhere") from None
-    except PGStateError as error:
-        yield _encoded("", "error", {"error": type(error).__name__, "message": str(error)})
+        yield ended
     except (asyncio.CancelledError, GeneratorExit):
-        if cancels and not has_ended:
+        if cancels and not ended.is_set():
             await surely(lambda: call.state.runs.cancel(handle.thread_id, handle.run_id, "interrupt"))
         raise
     finally:
-        if deletes and has_ended:
+        if deletes and ended.is_set():
             await surely(lambda: call.state.saver.adelete_thread(handle.thread_id))
 
 
