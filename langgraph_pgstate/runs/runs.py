@@ -28,6 +28,7 @@ from langgraph_pgstate.operations.runs import enqueue as enqueueing
 from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
 from langgraph_pgstate.operations.threads import interrupts
 from langgraph_pgstate.process_identity import is_known_dead
+from langgraph_pgstate.runs.feedback import AsyncRunFeedback, RunFeedback
 from langgraph_pgstate.runs.following import AsyncFollower, Cursor, Follower
 from langgraph_pgstate.runs.handles import AsyncRunHandle, Patience, RunHandle
 from langgraph_pgstate.runs.history import AsyncRunHistory, RunHistory
@@ -107,6 +108,9 @@ class Runs(RunHistory):
         keys: Keys of the config that name a thread's owner.
         graphs: The graphs that may be enqueued; any by default.
         run_key: Source of the key of runs that are given none.
+
+    Attributes:
+        feedback: Scores and comments on runs.
     """
 
     def __init__(
@@ -123,6 +127,7 @@ class Runs(RunHistory):
         super().__init__(database, queries)
         self._queue = queue or database
         self._requests = _Requests(codec or ValueCodec(), keys, graphs, run_key)
+        self.feedback = RunFeedback(database, queries, codec)
         self._versions = versions
         self._notifier = Notifier(self._queue, queries)
         self._follower = Follower(self._queue, queries)
@@ -464,6 +469,7 @@ class AsyncRuns(AsyncRunHistory):
         super().__init__(database, queries)
         self._queue = queue or database
         self._requests = _Requests(codec or ValueCodec(), keys, graphs, run_key)
+        self.feedback = AsyncRunFeedback(database, queries, codec)
         self._versions = versions
         self._notifier = AsyncNotifier(self._queue, queries)
         self._follower = AsyncFollower(self._queue, queries)
