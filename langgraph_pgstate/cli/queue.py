@@ -312,7 +312,8 @@ def _serve_metrics(state: AsyncPGState, host: str, port: int) -> None:
         server, _ = start_http_server(port, host, Metrics(state).registry)
     except OSError as error:
         raise ConfigurationError(f"{host}:{port} cannot be listened on: {error.strerror or error}") from error
-    console.print(f"metrics at http://{host}:{server.server_port}/metrics", soft_wrap=True, highlight=False)
+    name = f"[{host}]" if ":" in host else host
+    logging.getLogger("langgraph_pgstate.worker").info("metrics at http://%s:%d/metrics", name, server.server_port)
 
 
 def leave(code: int) -> None:
