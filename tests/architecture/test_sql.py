@@ -56,6 +56,7 @@ TABLES = (
     "queue_limits",
     "queue_keys",
     "budgets",
+    "webhooks",
 )
 NAMES = sorted(queries("pgstate").all)
 SQL = Path(langgraph_pgstate.sql.__file__).parent
