@@ -188,6 +188,24 @@ class SpanFilter(PageFilter, total=False):
     status: str | None
 
 
+class FeedbackFilter(PageFilter, total=False):
+    """Filters of feedback.
+
+    Attributes:
+        thread_id: Only on runs of this thread.
+        run_id: Only on this run of the thread.
+        name: Only of this name.
+        source: Only of this source: `human`, `model` or `program`.
+        since: Only feedback given at this time or later; a timedelta counts back from now.
+    """
+
+    thread_id: str | None
+    run_id: str | None
+    name: str | None
+    source: str | None
+    since: Moment | None
+
+
 class MessageFilter(PageFilter, total=False):
     """Filters of a search in messages.
 
