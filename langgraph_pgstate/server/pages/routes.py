@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from langgraph_pgstate.server.pages import person, threads
+from langgraph_pgstate.server.pages import person, thread, threads
 from langgraph_pgstate.server.pages.page import Link, PageRoute
+
+_THREAD: Final = "/threads/{thread_id}"
 
 # Actions are named after what they act on.
 PAGES: Final = (
     PageRoute("threads", "GET", "/threads", threads.threads),
+    PageRoute("thread.value", "GET", f"{_THREAD}/value", thread.value),
+    PageRoute("thread", "GET", _THREAD, thread.thread),
     PageRoute("person", "GET", "/person", person.ask),
     PageRoute("person.keep", "POST", "/person", person.keep, "Your name is kept by this browser.", needs_person=False),
 )
