@@ -13,6 +13,7 @@ from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
+    from langgraph.types import Command
 
 AllowedTypes = Iterable[type | str | tuple[str, str]]
 """Types that may be built from stored state: classes, or names like `shop.state:Order`."""
@@ -451,6 +452,41 @@ class EnqueueOptions(TypedDict, total=False):
     on_completion: Literal["keep", "delete"]
     default_answer: DefaultAnswer | None
     size_limit: int
+
+
+class ScheduleOptions(EnqueueOptions, total=False):
+    """Options of a schedule, besides those of its runs.
+
+    Attributes:
+        timezone: IANA name of the time zone of `cron`, UTC by default. Where clocks are changed, each tick comes once.
+        missed: What becomes of ticks at which nobody enqueued runs for a minute: `skip` them, the default; enqueue one
+            run, for the newest (`once`); or `all`, the newest hundred at most.
+        end_at: Time of the last tick at most; no end by default.
+        paused: Whether its ticks pass; by default it stays as it is, and a new one is not paused.
+        thread_ttl: How long the new threads of its runs are kept after they were touched last; for ever by default.
+        scope: Metadata that a schedule which is changed must contain: what the caller may see.
+    """
+
+    timezone: str
+    missed: Literal["skip", "once", "all"]
+    end_at: datetime | None
+    paused: bool | None
+    thread_ttl: timedelta | None
+    scope: Mapping[str, Any] | None
+
+
+class ScheduleChanges(ScheduleOptions, total=False):
+    """Changes of a schedule.
+
+    Attributes:
+        cron: Its expression.
+        input: The input of its runs.
+        command: A command instead of an input.
+    """
+
+    cron: str
+    input: Any
+    command: Command[Any] | None
 
 
 class WorkerOptions(TypedDict, total=False):

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from langgraph_pgstate.server import assistants, bodies, feedback, meta, runs, statistics, store, threads
+from langgraph_pgstate.server import assistants, bodies, crons, feedback, meta, runs, statistics, store, threads
 
 if TYPE_CHECKING:
     from langgraph_pgstate.server.service import Call
@@ -81,12 +81,12 @@ OPERATIONS: Final = (
     Operation("threads.join_stream", "GET", f"{_THREAD}/stream", None),
     Operation("threads.stream", "POST", f"{_THREAD}/commands", None),
     Operation("threads.stream", "POST", f"{_THREAD}/stream/events", None),
-    Operation("crons.create", "POST", "/runs/crons", None),
-    Operation("crons.search", "POST", "/runs/crons/search", None),
-    Operation("crons.count", "POST", "/runs/crons/count", None),
-    Operation("crons.create_for_thread", "POST", f"{_THREAD}/runs/crons", None),
-    Operation("crons.update", "PATCH", "/runs/crons/{cron_id}", None),
-    Operation("crons.delete", "DELETE", "/runs/crons/{cron_id}", None),
+    Operation("crons.create", "POST", "/runs/crons", crons.create, bodies.CronCreate),
+    _read("crons.search", "POST", "/runs/crons/search", crons.search, bodies.CronSearch),
+    _read("crons.count", "POST", "/runs/crons/count", crons.count, bodies.CronCount),
+    Operation("crons.create_for_thread", "POST", f"{_THREAD}/runs/crons", crons.create, bodies.CronCreate),
+    Operation("crons.update", "PATCH", "/runs/crons/{cron_id}", crons.update, bodies.CronChange),
+    Operation("crons.delete", "DELETE", "/runs/crons/{cron_id}", crons.delete),
     Operation("runs.create", "POST", "/runs", runs.create, bodies.RunCreate),
     Operation("runs.create", "POST", f"{_THREAD}/runs", runs.create, bodies.RunCreate),
     Operation("runs.create_batch", "POST", "/runs/batch", runs.create_batch, bodies.RunBatch),

@@ -34,6 +34,7 @@ CREATE INDEX threads_updated_at_idx ON /*schema*/threads (updated_at DESC, threa
 CREATE INDEX threads_user_id_idx ON /*schema*/threads (user_id, updated_at DESC, thread_id) WHERE user_id IS NOT NULL;
 CREATE INDEX threads_tenant_id_idx ON /*schema*/threads (tenant_id, updated_at DESC, thread_id)
     WHERE tenant_id IS NOT NULL;
+CREATE INDEX threads_agent_idx ON /*schema*/threads (agent, updated_at DESC, thread_id) WHERE agent IS NOT NULL;
 CREATE INDEX threads_status_idx ON /*schema*/threads (status, updated_at DESC, thread_id) WHERE status <> 'idle';
 CREATE INDEX threads_expires_at_idx ON /*schema*/threads (expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX threads_metadata_idx ON /*schema*/threads USING gin (metadata jsonb_path_ops);
@@ -197,6 +198,7 @@ CREATE TABLE /*schema*/runs (
     enqueued_at timestamptz,
     multitask_strategy text,
     metadata jsonb,
+    webhook text,
     release text,
     PRIMARY KEY (thread_id, run_id)
 );
@@ -359,10 +361,32 @@ CREATE TABLE /*schema*/schedules (
     last_error text,
     created_at timestamptz NOT NULL DEFAULT now(),
     updated_at timestamptz NOT NULL DEFAULT now(),
+    is_paused boolean NOT NULL DEFAULT false,
+    end_at timestamptz,
+    thread_ttl interval,
+    metadata jsonb NOT NULL DEFAULT '{}',
     PRIMARY KEY (name)
 ) WITH (toast_tuple_target = 4080);
 ALTER TABLE /*schema*/schedules ALTER COLUMN data SET STORAGE EXTERNAL;
 CREATE INDEX schedules_next_at_idx ON /*schema*/schedules (next_at) WHERE next_at IS NOT NULL;
+
+-- Webhooks that are to be delivered. A row is inserted by the transaction that ends a run with a `webhook`, and deleted
+-- when the URL has answered. A process that delivers one moves `deliver_after`, so that another one does it if it dies:
+-- a webhook may be delivered twice, and is then known by its key. It outlives its thread, which may be deleted with the
+-- run's end; so nothing that deletes, copies or exports threads knows this table.
+CREATE TABLE /*schema*/webhooks (
+    thread_id text COLLATE "C" NOT NULL,
+    run_id text COLLATE "C" NOT NULL,
+    ended_at timestamptz NOT NULL DEFAULT now(),
+    url text NOT NULL,
+    run jsonb NOT NULL,
+    deliver_after timestamptz DEFAULT now(),
+    attempts integer NOT NULL DEFAULT 0,
+    last_error text,
+    PRIMARY KEY (thread_id, run_id, ended_at)
+);
+CREATE INDEX webhooks_deliver_after_idx ON /*schema*/webhooks (deliver_after) WHERE deliver_after IS NOT NULL;
+CREATE INDEX webhooks_failed_idx ON /*schema*/webhooks (ended_at DESC, thread_id, run_id) WHERE deliver_after IS NULL;
 
 -- A span is one timed operation in a run: graph, node, model call, tool call, retriever. Its row is stored within a
 -- second of its start. `setup()` and `pgstate maintain` make partitions by month; the default partition takes other
@@ -838,6 +862,7 @@ COMMENT ON COLUMN /*schema*/runs.multitask_strategy IS
     'enqueue, reject, interrupt or rollback: what it did to other runs of the thread; null: it was not enqueued';
 COMMENT ON COLUMN /*schema*/runs.metadata IS
     'metadata it was enqueued with; null: none, or the state has a serializer of its own';
+COMMENT ON COLUMN /*schema*/runs.webhook IS 'URL that is told when the run ends; null: none';
 COMMENT ON COLUMN /*schema*/runs.release IS 'release of the application that ran it; null: not known';
 
 COMMENT ON TABLE /*schema*/feedback IS
@@ -961,7 +986,7 @@ COMMENT ON COLUMN /*schema*/schedules.options IS
     'priority, key, multitask_strategy, owner, retries and time limits; no content';
 COMMENT ON COLUMN /*schema*/schedules.data IS
     'input or command, config, context and other arguments of the graph; encoded';
-COMMENT ON COLUMN /*schema*/schedules.next_at IS 'next tick; null: paused';
+COMMENT ON COLUMN /*schema*/schedules.next_at IS 'next tick; null: paused, or ended';
 COMMENT ON COLUMN /*schema*/schedules.last_at IS 'last tick that was not skipped; null: none yet';
 COMMENT ON COLUMN /*schema*/schedules.last_thread_id IS 'thread of last_run_id';
 COMMENT ON COLUMN /*schema*/schedules.last_run_id IS 'run that it enqueued last';
@@ -969,6 +994,23 @@ COMMENT ON COLUMN /*schema*/schedules.last_error IS
     'why a run was refused at last_at; null: none was';
 COMMENT ON COLUMN /*schema*/schedules.created_at IS 'time it was made';
 COMMENT ON COLUMN /*schema*/schedules.updated_at IS 'time it was changed, paused or resumed';
+COMMENT ON COLUMN /*schema*/schedules.is_paused IS 'true: its ticks pass';
+COMMENT ON COLUMN /*schema*/schedules.end_at IS 'time of its last tick at most; null: it has no end';
+COMMENT ON COLUMN /*schema*/schedules.thread_ttl IS
+    'how long the new threads of its runs are kept after they were touched last; null: for ever';
+COMMENT ON COLUMN /*schema*/schedules.metadata IS
+    'metadata of its runs and of their new threads; with a serializer of the caller''s own, only what its scope names';
+COMMENT ON TABLE /*schema*/webhooks IS
+    'Ends of runs that are to be told to a URL. A row is deleted when it was delivered; it outlives its thread.';
+COMMENT ON COLUMN /*schema*/webhooks.thread_id IS 'thread';
+COMMENT ON COLUMN /*schema*/webhooks.run_id IS 'run';
+COMMENT ON COLUMN /*schema*/webhooks.ended_at IS 'time at which the run ended; with the run it identifies the delivery';
+COMMENT ON COLUMN /*schema*/webhooks.url IS 'where it is delivered to';
+COMMENT ON COLUMN /*schema*/webhooks.run IS 'columns of the run, as it ended';
+COMMENT ON COLUMN /*schema*/webhooks.deliver_after IS
+    'time before which nobody delivers it: the next attempt, or the end of one that goes on; null: it failed for good';
+COMMENT ON COLUMN /*schema*/webhooks.attempts IS 'number of attempts that were begun';
+COMMENT ON COLUMN /*schema*/webhooks.last_error IS 'why the last attempt failed; null: none has';
 
 COMMENT ON TABLE /*schema*/spans IS 'One row for each timed operation in a run. Partitioned by month of started_at.';
 COMMENT ON COLUMN /*schema*/spans.thread_id IS 'the thread';

@@ -384,14 +384,12 @@ class Bench:
         return request_writes(self.codec, self.config, [("messages", "x")], "task", "")
 
     def schedule(self) -> ScheduleRequest:
-        return request_schedule(
-            "s", request_run(self.codec, "graph"), {}, cron="0 9 * * *", timezone="UTC", missed="skip"
-        )
+        return request_schedule("s", request_run(self.codec, "graph"), {}, cron="0 9 * * *")
 
     def scheduled(self) -> str:
         """A schedule whose tick has come."""
         run_blocking(schedules.put(self.db, self.queries, self.schedule()))
-        key = {"name": "s", "next_at": datetime(2026, 1, 1, tzinfo=UTC)}
+        key = {"name": "s", "next_at": datetime(2026, 1, 1, tzinfo=UTC), "is_paused": False}
         run_blocking(self.db.execute(self.queries.set_next_tick, key))
         return "s"
 
@@ -540,6 +538,12 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "runs.schedules.get": lambda bench: ("s",),
     "runs.schedules.get_existing": lambda bench: (bench.scheduled(),),
     "runs.schedules.list_schedules": lambda bench: (request_schedules(),),
+    "runs.schedules.list_sorted": lambda bench: (bench.codec, schedules.request_sorted(name=bench.scheduled())),
+    "runs.schedules.count": lambda bench: (schedules.request_count(),),
+    "runs.schedules.change": lambda bench: (
+        bench.codec,
+        schedules.request_changes(bench.codec, bench.scheduled(), {"cron": "0 8 * * *"}),
+    ),
     "runs.schedules.pause": lambda bench: (bench.scheduled(),),
     "runs.schedules.resume": lambda bench: (bench.scheduled(),),
     "runs.schedules.delete": lambda bench: (bench.scheduled(),),

@@ -56,6 +56,7 @@ TABLES = (
     "queue_limits",
     "queue_keys",
     "budgets",
+    "webhooks",
     "feedback",
 )
 NAMES = sorted(queries("pgstate").all)
