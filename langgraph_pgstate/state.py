@@ -246,7 +246,10 @@ class PGState(_State):
         self._prepare(options)
         self._database = database
         self._recorder = Recorder(
-            database, options.get("recording") or self._recording(), keys=options.get("thread_keys")
+            database,
+            options.get("recording") or self._recording(),
+            keys=options.get("thread_keys"),
+            is_encrypted=not self._codec.is_native,
         )
         self._fresh: Database = _Fresh(database, self._recorder)
         self.saver = PGStateSaver._over(database, self._saver_options(options), self._hooks(options))
@@ -439,7 +442,10 @@ class AsyncPGState(_State):
         self._prepare(options)
         self._database = database
         self._recorder = AsyncRecorder(
-            database, options.get("recording") or self._recording(), keys=options.get("thread_keys")
+            database,
+            options.get("recording") or self._recording(),
+            keys=options.get("thread_keys"),
+            is_encrypted=not self._codec.is_native,
         )
         self._fresh: AsyncDatabase = _AsyncFresh(database, self._recorder)
         self.saver = AsyncPGStateSaver._over(database, self._saver_options(options), self._hooks(options))
