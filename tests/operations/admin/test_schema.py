@@ -53,6 +53,7 @@ RECORD_TABLES = {
 }
 QUEUE_TABLES = {
     *("queue", "run_requests", "workers", "stream_batches", "schedules"),
+    *("exporters", "span_exports"),
     *("queue_limits", "queue_keys", "budgets"),
 }
 TABLES = SAVER_TABLES | RECORD_TABLES | QUEUE_TABLES
