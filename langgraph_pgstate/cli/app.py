@@ -14,6 +14,7 @@ from langgraph_pgstate import __version__
 from langgraph_pgstate.cli import (
     branches,
     export,
+    inspect,
     interrupts,
     ledger,
     limits,
@@ -354,6 +355,7 @@ for _command in (
     interrupts.interrupts,
     interrupts.answer,
     serve.serve,
+    inspect.inspect,
     queue.worker,
     queue.enqueue,
     queue.join,

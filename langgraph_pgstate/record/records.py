@@ -56,6 +56,7 @@ class RunRecord:
         "open",
         "output",
         "queue_key",
+        "release",
         "resumed",
         "root_id",
         "run_id",
@@ -88,6 +89,7 @@ class RunRecord:
         self.tenant_id: str | None = None
         self.user_id: str | None = None
         self.queue_key: str | None = None
+        self.release: str | None = None
         self.traceparent: str | None = None
         self.is_encrypted = False
         self.started_at = self.now()
@@ -154,6 +156,7 @@ class RunRecord:
             **render_error(self.error, settings),
             "input": self.input_json,
             "output": render("output", self.output, settings),
+            "release": _clean(self.release),
             **({"traceparent": self.traceparent} if self.traceparent is not None else {}),
             **({"is_encrypted": True} if self.is_encrypted else {}),
         }

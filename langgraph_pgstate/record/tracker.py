@@ -279,6 +279,7 @@ class Tracker:
         run.tenant_id = _first(metadata, self._keys.tenant)
         run.user_id = _first(metadata, self._keys.user)
         run.queue_key = _first(metadata, ("run_key",))
+        run.release = _first(metadata, ("release",)) or self._queue.settings.release
         run.traceparent = check_traceparent(metadata.get("traceparent"))
         run.is_encrypted = self._is_encrypted
         attempt = metadata.get("run_attempt")

@@ -5,7 +5,7 @@
 INSERT INTO /*schema*/runs AS stored (
     thread_id, run_id, attempt, status, agent, tenant_id, user_id, holder_id, alive_until, started_at, ended_at,
     first_checkpoint_id, last_checkpoint_id, steps, error_type, error_message, error_traceback, input, output,
-    first_started_at, traceparent, is_encrypted
+    first_started_at, traceparent, is_encrypted, release
 )
 SELECT
     s.thread_id, s.run_id, coalesce(s.attempt, 1), s.status, coalesce(s.agent, t.agent),
@@ -13,7 +13,7 @@ SELECT
     CASE WHEN s.ended_at IS NULL THEN now() + make_interval(secs => :ttl::double precision) END,
     to_timestamp(s.started_at), to_timestamp(s.ended_at), s.first_checkpoint_id, s.last_checkpoint_id, s.steps,
     s.error_type, s.error_message, s.error_traceback, s.input, s.output, to_timestamp(s.started_at), s.traceparent,
-    coalesce(s.is_encrypted, false)
+    coalesce(s.is_encrypted, false), s.release
 FROM (
     -- The last of several rows of one run.
     SELECT DISTINCT ON (thread_id COLLATE "C", run_id COLLATE "C")
@@ -22,11 +22,11 @@ FROM (
         thread_id text, run_id text, is_new boolean, attempt integer, status text, agent text, tenant_id text,
         user_id text, holder_id text, started_at double precision, ended_at double precision, first_checkpoint_id text,
         last_checkpoint_id text, steps integer, error_type text, error_message text, error_traceback text, input jsonb,
-        output jsonb, traceparent text, is_encrypted boolean
+        output jsonb, traceparent text, is_encrypted boolean, release text
     )) WITH ORDINALITY AS r (
         thread_id, run_id, is_new, attempt, status, agent, tenant_id, user_id, holder_id, started_at, ended_at,
         first_checkpoint_id, last_checkpoint_id, steps, error_type, error_message, error_traceback, input, output,
-        traceparent, is_encrypted, place
+        traceparent, is_encrypted, release, place
     )
     ORDER BY thread_id COLLATE "C", run_id COLLATE "C", ended_at IS NULL, place DESC
 ) AS s
@@ -60,7 +60,8 @@ ON CONFLICT (thread_id, run_id) DO UPDATE SET
     error_traceback = CASE WHEN stored.queue IS NULL THEN excluded.error_traceback ELSE stored.error_traceback END,
     input = excluded.input,
     output = excluded.output,
-    is_encrypted = stored.is_encrypted OR excluded.is_encrypted
+    is_encrypted = stored.is_encrypted OR excluded.is_encrypted,
+    release = excluded.release
 WHERE excluded.started_at > stored.started_at
     -- A run begins later than it was enqueued, whatever its process's clock says.
     OR (stored.queue IS NOT NULL AND stored.first_started_at IS NULL)
