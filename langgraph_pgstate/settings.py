@@ -426,6 +426,8 @@ class EnqueueOptions(TypedDict, total=False):
         default_answer: The answer that its interrupts get if nobody answers them in time; none by default. The runs
             that resume it have the same.
         size_limit: Bytes that the encoded input may have; 16 MB by default.
+        traceparent: W3C `traceparent` of the caller; the spans of the run are exported as part of its trace. By default
+            that of the config, as `metadata` or `configurable`. One that cannot be read is ignored.
     """
 
     thread_id: str | int | UUID | None
@@ -452,6 +454,7 @@ class EnqueueOptions(TypedDict, total=False):
     on_completion: Literal["keep", "delete"]
     default_answer: DefaultAnswer | None
     size_limit: int
+    traceparent: str | None
 
 
 class ScheduleOptions(EnqueueOptions, total=False):

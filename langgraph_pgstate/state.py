@@ -250,7 +250,10 @@ class PGState(_State):
         self._prepare(options)
         self._database = database
         self._recorder = Recorder(
-            database, options.get("recording") or self._recording(), keys=options.get("thread_keys")
+            database,
+            options.get("recording") or self._recording(),
+            keys=options.get("thread_keys"),
+            is_encrypted=not self._codec.is_native,
         )
         self._fresh = _Fresh(database, self._recorder) if options.get("recover_journal", True) else database
         self.saver = PGStateSaver._over(database, self._saver_options(options), self._hooks(options))
@@ -446,7 +449,10 @@ class AsyncPGState(_State):
         self._prepare(options)
         self._database = database
         self._recorder = AsyncRecorder(
-            database, options.get("recording") or self._recording(), keys=options.get("thread_keys")
+            database,
+            options.get("recording") or self._recording(),
+            keys=options.get("thread_keys"),
+            is_encrypted=not self._codec.is_native,
         )
         self._fresh = _AsyncFresh(database, self._recorder) if options.get("recover_journal", True) else database
         self.saver = AsyncPGStateSaver._over(database, self._saver_options(options), self._hooks(options))

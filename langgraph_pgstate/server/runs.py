@@ -230,6 +230,7 @@ async def _request(call: Call, body: RunCreate, thread_id: str | None) -> Any:
         "run_after": timedelta(seconds=body.after_seconds) if body.after_seconds else None,
         "stream_mode": modes,
         "stream_subgraphs": body.stream_subgraphs,
+        "traceparent": call.request.headers.get("traceparent"),
         "durability": body.durability or {None: None, True: "async", False: "exit"}[body.checkpoint_during],
     }
 

@@ -199,6 +199,8 @@ CREATE TABLE /*schema*/runs (
     multitask_strategy text,
     metadata jsonb,
     webhook text,
+    traceparent text,
+    is_encrypted boolean NOT NULL DEFAULT false,
     release text,
     PRIMARY KEY (thread_id, run_id)
 );
@@ -425,6 +427,30 @@ CREATE TABLE /*schema*/spans (
 ) PARTITION BY RANGE (started_at);
 CREATE INDEX spans_started_at_idx ON /*schema*/spans (kind, started_at);
 CREATE TABLE /*schema*/spans_default PARTITION OF /*schema*/spans DEFAULT;
+
+-- Exporters of spans. One process at a time exports, the holder; another takes over when its time has passed, by the
+-- clock of the database.
+CREATE TABLE /*schema*/exporters (
+    name text COLLATE "C" NOT NULL,
+    endpoint text NOT NULL,
+    holder_id text COLLATE "C" NOT NULL,
+    expires_at timestamptz NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (name)
+);
+
+-- Spans that have ended and are not exported yet, queued by the transaction that stores their end, while there is an
+-- exporter. So it does not matter in which order transactions commit. Rows are deleted when the spans have arrived.
+CREATE TABLE /*schema*/span_exports (
+    thread_id text COLLATE "C" NOT NULL,
+    export_id text COLLATE "C" NOT NULL,
+    run_id text COLLATE "C" NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    span_ids text[] NOT NULL,
+    started_ats timestamptz[] NOT NULL,
+    PRIMARY KEY (thread_id, export_id)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+CREATE INDEX span_exports_created_at_idx ON /*schema*/span_exports (created_at, thread_id, export_id);
 
 -- A tool execution is one action: committed before the tool runs, completed after it. The key identifies the action, so
 -- that it is done once. `result` is the exact result, encoded by the serializer, and compressed if `result_type` begins
@@ -862,6 +888,10 @@ COMMENT ON COLUMN /*schema*/runs.multitask_strategy IS
     'enqueue, reject, interrupt or rollback: what it did to other runs of the thread; null: it was not enqueued';
 COMMENT ON COLUMN /*schema*/runs.metadata IS
     'metadata it was enqueued with; null: none, or the state has a serializer of its own';
+COMMENT ON COLUMN /*schema*/runs.traceparent IS
+    'W3C traceparent of the caller, to whose trace the run belongs; null: the run is a trace of its own';
+COMMENT ON COLUMN /*schema*/runs.is_encrypted IS
+    'true: a serializer other than LangGraph''s own, which may encrypt, stores the state; no content is exported';
 COMMENT ON COLUMN /*schema*/runs.webhook IS 'URL that is told when the run ends; null: none';
 COMMENT ON COLUMN /*schema*/runs.release IS 'release of the application that ran it; null: not known';
 
@@ -1043,6 +1073,23 @@ COMMENT ON COLUMN /*schema*/spans.input IS 'input as JSON, cut at RecorderSettin
 COMMENT ON COLUMN /*schema*/spans.output IS 'output as JSON, cut at RecorderSettings.limit bytes';
 COMMENT ON COLUMN /*schema*/spans.attributes IS 'other attributes, with the GenAI names of OpenTelemetry';
 COMMENT ON COLUMN /*schema*/spans.semconv_version IS 'version of these names';
+
+COMMENT ON TABLE /*schema*/exporters IS
+    'Exporters of spans. While there is one, spans that end are queued for it. Not part of any thread.';
+COMMENT ON COLUMN /*schema*/exporters.name IS 'otlp';
+COMMENT ON COLUMN /*schema*/exporters.endpoint IS 'URL that its holder sends to, without credentials';
+COMMENT ON COLUMN /*schema*/exporters.holder_id IS 'process that exports';
+COMMENT ON COLUMN /*schema*/exporters.expires_at IS
+    'time after which another process may export; maintain removes an exporter a week later';
+COMMENT ON COLUMN /*schema*/exporters.created_at IS 'time from which spans are queued';
+
+COMMENT ON TABLE /*schema*/span_exports IS 'Spans that have ended and are not exported yet.';
+COMMENT ON COLUMN /*schema*/span_exports.thread_id IS 'the thread';
+COMMENT ON COLUMN /*schema*/span_exports.export_id IS 'random id';
+COMMENT ON COLUMN /*schema*/span_exports.run_id IS 'the run';
+COMMENT ON COLUMN /*schema*/span_exports.created_at IS 'time they were queued';
+COMMENT ON COLUMN /*schema*/span_exports.span_ids IS 'span_id of each';
+COMMENT ON COLUMN /*schema*/span_exports.started_ats IS 'started_at of each';
 
 COMMENT ON TABLE /*schema*/tool_executions IS
     'One row for each action of the tool ledger: written before the tool runs, completed after it.';

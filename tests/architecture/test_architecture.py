@@ -37,6 +37,7 @@ from langgraph_pgstate.operations.checkpoints.requests import request_put
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions
 from langgraph_pgstate.operations.checkpoints.writes import request_writes
 from langgraph_pgstate.operations.leases.listing import request_leases
+from langgraph_pgstate.operations.otlp.exports import Export
 from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.operations.record.analytics import request_analytics
 from langgraph_pgstate.operations.record.budgets import Owner, request_budget
@@ -433,6 +434,7 @@ NAMED = {
     "tools.tool_executions.mark_unknown": {"is_gone": True},
     "tools.tool_executions.settle": {"is_gone": True, "answers": 0},
     "tools.tool_executions.take_over": {"is_gone": True, "answers": 0},
+    "otlp.exports.read_spans": {"with_content": True},
 }
 
 
@@ -603,11 +605,18 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "record.budgets.read_spending": lambda bench: ([Owner("user", "a")], ()),
     "record.prices.list_prices": lambda bench: (),
     "record.prices.delete_price": lambda bench: ("model",),
+    "otlp.exports.hold": lambda bench: ("holder", "http://localhost", 30.0),
+    "otlp.exports.release": lambda bench: ("holder",),
+    "otlp.exports.queue_runs": lambda bench: (timedelta(days=1),),
+    "otlp.exports.list_exports": lambda bench: (10,),
+    "otlp.exports.read_spans": lambda bench: ([("t", "run", "span", datetime.now(UTC))],),
+    "otlp.exports.confirm": lambda bench: ([Export("t", "export", "run", [], [])],),
+    "otlp.exports.forget": lambda bench: (),
 }
 
 
 def test_every_operation_of_the_saver_is_called_here() -> None:
-    covered = ("checkpoints.", "threads.", "record.", "tools.", "leases.", "runs.")
+    covered = ("checkpoints.", "threads.", "record.", "tools.", "leases.", "runs.", "otlp.")
     covered += ("admin.schema.", "admin.maintenance.")
     public = {name for name in operation_functions() if name.startswith(covered) and "._" not in name}
     assert public - CALLS.keys() == set()

@@ -15,6 +15,7 @@ from langgraph.types import Command, StreamMode
 
 from langgraph_pgstate.codec.frames import pack, unpack
 from langgraph_pgstate.codec.metadata import to_json
+from langgraph_pgstate.codec.traceparent import check_traceparent
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, CorruptStateError
 from langgraph_pgstate.operations.checkpoints.addresses import (
@@ -62,6 +63,7 @@ class RunRequest:
         metadata: Its metadata, as JSON types, if they may be stored in clear text.
         adopts: Whether a run of this id that was not enqueued is taken over.
         start: Namespace and id of the checkpoint from which it starts; `None` for the thread's newest.
+        traceparent: The caller's span, to whose trace it belongs.
     """
 
     thread_id: str
@@ -79,6 +81,7 @@ class RunRequest:
     metadata: Mapping[str, Any] | None = None
     adopts: bool = False
     start: tuple[str, str] | None = None
+    traceparent: str | None = None
 
     @classmethod
     def again(cls, thread_id: str, run_id: str, queue: str, options: str, data: bytes) -> RunRequest:
@@ -109,6 +112,7 @@ class RunRequest:
             "checkpoint_id": self.start and self.start[1],
             "strategy": self.strategy,
             "metadata": self.metadata,
+            "traceparent": self.traceparent,
             **self.owner,
         }
 
@@ -252,6 +256,7 @@ def request_run(
         to_json(metadata)[0] if metadata and codec.is_native else None,
         adopts,
         None if checkpoint_id is None else (str(configurable.get("checkpoint_ns") or ""), checkpoint_id),
+        check_traceparent(options.get("traceparent") or labels.get("traceparent")),
     )
 
 
