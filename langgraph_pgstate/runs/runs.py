@@ -29,6 +29,7 @@ from langgraph_pgstate.operations.runs import enqueue as enqueueing
 from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
 from langgraph_pgstate.operations.threads import interrupts
 from langgraph_pgstate.process_identity import is_known_dead
+from langgraph_pgstate.runs.feedback import AsyncRunFeedback, RunFeedback
 from langgraph_pgstate.runs.following import AsyncFollower, Cursor, Follower
 from langgraph_pgstate.runs.handles import AsyncRunHandle, Patience, RunHandle
 from langgraph_pgstate.runs.history import AsyncRunHistory, RunHistory
@@ -108,6 +109,9 @@ class Runs(RunHistory):
         keys: Keys of the config that name a thread's owner.
         graphs: The graphs that may be enqueued; any by default.
         run_key: Source of the key of runs that are given none.
+
+    Attributes:
+        feedback: Scores and comments on runs.
     """
 
     def __init__(
@@ -124,6 +128,7 @@ class Runs(RunHistory):
         super().__init__(database, queries)
         self._queue = queue or database
         self._requests = _Requests(codec or ValueCodec(), keys, graphs, run_key)
+        self.feedback = RunFeedback(database, queries, codec)
         self._versions = versions
         self._notifier = Notifier(self._queue, queries)
         self._ends = Ends(self._queue)
@@ -470,6 +475,7 @@ class AsyncRuns(AsyncRunHistory):
         super().__init__(database, queries)
         self._queue = queue or database
         self._requests = _Requests(codec or ValueCodec(), keys, graphs, run_key)
+        self.feedback = AsyncRunFeedback(database, queries, codec)
         self._versions = versions
         self._notifier = AsyncNotifier(self._queue, queries)
         self._ends = Ends(self._queue)
