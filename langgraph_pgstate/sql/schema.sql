@@ -125,7 +125,7 @@ CREATE TABLE /*schema*/leases (
     expires_at timestamptz NOT NULL,
     PRIMARY KEY (thread_id)
 );
-CREATE INDEX leases_expires_at_idx ON /*schema*/leases (expires_at, thread_id);
+CREATE INDEX leases_expires_at_idx ON /*schema*/leases (expires_at);
 
 -- Deleted threads, for as long as a run may still try to write to them.
 CREATE TABLE /*schema*/tombstones (
@@ -261,10 +261,13 @@ CREATE TABLE /*schema*/queue (
     timeout_at timestamptz,
     version text NOT NULL DEFAULT '',
     is_limited boolean NOT NULL DEFAULT false,
+    last_event bigint NOT NULL DEFAULT 0,
+    streamed bigint NOT NULL DEFAULT 0,
+    replayed_step integer,
     PRIMARY KEY (thread_id, run_id),
     CONSTRAINT queue_running_is_ready CHECK (status = 'pending' OR is_ready),
     CONSTRAINT queue_limited_is_ready CHECK (NOT is_limited OR is_ready AND status = 'pending')
-) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0, fillfactor = 70);
 CREATE UNIQUE INDEX queue_number_idx ON /*schema*/queue (thread_id, number) WHERE number IS NOT NULL;
 CREATE UNIQUE INDEX queue_is_ready_idx ON /*schema*/queue (thread_id, is_ready) WHERE is_ready;
 CREATE INDEX queue_graph_idx ON /*schema*/queue (queue, graph, version, priority DESC, position)
@@ -302,8 +305,8 @@ CREATE TABLE /*schema*/workers (
 );
 
 -- The events of runs that a worker runs, several in a row. They are numbered without gaps over all attempts of a run, by
--- one transaction at a time: it locks the run's row in `queue`, which has the worker's fencing token. `position` tells a
--- batch that is sent again. `setup()` and `pgstate maintain` make partitions by day; the default partition takes other
+-- one transaction at a time: it updates the run's row in `queue`, which has the worker's fencing token, the last number,
+-- and the number of events under this lease, by which a batch is told that is sent again. `setup()` and `pgstate maintain` make partitions by day; the default partition takes other
 -- days. Days are dropped as a whole; `runs.last_event` tells what was.
 CREATE TABLE /*schema*/stream_batches (
     thread_id text COLLATE "C" NOT NULL,
@@ -946,6 +949,10 @@ COMMENT ON COLUMN /*schema*/queue.version IS
     'version of the graph: only workers that accept it claim the run; empty: all workers';
 COMMENT ON COLUMN /*schema*/queue.is_limited IS
     'true: its key was at its limit; not claimed until runs of the key end or a window of its rate does';
+COMMENT ON COLUMN /*schema*/queue.last_event IS 'number of its last stored event, over all attempts; 0: none';
+COMMENT ON COLUMN /*schema*/queue.streamed IS 'events stored under its present lease';
+COMMENT ON COLUMN /*schema*/queue.replayed_step IS
+    'newest superstep that events under earlier leases are of; null: there are none';
 
 COMMENT ON TABLE /*schema*/run_requests IS
     'What enqueued runs are to do. A row is deleted when its run succeeds or is discarded.';

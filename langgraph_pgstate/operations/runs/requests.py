@@ -41,6 +41,8 @@ _MODES: Final = get_args(StreamMode)
 _NAME_BYTES: Final = 512
 _INT4_MAX: Final = 2**31 - 1
 _DEFAULT_KEYS: Final = ThreadKeys()
+# Defaults of fields, which are not stored.
+_LEFT_OUT: Final[Mapping[str, Any]] = {"config": {}, "metadata": {}, "on_completion": "keep", "stream_subgraphs": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +270,11 @@ def seal_request(codec: ValueCodec, request: RunInput, limit: int = DEFAULT_SIZE
         ConfigurationError: If it is larger than `limit` bytes.
     """
     fields = {name: getattr(request, name) for name in RunInput.__dataclass_fields__}
-    encoded = {name: codec.dumps(name, value) for name, value in fields.items() if value is not None}
+    encoded = {
+        name: codec.dumps(name, value)
+        for name, value in fields.items()
+        if value is not None and not (name in _LEFT_OUT and value == _LEFT_OUT[name])
+    }
     size = sum(len(data) for _, data in encoded.values())
     if size > limit:
         largest = max(encoded, key=lambda name: len(encoded[name][1]))
