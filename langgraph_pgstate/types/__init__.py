@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from langgraph_pgstate.types.streams import EventBatch, RunIds, StoredBatch, StreamEvent, StreamPage, Wanted
     from langgraph_pgstate.types.threads import RunawayThread, Thread
     from langgraph_pgstate.types.tools import CompensationReport, ToolExecution
+    from langgraph_pgstate.types.webhooks import Delivery, Webhook
 else:
     __getattr__, __dir__ = lazy_attributes(
         __name__,
@@ -65,6 +66,7 @@ else:
             "CheckReport": "langgraph_pgstate.types.reports",
             "ClaimedRun": "langgraph_pgstate.types.queue",
             "CompensationReport": "langgraph_pgstate.types.tools",
+            "Delivery": "langgraph_pgstate.types.webhooks",
             "Difference": "langgraph_pgstate.types.branches",
             "EnqueuedRun": "langgraph_pgstate.types.queue",
             "Event": "langgraph_pgstate.types.events",
@@ -117,6 +119,7 @@ else:
             "Usage": "langgraph_pgstate.types.runs",
             "ValueChange": "langgraph_pgstate.types.branches",
             "Wanted": "langgraph_pgstate.types.streams",
+            "Webhook": "langgraph_pgstate.types.webhooks",
         },
     )
 
@@ -130,6 +133,7 @@ __all__ = [
     "ClaimedRun",
     "Claims",
     "CompensationReport",
+    "Delivery",
     "Difference",
     "EnqueuedRun",
     "Event",
@@ -181,4 +185,5 @@ __all__ = [
     "Usage",
     "ValueChange",
     "Wanted",
+    "Webhook",
 ]
