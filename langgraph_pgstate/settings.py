@@ -201,6 +201,7 @@ class RecorderSettings:
         queue_size: Spans and events that wait to be written; when there are more, the graph waits.
         patience: Seconds that the end of a run, and a full queue, wait for the database. Nothing is dropped after it.
         ttl: Seconds a running run is taken to be alive after its process last said so; said every third of it.
+        release: Release of the application, noted with its runs. A run with `release` in its metadata has that one.
     """
 
     content: bool = True
@@ -210,6 +211,7 @@ class RecorderSettings:
     queue_size: int = 10_000
     patience: float = 10.0
     ttl: float = 15.0
+    release: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("limit", "interval", "queue_size", "patience", "ttl"):

@@ -108,6 +108,8 @@ class StateOptions(SaverOptions, total=False):
             function of the config. No key by default.
         webhooks: Secret of webhooks, and where they may be delivered to; by default what `PGSTATE_WEBHOOK_SECRET` and
             `PGSTATE_WEBHOOK_NETWORKS` name.
+        recover_journal: Whether reads of the record first move what dead processes left in the journal to its tables,
+            true by default. Without it, reading writes nothing.
     """
 
     project: Sequence[str]
@@ -118,6 +120,7 @@ class StateOptions(SaverOptions, total=False):
     graphs: Collection[str] | None
     run_key: KeySource | None
     webhooks: WebhookSettings | None
+    recover_journal: bool
 
 
 class OpenStateOptions(StateOptions, ConnectionOptions, total=False):
@@ -236,6 +239,7 @@ class PGState(_State):
     """
 
     _recorder: Recorder
+    _fresh: Database
 
     def __init__(self, connection: PsycopgConnection | ConnectionPool[Any], **options: Unpack[StateOptions]) -> None:
         check_options(type(self), options, StateOptions)
@@ -255,7 +259,7 @@ class PGState(_State):
         self._recorder = Recorder(
             database, options.get("recording") or self._recording(), keys=options.get("thread_keys")
         )
-        self._fresh: Database = _Fresh(database, self._recorder)
+        self._fresh = _Fresh(database, self._recorder) if options.get("recover_journal", True) else database
         self.saver = PGStateSaver._over(database, self._saver_options(options), self._hooks(options))
 
     @classmethod
@@ -422,6 +426,8 @@ class PGState(_State):
 
     def close(self) -> None:
         """Write waiting records. Call it before you close a pool of your own. Safe to repeat."""
+        if "runs" in self.__dict__:
+            self.runs._ends.close()
         if "tools" in self.__dict__:
             self.tools.close()
         self.saver.lease_manager.close()
@@ -432,6 +438,7 @@ class AsyncPGState(_State):
     """Asynchronous twin of `PGState`, bound to the event loop it was made in."""
 
     _recorder: AsyncRecorder
+    _fresh: AsyncDatabase
 
     def __init__(
         self, connection: AsyncPsycopgConnection | AsyncConnectionPool[Any], **options: Unpack[StateOptions]
@@ -453,7 +460,7 @@ class AsyncPGState(_State):
         self._recorder = AsyncRecorder(
             database, options.get("recording") or self._recording(), keys=options.get("thread_keys")
         )
-        self._fresh: AsyncDatabase = _AsyncFresh(database, self._recorder)
+        self._fresh = _AsyncFresh(database, self._recorder) if options.get("recover_journal", True) else database
         self.saver = AsyncPGStateSaver._over(database, self._saver_options(options), self._hooks(options))
 
     @classmethod
@@ -595,6 +602,8 @@ class AsyncPGState(_State):
 
     async def close(self) -> None:
         """Async twin of `PGState.close`."""
+        if "runs" in self.__dict__:
+            self.runs._ends.close()
         if "tools" in self.__dict__:
             await self.tools.close()
         await self.saver.lease_manager.close()

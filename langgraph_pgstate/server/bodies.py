@@ -292,6 +292,18 @@ class CronSearch(CronCount):
     select: list[str] | None = None
 
 
+class FeedbackCreate(Body):
+    """A score or a comment on a run."""
+
+    name: str = "score"
+    score: float | None = None
+    comment: str | None = None
+    span_id: str | None = None
+    source: Literal["human", "model", "program"] = "human"
+    created_by: str | None = None
+    feedback_id: str | None = None
+
+
 class AssistantCount(Body):
     """Conditions on assistants."""
 

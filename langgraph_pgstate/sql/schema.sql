@@ -34,6 +34,7 @@ CREATE INDEX threads_updated_at_idx ON /*schema*/threads (updated_at DESC, threa
 CREATE INDEX threads_user_id_idx ON /*schema*/threads (user_id, updated_at DESC, thread_id) WHERE user_id IS NOT NULL;
 CREATE INDEX threads_tenant_id_idx ON /*schema*/threads (tenant_id, updated_at DESC, thread_id)
     WHERE tenant_id IS NOT NULL;
+CREATE INDEX threads_agent_idx ON /*schema*/threads (agent, updated_at DESC, thread_id) WHERE agent IS NOT NULL;
 CREATE INDEX threads_status_idx ON /*schema*/threads (status, updated_at DESC, thread_id) WHERE status <> 'idle';
 CREATE INDEX threads_expires_at_idx ON /*schema*/threads (expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX threads_metadata_idx ON /*schema*/threads USING gin (metadata jsonb_path_ops);
@@ -198,6 +199,7 @@ CREATE TABLE /*schema*/runs (
     multitask_strategy text,
     metadata jsonb,
     webhook text,
+    release text,
     PRIMARY KEY (thread_id, run_id)
 );
 CREATE INDEX runs_thread_id_idx ON /*schema*/runs (thread_id, started_at DESC);
@@ -206,6 +208,28 @@ CREATE INDEX runs_started_at_idx ON /*schema*/runs (started_at DESC, thread_id, 
 CREATE INDEX runs_status_idx ON /*schema*/runs (status, started_at DESC, thread_id, run_id) WHERE status <> 'success';
 CREATE INDEX runs_run_id_idx ON /*schema*/runs (run_id);
 CREATE INDEX runs_steps_idx ON /*schema*/runs (steps DESC, thread_id, run_id) WHERE steps > 25;
+
+-- Feedback is a score or a comment, or both, on a run or on one of its spans. It cannot be given to a run that is
+-- deleted meanwhile: the foreign key locks the run's row. With a serializer of the caller's, which may encrypt, the
+-- comment is `value`, and not readable here.
+CREATE TABLE /*schema*/feedback (
+    thread_id text COLLATE "C" NOT NULL,
+    run_id text COLLATE "C" NOT NULL,
+    feedback_id text COLLATE "C" NOT NULL,
+    span_id text COLLATE "C",
+    created_at timestamptz NOT NULL DEFAULT now(),
+    created_by text,
+    source text NOT NULL,
+    name text NOT NULL,
+    score double precision,
+    comment text,
+    value_type text,
+    value bytea,
+    PRIMARY KEY (thread_id, run_id, feedback_id),
+    CONSTRAINT feedback_run FOREIGN KEY (thread_id, run_id) REFERENCES /*schema*/runs ON DELETE CASCADE,
+    CONSTRAINT feedback_says_something CHECK (score IS NOT NULL OR comment IS NOT NULL OR value IS NOT NULL)
+);
+CREATE INDEX feedback_created_at_idx ON /*schema*/feedback (created_at DESC, thread_id, run_id, feedback_id);
 
 -- A run in the queue waits for a worker, or is run by one; its row in `runs` stays when this one is deleted. Only a
 -- ready run can be claimed: it is the first of its thread by `number`, and due. So a claim reads no run that cannot be
@@ -839,6 +863,24 @@ COMMENT ON COLUMN /*schema*/runs.multitask_strategy IS
 COMMENT ON COLUMN /*schema*/runs.metadata IS
     'metadata it was enqueued with; null: none, or the state has a serializer of its own';
 COMMENT ON COLUMN /*schema*/runs.webhook IS 'URL that is told when the run ends; null: none';
+COMMENT ON COLUMN /*schema*/runs.release IS 'release of the application that ran it; null: not known';
+
+COMMENT ON TABLE /*schema*/feedback IS
+    'Scores and comments on runs and spans, by people and programs. Deleted with the run.';
+COMMENT ON COLUMN /*schema*/feedback.thread_id IS 'the thread';
+COMMENT ON COLUMN /*schema*/feedback.run_id IS 'the run';
+COMMENT ON COLUMN /*schema*/feedback.feedback_id IS 'the feedback; given under the same id again, it is replaced';
+COMMENT ON COLUMN /*schema*/feedback.span_id IS 'span of the run that is judged; null: the whole run';
+COMMENT ON COLUMN /*schema*/feedback.created_at IS 'time it was given first';
+COMMENT ON COLUMN /*schema*/feedback.created_by IS 'who gave it; null: not known';
+COMMENT ON COLUMN /*schema*/feedback.source IS 'human, model or program: what kind of judge gave it';
+COMMENT ON COLUMN /*schema*/feedback.name IS 'what is judged, like helpfulness';
+COMMENT ON COLUMN /*schema*/feedback.score IS 'score, on a scale of the application; null: none';
+COMMENT ON COLUMN /*schema*/feedback.comment IS
+    'comment in clear text; null: none, or the state has a serializer of its own';
+COMMENT ON COLUMN /*schema*/feedback.value_type IS 'type of value, from the serializer; null: no value';
+COMMENT ON COLUMN /*schema*/feedback.value IS
+    'comment, encoded by a serializer of the caller, which may encrypt it; null: none, or LangGraph''s own serializer';
 
 COMMENT ON TABLE /*schema*/queue IS
     'Runs that wait for a worker, or that one runs. A row is deleted when its run ends.';
@@ -856,7 +898,8 @@ COMMENT ON COLUMN /*schema*/queue.position IS
     'order among the ready runs of its queue and priority; keys take turns';
 COMMENT ON COLUMN /*schema*/queue.key IS 'runs of different keys take turns, and limits apply to keys; empty: no key';
 COMMENT ON COLUMN /*schema*/queue.run_after IS 'not claimed before this time; null: at once';
-COMMENT ON COLUMN /*schema*/queue.enqueued_at IS 'time it was enqueued, or retried by hand';
+COMMENT ON COLUMN /*schema*/queue.enqueued_at IS
+    'time it was enqueued, or retried by hand; of a run with run_after, from that time on, the time it was due';
 COMMENT ON COLUMN /*schema*/queue.attempt IS 'attempts that began; one that was given back does not count';
 COMMENT ON COLUMN /*schema*/queue.crashes IS 'deaths of its worker since it last made a checkpoint';
 COMMENT ON COLUMN /*schema*/queue.cancel IS

@@ -5,17 +5,23 @@ from typing import TYPE_CHECKING
 from langgraph_pgstate._lazy import lazy_attributes
 
 if TYPE_CHECKING:
+    from langgraph_pgstate.types.analytics import Analytics, RunStatistics, ThreadStatistics
     from langgraph_pgstate.types.branches import (
         Branch,
         ChannelDifference,
+        CheckpointState,
+        CheckpointTree,
         Difference,
         Label,
         LineageStep,
         MessageChange,
+        TreeNode,
         ValueChange,
     )
     from langgraph_pgstate.types.budgets import Budget
     from langgraph_pgstate.types.events import Event, HandoffStatistics
+    from langgraph_pgstate.types.feedback import Feedback, FeedbackAverage
+    from langgraph_pgstate.types.gauges import Gauge
     from langgraph_pgstate.types.interrupts import Answer, InterruptedThread, PendingInterrupt
     from langgraph_pgstate.types.leases import Lease
     from langgraph_pgstate.types.messages import Message, MessageHit
@@ -58,12 +64,15 @@ else:
     __getattr__, __dir__ = lazy_attributes(
         __name__,
         {
+            "Analytics": "langgraph_pgstate.types.analytics",
             "Answer": "langgraph_pgstate.types.interrupts",
             "BackfillReport": "langgraph_pgstate.types.reports",
             "Branch": "langgraph_pgstate.types.branches",
             "ChannelDifference": "langgraph_pgstate.types.branches",
             "Budget": "langgraph_pgstate.types.budgets",
             "CheckReport": "langgraph_pgstate.types.reports",
+            "CheckpointState": "langgraph_pgstate.types.branches",
+            "CheckpointTree": "langgraph_pgstate.types.branches",
             "ClaimedRun": "langgraph_pgstate.types.queue",
             "CompensationReport": "langgraph_pgstate.types.tools",
             "Delivery": "langgraph_pgstate.types.webhooks",
@@ -71,6 +80,9 @@ else:
             "EnqueuedRun": "langgraph_pgstate.types.queue",
             "Event": "langgraph_pgstate.types.events",
             "EventBatch": "langgraph_pgstate.types.streams",
+            "Feedback": "langgraph_pgstate.types.feedback",
+            "FeedbackAverage": "langgraph_pgstate.types.feedback",
+            "Gauge": "langgraph_pgstate.types.gauges",
             "HandoffStatistics": "langgraph_pgstate.types.events",
             "InterruptedThread": "langgraph_pgstate.types.interrupts",
             "Label": "langgraph_pgstate.types.branches",
@@ -100,6 +112,7 @@ else:
             "Run": "langgraph_pgstate.types.runs",
             "RunIds": "langgraph_pgstate.types.streams",
             "RunKey": "langgraph_pgstate.types.queue",
+            "RunStatistics": "langgraph_pgstate.types.analytics",
             "RunawayThread": "langgraph_pgstate.types.threads",
             "Schedule": "langgraph_pgstate.types.schedules",
             "SchemaStatus": "langgraph_pgstate.types.schema",
@@ -111,10 +124,12 @@ else:
             "TableSize": "langgraph_pgstate.types.reports",
             "Tended": "langgraph_pgstate.types.queue",
             "Thread": "langgraph_pgstate.types.threads",
+            "ThreadStatistics": "langgraph_pgstate.types.analytics",
             "ThreadSize": "langgraph_pgstate.types.reports",
             "ToolExecution": "langgraph_pgstate.types.tools",
             "ToolStatistics": "langgraph_pgstate.types.spans",
             "TransferReport": "langgraph_pgstate.types.reports",
+            "TreeNode": "langgraph_pgstate.types.branches",
             "UpcastReport": "langgraph_pgstate.types.reports",
             "Usage": "langgraph_pgstate.types.runs",
             "ValueChange": "langgraph_pgstate.types.branches",
@@ -124,12 +139,15 @@ else:
     )
 
 __all__ = [
+    "Analytics",
     "Answer",
     "BackfillReport",
     "Branch",
     "Budget",
     "ChannelDifference",
     "CheckReport",
+    "CheckpointState",
+    "CheckpointTree",
     "ClaimedRun",
     "Claims",
     "CompensationReport",
@@ -138,6 +156,9 @@ __all__ = [
     "EnqueuedRun",
     "Event",
     "EventBatch",
+    "Feedback",
+    "FeedbackAverage",
+    "Gauge",
     "HandoffStatistics",
     "InterruptedThread",
     "Label",
@@ -166,6 +187,7 @@ __all__ = [
     "Run",
     "RunIds",
     "RunKey",
+    "RunStatistics",
     "RunawayThread",
     "Schedule",
     "SchemaStatus",
@@ -178,9 +200,11 @@ __all__ = [
     "Tended",
     "Thread",
     "ThreadSize",
+    "ThreadStatistics",
     "ToolExecution",
     "ToolStatistics",
     "TransferReport",
+    "TreeNode",
     "UpcastReport",
     "Usage",
     "ValueChange",

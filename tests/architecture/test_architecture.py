@@ -38,8 +38,10 @@ from langgraph_pgstate.operations.checkpoints.versions import StateVersions
 from langgraph_pgstate.operations.checkpoints.writes import request_writes
 from langgraph_pgstate.operations.leases.listing import request_leases
 from langgraph_pgstate.operations.record import journal
+from langgraph_pgstate.operations.record.analytics import request_analytics
 from langgraph_pgstate.operations.record.budgets import Owner, request_budget
 from langgraph_pgstate.operations.record.events import request_events, request_handoffs
+from langgraph_pgstate.operations.record.feedback import request_averages, request_feedback, request_feedback_list
 from langgraph_pgstate.operations.record.journal_entry import WRITTEN
 from langgraph_pgstate.operations.record.messages import request_conversation, request_search
 from langgraph_pgstate.operations.record.runs import request_runaways, request_runs
@@ -403,6 +405,10 @@ class Bench:
         run_blocking(enqueue(self.db, self.queries, [request]))
         return request
 
+    def feedback(self) -> dict[str, Any]:
+        run = self.enqueued()
+        return request_feedback(self.codec, run.thread_id, run.run_id, "score", 1, None, None, None, "human", None)
+
     def claimed(self) -> RunKey:
         queue = self.enqueued().queue
         return run_blocking(claim(self.db, self.queries, "worker", queue, ["graph"], 1, 12.0)).runs[0].key
@@ -481,6 +487,11 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "record.messages.search_messages": lambda bench: (request_search("words"),),
     "record.events.list_events": lambda bench: (request_events("t", None, None, 10, None),),
     "record.events.count_handoffs": lambda bench: (request_handoffs(None, None, 10),),
+    "record.feedback.put_feedback": lambda bench: (bench.codec, bench.feedback()),
+    "record.feedback.list_feedback": lambda bench: (bench.codec, request_feedback_list(thread_id="t")),
+    "record.feedback.delete_feedback": lambda bench: ("t", "run", "feedback"),
+    "record.feedback.average_feedback": lambda bench: (request_averages("model", None, None),),
+    "record.analytics.analyze": lambda bench: (request_analytics("day", None, None, 10, None, None, None, None),),
     "record.statistics.measure_tools": lambda bench: (request_statistics(None, None, None, 10),),
     "record.statistics.measure_executions": lambda bench: (request_statistics(None, None, None, 10),),
     "record.statistics.sum_usage": lambda bench: (request_usage("model", None, None, 10),),

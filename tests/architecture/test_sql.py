@@ -57,6 +57,7 @@ TABLES = (
     "queue_keys",
     "budgets",
     "webhooks",
+    "feedback",
 )
 NAMES = sorted(queries("pgstate").all)
 SQL = Path(langgraph_pgstate.sql.__file__).parent
