@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from langgraph_pgstate.types.streams import EventBatch, RunIds, StoredBatch, StreamEvent, StreamPage, Wanted
     from langgraph_pgstate.types.threads import RunawayThread, Thread
     from langgraph_pgstate.types.tools import CompensationReport, ToolExecution
+    from langgraph_pgstate.types.webhooks import Delivery, Webhook
 else:
     __getattr__, __dir__ = lazy_attributes(
         __name__,
@@ -74,6 +75,7 @@ else:
             "CheckpointTree": "langgraph_pgstate.types.branches",
             "ClaimedRun": "langgraph_pgstate.types.queue",
             "CompensationReport": "langgraph_pgstate.types.tools",
+            "Delivery": "langgraph_pgstate.types.webhooks",
             "Difference": "langgraph_pgstate.types.branches",
             "EnqueuedRun": "langgraph_pgstate.types.queue",
             "Event": "langgraph_pgstate.types.events",
@@ -132,6 +134,7 @@ else:
             "Usage": "langgraph_pgstate.types.runs",
             "ValueChange": "langgraph_pgstate.types.branches",
             "Wanted": "langgraph_pgstate.types.streams",
+            "Webhook": "langgraph_pgstate.types.webhooks",
         },
     )
 
@@ -148,6 +151,7 @@ __all__ = [
     "ClaimedRun",
     "Claims",
     "CompensationReport",
+    "Delivery",
     "Difference",
     "EnqueuedRun",
     "Event",
@@ -205,4 +209,5 @@ __all__ = [
     "Usage",
     "ValueChange",
     "Wanted",
+    "Webhook",
 ]

@@ -55,6 +55,7 @@ from langgraph_pgstate.operations.runs.limits import request_limit
 from langgraph_pgstate.operations.runs.listing import request_dead_letters, request_queue
 from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
 from langgraph_pgstate.operations.runs.schedules import ScheduleRequest, request_schedule, request_schedules
+from langgraph_pgstate.operations.runs.webhooks import request_failed
 from langgraph_pgstate.operations.threads.branches import request_branches, request_fork
 from langgraph_pgstate.operations.threads.creating import request_thread
 from langgraph_pgstate.operations.threads.expiry import request_ttl
@@ -73,7 +74,7 @@ from langgraph_pgstate.record.write_queue import WriteQueue
 from langgraph_pgstate.settings import RecorderSettings
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger
-from langgraph_pgstate.types import EventBatch, Price, RunKey, Wanted
+from langgraph_pgstate.types import Delivery, EventBatch, Price, RunKey, Wanted, Webhook
 
 PACKAGE = Path(langgraph_pgstate.__file__).parent
 
@@ -394,6 +395,12 @@ class Bench:
         run_blocking(self.db.execute(self.queries.set_next_tick, key))
         return "s"
 
+    def delivery(self) -> Delivery:
+        return Delivery("t", "r", datetime(2026, 1, 1, tzinfo=UTC), "https://example.com", 1, {}, datetime.now(UTC))
+
+    def webhook(self) -> Webhook:
+        return Webhook("t", "r", datetime(2026, 1, 1, tzinfo=UTC), "https://example.com", 1, None)
+
     def enqueued(self) -> RunRequest:
         request = request_run(self.codec, "graph", {"x": 1}, thread_id="t")
         run_blocking(enqueue(self.db, self.queries, [request]))
@@ -536,6 +543,12 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "runs.outcomes.get_status": lambda bench: ("t", bench.enqueued().run_id),
     "runs.outcomes.get_outcome": lambda bench: (bench.codec, None, "t", bench.enqueued().run_id),
     "runs.outcomes.resumption": lambda bench: (bench.codec, "t", bench.enqueued().run_id, "new", Command(resume=1)),
+    "runs.webhooks.claim": lambda bench: (10, 60.0),
+    "runs.webhooks.end": lambda bench: (bench.delivery(),),
+    "runs.webhooks.retry": lambda bench: (bench.webhook(),),
+    "runs.webhooks.discard": lambda bench: (bench.webhook(),),
+    "runs.webhooks.sweep": lambda bench: (),
+    "runs.webhooks.list_failed": lambda bench: (request_failed(),),
     "runs.schedules.put": lambda bench: (bench.schedule(),),
     "runs.schedules.get": lambda bench: ("s",),
     "runs.schedules.get_existing": lambda bench: (bench.scheduled(),),

@@ -25,6 +25,7 @@ from langgraph_pgstate.operations.checkpoints.addresses import (
     several,
     thread_id_of,
 )
+from langgraph_pgstate.operations.runs.webhooks import webhook_of
 from langgraph_pgstate.settings import (
     DEFAULT_QUEUE,
     DEFAULT_SIZE_LIMIT,
@@ -251,6 +252,7 @@ def request_run(
             "superstep_timeout": _seconds("superstep_timeout", options.get("superstep_timeout")),
             "answer_after": None if default_answer is None else default_answer.after.total_seconds(),
             "owner": owner,
+            **({} if (webhook := webhook_of(options.get("webhook"))) is None else {"webhook": webhook}),
         },
         seal_request(codec, found, options.get("size_limit", DEFAULT_SIZE_LIMIT)),
         owner,

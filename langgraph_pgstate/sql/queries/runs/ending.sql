@@ -28,6 +28,11 @@ WITH mine AS MATERIALIZED (
         error_message = :error_message::text, error_traceback = :error_traceback::text,
         last_event = coalesce(nullif(mine.last_event, 0), runs.last_event)
     FROM mine WHERE runs.thread_id = mine.thread_id AND runs.run_id = mine.run_id
+    RETURNING runs.thread_id, runs.run_id, runs.status, runs.agent, runs.metadata, runs.multitask_strategy,
+        runs.enqueued_at, runs.started_at, runs.ended_at, runs.error_type, runs.error_message, runs.webhook
+), told AS (
+    INSERT INTO /*schema*/webhooks (thread_id, run_id, url, run)
+    SELECT e.thread_id, e.run_id, e.webhook, to_jsonb(e) - 'webhook' FROM ended e WHERE e.webhook IS NOT NULL
 ), idle AS (
     UPDATE /*schema*/threads SET status = CASE
         WHEN :status IN ('interrupted', 'error') THEN :status WHEN :status = 'timeout' THEN 'error' ELSE 'idle' END

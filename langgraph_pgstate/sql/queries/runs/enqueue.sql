@@ -129,14 +129,15 @@ WITH given AS (
 )
 INSERT INTO /*schema*/runs AS stored (
     thread_id, run_id, attempt, status, agent, user_id, tenant_id, started_at, queue, key, enqueued_at,
-    multitask_strategy, metadata, traceparent
+    multitask_strategy, metadata, webhook, traceparent
 )
 SELECT g.thread_id, g.run_id, 0, 'pending', g.agent, g.user_id, g.tenant_id, now(), g.queue, nullif(g.key, ''), now(),
-    g.strategy, g.metadata, g.traceparent
+    g.strategy, g.metadata, g.options ->> 'webhook', g.traceparent
 FROM given g
 ON CONFLICT (thread_id, run_id) DO UPDATE SET
     queue = excluded.queue, key = excluded.key, enqueued_at = excluded.enqueued_at,
-    multitask_strategy = excluded.multitask_strategy, metadata = excluded.metadata, status = 'pending', attempt = 0,
+    multitask_strategy = excluded.multitask_strategy, metadata = excluded.metadata, webhook = excluded.webhook,
+    status = 'pending', attempt = 0,
     alive_until = NULL, ended_at = NULL, error_type = NULL,
     error_message = NULL, error_traceback = NULL
 RETURNING run_id;

@@ -101,6 +101,12 @@ WITH found AS MATERIALIZED (
             WHERE b.thread_id = :thread_id AND b.run_id = :run_id
         ), runs.last_event)
     FROM mine WHERE runs.thread_id = :thread_id AND runs.run_id = :run_id
+    RETURNING runs.thread_id, runs.run_id, runs.status, runs.agent, runs.metadata, runs.multitask_strategy,
+        runs.enqueued_at, runs.started_at, runs.ended_at, runs.error_type, runs.error_message, runs.webhook
+), noted AS (
+    INSERT INTO /*schema*/webhooks (thread_id, run_id, url, run)
+    SELECT t.thread_id, t.run_id, t.webhook, to_jsonb(t) - 'webhook' FROM told t
+    WHERE t.webhook IS NOT NULL AND t.ended_at IS NOT NULL
 ), ended AS (
     UPDATE /*schema*/spans SET
         status = 'error', ended_at = greatest(spans.started_at, now()), error_type = 'WorkerDied',
