@@ -50,7 +50,18 @@ if TYPE_CHECKING:
     from langgraph_pgstate.types.schedules import Schedule
     from langgraph_pgstate.types.schema import SchemaStatus
     from langgraph_pgstate.types.spans import Span, SpanNode, ToolStatistics
-    from langgraph_pgstate.types.streams import EventBatch, RunIds, StoredBatch, StreamEvent, StreamPage, Wanted
+    from langgraph_pgstate.types.streams import (
+        EventBatch,
+        RunIds,
+        StoredBatch,
+        StreamEvent,
+        StreamPage,
+        ThreadEvent,
+        ThreadPage,
+        ThreadRun,
+        Wanted,
+        WantedRuns,
+    )
     from langgraph_pgstate.types.threads import RunawayThread, Thread
     from langgraph_pgstate.types.tools import CompensationReport, ToolExecution
 else:
@@ -116,7 +127,11 @@ else:
             "UpcastReport": "langgraph_pgstate.types.reports",
             "Usage": "langgraph_pgstate.types.runs",
             "ValueChange": "langgraph_pgstate.types.branches",
+            "ThreadEvent": "langgraph_pgstate.types.streams",
+            "ThreadPage": "langgraph_pgstate.types.streams",
+            "ThreadRun": "langgraph_pgstate.types.streams",
             "Wanted": "langgraph_pgstate.types.streams",
+            "WantedRuns": "langgraph_pgstate.types.streams",
         },
     )
 
@@ -173,6 +188,9 @@ __all__ = [
     "TableSize",
     "Tended",
     "Thread",
+    "ThreadEvent",
+    "ThreadPage",
+    "ThreadRun",
     "ThreadSize",
     "ToolExecution",
     "ToolStatistics",
@@ -181,4 +199,5 @@ __all__ = [
     "Usage",
     "ValueChange",
     "Wanted",
+    "WantedRuns",
 ]
