@@ -14,7 +14,7 @@ MARKS ?= not long and not once
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo studio serve test test-ci test-all test-versions test-servers chaos check lint bench bench-quick bench-queue clean
+.PHONY: help demo studio serve test test-ci test-all test-versions test-servers test-browser chaos check lint bench bench-quick bench-queue clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ test-versions: $(STAMP) test-servers ## Run the tests on PostgreSQL 16 and 15, a
 test-servers: $(STAMP) ## Run the tests on PostgreSQL 16, and on Debian's 15 where it is installed; some with MARKS=smoke
 	@PGSTATE_TEST_VERSION=16 $(PYTEST) -m '$(MARKS)'
 	@if test -d /usr/lib/postgresql/15; then PGSTATE_TEST_VERSION=15 $(PYTEST) -m '$(MARKS)'; fi
+
+test-browser: $(STAMP) ## Run the JavaScript clients on the server; needs Node, npm and Chromium
+	@$(PYTEST) -m '' tests/acceptance/test_chat.py
 
 chaos: $(STAMP) ## Inject faults for an hour and verify everything: SEED=7 FAULTS=5000 MINUTES=60 WITHOUT=clock,disk QUEUE=1 KEEP=directory
 	@PYTHONPATH=tests:. $(BIN)/python -m chaos --seed $(or $(SEED),1) --faults $(or $(FAULTS),5000) \

@@ -56,7 +56,18 @@ if TYPE_CHECKING:
     from langgraph_pgstate.types.schedules import Schedule
     from langgraph_pgstate.types.schema import SchemaStatus
     from langgraph_pgstate.types.spans import Span, SpanNode, ToolStatistics
-    from langgraph_pgstate.types.streams import EventBatch, RunIds, StoredBatch, StreamEvent, StreamPage, Wanted
+    from langgraph_pgstate.types.streams import (
+        EventBatch,
+        RunIds,
+        StoredBatch,
+        StreamEvent,
+        StreamPage,
+        ThreadEvent,
+        ThreadPage,
+        ThreadRun,
+        Wanted,
+        WantedRuns,
+    )
     from langgraph_pgstate.types.threads import RunawayThread, Thread
     from langgraph_pgstate.types.tools import CompensationReport, ToolExecution
     from langgraph_pgstate.types.webhooks import Delivery, Webhook
@@ -133,8 +144,12 @@ else:
             "UpcastReport": "langgraph_pgstate.types.reports",
             "Usage": "langgraph_pgstate.types.runs",
             "ValueChange": "langgraph_pgstate.types.branches",
+            "ThreadEvent": "langgraph_pgstate.types.streams",
+            "ThreadPage": "langgraph_pgstate.types.streams",
+            "ThreadRun": "langgraph_pgstate.types.streams",
             "Wanted": "langgraph_pgstate.types.streams",
             "Webhook": "langgraph_pgstate.types.webhooks",
+            "WantedRuns": "langgraph_pgstate.types.streams",
         },
     )
 
@@ -199,6 +214,9 @@ __all__ = [
     "TableSize",
     "Tended",
     "Thread",
+    "ThreadEvent",
+    "ThreadPage",
+    "ThreadRun",
     "ThreadSize",
     "ThreadStatistics",
     "ToolExecution",
@@ -209,5 +227,6 @@ __all__ = [
     "Usage",
     "ValueChange",
     "Wanted",
+    "WantedRuns",
     "Webhook",
 ]

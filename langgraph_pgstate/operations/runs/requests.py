@@ -18,6 +18,7 @@ from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.codec.traceparent import check_traceparent
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, CorruptStateError
+from langgraph_pgstate.langgraph_compat import TOOLS_MODE
 from langgraph_pgstate.operations.checkpoints.addresses import (
     check_key_size,
     configurable_of,
@@ -38,7 +39,7 @@ from langgraph_pgstate.settings import (
 
 STRATEGIES: Final = ("enqueue", "reject", "interrupt", "rollback")
 _DURABILITIES: Final = ("sync", "async", "exit")
-_MODES: Final = get_args(StreamMode)
+_MODES: Final = (*get_args(StreamMode), TOOLS_MODE)
 _NAME_BYTES: Final = 512
 _INT4_MAX: Final = 2**31 - 1
 _DEFAULT_KEYS: Final = ThreadKeys()

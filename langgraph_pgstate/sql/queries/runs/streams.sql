@@ -61,17 +61,42 @@ FROM given g;
 -- name: read_streams
 -- Return the status of runs and their batches of events after a number, as of one moment, so that the events of a run
 -- that has ended are complete. A run that no longer exists has no status.
-SELECT g.number, r.status, r.error_type, r.error_message, r.last_event, b.first_seq, b.last_seq, b.attempt,
-    b.replayed_step, b.data
+SELECT g.number, r.status, r.error_type, r.error_message, r.last_event, r.ended_at, b.first_seq, b.last_seq, b.attempt,
+    b.replayed_step, b.data, b.created_at
 FROM unnest(:thread_ids::text[], :run_ids::text[], :afters::bigint[]) WITH ORDINALITY
         AS g (thread_id, run_id, after, number)
     LEFT JOIN /*schema*/runs r ON r.thread_id = g.thread_id AND r.run_id = g.run_id
     LEFT JOIN LATERAL (
-        SELECT n.first_seq, n.last_seq, n.attempt, n.replayed_step, n.data FROM /*schema*/stream_batches n
+        SELECT n.* FROM /*schema*/stream_batches n
         WHERE n.thread_id = g.thread_id AND n.run_id = g.run_id AND n.last_seq > g.after
         ORDER BY n.last_seq LIMIT :page_size::integer
     ) AS b ON true
 ORDER BY g.number, b.last_seq;
+
+-- name: read_threads
+-- Return the time, and enqueued runs of threads: those that have not ended, and those that started since a time, since
+-- a run did, or since the thread's newest run did. A hundred of either at most. Some time is taken off, because a run's
+-- start may be of another process's clock.
+SELECT g.number, now(), r.run_id, coalesce(r.agent, ''), r.status, r.started_at, r.ended_at
+FROM unnest(:thread_ids::text[], :sinces::text[], :run_ids::text[]) WITH ORDINALITY
+        AS g (thread_id, since, run_id, number)
+    LEFT JOIN LATERAL (
+        SELECT n.* FROM (
+            (SELECT q.run_id FROM /*schema*/queue q WHERE q.thread_id = g.thread_id ORDER BY q.number LIMIT 100)
+            UNION
+            (
+                SELECT s.run_id FROM /*schema*/runs s
+                WHERE s.thread_id = g.thread_id AND s.started_at >= coalesce(nullif(g.since, '')::timestamptz, (
+                    SELECT o.started_at FROM /*schema*/runs o WHERE o.thread_id = g.thread_id AND o.run_id = g.run_id
+                ), (
+                    SELECT max(o.started_at) FROM /*schema*/runs o WHERE o.thread_id = g.thread_id
+                )) - interval '1 minute'
+                ORDER BY s.started_at DESC LIMIT 100
+            )
+        ) AS f JOIN /*schema*/runs n ON n.thread_id = g.thread_id AND n.run_id = f.run_id
+        WHERE n.queue IS NOT NULL
+    ) AS r ON true
+ORDER BY g.number, r.ended_at, r.started_at;
 
 -- name: delete_streams
 -- Delete the events of some of a thread's runs, or of all.
