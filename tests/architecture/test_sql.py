@@ -56,6 +56,8 @@ TABLES = (
     "queue_limits",
     "queue_keys",
     "budgets",
+    "webhooks",
+    "feedback",
 )
 NAMES = sorted(queries("pgstate").all)
 SQL = Path(langgraph_pgstate.sql.__file__).parent
