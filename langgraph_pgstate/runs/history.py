@@ -13,7 +13,7 @@ from langgraph_pgstate.operations.record import runs as runs_operations
 from langgraph_pgstate.operations.record import spans as spans_operations
 from langgraph_pgstate.operations.record import statistics
 from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.types import Page, Provenance, Run, Usage
+from langgraph_pgstate.types import Costs, Page, Provenance, Run, Usage
 
 _DAY: Final = timedelta(days=1)
 
@@ -86,6 +86,46 @@ class RunHistory:
         parameters = statistics.request_usage(by, since, until, limit)
         return self._database.run(statistics.sum_usage, self._queries, parameters)
 
+    def costs(
+        self,
+        *,
+        since: Moment | None = timedelta(days=30),
+        until: datetime | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        user_id: str | None = None,
+        tenant_id: str | None = None,
+        scope: Mapping[str, Any] | None = None,
+        limit: int = 20,
+    ) -> Costs:
+        """Return model calls, tokens and cost by day, by agent, by model and by user. One round trip; reads all model
+        calls of that time.
+
+        Args:
+            since: Only calls that started at this time or later; a timedelta counts back from now; `None` for all.
+            until: Only calls that started before this time.
+            agent: Only calls of this agent.
+            model: Only calls of this model.
+            user_id: Only calls for this user.
+            tenant_id: Only calls for this tenant.
+            scope: Only calls of threads whose metadata contain this.
+            limit: Number of agents, models and users, 1,000 at most.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        parameters = statistics.request_costs(
+            since=since,
+            until=until,
+            agent=agent,
+            model=model,
+            user_id=user_id,
+            tenant_id=tenant_id,
+            scope=scope,
+            limit=limit,
+        )
+        return self._database.run(statistics.sum_costs, self._queries, parameters)
+
     def provenance(self, config: Mapping[str, Any]) -> Provenance | None:
         """Return the origin of a checkpoint: its run, the superstep's spans and tool executions, its cost and its
         branch.
@@ -136,6 +176,31 @@ class AsyncRunHistory:
         """Async twin of `RunHistory.usage`."""
         parameters = statistics.request_usage(by, since, until, limit)
         return await self._database.run(statistics.sum_usage, self._queries, parameters)
+
+    async def costs(
+        self,
+        *,
+        since: Moment | None = timedelta(days=30),
+        until: datetime | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        user_id: str | None = None,
+        tenant_id: str | None = None,
+        scope: Mapping[str, Any] | None = None,
+        limit: int = 20,
+    ) -> Costs:
+        """Async twin of `RunHistory.costs`."""
+        parameters = statistics.request_costs(
+            since=since,
+            until=until,
+            agent=agent,
+            model=model,
+            user_id=user_id,
+            tenant_id=tenant_id,
+            scope=scope,
+            limit=limit,
+        )
+        return await self._database.run(statistics.sum_costs, self._queries, parameters)
 
     async def provenance(self, config: Mapping[str, Any]) -> Provenance | None:
         """Async twin of `RunHistory.provenance`."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         Recovered,
         RunKey,
         Tended,
+        WorkerStatus,
     )
     from langgraph_pgstate.types.reports import (
         BackfillReport,
@@ -46,10 +47,17 @@ if TYPE_CHECKING:
         TransferReport,
         UpcastReport,
     )
-    from langgraph_pgstate.types.runs import Provenance, Run, Usage
+    from langgraph_pgstate.types.runs import Costs, Provenance, Run, Usage
     from langgraph_pgstate.types.schedules import Schedule
-    from langgraph_pgstate.types.schema import SchemaStatus
-    from langgraph_pgstate.types.spans import Span, SpanNode, ToolStatistics
+    from langgraph_pgstate.types.schema import (
+        AppliedMigration,
+        DatabaseOverview,
+        MaintenanceNote,
+        MeasuredTable,
+        SchemaStatus,
+        SlowStatement,
+    )
+    from langgraph_pgstate.types.spans import Span, SpanNode, Timeline, TimelineSpan, ToolStatistics
     from langgraph_pgstate.types.streams import EventBatch, RunIds, StoredBatch, StreamEvent, StreamPage, Wanted
     from langgraph_pgstate.types.threads import RunawayThread, Thread
     from langgraph_pgstate.types.tools import CompensationReport, ToolExecution
@@ -115,6 +123,15 @@ else:
             "TransferReport": "langgraph_pgstate.types.reports",
             "UpcastReport": "langgraph_pgstate.types.reports",
             "Usage": "langgraph_pgstate.types.runs",
+            "Timeline": "langgraph_pgstate.types.spans",
+            "TimelineSpan": "langgraph_pgstate.types.spans",
+            "WorkerStatus": "langgraph_pgstate.types.queue",
+            "AppliedMigration": "langgraph_pgstate.types.schema",
+            "DatabaseOverview": "langgraph_pgstate.types.schema",
+            "MaintenanceNote": "langgraph_pgstate.types.schema",
+            "MeasuredTable": "langgraph_pgstate.types.schema",
+            "SlowStatement": "langgraph_pgstate.types.schema",
+            "Costs": "langgraph_pgstate.types.runs",
             "ValueChange": "langgraph_pgstate.types.branches",
             "Wanted": "langgraph_pgstate.types.streams",
         },
@@ -122,6 +139,7 @@ else:
 
 __all__ = [
     "Answer",
+    "AppliedMigration",
     "BackfillReport",
     "Branch",
     "Budget",
@@ -130,6 +148,8 @@ __all__ = [
     "ClaimedRun",
     "Claims",
     "CompensationReport",
+    "Costs",
+    "DatabaseOverview",
     "Difference",
     "EnqueuedRun",
     "Event",
@@ -139,7 +159,9 @@ __all__ = [
     "Label",
     "Lease",
     "LineageStep",
+    "MaintenanceNote",
     "MaintenanceReport",
+    "MeasuredTable",
     "Message",
     "MessageChange",
     "MessageHit",
@@ -165,6 +187,7 @@ __all__ = [
     "RunawayThread",
     "Schedule",
     "SchemaStatus",
+    "SlowStatement",
     "Span",
     "SpanNode",
     "StoredBatch",
@@ -174,6 +197,8 @@ __all__ = [
     "Tended",
     "Thread",
     "ThreadSize",
+    "Timeline",
+    "TimelineSpan",
     "ToolExecution",
     "ToolStatistics",
     "TransferReport",
@@ -181,4 +206,5 @@ __all__ = [
     "Usage",
     "ValueChange",
     "Wanted",
+    "WorkerStatus",
 ]

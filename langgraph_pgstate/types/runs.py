@@ -115,6 +115,25 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class Costs:
+    """Model calls, tokens and cost of a time.
+
+    Attributes:
+        total: All together.
+        by_day: By day (UTC), the first day first. Days without calls are left out.
+        by_agent: By agent, the most expensive first.
+        by_model: By provider and model, the most expensive first.
+        by_user: By user, the most expensive first.
+    """
+
+    total: Usage
+    by_day: tuple[Usage, ...]
+    by_agent: tuple[Usage, ...]
+    by_model: tuple[Usage, ...]
+    by_user: tuple[Usage, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Provenance:
     """The origin of a checkpoint: its run, spans, tool executions and branch.
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.filters import Moment
 from langgraph_pgstate.operations.threads.paging import decode_cursor, page_of, page_size, since_of, text_of, time_of
@@ -50,3 +53,34 @@ def request_handoffs(since: Moment | None, until: datetime | None, limit: int) -
 async def count_handoffs(db: Connection, queries: Queries, parameters: dict[str, Any]) -> tuple[HandoffStatistics, ...]:
     """Return the number and timing of handoffs by pair of agents, the most frequent first. One round trip."""
     return tuple(HandoffStatistics(*row) for row in await db.fetch(queries.count_handoffs, parameters))
+
+
+async def note_action(
+    db: Connection,
+    queries: Queries,
+    kind: str,
+    by: str,
+    thread_id: str,
+    run_id: str | None = None,
+    payload: Mapping[str, Any] | None = None,
+) -> None:
+    """Record that a person did something. One statement, for the transaction of the action.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        kind: What was done: `cancel`, `retry`, `settle` or another.
+        by: Name of the person.
+        thread_id: The thread; `schedule:NAME` or `worker:ID` for what belongs to none.
+        run_id: The run.
+        payload: Facts about it, as JSON types.
+    """
+    parameters = {
+        "thread_id": thread_id,
+        "kind": kind,
+        "suffix": f"{new_revision():014x}",
+        "run_id": run_id,
+        "payload": json.dumps(payload or {}),
+        "by": text_of("by", by),
+    }
+    await db.execute(queries.note_action, parameters)

@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, PGStateError
+from langgraph_pgstate.operations.record.events import note_action
 from langgraph_pgstate.operations.runs.enqueue import enqueue, notify
 from langgraph_pgstate.operations.runs.locking import bounded_waits
 from langgraph_pgstate.operations.runs.requests import (
@@ -152,18 +153,23 @@ async def list_schedules(db: Connection, queries: Queries, parameters: dict[str,
     return page_of(rows, parameters["page_size"] - 1, _shown, _KIND, lambda item: (item.name,))
 
 
-async def pause(db: Connection, queries: Queries, name: str) -> Schedule:
-    """Pause a schedule. Two round trips; safe to repeat.
+async def pause(db: Connection, queries: Queries, name: str, by: str | None = None) -> Schedule:
+    """Pause a schedule, with an event if it is known who does it. One transaction; safe to repeat.
 
     Raises:
         NotFoundError: If there is none of this name.
     """
-    await db.execute(queries.set_next_tick, {"name": name, "next_at": None})
-    return await get_existing(db, queries, name)
+    async with db.transaction():
+        await db.execute(queries.set_next_tick, {"name": name, "next_at": None})
+        found = await get_existing(db, queries, name)
+        if by is not None:
+            await note_action(db, queries, "pause", by, f"schedule:{name}")
+    return found
 
 
-async def resume(db: Connection, queries: Queries, name: str) -> Schedule:
-    """Resume a schedule from now on, if it is paused. One transaction; safe to repeat.
+async def resume(db: Connection, queries: Queries, name: str, by: str | None = None) -> Schedule:
+    """Resume a schedule from now on, if it is paused, with an event if it is known who does it. One transaction; safe
+    to repeat.
 
     Raises:
         NotFoundError: If there is none of this name.
@@ -173,7 +179,10 @@ async def resume(db: Connection, queries: Queries, name: str) -> Schedule:
             if next_at is None:
                 first = first_tick(cron, zone_of(timezone), now)
                 await db.execute(queries.set_next_tick, {"name": name, "next_at": first})
-        return await get_existing(db, queries, name)
+        found = await get_existing(db, queries, name)
+        if by is not None:
+            await note_action(db, queries, "resume", by, f"schedule:{name}")
+    return found
 
 
 async def delete(db: Connection, queries: Queries, name: str) -> bool:
@@ -181,8 +190,12 @@ async def delete(db: Connection, queries: Queries, name: str) -> bool:
     return await db.execute(queries.delete_schedule, {"name": name}) > 0
 
 
-async def trigger(db: Connection, queries: Queries, codec: ValueCodec, name: str, run_id: str) -> EnqueuedRun:
-    """Enqueue a run of a schedule now, also if it is paused. Its ticks stay. Idempotent with the run's id.
+async def trigger(
+    db: Connection, queries: Queries, codec: ValueCodec, name: str, run_id: str, by: str | None = None
+) -> EnqueuedRun:
+    """Enqueue a run of a schedule now, also if it is paused, with an event if it is known who does it.
+
+    Its ticks stay. Idempotent with the run's id.
 
     Raises:
         NotFoundError: If there is none of this name.
@@ -193,7 +206,12 @@ async def trigger(db: Connection, queries: Queries, codec: ValueCodec, name: str
         raise _not_found(name)
     queue, thread_id, timezone, options, data, now = rows[0]
     request = _run_of(codec, name, queue, thread_id, options, data, run_id, now.astimezone(zone_of(timezone)))
-    return (await enqueue(db, queries, [request]))[0]
+    if by is None:
+        return (await enqueue(db, queries, [request]))[0]
+    async with db.transaction():
+        run = (await enqueue(db, queries, [request]))[0]
+        await note_action(db, queries, "trigger", by, run.thread_id, run.run_id, {"schedule": name})
+    return run
 
 
 async def find_due(db: Connection, queries: Queries, limit: int = 100) -> list[str]:

@@ -53,7 +53,7 @@ RECORD_TABLES = {
 }
 QUEUE_TABLES = {
     *("queue", "run_requests", "workers", "stream_batches", "schedules"),
-    *("queue_limits", "queue_keys", "budgets"),
+    *("queue_limits", "queue_keys", "budgets", "maintenance"),
 }
 TABLES = SAVER_TABLES | RECORD_TABLES | QUEUE_TABLES
 

@@ -19,3 +19,15 @@ WHERE h.created_at >= coalesce(:since::timestamptz, now() - :age::interval, '-in
 GROUP BY h.source, h.target
 ORDER BY count(*) DESC, h.source, h.target
 LIMIT :page_size;
+
+-- name: note_action
+-- Record among a thread's events that a person did something.
+INSERT INTO /*schema*/events (thread_id, event_id, kind, run_id, payload)
+VALUES (
+    :thread_id::text,
+    to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISSUS') || '-' || :kind::text || '-' || :suffix::text,
+    :kind,
+    :run_id::text,
+    :payload::jsonb || jsonb_build_object('by', :by::text)
+)
+ON CONFLICT (thread_id, event_id) DO NOTHING;

@@ -24,6 +24,9 @@ WHERE r.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-in
     AND (:tenant_id::text IS NULL OR r.tenant_id = :tenant_id)
     AND (:status::text IS NULL OR r.status = :status)
     AND (:min_steps::integer IS NULL OR r.steps >= :min_steps)
+    AND (:scope::jsonb IS NULL OR EXISTS (
+        SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = r.thread_id AND t.metadata @> :scope
+    ))
 ORDER BY r.started_at DESC, r.thread_id, r.run_id
 LIMIT :page_size OFFSET :offset;
 

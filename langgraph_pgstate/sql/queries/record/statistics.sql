@@ -10,14 +10,16 @@ SELECT s.name, count(*), count(*) FILTER (WHERE s.ended_at IS NULL AND NOT s.is_
     percentile_cont(0.95) WITHIN GROUP (ORDER BY extract(epoch FROM s.ended_at - s.started_at)::double precision),
     max(s.started_at)
 FROM (
-    SELECT n.*, ((n.thread_id, n.tool_call_id) IN (
-        SELECT e.thread_id, e.tool_call_id FROM /*schema*/tool_executions e WHERE e.status IN ('timeout', 'unknown')
+    SELECT n.name, n.status, n.started_at, n.ended_at, ((n.thread_id, n.tool_call_id) IN (
+        SELECT e.thread_id, e.tool_call_id FROM /*schema*/tool_executions e
+        WHERE e.status <> 'success' AND e.status IN ('timeout', 'unknown')
     )) IS TRUE AS is_unknown
     FROM /*schema*/spans n
+    WHERE n.kind = 'tool' AND n.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
+        AND (:until::timestamptz IS NULL OR n.started_at < :until)
+        AND (:agent::text IS NULL OR n.agent = :agent)
+    ORDER BY n.started_at DESC LIMIT :newest::bigint
 ) AS s
-WHERE s.kind = 'tool' AND s.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
-    AND (:until::timestamptz IS NULL OR s.started_at < :until)
-    AND (:agent::text IS NULL OR s.agent = :agent)
 GROUP BY s.name
 ORDER BY count(*) DESC, s.name
 LIMIT :page_size;
@@ -31,11 +33,14 @@ SELECT e.tool, count(*), count(*) FILTER (WHERE e.status IN ('pending', 'running
     avg(extract(epoch FROM e.ended_at - e.started_at))::double precision,
     percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM e.ended_at - e.started_at)::double precision),
     percentile_cont(0.95) WITHIN GROUP (ORDER BY extract(epoch FROM e.ended_at - e.started_at)::double precision),
-    max(e.started_at)
-FROM /*schema*/tool_executions e
-WHERE e.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
-    AND (:until::timestamptz IS NULL OR e.started_at < :until)
-    AND (:agent::text IS NULL OR e.agent = :agent)
+    max(e.started_at), count(e.compensated_at)
+FROM (
+    SELECT n.tool, n.status, n.started_at, n.ended_at, n.compensated_at FROM /*schema*/tool_executions n
+    WHERE n.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
+        AND (:until::timestamptz IS NULL OR n.started_at < :until)
+        AND (:agent::text IS NULL OR n.agent = :agent)
+    ORDER BY n.started_at DESC LIMIT :newest::bigint
+) AS e
 GROUP BY e.tool
 ORDER BY count(*) DESC, e.tool
 LIMIT :page_size;
@@ -58,3 +63,44 @@ WHERE u.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-in
 GROUP BY 1, 2, 3, 4, 5, 6
 ORDER BY 12 DESC, 7 DESC, 1, 2, 3, 4, 5, 6
 LIMIT :page_size;
+
+-- name: sum_costs
+-- Return calls, tokens and cost of models by day, by agent, by model and by user, and of all: rows of each have their
+-- own `part`. Of all parts but the days, only the most expensive rows.
+SELECT g.part, g.agent, g.provider, g.model, g.user_id, g.day, g.calls, g.input_tokens, g.output_tokens,
+    g.cache_read_tokens, g.reasoning_tokens, g.cost, g.unpriced
+FROM (
+    SELECT p.part, u.agent, u.provider, u.model, u.user_id, u.day, u.calls, u.input_tokens, u.output_tokens,
+        u.cache_read_tokens, u.reasoning_tokens, u.cost, u.unpriced,
+        row_number() OVER (PARTITION BY p.part ORDER BY u.cost DESC, u.calls DESC, u.agent, u.model, u.user_id) AS place
+    FROM (
+        SELECT s.agent, s.provider, s.model, s.user_id, s.day,
+            grouping(s.agent, s.model, s.user_id, s.day) AS level, count(*) AS calls,
+            coalesce(sum(s.input_tokens), 0)::bigint AS input_tokens,
+            coalesce(sum(s.output_tokens), 0)::bigint AS output_tokens,
+            coalesce(sum(s.cache_read_tokens), 0)::bigint AS cache_read_tokens,
+            coalesce(sum(s.reasoning_tokens), 0)::bigint AS reasoning_tokens,
+            coalesce(sum(s.cost), 0) AS cost, count(*) FILTER (WHERE s.cost IS NULL) AS unpriced
+        FROM (
+            SELECT coalesce(n.agent, r.agent) AS agent, n.provider, n.model, r.user_id,
+                (n.started_at AT TIME ZONE 'UTC')::date AS day, n.input_tokens, n.output_tokens, n.cache_read_tokens,
+                n.reasoning_tokens, n.cost
+            FROM /*schema*/spans n LEFT JOIN /*schema*/runs r ON r.thread_id = n.thread_id AND r.run_id = n.run_id
+            WHERE n.kind = 'llm' AND n.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
+                AND (:until::timestamptz IS NULL OR n.started_at < :until)
+                AND (:agent::text IS NULL OR coalesce(n.agent, r.agent) = :agent)
+                AND (:model::text IS NULL OR n.model = :model)
+                AND (:user_id::text IS NULL OR r.user_id = :user_id)
+                AND (:tenant_id::text IS NULL OR r.tenant_id = :tenant_id)
+                AND (:scope::jsonb IS NULL OR EXISTS (
+                    SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = n.thread_id AND t.metadata @> :scope
+                ))
+        ) AS s
+        GROUP BY GROUPING SETS ((s.agent), (s.provider, s.model), (s.user_id), (s.day), ())
+    ) AS u CROSS JOIN LATERAL (
+        SELECT CASE u.level WHEN 7 THEN 'agent' WHEN 11 THEN 'model' WHEN 13 THEN 'user' WHEN 14 THEN 'day' ELSE 'all' END
+            AS part
+    ) AS p
+) AS g
+WHERE g.part = 'day' OR g.place <= :page_size::bigint
+ORDER BY g.part, g.day, g.place;
