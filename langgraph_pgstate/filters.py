@@ -64,11 +64,23 @@ class ThreadSearch(ThreadFilter, total=False):
         state: Only threads whose projected channels contain this, like `{"booking": {"hotel": "Astoria"}}`.
         where: A condition on the projected channels, as a JSON path of PostgreSQL:
             `$.booking.check_in >= "2027-03-01" && $.booking.check_in < "2027-04-01"`.
+        scope: Only threads whose metadata contain this, too: what the caller may see.
     """
 
     metadata: Mapping[str, Any] | None
     state: Mapping[str, Any] | None
     where: str | None
+    scope: Mapping[str, Any] | None
+
+
+class ThreadTextSearch(ThreadSearch, total=False):
+    """Filters of threads by their content and their messages.
+
+    Attributes:
+        text: Only threads with a message that contains these words, as for `messages.search`, or whose id begins so.
+    """
+
+    text: str | None
 
 
 class ThreadSelection(ThreadSearch, total=False):
@@ -76,11 +88,9 @@ class ThreadSelection(ThreadSearch, total=False):
 
     Attributes:
         ids: Only these threads.
-        scope: Only threads whose metadata contain this, too: what the caller may see.
     """
 
     ids: Sequence[str] | None
-    scope: Mapping[str, Any] | None
 
 
 class SortedThreads(ThreadSelection, total=False):

@@ -106,6 +106,8 @@ class StateOptions(SaverOptions, total=False):
         graphs: Names of the graphs that may be enqueued; any by default.
         run_key: Key of enqueued runs that are given none: a path in their config, like `configurable.user_id`, or a
             function of the config. No key by default.
+        recover_journal: Whether reads of the record first move what dead processes left in the journal to its tables,
+            true by default. Without it, reading writes nothing.
     """
 
     project: Sequence[str]
@@ -115,6 +117,7 @@ class StateOptions(SaverOptions, total=False):
     thread_ttl: timedelta | None
     graphs: Collection[str] | None
     run_key: KeySource | None
+    recover_journal: bool
 
 
 class OpenStateOptions(StateOptions, ConnectionOptions, total=False):
@@ -230,6 +233,7 @@ class PGState(_State):
     """
 
     _recorder: Recorder
+    _fresh: Database
 
     def __init__(self, connection: PsycopgConnection | ConnectionPool[Any], **options: Unpack[StateOptions]) -> None:
         check_options(type(self), options, StateOptions)
@@ -249,7 +253,7 @@ class PGState(_State):
         self._recorder = Recorder(
             database, options.get("recording") or self._recording(), keys=options.get("thread_keys")
         )
-        self._fresh: Database = _Fresh(database, self._recorder)
+        self._fresh = _Fresh(database, self._recorder) if options.get("recover_journal", True) else database
         self.saver = PGStateSaver._over(database, self._saver_options(options), self._hooks(options))
 
     @classmethod
@@ -430,6 +434,7 @@ class AsyncPGState(_State):
     """Asynchronous twin of `PGState`, bound to the event loop it was made in."""
 
     _recorder: AsyncRecorder
+    _fresh: AsyncDatabase
 
     def __init__(
         self, connection: AsyncPsycopgConnection | AsyncConnectionPool[Any], **options: Unpack[StateOptions]
@@ -451,7 +456,7 @@ class AsyncPGState(_State):
         self._recorder = AsyncRecorder(
             database, options.get("recording") or self._recording(), keys=options.get("thread_keys")
         )
-        self._fresh: AsyncDatabase = _AsyncFresh(database, self._recorder)
+        self._fresh = _AsyncFresh(database, self._recorder) if options.get("recover_journal", True) else database
         self.saver = AsyncPGStateSaver._over(database, self._saver_options(options), self._hooks(options))
 
     @classmethod

@@ -34,6 +34,7 @@ CREATE INDEX threads_updated_at_idx ON /*schema*/threads (updated_at DESC, threa
 CREATE INDEX threads_user_id_idx ON /*schema*/threads (user_id, updated_at DESC, thread_id) WHERE user_id IS NOT NULL;
 CREATE INDEX threads_tenant_id_idx ON /*schema*/threads (tenant_id, updated_at DESC, thread_id)
     WHERE tenant_id IS NOT NULL;
+CREATE INDEX threads_agent_idx ON /*schema*/threads (agent, updated_at DESC, thread_id) WHERE agent IS NOT NULL;
 CREATE INDEX threads_status_idx ON /*schema*/threads (status, updated_at DESC, thread_id) WHERE status <> 'idle';
 CREATE INDEX threads_expires_at_idx ON /*schema*/threads (expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX threads_metadata_idx ON /*schema*/threads USING gin (metadata jsonb_path_ops);

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -10,7 +9,17 @@ from typing import Any
 from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.filters import Moment
-from langgraph_pgstate.operations.threads.paging import decode_cursor, page_of, page_size, since_of, text_of, time_of
+from langgraph_pgstate.operations.checkpoints.addresses import identifier, thread_id_of
+from langgraph_pgstate.operations.checkpoints.getting import MAX_ID
+from langgraph_pgstate.operations.threads.paging import (
+    decode_cursor,
+    json_of,
+    page_of,
+    page_size,
+    since_of,
+    text_of,
+    time_of,
+)
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Event, HandoffStatistics, Page
 
@@ -18,27 +27,57 @@ _KIND = "events"
 
 
 def request_events(
-    thread_id: str, kind: str | None, run_id: str | None, limit: int, cursor: str | None
+    thread_id: str,
+    kind: str | None,
+    run_id: str | None,
+    limit: int,
+    cursor: str | None,
+    newest_first: bool = False,
 ) -> dict[str, Any]:
     """Validate a request for events, and return its query parameters.
 
     Raises:
         ConfigurationError: If an argument is invalid.
     """
-    (event_id,) = decode_cursor(_KIND, cursor, ("",))
+    (event_id,) = decode_cursor(_KIND, cursor, (MAX_ID if newest_first else "",))
     return {
         "thread_id": thread_id,
         "kind": text_of("kind", kind),
         "run_id": text_of("run_id", run_id),
         "cursor_id": event_id,
         "page_size": page_size(limit) + 1,
+        "newest_first": newest_first,
     }
 
 
 async def list_events(db: Connection, queries: Queries, parameters: dict[str, Any]) -> Page[Event]:
-    """Return a page of a thread's events, oldest first. One round trip."""
-    rows = await db.fetch(queries.list_events, parameters)
+    """Return a page of a thread's events. One round trip."""
+    query = queries.list_events_newest if parameters["newest_first"] else queries.list_events
+    rows = await db.fetch(query, parameters)
     return page_of(rows, parameters["page_size"] - 1, lambda row: Event(*row), _KIND, lambda item: (item.event_id,))
+
+
+def request_event(
+    thread_id: str, kind: str, payload: Mapping[str, Any], run_id: str | None, checkpoint_id: str | None
+) -> dict[str, Any]:
+    """Validate an event, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    return {
+        "thread_id": thread_id_of(thread_id),
+        "kind": identifier("kind", kind),
+        "payload": json_of("payload", payload),
+        "run_id": text_of("run_id", run_id),
+        "checkpoint_id": text_of("checkpoint_id", checkpoint_id),
+        "suffix": f"{new_revision():014x}",
+    }
+
+
+async def add_event(db: Connection, queries: Queries, parameters: dict[str, Any]) -> None:
+    """Record an event. One statement; safe to repeat with the same parameters."""
+    await db.execute(queries.add_event, parameters)
 
 
 def request_handoffs(since: Moment | None, until: datetime | None, limit: int) -> dict[str, Any]:
@@ -75,12 +114,5 @@ async def note_action(
         run_id: The run.
         payload: Facts about it, as JSON types.
     """
-    parameters = {
-        "thread_id": thread_id,
-        "kind": kind,
-        "suffix": f"{new_revision():014x}",
-        "run_id": run_id,
-        "payload": json.dumps(payload or {}),
-        "by": text_of("by", by),
-    }
-    await db.execute(queries.note_action, parameters)
+    facts = {**(payload or {}), "by": identifier("by", by)}
+    await add_event(db, queries, request_event(thread_id, kind, facts, run_id, None))
