@@ -1,5 +1,4 @@
-"""The pages of the inspector on 100,000 threads and 1,000,000 spans: server time, statements and bytes of each, and what
-reading them costs a put.
+"""The pages of the inspector on 100,000 threads and 1,000,000 spans: time, statements and bytes of each.
 
     python -m benchmarks.pages [--threads 100000] [--keep]
 
@@ -48,12 +47,13 @@ def fill(dsn: str, threads: int) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(f"SET search_path = {SCHEMA}")
         months = connection.execute(
-            "SELECT DISTINCT to_char(d, 'YYYY_MM'), date_trunc('month', d), date_trunc('month', d) + interval '1 month' "
+            "SELECT DISTINCT to_char(d, 'YYYY_MM'), date_trunc('month', d), date_trunc('month', d) + '1 month'::interval "
             f"FROM generate_series(now() - interval '{DAYS + 2} days', now(), '1 day') d"
         ).fetchall()
         for name, first, following in months:
             connection.execute(
-                f"CREATE TABLE IF NOT EXISTS spans_{name} PARTITION OF spans FOR VALUES FROM ('{first}') TO ('{following}')"
+                f"CREATE TABLE IF NOT EXISTS spans_{name} PARTITION OF spans "
+                f"FOR VALUES FROM ('{first}') TO ('{following}')"
             )
         for text in _FILLING:
             connection.execute(text.encode(), {"threads": threads, "days": DAYS, "asked": asked, "big": BIG})
@@ -90,10 +90,10 @@ _FILLING: Final = (
         input_tokens, output_tokens, cost, error_type, error_message, error_traceback, queue, enqueued_at, input, output
     )
     SELECT 'thread-' || t, 'run-' || t, CASE WHEN t %% 100 = 0 THEN 'error' WHEN t %% 100 = 1 THEN 'interrupted'
-            ELSE 'success' END, 'agent-' || t %% 8, 'user-' || t %% 1000, 'tenant-' || t %% 20, s, s + interval '9 s', s,
-        4, 3000, 300, 0.012, CASE WHEN t %% 100 = 0 THEN 'builtins.ValueError' END,
-        CASE WHEN t %% 100 = 0 THEN 'no such hotel' END, CASE WHEN t %% 100 = 0 THEN repeat('File "agent.py"' || E'\\n', 40)
-        END, CASE WHEN t %% 2 = 0 THEN 'default' END, CASE WHEN t %% 2 = 0 THEN s END,
+            ELSE 'success' END, 'agent-' || t %% 8, 'user-' || t %% 1000, 'tenant-' || t %% 20, s,
+        s + interval '9 s', s, 4, 3000, 300, 0.012, CASE WHEN t %% 100 = 0 THEN 'builtins.ValueError' END,
+        CASE WHEN t %% 100 = 0 THEN 'no such hotel' END,
+        CASE WHEN t %% 100 = 0 THEN repeat('File "agent.py"' || E'\\n', 40) END, CASE WHEN t %% 2 = 0 THEN 'default' END, CASE WHEN t %% 2 = 0 THEN s END,
         jsonb_build_object('messages', jsonb_build_array(repeat('Find me a hotel. ', 20))),
         jsonb_build_object('messages', jsonb_build_array(repeat('Here is a hotel. ', 60)))
     FROM (
@@ -138,7 +138,7 @@ _FILLING: Final = (
     )
     SELECT 'thread-1', 'big', 'big-' || k,
         CASE WHEN k > 1 THEN 'big-' || CASE WHEN k %% 4 = 2 THEN 1 ELSE k - 1 - (k + 1) %% 4 END END,
-        CASE WHEN k = 1 THEN 'graph' ELSE (ARRAY['llm', 'tool', 'node', 'chain'])[k %% 4 + 1] END, 'step ' || k,
+        CASE WHEN k = 1 THEN 'graph' ELSE (ARRAY['llm', 'tool', 'node', 'chain'])[k %% 4 + 1] END, 'step ' || k %% 12,
         CASE WHEN k %% 500 = 0 THEN 'error' ELSE 'success' END,
         now() - interval '1 h' + k * interval '0.1 s', now() - interval '1 h' + k * interval '0.1 s' + interval '0.3 s',
         100, 10, 0.0005, '1.41.1'
@@ -190,7 +190,8 @@ _FILLING: Final = (
     """,
     """
     INSERT INTO messages (
-        thread_id, message_id, checkpoint_id, checkpoint_ns, channel, position, change, created_at, run_id, role, content
+        thread_id, message_id, checkpoint_id, checkpoint_ns, channel, position, change, created_at, run_id, role,
+        content
     )
     SELECT 'thread-' || t, 'm' || k, (SELECT min(c.checkpoint_id) FROM checkpoints c WHERE c.thread_id = %(asked)s), '',
         'messages', k, 'added', now() - t * (%(days)s * interval '1 day' / %(threads)s), 'run-' || t,

@@ -98,8 +98,8 @@ class RunHistory:
         scope: Mapping[str, Any] | None = None,
         limit: int = 20,
     ) -> Costs:
-        """Return model calls, tokens and cost by day, by agent, by model and by user. One round trip; reads all model
-        calls of that time.
+        """Return model calls, tokens and cost by day, by agent, by model and by user. Two round trips; reads all model
+        calls and runs of that time.
 
         Args:
             since: Only calls that started at this time or later; a timedelta counts back from now; `None` for all.

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         TransferReport,
         UpcastReport,
     )
-    from langgraph_pgstate.types.runs import Costs, Provenance, Run, Usage
+    from langgraph_pgstate.types.runs import Costs, Provenance, Run, Usage, UserCosts
     from langgraph_pgstate.types.schedules import Schedule
     from langgraph_pgstate.types.schema import (
         AppliedMigration,
@@ -138,6 +138,7 @@ else:
             "MeasuredTable": "langgraph_pgstate.types.schema",
             "SlowStatement": "langgraph_pgstate.types.schema",
             "Costs": "langgraph_pgstate.types.runs",
+            "UserCosts": "langgraph_pgstate.types.runs",
             "ValueChange": "langgraph_pgstate.types.branches",
             "Wanted": "langgraph_pgstate.types.streams",
         },
@@ -213,6 +214,7 @@ __all__ = [
     "TreeNode",
     "UpcastReport",
     "Usage",
+    "UserCosts",
     "ValueChange",
     "Wanted",
     "WorkerStatus",

@@ -17,6 +17,7 @@ NEWEST: Final = 20_000
 """Calls of which statistics are made; older ones are left out, and the page says so."""
 
 _PAGE: Final = 50
+_TOOLS: Final = 40
 _DECISIONS: Final = ("done", "retry", "fail")
 
 
@@ -34,8 +35,8 @@ async def tools(call: PageCall) -> Page:
         "sees_all": scope is None,
     }
     if scope is None:
-        data["calls"] = await call.state.spans.tools(since=since, newest=NEWEST, limit=200)
-        data["actions"] = await call.state.spans.executions(since=since, newest=NEWEST, limit=200)
+        data["calls"] = await call.state.spans.tools(since=since, newest=NEWEST, limit=_TOOLS)
+        data["actions"] = await call.state.spans.executions(since=since, newest=NEWEST, limit=_TOOLS)
     cursor = call.query("cursor")
     unknown = await call.state.tools.recent(tool=tool, unknown=True, scope=scope, limit=_PAGE)
     data["unknown"] = [brief(one) for one in unknown.items]
