@@ -47,7 +47,8 @@ def fill(dsn: str, threads: int) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(f"SET search_path = {SCHEMA}")
         months = connection.execute(
-            "SELECT DISTINCT to_char(d, 'YYYY_MM'), date_trunc('month', d), date_trunc('month', d) + '1 month'::interval "
+            "SELECT DISTINCT to_char(d, 'YYYY_MM'), date_trunc('month', d), "
+            "date_trunc('month', d) + interval '1 month' "
             f"FROM generate_series(now() - interval '{DAYS + 2} days', now(), '1 day') d"
         ).fetchall()
         for name, first, following in months:
@@ -93,7 +94,8 @@ _FILLING: Final = (
             ELSE 'success' END, 'agent-' || t %% 8, 'user-' || t %% 1000, 'tenant-' || t %% 20, s,
         s + interval '9 s', s, 4, 3000, 300, 0.012, CASE WHEN t %% 100 = 0 THEN 'builtins.ValueError' END,
         CASE WHEN t %% 100 = 0 THEN 'no such hotel' END,
-        CASE WHEN t %% 100 = 0 THEN repeat('File "agent.py"' || E'\\n', 40) END, CASE WHEN t %% 2 = 0 THEN 'default' END, CASE WHEN t %% 2 = 0 THEN s END,
+        CASE WHEN t %% 100 = 0 THEN repeat('File "agent.py"' || E'\\n', 40) END,
+        CASE WHEN t %% 2 = 0 THEN 'default' END, CASE WHEN t %% 2 = 0 THEN s END,
         jsonb_build_object('messages', jsonb_build_array(repeat('Find me a hotel. ', 20))),
         jsonb_build_object('messages', jsonb_build_array(repeat('Here is a hotel. ', 60)))
     FROM (
