@@ -107,6 +107,43 @@ class SortedThreads(ThreadSelection, total=False):
     offset: int
 
 
+class ScheduleSelection(TypedDict, total=False):
+    """Filters of schedules that are counted.
+
+    Attributes:
+        name: Only the schedule of this name.
+        graph: Only schedules of this graph.
+        thread_id: Only schedules whose runs are on this thread.
+        paused: Only paused schedules, or only others.
+        metadata: Only schedules whose metadata contain this, as by jsonb's `@>`.
+        scope: Only schedules whose metadata contain this, too: what the caller may see.
+    """
+
+    name: str | None
+    graph: str | None
+    thread_id: str | None
+    paused: bool | None
+    metadata: Mapping[str, Any] | None
+    scope: Mapping[str, Any] | None
+
+
+class SortedSchedules(ScheduleSelection, total=False):
+    """Filters and order of schedules that are read by offset.
+
+    Attributes:
+        by: The column to sort by: `created_at` by default, `updated_at`, `next_at`, `end_at`, `name`, `graph` or
+            `thread_id`.
+        ascending: Whether the least comes first; false by default.
+        offset: Number of schedules that are left out.
+        limit: Number of schedules at most, 1,000 at most; 20 by default.
+    """
+
+    by: Literal["created_at", "updated_at", "next_at", "end_at", "name", "graph", "thread_id"]
+    ascending: bool
+    offset: int
+    limit: int
+
+
 class InterruptFilter(OwnerFilter, total=False):
     """Filters of interrupted threads.
 
@@ -166,6 +203,24 @@ class SpanFilter(PageFilter, total=False):
     kind: str | None
     name: str | None
     status: str | None
+
+
+class FeedbackFilter(PageFilter, total=False):
+    """Filters of feedback.
+
+    Attributes:
+        thread_id: Only on runs of this thread.
+        run_id: Only on this run of the thread.
+        name: Only of this name.
+        source: Only of this source: `human`, `model` or `program`.
+        since: Only feedback given at this time or later; a timedelta counts back from now.
+    """
+
+    thread_id: str | None
+    run_id: str | None
+    name: str | None
+    source: str | None
+    since: Moment | None
 
 
 class MessageFilter(PageFilter, total=False):

@@ -13,6 +13,7 @@ from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
+    from langgraph.types import Command
 
 AllowedTypes = Iterable[type | str | tuple[str, str]]
 """Types that may be built from stored state: classes, or names like `shop.state:Order`."""
@@ -198,6 +199,7 @@ class RecorderSettings:
         queue_size: Spans and events that wait to be written; when there are more, the graph waits.
         patience: Seconds that the end of a run, and a full queue, wait for the database. Nothing is dropped after it.
         ttl: Seconds a running run is taken to be alive after its process last said so; said every third of it.
+        release: Release of the application, noted with its runs. A run with `release` in its metadata has that one.
     """
 
     content: bool = True
@@ -207,6 +209,7 @@ class RecorderSettings:
     queue_size: int = 10_000
     patience: float = 10.0
     ttl: float = 15.0
+    release: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("limit", "interval", "queue_size", "patience", "ttl"):
@@ -449,6 +452,41 @@ class EnqueueOptions(TypedDict, total=False):
     on_completion: Literal["keep", "delete"]
     default_answer: DefaultAnswer | None
     size_limit: int
+
+
+class ScheduleOptions(EnqueueOptions, total=False):
+    """Options of a schedule, besides those of its runs.
+
+    Attributes:
+        timezone: IANA name of the time zone of `cron`, UTC by default. Where clocks are changed, each tick comes once.
+        missed: What becomes of ticks at which nobody enqueued runs for a minute: `skip` them, the default; enqueue one
+            run, for the newest (`once`); or `all`, the newest hundred at most.
+        end_at: Time of the last tick at most; no end by default.
+        paused: Whether its ticks pass; by default it stays as it is, and a new one is not paused.
+        thread_ttl: How long the new threads of its runs are kept after they were touched last; for ever by default.
+        scope: Metadata that a schedule which is changed must contain: what the caller may see.
+    """
+
+    timezone: str
+    missed: Literal["skip", "once", "all"]
+    end_at: datetime | None
+    paused: bool | None
+    thread_ttl: timedelta | None
+    scope: Mapping[str, Any] | None
+
+
+class ScheduleChanges(ScheduleOptions, total=False):
+    """Changes of a schedule.
+
+    Attributes:
+        cron: Its expression.
+        input: The input of its runs.
+        command: A command instead of an input.
+    """
+
+    cron: str
+    input: Any
+    command: Command[Any] | None
 
 
 class WorkerOptions(TypedDict, total=False):

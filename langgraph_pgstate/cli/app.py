@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from langgraph_pgstate import __version__
 from langgraph_pgstate.cli import (
     branches,
+    inspect,
     interrupts,
     ledger,
     limits,
@@ -353,6 +354,7 @@ for _command in (
     interrupts.interrupts,
     interrupts.answer,
     serve.serve,
+    inspect.inspect,
     queue.worker,
     queue.enqueue,
     queue.join,

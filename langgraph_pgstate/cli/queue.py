@@ -34,6 +34,7 @@ from langgraph_pgstate.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from langgraph_pgstate.runs.graphs import GraphSource
+    from langgraph_pgstate.state import AsyncPGState
 
 CANCELLATIONS: Final = ("cancel", "interrupt", "rollback")
 LETTER_ACTIONS: Final = ("list", "retry", "discard")
@@ -64,6 +65,11 @@ def worker(
     drain_timeout: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="How long runs may take to stop after SIGTERM.")
     ] = 30.0,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, metavar="N", show_default=False, help="Serve metrics for Prometheus here."),
+    ] = None,
+    metrics_host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to serve them.")] = "127.0.0.1",
     adopt: Annotated[bool, typer.Option("--adopt", help="Also take over crashed runs that were not enqueued.")] = False,
 ) -> None:
     """Run graphs from the queue, until SIGTERM; exit code 0 after a drain, 130 or 143 after a second signal."""
@@ -91,7 +97,7 @@ def worker(
     with target.connect():
         pass
     with target.open() as dsn:
-        code = _work(dsn, target.schema, found, options, once=once)
+        code = _work(dsn, target.schema, found, options, once=once, metrics=(metrics_host, metrics_port))
     leave(code)
 
 
@@ -258,7 +264,15 @@ def _settle_letter(target: Target, parts: Parts, action: str, thread: str, run: 
         console.print("enqueued again" if action == "retry" else "discarded")
 
 
-def _work(dsn: str, schema: str, graphs: dict[str, GraphSource], options: Any, *, once: bool) -> int:
+def _work(
+    dsn: str,
+    schema: str,
+    graphs: dict[str, GraphSource],
+    options: Any,
+    *,
+    once: bool,
+    metrics: tuple[str, int | None],
+) -> int:
     """Run a worker until it stops, and return its exit code."""
     from langgraph_pgstate.runs.worker import AsyncWorker
     from langgraph_pgstate.settings import PoolSettings
@@ -266,6 +280,8 @@ def _work(dsn: str, schema: str, graphs: dict[str, GraphSource], options: Any, *
 
     async def work() -> int:
         async with AsyncPGState.open(dsn, schema=schema, pool=PoolSettings(max_size=options["concurrency"])) as state:
+            if metrics[1] is not None:
+                _serve_metrics(state, metrics[0], metrics[1])
             worker = AsyncWorker(state, graphs, **options)
             return await (worker.run_until_idle() if once else worker.run_forever())
 
@@ -278,6 +294,25 @@ def _work(dsn: str, schema: str, graphs: dict[str, GraphSource], options: Any, *
         return loop.run_until_complete(work())
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _serve_metrics(state: AsyncPGState, host: str, port: int) -> None:
+    """Serve the metrics of a state, in threads that end with the process.
+
+    Raises:
+        ConfigurationError: If the address cannot be listened on, or a package is missing.
+    """
+    try:
+        from prometheus_client import start_http_server
+
+        from langgraph_pgstate.metrics import Metrics
+    except ImportError as error:
+        raise ConfigurationError(f"{error}; pip install 'langgraph-pgstate[metrics]'") from error
+    try:
+        server, _ = start_http_server(port, host, Metrics(state).registry)
+    except OSError as error:
+        raise ConfigurationError(f"{host}:{port} cannot be listened on: {error.strerror or error}") from error
+    console.print(f"metrics at http://{host}:{server.server_port}/metrics", soft_wrap=True, highlight=False)
 
 
 def leave(code: int) -> None:

@@ -85,9 +85,15 @@ def _serve(
         with target.connect():
             pass
     pool = PoolSettings(max_size=2 * concurrency)
-    options.update(given)
+    options.update({"inspector": True, **given})
     app = create_app(lambda: AsyncPGState.open(dsn, schema=target.schema, pool=pool), graphs, **options)
-    address, port = listener.getsockname()[:2]
-    url = f"http://{f'[{address}]' if ':' in address else address}:{port}"
-    console.print(f"serving {', '.join(graphs)} at {url}\nStudio: {_STUDIO}{url}", soft_wrap=True, highlight=False)
+    url = url_of(listener)
+    lines = (f"serving {', '.join(graphs)} at {url}", f"Inspector: {url}/ui", f"Studio: {_STUDIO}{url}")
+    console.print("\n".join(lines), soft_wrap=True, highlight=False)
     run(app, listener, is_open=options.get("auth") is not None, threads=max(32, 4 * concurrency))
+
+
+def url_of(listener: Any) -> str:
+    """Return the address of a socket that listens, as a URL."""
+    address, port = listener.getsockname()[:2]
+    return f"http://{f'[{address}]' if ':' in address else address}:{port}"

@@ -55,6 +55,7 @@ class RunRecord:
         "open",
         "output",
         "queue_key",
+        "release",
         "resumed",
         "root_id",
         "run_id",
@@ -86,6 +87,7 @@ class RunRecord:
         self.tenant_id: str | None = None
         self.user_id: str | None = None
         self.queue_key: str | None = None
+        self.release: str | None = None
         self.started_at = self.now()
         self.ended_at: float | None = None
         self.first_checkpoint_id: str | None = None
@@ -150,6 +152,7 @@ class RunRecord:
             **render_error(self.error, settings),
             "input": self.input_json,
             "output": render("output", self.output, settings),
+            "release": _clean(self.release),
         }
 
 

@@ -273,6 +273,7 @@ class Tracker:
         run.tenant_id = _first(metadata, self._keys.tenant)
         run.user_id = _first(metadata, self._keys.user)
         run.queue_key = _first(metadata, ("run_key",))
+        run.release = _first(metadata, ("release",)) or self._queue.settings.release
         attempt = metadata.get("run_attempt")
         run.attempt = attempt if type(attempt) is int and 0 < attempt < 2**31 else None
         if self._content:

@@ -32,7 +32,7 @@ from langgraph_pgstate.settings import MAX_LEASE_SECONDS, PoolSettings, Recorder
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import ClaimedRun, RunKey
 
-CHANNEL: Final = "pgstate_queue"
+_CHANNEL: Final = "pgstate_queue"
 _RECOVER_SECONDS: Final = 2.0
 _TEND_SECONDS: Final = 2.0
 _ADOPT_SECONDS: Final = 10.0
@@ -116,7 +116,7 @@ class Control:
         graphs: Names of the graphs that the worker runs.
         settings: The worker's settings.
         recording: What is recorded of errors.
-        begin: Starts an execution, which ends with a call of `report`. Must not block.
+        begin: Starts executions, each of which ends with a call of `report`. Must not block.
         interrupt: Cancels an execution. Returns whether that is possible; its code must then end soon.
         codec: Encodes requests.
         adopts: Whether crashed runs that were not enqueued are taken over.
@@ -130,7 +130,7 @@ class Control:
         graphs: Sequence[str],
         settings: WorkerSettings,
         recording: RecorderSettings,
-        begin: Callable[[RunExecution], None],
+        begin: Callable[[Sequence[RunExecution]], None],
         interrupt: Callable[[RunExecution], bool],
         codec: ValueCodec,
         adopts: bool = False,
@@ -150,6 +150,8 @@ class Control:
         # Runs that are the worker's in the database only: left until their leases expire.
         self._left: set[RunKey] = set()
         self._reports: deque[tuple[RunExecution, RunOutcome]] = deque()
+        # Ids of ended runs, of which those who wait for them have not been told.
+        self._ended: list[str] = []
         self._tended_at = self._recovered_at = self._adopted_at = self._due_at = float("-inf")
         self._fired_at = self._defaults_at = self._failed_at = float("-inf")
         self._warned: set[tuple[str, ...]] = set()
@@ -213,10 +215,12 @@ class Control:
         settings = self._settings
         listener: Listener | None = None
         # Short, so that an outage does not keep the thread from noting what else happens.
-        pool = PoolSettings(max_size=2, timeout=max(2.0, settings.lease_ttl / 3))
+        pool = PoolSettings(max_size=1, timeout=max(2.0, settings.lease_ttl / 3))
+        # At once: it runs the same few statements for as long as it lives.
+        prepare = None if self._prepare_threshold is None else 0
         try:
             with Database.open(
-                self._dsn, schema=self._queries.schema, pool=pool, prepare_threshold=self._prepare_threshold
+                self._dsn, schema=self._queries.schema, pool=pool, prepare_threshold=prepare
             ) as database:
                 self._database = database
                 database.run(
@@ -228,7 +232,7 @@ class Control:
                     settings.concurrency,
                     self._versions,
                 )
-                listener = Listener(database.dsn, CHANNEL, self._notice)
+                listener = Listener(database.dsn, _CHANNEL, self._notice)
                 self._started.set()
                 graphs, names = ", ".join(self._graphs), ", ".join(settings.queues)
                 log.info("worker %s runs %s from %s, %d at once", self.worker_id, graphs, names, settings.concurrency)
@@ -250,7 +254,7 @@ class Control:
                 execution.refuse_writes()
             self._started.set()
 
-    def _notice(self) -> None:
+    def _notice(self, _: str) -> None:
         self._has_news = True
         self._wake.set()
 
@@ -258,6 +262,7 @@ class Control:
         """Do what is due, and return whether the worker goes on."""
         for work in (
             self._end_reported,
+            self._tell_ended,
             self._tend,
             self._stop_due,
             self._recover,
@@ -315,6 +320,13 @@ class Control:
                 self._reports.append((execution, outcome))
                 if time.monotonic() > until:
                     break
+
+    def _tell_ended(self) -> None:
+        """Wake those who wait for runs that have ended. After the commit, and only a hint: they poll, too."""
+        ended, self._ended = self._ended, []
+        if ended:
+            with suppress(PGStateError):
+                self._database.run_once(ending.notify, self._queries, ended)
 
     def _end_together(self) -> None:
         """End the reported runs that need no more than a status, in one transaction for each status.
@@ -402,6 +414,7 @@ class Control:
         execution.refuse_writes()
         self._executions.pop(execution.key, None)
         self._claimer.ended(execution.claimed)
+        self._ended.append(execution.key.run_id)
 
     def _leave_to_sweep(self, execution: RunExecution) -> None:
         """Stop renewing the lease of a run. The sweep of expired leases puts it back, and counts such ends."""
@@ -547,11 +560,13 @@ class Control:
             limit = self._settings.concurrency - len(self._executions)
             if limit <= 0:
                 return
-            for one in self._claimer.claim(self._database, queue, limit):
-                self._take(one)
+            taken = [self._take(one) for one in self._claimer.claim(self._database, queue, limit)]
+            if begun := [execution for execution in taken if execution.claimed.cancel is None]:
+                self._begin(begun)
         self._claimed_all = not self._executions and self._claimer.due_at == float("inf")
 
-    def _take(self, claimed: ClaimedRun) -> None:
+    def _take(self, claimed: ClaimedRun) -> RunExecution:
+        """Note a claimed run. Report one that is to be cancelled: it does not begin."""
         execution = RunExecution(claimed)
         self._executions[claimed.key] = execution
         if claimed.timeout_at is not None:
@@ -560,5 +575,4 @@ class Control:
         if claimed.cancel is not None:
             execution.ask(claimed.cancel, time.monotonic())  # type: ignore[arg-type]
             self.report(execution, run_outcome(execution, asyncio.CancelledError()))
-            return
-        self._begin(execution)
+        return execution

@@ -9,13 +9,14 @@ from typing import Any, Final, Unpack
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.filters import FailedRunFilter, Moment, RunFilter
 from langgraph_pgstate.operations.checkpoints.addresses import address_of, identifier, thread_id_of
+from langgraph_pgstate.operations.record import analytics, statistics
 from langgraph_pgstate.operations.record import runs as runs_operations
 from langgraph_pgstate.operations.record import spans as spans_operations
-from langgraph_pgstate.operations.record import statistics
 from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.types import Costs, Page, Provenance, Run, Usage
+from langgraph_pgstate.types import Analytics, Costs, Page, Provenance, Run, Usage
 
 _DAY: Final = timedelta(days=1)
+_MONTH: Final = timedelta(days=30)
 
 
 class RunHistory:
@@ -126,6 +127,40 @@ class RunHistory:
         )
         return self._database.run(statistics.sum_costs, self._queries, parameters)
 
+    def analytics(
+        self,
+        by: str | Sequence[str] = "agent",
+        *,
+        since: Moment | None = _MONTH,
+        until: datetime | None = None,
+        agent: str | None = None,
+        user_id: str | None = None,
+        tenant_id: str | None = None,
+        scope: Mapping[str, Any] | None = None,
+        limit: int = 1000,
+    ) -> Analytics:
+        """Return what agents did in a time: threads by status, outcomes, durations and cost of runs, and feedback.
+
+        Three round trips. Each reads at most 100,000 rows, the newest; `is_complete` tells whether that was enough.
+
+        Args:
+            by: One or several of `agent`, `release`, `tenant`, `user` and `day`, for the runs. Threads are always by
+                agent and status.
+            since: Only threads that were active, runs that began and feedback that was given at this time or later; a
+                timedelta counts back from now; `None` for all.
+            until: Only those before this time.
+            agent: Only this agent's.
+            user_id: Only this user's.
+            tenant_id: Only this tenant's.
+            scope: Only of threads whose metadata contain this.
+            limit: Maximum number of rows of each kind, 1,000 at most.
+
+        Raises:
+            ConfigurationError: If a key is unknown or an argument is invalid.
+        """
+        request = analytics.request_analytics(by, since, until, limit, agent, user_id, tenant_id, scope)
+        return self._database.run(analytics.analyze, self._queries, request)
+
     def provenance(self, config: Mapping[str, Any]) -> Provenance | None:
         """Return the origin of a checkpoint: its run, the superstep's spans and tool executions, its cost and its
         branch.
@@ -201,6 +236,22 @@ class AsyncRunHistory:
             limit=limit,
         )
         return await self._database.run(statistics.sum_costs, self._queries, parameters)
+
+    async def analytics(
+        self,
+        by: str | Sequence[str] = "agent",
+        *,
+        since: Moment | None = _MONTH,
+        until: datetime | None = None,
+        agent: str | None = None,
+        user_id: str | None = None,
+        tenant_id: str | None = None,
+        scope: Mapping[str, Any] | None = None,
+        limit: int = 1000,
+    ) -> Analytics:
+        """Async twin of `RunHistory.analytics`."""
+        request = analytics.request_analytics(by, since, until, limit, agent, user_id, tenant_id, scope)
+        return await self._database.run(analytics.analyze, self._queries, request)
 
     async def provenance(self, config: Mapping[str, Any]) -> Provenance | None:
         """Async twin of `RunHistory.provenance`."""

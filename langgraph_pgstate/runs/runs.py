@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from decimal import Decimal
 from typing import Any, Required, Unpack
 
@@ -28,10 +29,11 @@ from langgraph_pgstate.operations.runs import enqueue as enqueueing
 from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
 from langgraph_pgstate.operations.threads import interrupts
 from langgraph_pgstate.process_identity import is_known_dead
+from langgraph_pgstate.runs.feedback import AsyncRunFeedback, RunFeedback
 from langgraph_pgstate.runs.following import AsyncFollower, Cursor, Follower
 from langgraph_pgstate.runs.handles import AsyncRunHandle, Patience, RunHandle
 from langgraph_pgstate.runs.history import AsyncRunHistory, RunHistory
-from langgraph_pgstate.runs.notifying import AsyncNotifier, Notifier
+from langgraph_pgstate.runs.notifying import AsyncNotifier, Ends, Notifier, on_loop
 from langgraph_pgstate.settings import EnqueueOptions, KeySource, ThreadKeys
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import (
@@ -108,6 +110,9 @@ class Runs(RunHistory):
         keys: Keys of the config that name a thread's owner.
         graphs: The graphs that may be enqueued; any by default.
         run_key: Source of the key of runs that are given none.
+
+    Attributes:
+        feedback: Scores and comments on runs.
     """
 
     def __init__(
@@ -124,9 +129,11 @@ class Runs(RunHistory):
         super().__init__(database, queries)
         self._queue = queue or database
         self._requests = _Requests(codec or ValueCodec(), keys, graphs, run_key)
+        self.feedback = RunFeedback(database, queries, codec)
         self._versions = versions
         self._notifier = Notifier(self._queue, queries)
-        self._follower = Follower(self._queue, queries)
+        self._ends = Ends(self._queue)
+        self._follower = Follower(self._queue, queries, self._ends)
 
     def enqueue(
         self,
@@ -161,7 +168,7 @@ class Runs(RunHistory):
     def enqueue_batch(
         self, runs: Sequence[EnqueueRequest], *, connection: PsycopgConnection | None = None
     ) -> list[RunHandle]:
-        """Enqueue several runs: all or none, in two round trips.
+        """Enqueue several runs: all or none, in one round trip.
 
         Args:
             runs: Dicts of the arguments and options of `enqueue`.
@@ -214,15 +221,19 @@ class Runs(RunHistory):
             RunCancelledError: If it was cancelled, or does not exist, as after a rollback.
             RunTimeoutError: If it has not ended in time. It goes on.
         """
-        key, patience = _key(thread_id, run_id), Patience(thread_id, run_id, timeout)
-        while True:
-            status, values = self._queue.run(
-                outcomes.get_outcome, self._queries, self._requests.codec, self._versions, *key
-            )
-            pause = patience.next(status)
-            if pause is None:
-                return values
-            time.sleep(pause)
+        key, patience, ended = _key(thread_id, run_id), Patience(thread_id, run_id, timeout), threading.Event()
+        with ExitStack() as stack:
+            while True:
+                status, values = self._queue.run(
+                    outcomes.get_outcome, self._queries, self._requests.codec, self._versions, *key
+                )
+                pause = patience.next(status)
+                if pause is None:
+                    return values
+                if patience.is_first:
+                    stack.enter_context(self._ends.calling(key[1], ended.set))
+                ended.wait(pause)
+                ended.clear()
 
     def join(self, run: RunIds, *, last_event_id: str | int | None = None) -> Iterator[StreamEvent]:
         """Yield a run's events, past and live, each once and in order, from any process; the last one is `end`.
@@ -519,9 +530,11 @@ class AsyncRuns(AsyncRunHistory):
         super().__init__(database, queries)
         self._queue = queue or database
         self._requests = _Requests(codec or ValueCodec(), keys, graphs, run_key)
+        self.feedback = AsyncRunFeedback(database, queries, codec)
         self._versions = versions
         self._notifier = AsyncNotifier(self._queue, queries)
-        self._follower = AsyncFollower(self._queue, queries)
+        self._ends = Ends(self._queue)
+        self._follower = AsyncFollower(self._queue, queries, self._ends)
 
     async def enqueue(
         self,
@@ -566,15 +579,20 @@ class AsyncRuns(AsyncRunHistory):
 
     async def wait(self, thread_id: str, run_id: str, timeout: float | None = None) -> dict[str, Any]:  # noqa: ASYNC109
         """Async twin of `Runs.wait`."""
-        key, patience = _key(thread_id, run_id), Patience(thread_id, run_id, timeout)
-        while True:
-            status, values = await self._queue.run(
-                outcomes.get_outcome, self._queries, self._requests.codec, self._versions, *key
-            )
-            pause = patience.next(status)
-            if pause is None:
-                return values
-            await asyncio.sleep(pause)
+        key, patience, ended = _key(thread_id, run_id), Patience(thread_id, run_id, timeout), asyncio.Event()
+        with ExitStack() as stack:
+            while True:
+                status, values = await self._queue.run(
+                    outcomes.get_outcome, self._queries, self._requests.codec, self._versions, *key
+                )
+                pause = patience.next(status)
+                if pause is None:
+                    return values
+                if patience.is_first:
+                    stack.enter_context(self._ends.calling(key[1], on_loop(ended.set)))
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(ended.wait(), pause)
+                ended.clear()
 
     def join(self, run: RunIds, *, last_event_id: str | int | None = None) -> AsyncIterator[StreamEvent]:
         """Async twin of `Runs.join`."""

@@ -159,6 +159,29 @@ def run_of(call: Call, run: Run) -> dict[str, Any]:
     }
 
 
+async def labelled(call: Call, thread: Thread, graph: Mapping[str, Any]) -> Thread:
+    """Return a thread that knows its graph."""
+    if {**thread.metadata, **graph} == thread.metadata:
+        return thread
+    return await call.state.threads.update_metadata(thread.thread_id, graph)
+
+
+def config_of(call: Call, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config that a client gives, without what it may not set, and with the user."""
+    config = without_reserved(given)
+    configurable = config.setdefault("configurable", {})
+    configurable.pop("thread_id", None)
+    if call.user is not None:
+        configurable |= {**call.user.configurable, "user_id": call.user.identity}
+    return config
+
+
+def without_reserved(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a config without the keys that only the server sets."""
+    given = config.get("configurable") or {}
+    return {**config, "configurable": {name: given[name] for name in given if not name.startswith(_RESERVED)}}
+
+
 async def _enqueue(call: Call, body: RunCreate, thread_id: str | None) -> AsyncRunHandle:
     options = await _request(call, body, thread_id)
     graph, input, command = options.pop("graph"), options.pop("input"), options.pop("command")
@@ -188,6 +211,9 @@ async def _request(call: Call, body: RunCreate, thread_id: str | None) -> Any:
     metadata = value.get("metadata") or {}
     thread = await _thread(call, body, thread_id, {**metadata, **graph}, scope)
     checkpoint = {} if body.checkpoint is None else body.checkpoint.configurable()
+    config = config_of(call, {} if body.config is None else body.config.model_dump(exclude_none=True))
+    if checkpoint.get("checkpoint_map"):
+        config["configurable"]["checkpoint_map"] = checkpoint["checkpoint_map"]
     return {
         "graph": name,
         "input": body.input if body.command is None else None,
@@ -195,7 +221,7 @@ async def _request(call: Call, body: RunCreate, thread_id: str | None) -> Any:
         "thread_id": thread.thread_id,
         "run_id": value["run_id"],
         "checkpoint_id": body.checkpoint_id or checkpoint.get("checkpoint_id"),
-        "config": _config(call, body, checkpoint),
+        "config": config,
         "context": body.context,
         "metadata": {**thread.metadata, **metadata, **graph},
         "interrupt_before": body.interrupt_before,
@@ -216,10 +242,7 @@ async def _thread(
     if thread_id is not None:
         thread = await call.state.threads.get(thread_id, scope=scope)
         if thread is not None:
-            graph = {name: metadata[name] for name in ("graph_id", "assistant_id")}
-            if {**thread.metadata, **graph} != thread.metadata:
-                thread = await call.state.threads.update_metadata(thread_id, graph)
-            return thread
+            return await labelled(call, thread, {name: metadata[name] for name in ("graph_id", "assistant_id")})
         if body.if_not_exists == "reject":
             raise missing("thread", thread_id)
     is_temporary = thread_id is None and body.on_completion != "keep"
@@ -232,19 +255,6 @@ async def _thread(
         if_exists="do_nothing",
         scope=scope,
     )
-
-
-def _config(call: Call, body: RunCreate, checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    given = {} if body.config is None else body.config.model_dump(exclude_none=True)
-    configurable = {
-        name: value for name, value in given.get("configurable", {}).items() if not name.startswith(_RESERVED)
-    }
-    configurable.pop("thread_id", None)
-    if checkpoint.get("checkpoint_map"):
-        configurable["checkpoint_map"] = checkpoint["checkpoint_map"]
-    if call.user is not None:
-        configurable |= {**call.user.configurable, "user_id": call.user.identity}
-    return {**given, "configurable": configurable}
 
 
 def _is_temporary(call: Call) -> bool:

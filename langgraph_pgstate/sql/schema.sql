@@ -198,6 +198,8 @@ CREATE TABLE /*schema*/runs (
     enqueued_at timestamptz,
     multitask_strategy text,
     metadata jsonb,
+    webhook text,
+    release text,
     PRIMARY KEY (thread_id, run_id)
 );
 CREATE INDEX runs_thread_id_idx ON /*schema*/runs (thread_id, started_at DESC);
@@ -206,6 +208,28 @@ CREATE INDEX runs_started_at_idx ON /*schema*/runs (started_at DESC, thread_id, 
 CREATE INDEX runs_status_idx ON /*schema*/runs (status, started_at DESC, thread_id, run_id) WHERE status <> 'success';
 CREATE INDEX runs_run_id_idx ON /*schema*/runs (run_id);
 CREATE INDEX runs_steps_idx ON /*schema*/runs (steps DESC, thread_id, run_id) WHERE steps > 25;
+
+-- Feedback is a score or a comment, or both, on a run or on one of its spans. It cannot be given to a run that is
+-- deleted meanwhile: the foreign key locks the run's row. With a serializer of the caller's, which may encrypt, the
+-- comment is `value`, and not readable here.
+CREATE TABLE /*schema*/feedback (
+    thread_id text COLLATE "C" NOT NULL,
+    run_id text COLLATE "C" NOT NULL,
+    feedback_id text COLLATE "C" NOT NULL,
+    span_id text COLLATE "C",
+    created_at timestamptz NOT NULL DEFAULT now(),
+    created_by text,
+    source text NOT NULL,
+    name text NOT NULL,
+    score double precision,
+    comment text,
+    value_type text,
+    value bytea,
+    PRIMARY KEY (thread_id, run_id, feedback_id),
+    CONSTRAINT feedback_run FOREIGN KEY (thread_id, run_id) REFERENCES /*schema*/runs ON DELETE CASCADE,
+    CONSTRAINT feedback_says_something CHECK (score IS NOT NULL OR comment IS NOT NULL OR value IS NOT NULL)
+);
+CREATE INDEX feedback_created_at_idx ON /*schema*/feedback (created_at DESC, thread_id, run_id, feedback_id);
 
 -- A run in the queue waits for a worker, or is run by one; its row in `runs` stays when this one is deleted. Only a
 -- ready run can be claimed: it is the first of its thread by `number`, and due. So a claim reads no run that cannot be
@@ -338,10 +362,32 @@ CREATE TABLE /*schema*/schedules (
     last_error text,
     created_at timestamptz NOT NULL DEFAULT now(),
     updated_at timestamptz NOT NULL DEFAULT now(),
+    is_paused boolean NOT NULL DEFAULT false,
+    end_at timestamptz,
+    thread_ttl interval,
+    metadata jsonb NOT NULL DEFAULT '{}',
     PRIMARY KEY (name)
 ) WITH (toast_tuple_target = 4080);
 ALTER TABLE /*schema*/schedules ALTER COLUMN data SET STORAGE EXTERNAL;
 CREATE INDEX schedules_next_at_idx ON /*schema*/schedules (next_at) WHERE next_at IS NOT NULL;
+
+-- Webhooks that are to be delivered. A row is inserted by the transaction that ends a run with a `webhook`, and deleted
+-- when the URL has answered. A process that delivers one moves `deliver_after`, so that another one does it if it dies:
+-- a webhook may be delivered twice, and is then known by its key. It outlives its thread, which may be deleted with the
+-- run's end; so nothing that deletes, copies or exports threads knows this table.
+CREATE TABLE /*schema*/webhooks (
+    thread_id text COLLATE "C" NOT NULL,
+    run_id text COLLATE "C" NOT NULL,
+    ended_at timestamptz NOT NULL DEFAULT now(),
+    url text NOT NULL,
+    run jsonb NOT NULL,
+    deliver_after timestamptz DEFAULT now(),
+    attempts integer NOT NULL DEFAULT 0,
+    last_error text,
+    PRIMARY KEY (thread_id, run_id, ended_at)
+);
+CREATE INDEX webhooks_deliver_after_idx ON /*schema*/webhooks (deliver_after) WHERE deliver_after IS NOT NULL;
+CREATE INDEX webhooks_failed_idx ON /*schema*/webhooks (ended_at DESC, thread_id, run_id) WHERE deliver_after IS NULL;
 
 -- A span is one timed operation in a run: graph, node, model call, tool call, retriever. Its row is stored within a
 -- second of its start. `setup()` and `pgstate maintain` make partitions by month; the default partition takes other
@@ -826,6 +872,25 @@ COMMENT ON COLUMN /*schema*/runs.multitask_strategy IS
     'enqueue, reject, interrupt or rollback: what it did to other runs of the thread; null: it was not enqueued';
 COMMENT ON COLUMN /*schema*/runs.metadata IS
     'metadata it was enqueued with; null: none, or the state has a serializer of its own';
+COMMENT ON COLUMN /*schema*/runs.webhook IS 'URL that is told when the run ends; null: none';
+COMMENT ON COLUMN /*schema*/runs.release IS 'release of the application that ran it; null: not known';
+
+COMMENT ON TABLE /*schema*/feedback IS
+    'Scores and comments on runs and spans, by people and programs. Deleted with the run.';
+COMMENT ON COLUMN /*schema*/feedback.thread_id IS 'the thread';
+COMMENT ON COLUMN /*schema*/feedback.run_id IS 'the run';
+COMMENT ON COLUMN /*schema*/feedback.feedback_id IS 'the feedback; given under the same id again, it is replaced';
+COMMENT ON COLUMN /*schema*/feedback.span_id IS 'span of the run that is judged; null: the whole run';
+COMMENT ON COLUMN /*schema*/feedback.created_at IS 'time it was given first';
+COMMENT ON COLUMN /*schema*/feedback.created_by IS 'who gave it; null: not known';
+COMMENT ON COLUMN /*schema*/feedback.source IS 'human, model or program: what kind of judge gave it';
+COMMENT ON COLUMN /*schema*/feedback.name IS 'what is judged, like helpfulness';
+COMMENT ON COLUMN /*schema*/feedback.score IS 'score, on a scale of the application; null: none';
+COMMENT ON COLUMN /*schema*/feedback.comment IS
+    'comment in clear text; null: none, or the state has a serializer of its own';
+COMMENT ON COLUMN /*schema*/feedback.value_type IS 'type of value, from the serializer; null: no value';
+COMMENT ON COLUMN /*schema*/feedback.value IS
+    'comment, encoded by a serializer of the caller, which may encrypt it; null: none, or LangGraph''s own serializer';
 
 COMMENT ON TABLE /*schema*/queue IS
     'Runs that wait for a worker, or that one runs. A row is deleted when its run ends.';
@@ -843,7 +908,8 @@ COMMENT ON COLUMN /*schema*/queue.position IS
     'order among the ready runs of its queue and priority; keys take turns';
 COMMENT ON COLUMN /*schema*/queue.key IS 'runs of different keys take turns, and limits apply to keys; empty: no key';
 COMMENT ON COLUMN /*schema*/queue.run_after IS 'not claimed before this time; null: at once';
-COMMENT ON COLUMN /*schema*/queue.enqueued_at IS 'time it was enqueued, or retried by hand';
+COMMENT ON COLUMN /*schema*/queue.enqueued_at IS
+    'time it was enqueued, or retried by hand; of a run with run_after, from that time on, the time it was due';
 COMMENT ON COLUMN /*schema*/queue.attempt IS 'attempts that began; one that was given back does not count';
 COMMENT ON COLUMN /*schema*/queue.crashes IS 'deaths of its worker since it last made a checkpoint';
 COMMENT ON COLUMN /*schema*/queue.cancel IS
@@ -932,7 +998,7 @@ COMMENT ON COLUMN /*schema*/schedules.options IS
     'priority, key, multitask_strategy, owner, retries and time limits; no content';
 COMMENT ON COLUMN /*schema*/schedules.data IS
     'input or command, config, context and other arguments of the graph; encoded';
-COMMENT ON COLUMN /*schema*/schedules.next_at IS 'next tick; null: paused';
+COMMENT ON COLUMN /*schema*/schedules.next_at IS 'next tick; null: paused, or ended';
 COMMENT ON COLUMN /*schema*/schedules.last_at IS 'last tick that was not skipped; null: none yet';
 COMMENT ON COLUMN /*schema*/schedules.last_thread_id IS 'thread of last_run_id';
 COMMENT ON COLUMN /*schema*/schedules.last_run_id IS 'run that it enqueued last';
@@ -940,6 +1006,23 @@ COMMENT ON COLUMN /*schema*/schedules.last_error IS
     'why a run was refused at last_at; null: none was';
 COMMENT ON COLUMN /*schema*/schedules.created_at IS 'time it was made';
 COMMENT ON COLUMN /*schema*/schedules.updated_at IS 'time it was changed, paused or resumed';
+COMMENT ON COLUMN /*schema*/schedules.is_paused IS 'true: its ticks pass';
+COMMENT ON COLUMN /*schema*/schedules.end_at IS 'time of its last tick at most; null: it has no end';
+COMMENT ON COLUMN /*schema*/schedules.thread_ttl IS
+    'how long the new threads of its runs are kept after they were touched last; null: for ever';
+COMMENT ON COLUMN /*schema*/schedules.metadata IS
+    'metadata of its runs and of their new threads; with a serializer of the caller''s own, only what its scope names';
+COMMENT ON TABLE /*schema*/webhooks IS
+    'Ends of runs that are to be told to a URL. A row is deleted when it was delivered; it outlives its thread.';
+COMMENT ON COLUMN /*schema*/webhooks.thread_id IS 'thread';
+COMMENT ON COLUMN /*schema*/webhooks.run_id IS 'run';
+COMMENT ON COLUMN /*schema*/webhooks.ended_at IS 'time at which the run ended; with the run it identifies the delivery';
+COMMENT ON COLUMN /*schema*/webhooks.url IS 'where it is delivered to';
+COMMENT ON COLUMN /*schema*/webhooks.run IS 'columns of the run, as it ended';
+COMMENT ON COLUMN /*schema*/webhooks.deliver_after IS
+    'time before which nobody delivers it: the next attempt, or the end of one that goes on; null: it failed for good';
+COMMENT ON COLUMN /*schema*/webhooks.attempts IS 'number of attempts that were begun';
+COMMENT ON COLUMN /*schema*/webhooks.last_error IS 'why the last attempt failed; null: none has';
 
 COMMENT ON TABLE /*schema*/spans IS 'One row for each timed operation in a run. Partitioned by month of started_at.';
 COMMENT ON COLUMN /*schema*/spans.thread_id IS 'the thread';

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from langgraph_pgstate._lazy import lazy_attributes
 
 if TYPE_CHECKING:
+    from langgraph_pgstate.types.analytics import Analytics, RunStatistics, ThreadStatistics
     from langgraph_pgstate.types.branches import (
         Branch,
         ChannelDifference,
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     )
     from langgraph_pgstate.types.budgets import Budget
     from langgraph_pgstate.types.events import Event, HandoffStatistics
+    from langgraph_pgstate.types.feedback import Feedback, FeedbackAverage
+    from langgraph_pgstate.types.gauges import Gauge
     from langgraph_pgstate.types.interrupts import Answer, InterruptedThread, PendingInterrupt
     from langgraph_pgstate.types.leases import Lease
     from langgraph_pgstate.types.messages import Message, MessageHit
@@ -68,6 +71,7 @@ else:
     __getattr__, __dir__ = lazy_attributes(
         __name__,
         {
+            "Analytics": "langgraph_pgstate.types.analytics",
             "Answer": "langgraph_pgstate.types.interrupts",
             "BackfillReport": "langgraph_pgstate.types.reports",
             "Branch": "langgraph_pgstate.types.branches",
@@ -82,6 +86,9 @@ else:
             "EnqueuedRun": "langgraph_pgstate.types.queue",
             "Event": "langgraph_pgstate.types.events",
             "EventBatch": "langgraph_pgstate.types.streams",
+            "Feedback": "langgraph_pgstate.types.feedback",
+            "FeedbackAverage": "langgraph_pgstate.types.feedback",
+            "Gauge": "langgraph_pgstate.types.gauges",
             "HandoffStatistics": "langgraph_pgstate.types.events",
             "InterruptedThread": "langgraph_pgstate.types.interrupts",
             "Label": "langgraph_pgstate.types.branches",
@@ -111,6 +118,7 @@ else:
             "Run": "langgraph_pgstate.types.runs",
             "RunIds": "langgraph_pgstate.types.streams",
             "RunKey": "langgraph_pgstate.types.queue",
+            "RunStatistics": "langgraph_pgstate.types.analytics",
             "RunawayThread": "langgraph_pgstate.types.threads",
             "Schedule": "langgraph_pgstate.types.schedules",
             "SchemaStatus": "langgraph_pgstate.types.schema",
@@ -122,6 +130,7 @@ else:
             "TableSize": "langgraph_pgstate.types.reports",
             "Tended": "langgraph_pgstate.types.queue",
             "Thread": "langgraph_pgstate.types.threads",
+            "ThreadStatistics": "langgraph_pgstate.types.analytics",
             "ThreadSize": "langgraph_pgstate.types.reports",
             "ToolExecution": "langgraph_pgstate.types.tools",
             "ToolStatistics": "langgraph_pgstate.types.spans",
@@ -145,6 +154,7 @@ else:
     )
 
 __all__ = [
+    "Analytics",
     "Answer",
     "AppliedMigration",
     "BackfillReport",
@@ -163,6 +173,9 @@ __all__ = [
     "EnqueuedRun",
     "Event",
     "EventBatch",
+    "Feedback",
+    "FeedbackAverage",
+    "Gauge",
     "HandoffStatistics",
     "InterruptedThread",
     "Label",
@@ -193,6 +206,7 @@ __all__ = [
     "Run",
     "RunIds",
     "RunKey",
+    "RunStatistics",
     "RunawayThread",
     "Schedule",
     "SchemaStatus",
@@ -206,6 +220,7 @@ __all__ = [
     "Tended",
     "Thread",
     "ThreadSize",
+    "ThreadStatistics",
     "Timeline",
     "TimelineSpan",
     "ToolExecution",

@@ -46,6 +46,7 @@ class Run:
         enqueued_at: Time it was enqueued; `None` if it was not.
         multitask_strategy: What it did to other runs of its thread when it was enqueued; `None` if it was not.
         metadata: Metadata it was enqueued with; `None` for none, and with a serializer of the caller's own.
+        release: Release of the application, if the run's metadata or `RecorderSettings` named one.
     """
 
     thread_id: str
@@ -72,6 +73,7 @@ class Run:
     enqueued_at: datetime | None = None
     multitask_strategy: str | None = None
     metadata: Mapping[str, Any] | None = None
+    release: str | None = None
 
     @property
     def duration(self) -> timedelta | None:

@@ -38,8 +38,10 @@ from langgraph_pgstate.operations.checkpoints.versions import StateVersions
 from langgraph_pgstate.operations.checkpoints.writes import request_writes
 from langgraph_pgstate.operations.leases.listing import request_leases
 from langgraph_pgstate.operations.record import journal
+from langgraph_pgstate.operations.record.analytics import request_analytics
 from langgraph_pgstate.operations.record.budgets import Owner, request_budget
 from langgraph_pgstate.operations.record.events import request_events, request_handoffs
+from langgraph_pgstate.operations.record.feedback import request_averages, request_feedback, request_feedback_list
 from langgraph_pgstate.operations.record.journal_entry import WRITTEN
 from langgraph_pgstate.operations.record.messages import request_conversation, request_search
 from langgraph_pgstate.operations.record.runs import request_runaways, request_runs
@@ -383,14 +385,12 @@ class Bench:
         return request_writes(self.codec, self.config, [("messages", "x")], "task", "")
 
     def schedule(self) -> ScheduleRequest:
-        return request_schedule(
-            "s", request_run(self.codec, "graph"), {}, cron="0 9 * * *", timezone="UTC", missed="skip"
-        )
+        return request_schedule("s", request_run(self.codec, "graph"), {}, cron="0 9 * * *")
 
     def scheduled(self) -> str:
         """A schedule whose tick has come."""
         run_blocking(schedules.put(self.db, self.queries, self.schedule()))
-        key = {"name": "s", "next_at": datetime(2026, 1, 1, tzinfo=UTC)}
+        key = {"name": "s", "next_at": datetime(2026, 1, 1, tzinfo=UTC), "is_paused": False}
         run_blocking(self.db.execute(self.queries.set_next_tick, key))
         return "s"
 
@@ -398,6 +398,10 @@ class Bench:
         request = request_run(self.codec, "graph", {"x": 1}, thread_id="t")
         run_blocking(enqueue(self.db, self.queries, [request]))
         return request
+
+    def feedback(self) -> dict[str, Any]:
+        run = self.enqueued()
+        return request_feedback(self.codec, run.thread_id, run.run_id, "score", 1, None, None, None, "human", None)
 
     def claimed(self) -> RunKey:
         queue = self.enqueued().queue
@@ -480,6 +484,11 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "record.events.list_events": lambda bench: (request_events("t", None, None, 10, None),),
     "record.events.note_action": lambda bench: ("cancel", "eve", "t"),
     "record.events.count_handoffs": lambda bench: (request_handoffs(None, None, 10),),
+    "record.feedback.put_feedback": lambda bench: (bench.codec, bench.feedback()),
+    "record.feedback.list_feedback": lambda bench: (bench.codec, request_feedback_list(thread_id="t")),
+    "record.feedback.delete_feedback": lambda bench: ("t", "run", "feedback"),
+    "record.feedback.average_feedback": lambda bench: (request_averages("model", None, None),),
+    "record.analytics.analyze": lambda bench: (request_analytics("day", None, None, 10, None, None, None, None),),
     "record.statistics.measure_tools": lambda bench: (request_statistics(None, None, None, 10),),
     "record.statistics.measure_executions": lambda bench: (request_statistics(None, None, None, 10),),
     "record.statistics.sum_costs": lambda bench: (
@@ -540,6 +549,12 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "runs.schedules.get": lambda bench: ("s",),
     "runs.schedules.get_existing": lambda bench: (bench.scheduled(),),
     "runs.schedules.list_schedules": lambda bench: (request_schedules(),),
+    "runs.schedules.list_sorted": lambda bench: (bench.codec, schedules.request_sorted(name=bench.scheduled())),
+    "runs.schedules.count": lambda bench: (schedules.request_count(),),
+    "runs.schedules.change": lambda bench: (
+        bench.codec,
+        schedules.request_changes(bench.codec, bench.scheduled(), {"cron": "0 8 * * *"}),
+    ),
     "runs.schedules.pause": lambda bench: (bench.scheduled(),),
     "runs.schedules.resume": lambda bench: (bench.scheduled(),),
     "runs.schedules.delete": lambda bench: (bench.scheduled(),),

@@ -57,6 +57,8 @@ TABLES = (
     "queue_keys",
     "budgets",
     "maintenance",
+    "webhooks",
+    "feedback",
 )
 NAMES = sorted(queries("pgstate").all)
 SQL = Path(langgraph_pgstate.sql.__file__).parent

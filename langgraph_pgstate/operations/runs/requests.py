@@ -317,6 +317,17 @@ def change_request(codec: ValueCodec, data: bytes, where: str, **fields: Any) ->
     return pack(ormsgpack.packb(encoded))
 
 
+def merge_requests(data: bytes, newer: bytes, names: Collection[str], where: str) -> bytes:
+    """Return a request with some fields of another one; those that the other one lacks are removed. Nothing is decoded.
+
+    Raises:
+        CorruptStateError: If the bytes are damaged.
+    """
+    encoded, given = _encoded_fields(data, where), _encoded_fields(newer, where)
+    kept = {name: value for name, value in encoded.items() if name not in names}
+    return pack(ormsgpack.packb(kept | {name: given[name] for name in names if name in given}))
+
+
 def _encoded_fields(data: bytes, where: str) -> dict[str, tuple[str, bytes]]:
     try:
         encoded = ormsgpack.unpackb(unpack(data, where))

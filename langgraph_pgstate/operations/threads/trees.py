@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from langgraph_pgstate.codec.values import ValueCodec
@@ -43,7 +44,7 @@ async def list_tree(db: Connection, queries: Queries, parameters: dict[str, Any]
     first = newer - min(newer, max(limit // 2, limit - older))
     shown = rows[first : first + limit]
     nodes = tuple(
-        TreeNode(id, parent, step, source, created_at, run_id, label, tuple(map(_node_of, paths)), interrupts, pending)
+        TreeNode(id, parent, step, source, created_at, run_id, label, _nodes_of(paths), interrupts, pending)
         for id, parent, step, source, created_at, run_id, label, paths, interrupts, pending in shown
     )
     return CheckpointTree(nodes, first > 0, first + limit < len(rows))
@@ -76,6 +77,6 @@ def _several(given: Any) -> tuple[Any, ...]:
     return tuple(given) if isinstance(given, list | tuple) else (given,)
 
 
-def _node_of(path: str) -> str:
-    """Return the node of a task; empty if its path does not say which, like that of a `Send`."""
-    return path.removeprefix(_PULL) if path.startswith(_PULL) else ""
+def _nodes_of(paths: Sequence[str]) -> tuple[str, ...]:
+    """Return the nodes of tasks; empty for one that was sent, whose path does not name it."""
+    return tuple(path.removeprefix(_PULL) if path.startswith(_PULL) else "" for path in paths if path)

@@ -16,7 +16,7 @@ _ROWS: Final = 12
 async def costs(call: PageCall) -> Page:
     """Show what model calls cost, by day, agent, model and user."""
     name, since = period_of(call, "30d")
-    filters = {
+    filters: dict[str, Any] = {
         "agent": call.query("agent"),
         "model": call.query("model"),
         "user_id": call.query("user"),

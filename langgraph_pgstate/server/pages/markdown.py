@@ -12,6 +12,7 @@ from markdown_it.token import Token
 from markupsafe import Markup
 
 _LINK: Final = re.compile(r"(https?://|mailto:)", re.IGNORECASE)
+_MOST_GROWTH: Final = 5
 _IMAGE: Final = re.compile(r"data:image/(png|gif|jpeg|webp);base64,", re.IGNORECASE)
 
 
@@ -26,9 +27,15 @@ def is_safe_image(url: str) -> bool:
 
 
 def to_html(text: str) -> Markup:
-    """Return Markdown as HTML. HTML in it is shown as text; links to other than sites and mail are not links."""
+    """Return Markdown as HTML. HTML in it is shown as text; links to other than sites and mail are not links.
+
+    Text whose HTML would be many times as long, like a table of empty cells, is shown as it is.
+    """
     # The renderer escapes all text, and no rule passes HTML on.
-    return Markup(_parser().render(text))
+    found = _parser().render(text)
+    if len(found) > _MOST_GROWTH * len(text) + 200:
+        return Markup("<pre>{}</pre>").format(text)
+    return Markup(found)
 
 
 @cache
@@ -37,6 +44,8 @@ def _parser() -> MarkdownIt:
     parser.validateLink = _is_allowed  # type: ignore[method-assign]
     parser.add_render_rule("link_open", _open_link)
     parser.add_render_rule("image", _draw_image)
+    for cell in ("th_open", "td_open"):
+        parser.add_render_rule(cell, _open_cell)
     return parser
 
 
@@ -51,6 +60,14 @@ def _open_link(self: Any, tokens: Sequence[Token], index: int, options: Any, env
         token.attrSet("target", "_blank")
     else:
         token.attrs.pop("href", None)
+    return str(self.renderToken(tokens, index, options, env))
+
+
+def _open_cell(self: Any, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
+    token = tokens[index]
+    # Pages allow no styles in attributes.
+    if "right" in str(token.attrs.pop("style", "")):
+        token.attrSet("class", "number")
     return str(self.renderToken(tokens, index, options, env))
 
 

@@ -52,6 +52,19 @@ class PageCall(Call):
         """Return a field of the form; `None` if it is missing or blank."""
         return self.form.get(name, "").strip() or None
 
+    async def record(
+        self,
+        thread_id: str,
+        action: str,
+        *,
+        checkpoint_id: str | None = None,
+        run_id: str | None = None,
+        **details: Any,
+    ) -> None:
+        """Record among a thread's events what the person did: an event of the kind `action`."""
+        payload = {"action": action, "by": self.actor, **details}
+        await self.state.events.add(thread_id, "action", payload, checkpoint_id=checkpoint_id, run_id=run_id)
+
     def link(self, *parts: str, **query: Any) -> str:
         """Return the address of a page of the inspector: the parts of its path, and its query."""
         return address(self.base, *parts, **query)

@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from langgraph_pgstate.server.json import answer
 from langgraph_pgstate.server.pages import formatting
+from langgraph_pgstate.server.pages.drawing import draw
 from langgraph_pgstate.server.pages.markdown import to_html
 from langgraph_pgstate.server.pages.page import Link, Page, PageCall, address
 
@@ -34,6 +35,7 @@ def environment() -> Environment:
         auto_reload=False,
     )
     made.filters |= {
+        "draw": draw,
         "clipped": formatting.clipped,
         "duration": formatting.duration,
         "exact": formatting.exact,

@@ -13,6 +13,7 @@ SHOWN: Final = 4096
 """Characters of a value that a page shows."""
 
 _MOST_NODES: Final = 150
+_MOST_NODES_OF_ALL: Final = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +40,13 @@ class ValueView:
         return isinstance(self.parts, dict | list) and bool(self.parts)
 
 
-def view(value: Any, most: int = SHOWN) -> ValueView:
+def view(value: Any, most: int = SHOWN, nodes: int = _MOST_NODES) -> ValueView:
     """Return a value as a page shows it.
 
     Args:
         value: The value, of any type.
         most: Characters that are shown.
+        nodes: Parts that are shown folded; a value of more is a text.
     """
     name = type(value).__name__
     data = to_json(value)
@@ -54,16 +56,18 @@ def view(value: Any, most: int = SHOWN) -> ValueView:
     # Not orjson, which reads integers of more than 64 bits as inexact numbers.
     parts = json.loads(data)
     text = json.dumps(parts, ensure_ascii=False, indent=2)
-    foldable = isinstance(parts, dict | list) and _count(parts, _MOST_NODES) <= _MOST_NODES
+    foldable = isinstance(parts, dict | list) and _count(parts, nodes) <= nodes
     return ValueView(name, len(data), text[:most], len(text) <= most, parts if foldable else None)
 
 
 def views(values: Mapping[str, Any], most: int) -> dict[str, ValueView]:
     """Return values as a page shows them, all of them with at most so many characters."""
     found = {}
+    nodes = _MOST_NODES_OF_ALL
     for name, value in values.items():
-        found[name] = view(value, max(0, min(SHOWN, most)))
+        found[name] = view(value, max(0, min(SHOWN, most)), min(_MOST_NODES, nodes))
         most -= len(found[name].text)
+        nodes -= 0 if found[name].parts is None else _count(found[name].parts, nodes)
     return found
 
 

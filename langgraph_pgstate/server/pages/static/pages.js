@@ -38,7 +38,7 @@ const live = document.querySelector("[data-live]");
 
 async function refresh() {
   const place = document.getElementById("live");
-  const isBusy = document.hidden || !place || place.contains(document.activeElement) && document.activeElement.matches("input, textarea, select");
+  const isBusy = document.hidden || document.querySelector("details.act[open]") || !place || place.contains(document.activeElement) && document.activeElement.matches("input, textarea, select");
   if (isBusy || String(getSelection()) || live.getAttribute("aria-pressed") !== "true") return;
   const response = await fetch(location.href, { headers: { Accept: "text/html" } });
   if (!response.ok || response.redirected) return;
@@ -83,7 +83,11 @@ let forget = 0;
 function use(element) {
   if (element.dataset.open) return document.getElementById(element.dataset.open).showModal();
   if (element.matches("input, select, textarea")) { element.focus(); if (element.select) element.select(); return undefined; }
-  if (element.matches("details")) { element.open = !element.open; element.querySelector("summary").focus(); return undefined; }
+  if (element.matches("details")) {
+    element.open = !element.open;
+    const first = element.open && element.querySelector("input:not([type=hidden]), textarea, button");
+    return (first || element.querySelector("summary")).focus();
+  }
   return element.click();
 }
 
@@ -137,6 +141,16 @@ addEventListener("keydown", (event) => {
     if (known.some((one) => one.dataset.key.startsWith(`${keys} `))) { typed = keys; return; }
   }
   typed = "";
+});
+
+// One menu of actions is open at a time.
+document.addEventListener("toggle", (event) => {
+  if (event.target.matches("details.act") && event.target.open) all("details.act[open]").forEach((one) => { if (one !== event.target) one.open = false; });
+}, true);
+document.addEventListener("click", (event) => all("details.act[open]").forEach((one) => { if (!one.contains(event.target)) one.open = false; }));
+addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  all("details.act[open]").forEach((one) => { one.open = false; one.querySelector("summary").focus(); });
 });
 
 // A step that cannot be taken back asks once more.

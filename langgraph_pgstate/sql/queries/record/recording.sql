@@ -4,14 +4,14 @@
 INSERT INTO /*schema*/runs AS stored (
     thread_id, run_id, attempt, status, agent, tenant_id, user_id, holder_id, alive_until, started_at, ended_at,
     first_checkpoint_id, last_checkpoint_id, steps, error_type, error_message, error_traceback, input, output,
-    first_started_at
+    first_started_at, release
 )
 SELECT
     s.thread_id, s.run_id, coalesce(s.attempt, 1), s.status, coalesce(s.agent, t.agent),
     coalesce(s.tenant_id, t.tenant_id), coalesce(s.user_id, t.user_id), s.holder_id,
     CASE WHEN s.ended_at IS NULL THEN now() + make_interval(secs => :ttl::double precision) END,
     to_timestamp(s.started_at), to_timestamp(s.ended_at), s.first_checkpoint_id, s.last_checkpoint_id, s.steps,
-    s.error_type, s.error_message, s.error_traceback, s.input, s.output, to_timestamp(s.started_at)
+    s.error_type, s.error_message, s.error_traceback, s.input, s.output, to_timestamp(s.started_at), s.release
 FROM (
     -- The last of several rows of one run.
     SELECT DISTINCT ON (thread_id COLLATE "C", run_id COLLATE "C")
@@ -20,10 +20,11 @@ FROM (
         thread_id text, run_id text, is_new boolean, attempt integer, status text, agent text, tenant_id text,
         user_id text, holder_id text, started_at double precision, ended_at double precision, first_checkpoint_id text,
         last_checkpoint_id text, steps integer, error_type text, error_message text, error_traceback text, input jsonb,
-        output jsonb
+        output jsonb, release text
     )) WITH ORDINALITY AS r (
         thread_id, run_id, is_new, attempt, status, agent, tenant_id, user_id, holder_id, started_at, ended_at,
-        first_checkpoint_id, last_checkpoint_id, steps, error_type, error_message, error_traceback, input, output, place
+        first_checkpoint_id, last_checkpoint_id, steps, error_type, error_message, error_traceback, input, output,
+        release, place
     )
     ORDER BY thread_id COLLATE "C", run_id COLLATE "C", ended_at IS NULL, place DESC
 ) AS s
@@ -56,7 +57,8 @@ ON CONFLICT (thread_id, run_id) DO UPDATE SET
     error_message = CASE WHEN stored.queue IS NULL THEN excluded.error_message ELSE stored.error_message END,
     error_traceback = CASE WHEN stored.queue IS NULL THEN excluded.error_traceback ELSE stored.error_traceback END,
     input = excluded.input,
-    output = excluded.output
+    output = excluded.output,
+    release = excluded.release
 WHERE excluded.started_at > stored.started_at
     -- A run begins later than it was enqueued, whatever its process's clock says.
     OR (stored.queue IS NOT NULL AND stored.first_started_at IS NULL)

@@ -10,7 +10,7 @@ SELECT r.thread_id, r.run_id, r.attempt, r.status,
     ),
     r.agent, r.tenant_id, r.user_id, r.started_at, r.ended_at, r.first_checkpoint_id, r.last_checkpoint_id, r.steps,
     r.input_tokens, r.output_tokens, r.cost, r.error_type, r.error_message, r.error_traceback, r.input, r.output,
-    r.enqueued_at, r.multitask_strategy, r.metadata
+    r.enqueued_at, r.multitask_strategy, r.metadata, r.release
 FROM /*schema*/runs r
 WHERE r.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
 --+of_thread     AND r.thread_id = :thread_id::text
@@ -39,7 +39,7 @@ SELECT r.thread_id, r.run_id, r.attempt, r.status,
     ),
     r.agent, r.tenant_id, r.user_id, r.started_at, r.ended_at, r.first_checkpoint_id, r.last_checkpoint_id, r.steps,
     r.input_tokens, r.output_tokens, r.cost, r.error_type, r.error_message, r.error_traceback, r.input, r.output,
-    r.enqueued_at, r.multitask_strategy, r.metadata
+    r.enqueued_at, r.multitask_strategy, r.metadata, r.release
 FROM /*schema*/runs r
 WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text;
 

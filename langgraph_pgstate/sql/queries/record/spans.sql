@@ -61,7 +61,7 @@ ORDER BY e.started_at, e.idempotency_key;
 
 -- name: get_provenance
 -- Return a checkpoint, or the newest of its namespace, and facts of the branch it ends: depth, nearest fork, runs and
--- their cost.
+-- their cost; and the run that made it.
 WITH RECURSIVE lineage AS (
     SELECT c.checkpoint_id, c.parent_checkpoint_id, c.run_id, 0 AS depth FROM /*schema*/checkpoints c
     WHERE c.thread_id = :thread_id::text AND c.checkpoint_ns = :checkpoint_ns::text
@@ -91,9 +91,18 @@ SELECT c.checkpoint_id, c.parent_checkpoint_id, c.source, c.step, c.created_at, 
     (
         SELECT coalesce(sum(r.cost), 0) FROM /*schema*/runs r
         WHERE r.thread_id = :thread_id AND r.run_id = ANY(ARRAY(SELECT m.run_id FROM made_by m))
-    )
+    ),
+    r.thread_id, r.run_id, r.attempt, r.status,
+    coalesce(
+        r.status = 'running' AND r.alive_until < now()
+            OR r.status = 'error' AND r.error_type IN ('ProcessDied', 'WorkerDied'), false
+    ),
+    r.agent, r.tenant_id, r.user_id, r.started_at, r.ended_at, r.first_checkpoint_id, r.last_checkpoint_id, r.steps,
+    r.input_tokens, r.output_tokens, r.cost, r.error_type, r.error_message, r.error_traceback, r.input, r.output,
+    r.enqueued_at, r.multitask_strategy, r.metadata
 FROM lineage h JOIN /*schema*/checkpoints c
     ON c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns AND c.checkpoint_id = h.checkpoint_id
+    LEFT JOIN /*schema*/runs r ON r.thread_id = :thread_id AND r.run_id = c.run_id
 WHERE h.depth = 0;
 
 -- name: outline_spans

@@ -6,7 +6,7 @@ FROM (
         JOIN /*schema*/leases l ON l.thread_id = g.thread_id AND l.fencing_token = g.fencing_token
     ORDER BY l.thread_id FOR UPDATE OF l
 ) AS held
-WHERE leases.thread_id = held.thread_id AND leases.thread_id = ANY(:thread_ids);
+WHERE leases.thread_id = held.thread_id;
 
 -- name: end_runs
 -- End runs that their worker runs under the current leases of their threads. Leaves out those whose lease was lost, or
@@ -21,8 +21,7 @@ WITH mine AS MATERIALIZED (
         JOIN /*schema*/queue q ON q.thread_id = g.thread_id AND q.run_id = g.run_id
             AND q.fencing_token = g.fencing_token
         JOIN /*schema*/leases l ON l.thread_id = g.thread_id AND l.fencing_token = g.fencing_token
-    WHERE q.thread_id = ANY(:thread_ids) AND q.status = 'running'
-        AND (:rolls_back::boolean OR q.cancel IS DISTINCT FROM 'rollback')
+    WHERE q.status = 'running' AND (:rolls_back::boolean OR q.cancel IS DISTINCT FROM 'rollback')
 ), ended AS (
     UPDATE /*schema*/runs SET
         status = :status::text, ended_at = now(), alive_until = NULL, error_type = :error_type::text,
@@ -101,3 +100,8 @@ SELECT 1 FROM /*schema*/runs r
 WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text AND r.status = :status::text AND NOT EXISTS (
     SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = :thread_id AND q.run_id = :run_id
 );
+
+-- name: notify_ended
+-- Wake those who wait for runs that have ended, once the transaction commits. The payload is the ids of the runs, each on
+-- a line of its own.
+SELECT pg_notify('pgstate_ended', :run_ids::text);

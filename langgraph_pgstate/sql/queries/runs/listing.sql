@@ -35,7 +35,7 @@ ORDER BY q.queue, q.graph, q.version, q.status;
 -- Return a page of runs that failed for good and can be retried, newest first, below a cursor.
 SELECT r.thread_id, r.run_id, r.attempt, r.status, r.error_type IS NOT DISTINCT FROM 'WorkerDied', r.agent,
     r.tenant_id, r.user_id, r.started_at, r.ended_at, r.first_checkpoint_id, r.last_checkpoint_id, r.steps, r.input_tokens, r.output_tokens, r.cost, r.error_type,
-    r.error_message, r.error_traceback, r.input, r.output, r.enqueued_at, r.multitask_strategy, r.metadata
+    r.error_message, r.error_traceback, r.input, r.output, r.enqueued_at, r.multitask_strategy, r.metadata, r.release
 FROM /*schema*/runs r
 WHERE r.status <> 'success' AND r.status IN ('error', 'timeout') AND r.queue IS NOT NULL
     AND r.started_at <= :cursor_at::timestamptz

@@ -142,9 +142,10 @@ SELECT DISTINCT thread_id FROM (
 ) AS due;
 
 -- name: make_due
--- Note that runs of some threads are due, and give them their order among the runs of their thread. Runs after
--- `lock_threads_for_no_key_update`.
-UPDATE /*schema*/queue SET run_after = NULL, number = due.number
+-- Note that runs of some threads are due, and since when they wait, and give them their order among the runs of their
+-- thread. Runs after `lock_threads_for_no_key_update`.
+UPDATE /*schema*/queue SET
+    run_after = NULL, number = due.number, enqueued_at = greatest(queue.enqueued_at, queue.run_after)
 FROM (
     SELECT q.thread_id, q.run_id, coalesce(q.number, coalesce((
         SELECT max(o.number) FROM /*schema*/queue o WHERE o.thread_id = q.thread_id AND o.number IS NOT NULL
