@@ -12,6 +12,7 @@ from langgraph_pgstate.operations.checkpoints.addresses import address_of, ident
 from langgraph_pgstate.operations.record import analytics, statistics
 from langgraph_pgstate.operations.record import runs as runs_operations
 from langgraph_pgstate.operations.record import spans as spans_operations
+from langgraph_pgstate.operations.threads.search import request_scope
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Analytics, Costs, Page, Provenance, Run, Usage
 
@@ -59,9 +60,18 @@ class RunHistory:
         request = runs_operations.request_runs(only_failed=True, **given)
         return self._database.run(runs_operations.list_runs, self._queries, request)
 
-    def get(self, thread_id: str, run_id: str) -> Run | None:
-        """Return one run, or `None` if it does not exist. One round trip."""
-        key = thread_id_of(thread_id), identifier("run_id", run_id)
+    def get(self, thread_id: str, run_id: str, *, scope: Mapping[str, Any] | None = None) -> Run | None:
+        """Return one run, or `None` if it does not exist. One round trip.
+
+        Args:
+            thread_id: The thread.
+            run_id: The run.
+            scope: Metadata that the thread must contain; others are not found.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        key = thread_id_of(thread_id), identifier("run_id", run_id), request_scope(scope)
         return self._database.run(runs_operations.get_run, self._queries, *key)
 
     def usage(
@@ -195,9 +205,9 @@ class AsyncRunHistory:
         request = runs_operations.request_runs(only_failed=True, **given)
         return await self._database.run(runs_operations.list_runs, self._queries, request)
 
-    async def get(self, thread_id: str, run_id: str) -> Run | None:
+    async def get(self, thread_id: str, run_id: str, *, scope: Mapping[str, Any] | None = None) -> Run | None:
         """Async twin of `RunHistory.get`."""
-        key = thread_id_of(thread_id), identifier("run_id", run_id)
+        key = thread_id_of(thread_id), identifier("run_id", run_id), request_scope(scope)
         return await self._database.run(runs_operations.get_run, self._queries, *key)
 
     async def usage(

@@ -264,7 +264,7 @@ class Runs(RunHistory):
             action: `cancel` ends it as `cancelled`, `interrupt` as `interrupted`; both keep its checkpoints. `rollback`
                 deletes the run with its checkpoints. If several are asked for before the run has ended, `rollback`
                 prevails, or else the first.
-            by: Name of the person who does it. An event of the kind `cancel` names it.
+            by: Name of the person who does it. An event of the kind `action` names it.
 
         Returns:
             The run's status; `running` if its worker was asked. A run that has ended keeps its status.
@@ -284,7 +284,7 @@ class Runs(RunHistory):
         Args:
             thread_id: The thread.
             run_id: The run.
-            by: Name of the person who does it. An event of the kind `retry` names it.
+            by: Name of the person who does it. An event of the kind `action` names it.
 
         Returns:
             Whether it was enqueued; false if it succeeded, was discarded, or is in the queue, and if it has stored
@@ -343,7 +343,7 @@ class Runs(RunHistory):
         Args:
             thread_id: The thread.
             run_id: The run.
-            by: Name of the person who does it. An event of the kind `discard` names it.
+            by: Name of the person who does it. An event of the kind `action` names it.
 
         Returns:
             Whether it was one.
@@ -448,7 +448,7 @@ class Runs(RunHistory):
 
         Args:
             worker_id: The worker.
-            by: Name of the person who does it. An event of the kind `drain` names it, of the thread `worker:ID`.
+            by: Name of the person who does it. An event of the kind `action` names it, of the thread `worker:ID`.
 
         Returns:
             Whether there is such a worker.

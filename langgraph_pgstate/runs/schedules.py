@@ -139,7 +139,7 @@ class Schedules:
 
         Args:
             name: The schedule.
-            by: Name of the person who does it. An event of the kind `pause` names it, of the thread `schedule:NAME`.
+            by: Name of the person who does it. An event of the kind `action` names it, of the thread `schedule:NAME`.
 
         Raises:
             NotFoundError: If there is none of this name.
@@ -151,7 +151,7 @@ class Schedules:
 
         Args:
             name: The schedule.
-            by: Name of the person who does it. An event of the kind `resume` names it, of the thread `schedule:NAME`.
+            by: Name of the person who does it. An event of the kind `action` names it, of the thread `schedule:NAME`.
 
         Raises:
             NotFoundError: If there is none of this name.
@@ -163,7 +163,7 @@ class Schedules:
 
         Args:
             name: The schedule.
-            by: Name of the person who does it. An event of the kind `trigger` names it, of the run's thread.
+            by: Name of the person who does it. An event of the kind `action` names it, of the run's thread.
 
         Raises:
             NotFoundError: If there is none of this name.

@@ -395,7 +395,7 @@ class ToolLedger(_Ledger):
             decision: `done`: it took effect and returned `result`. `retry`: it did not, and its next call runs it.
                 `fail`: it is not run again.
             result: Its result: any storable value; for a tool of a `ToolNode`, a text or a `ToolMessage`.
-            by: Name of the person who decides. An event of the kind `settle` names it.
+            by: Name of the person who decides. An event of the kind `action` names it.
 
         Raises:
             NotFoundError: If there is no such action.

@@ -97,22 +97,22 @@ async def count_handoffs(db: Connection, queries: Queries, parameters: dict[str,
 async def note_action(
     db: Connection,
     queries: Queries,
-    kind: str,
+    action: str,
     by: str,
     thread_id: str,
     run_id: str | None = None,
-    payload: Mapping[str, Any] | None = None,
+    details: Mapping[str, Any] | None = None,
 ) -> None:
-    """Record that a person did something. One statement, for the transaction of the action.
+    """Record what a person did: an event of the kind `action`. One statement, for the transaction of the action.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
-        kind: What was done: `cancel`, `retry`, `settle` or another.
+        action: What was done: `cancel`, `retry`, `settle` or another.
         by: Name of the person.
         thread_id: The thread; `schedule:NAME` or `worker:ID` for what belongs to none.
         run_id: The run.
-        payload: Facts about it, as JSON types.
+        details: Facts about it, as JSON types.
     """
-    facts = {**(payload or {}), "by": identifier("by", by)}
-    await add_event(db, queries, request_event(thread_id, kind, facts, run_id, None))
+    payload = {**(details or {}), "action": action, "by": identifier("by", by)}
+    await add_event(db, queries, request_event(thread_id, "action", payload, run_id, None))

@@ -93,9 +93,11 @@ async def list_runs(db: Connection, queries: Queries, filter: RunsRequest) -> Pa
     )
 
 
-async def get_run(db: Connection, queries: Queries, thread_id: str, run_id: str) -> Run | None:
-    """Return one run, or `None`. One round trip."""
-    rows = await db.fetch(queries.get_run, {"thread_id": thread_id, "run_id": run_id})
+async def get_run(
+    db: Connection, queries: Queries, thread_id: str, run_id: str, scope: str | None = None
+) -> Run | None:
+    """Return one run, or `None` if there is none in scope. One round trip."""
+    rows = await db.fetch(queries.get_run, {"thread_id": thread_id, "run_id": run_id, "scope": scope})
     return Run(*rows[0]) if rows else None
 
 

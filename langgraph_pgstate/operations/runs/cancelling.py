@@ -48,7 +48,7 @@ async def cancel(
         if rows:
             await _end(db, queries, thread_id, rows, action)
             if by is not None:
-                await note_action(db, queries, "cancel", by, thread_id, run_id, {"action": action})
+                await note_action(db, queries, "cancel", by, thread_id, run_id, {"how": action})
         found = await db.fetch(queries.get_run_status, key)
     # A pending one that was rolled back is gone.
     return "cancelled" if rows and not found else _status_of(found, key)

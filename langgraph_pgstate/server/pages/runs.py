@@ -52,8 +52,9 @@ async def runs(call: PageCall) -> Page:
 
 async def run(call: PageCall) -> Page:
     """Show a run, a window of its spans, and one of them in full if the address names it."""
-    thread = await call.thread("read")
-    found = await call.state.runs.get(thread.thread_id, call.path("run_id"))
+    thread_id = call.path("thread_id")
+    scope = await call.authorize("threads", "read", {"thread_id": thread_id})
+    found = await call.state.runs.get(thread_id, call.path("run_id"), scope=scope)
     if found is None:
         raise missing("run", call.path("run_id"))
     key = (found.thread_id, found.run_id)

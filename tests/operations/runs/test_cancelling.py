@@ -237,6 +237,6 @@ def test_who_cancels_retries_and_discards_is_an_event_of_the_thread(queue: Queue
     queue.fail(queue.claim_one())
     assert queue.do(cancelling.discard, "t", "r", "eve")
     assert not queue.do(cancelling.discard, "t", "r", "eve")
-    events = queue.execute("SELECT kind, run_id, payload ->> 'by' FROM {}.events ORDER BY event_id")
+    events = queue.execute("SELECT payload ->> 'action', run_id, payload ->> 'by' FROM {}.events ORDER BY event_id")
     assert events == [("cancel", "r", "eve"), ("retry", "r", "adam"), ("discard", "r", "eve")]
     queue.check()

@@ -505,7 +505,9 @@ def test_who_pauses_resumes_and_triggers_is_an_event(clock: Clock) -> None:
     run = clock.do(schedules.trigger, CODEC, "s", "run-1", "eve")
     with pytest.raises(NotFoundError):
         clock.do(schedules.pause, "nothing", "eve")
-    found = clock.queue.execute("SELECT thread_id, kind, run_id, payload ->> 'by' FROM {}.events ORDER BY event_id")
+    found = clock.queue.execute(
+        "SELECT thread_id, payload ->> 'action', run_id, payload ->> 'by' FROM {}.events ORDER BY event_id"
+    )
     assert found == [
         ("schedule:s", "pause", None, "eve"),
         ("schedule:s", "resume", None, "adam"),

@@ -221,7 +221,7 @@ def test_a_worker_is_asked_to_drain_by_name(queue: Queue) -> None:
     assert queue.do(tending.is_drain_asked, "worker")
     assert not queue.do(tending.ask_drain, "another", "eve")
     events = queue.execute("SELECT thread_id, kind, payload FROM {}.events")
-    assert events == [("worker:worker", "drain", {"by": "eve"})]
+    assert events == [("worker:worker", "action", {"action": "drain", "by": "eve"})]
     queue.add("t")
     queue.claim_one()
     (worker,) = queue.do(listing.list_workers)

@@ -132,6 +132,6 @@ async def test_who_settles_an_effect_is_an_event(dsn: str, schema: str, connecti
             with pytest.raises(ConfigurationError):
                 await bench.do(bench.ledger.settle, "t", f"k{number}", "guess", by="eve")
     assert record.rows("SELECT kind, run_id, payload FROM events ORDER BY event_id") == [
-        ("settle", "r", {"by": "eve", "tool": "pay", "key": f"k{number}", "status": "error"})
+        ("action", "r", {"action": "settle", "by": "eve", "tool": "pay", "key": f"k{number}", "status": "error"})
         for number in range(len(LEDGERS))
     ]
