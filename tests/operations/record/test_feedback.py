@@ -72,14 +72,17 @@ def test_feedback_on_a_run_that_is_deleted_meanwhile_is_not_left_behind(dsn: str
     """The insertion saw the run, and waits for the deletion."""
     record.thread()
     record.run()
-    with ThreadPoolExecutor() as threads, psycopg.connect(dsn) as deleting:
-        with PGState.open(dsn, schema=record.schema, pool=False) as state:
-            deleting.execute(f"DELETE FROM {record.schema}.runs")
-            adding = threads.submit(state.runs.feedback.add, "t", "r", score=1)
-            wait_until(lambda: is_blocked(record), "the insertion's wait")
-            deleting.commit()
-            with pytest.raises(NotFoundError):
-                adding.result()
+    with (
+        ThreadPoolExecutor() as threads,
+        psycopg.connect(dsn) as deleting,
+        PGState.open(dsn, schema=record.schema, pool=False) as state,
+    ):
+        deleting.execute(f"DELETE FROM {record.schema}.runs")
+        adding = threads.submit(state.runs.feedback.add, "t", "r", score=1)
+        wait_until(lambda: is_blocked(record), "the insertion's wait")
+        deleting.commit()
+        with pytest.raises(NotFoundError):
+            adding.result()
     assert record.rows("SELECT count(*) FROM feedback") == [(0,)]
 
 
