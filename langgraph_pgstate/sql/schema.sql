@@ -301,6 +301,7 @@ CREATE TABLE /*schema*/workers (
     graphs text[] NOT NULL,
     concurrency integer NOT NULL,
     versions jsonb NOT NULL DEFAULT '{}',
+    drain_asked_at timestamptz,
     PRIMARY KEY (worker_id)
 );
 
@@ -575,6 +576,15 @@ CREATE TABLE /*schema*/budgets (
     name text NOT NULL,
     amount numeric NOT NULL,
     PRIMARY KEY (scope, name)
+);
+
+-- What each call of `maintain` did, and how large the tables were then. It has rows of no thread, like `workers`.
+CREATE TABLE /*schema*/maintenance (
+    maintained_at timestamptz NOT NULL DEFAULT now(),
+    seconds double precision NOT NULL,
+    report jsonb NOT NULL,
+    sizes jsonb NOT NULL,
+    PRIMARY KEY (maintained_at)
 );
 
 -- Views for common queries; filter and aggregate them.
@@ -975,6 +985,8 @@ COMMENT ON COLUMN /*schema*/workers.graphs IS 'graphs it can run';
 COMMENT ON COLUMN /*schema*/workers.concurrency IS 'number of runs it runs at once';
 COMMENT ON COLUMN /*schema*/workers.versions IS
     'by graph, an array of the versions that it accepts besides runs without a version';
+COMMENT ON COLUMN /*schema*/workers.drain_asked_at IS
+    'time the worker was asked to drain: to claim no more, give its runs back and end; null: it was not';
 
 COMMENT ON TABLE /*schema*/queue_limits IS 'Limits of the runs that run at once, or begin in a time. Edited by the user.';
 COMMENT ON COLUMN /*schema*/queue_limits.queue IS 'the queue';
@@ -1193,6 +1205,14 @@ COMMENT ON COLUMN /*schema*/budgets.name IS 'the tenant, user, agent or key; *: 
 COMMENT ON COLUMN /*schema*/budgets.amount IS 'cost at which further calls are refused, in the currency of prices';
 COMMENT ON COLUMN /*schema*/prices.cache_read IS 'price of a million tokens read from a cache; null: as input';
 COMMENT ON COLUMN /*schema*/prices.reasoning IS 'price of a million tokens of reasoning; null: as output';
+
+COMMENT ON TABLE /*schema*/maintenance IS
+    'What maintain did, for 400 days. Not part of any thread.';
+COMMENT ON COLUMN /*schema*/maintenance.maintained_at IS 'time it ended';
+COMMENT ON COLUMN /*schema*/maintenance.seconds IS 'how long it took, in seconds';
+COMMENT ON COLUMN /*schema*/maintenance.report IS 'what it made, ended and deleted: numbers and names of partitions';
+COMMENT ON COLUMN /*schema*/maintenance.sizes IS
+    'bytes of each table with its indexes and partitions, by name of the table';
 
 COMMENT ON VIEW /*schema*/failed_runs IS
     'Runs that ended with an error or took too long, and runs whose process died.';

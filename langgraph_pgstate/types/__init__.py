@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         Recovered,
         RunKey,
         Tended,
+        WorkerStatus,
     )
     from langgraph_pgstate.types.reports import (
         BackfillReport,
@@ -52,10 +53,17 @@ if TYPE_CHECKING:
         TransferReport,
         UpcastReport,
     )
-    from langgraph_pgstate.types.runs import Provenance, Run, Usage
+    from langgraph_pgstate.types.runs import Costs, Provenance, Run, Usage, UserCosts
     from langgraph_pgstate.types.schedules import Schedule
-    from langgraph_pgstate.types.schema import SchemaStatus
-    from langgraph_pgstate.types.spans import Span, SpanNode, ToolStatistics
+    from langgraph_pgstate.types.schema import (
+        AppliedMigration,
+        DatabaseOverview,
+        MaintenanceNote,
+        MeasuredTable,
+        SchemaStatus,
+        SlowStatement,
+    )
+    from langgraph_pgstate.types.spans import Span, SpanNode, Timeline, TimelineSpan, ToolStatistics
     from langgraph_pgstate.types.streams import (
         EventBatch,
         RunIds,
@@ -143,6 +151,16 @@ else:
             "TreeNode": "langgraph_pgstate.types.branches",
             "UpcastReport": "langgraph_pgstate.types.reports",
             "Usage": "langgraph_pgstate.types.runs",
+            "Timeline": "langgraph_pgstate.types.spans",
+            "TimelineSpan": "langgraph_pgstate.types.spans",
+            "WorkerStatus": "langgraph_pgstate.types.queue",
+            "AppliedMigration": "langgraph_pgstate.types.schema",
+            "DatabaseOverview": "langgraph_pgstate.types.schema",
+            "MaintenanceNote": "langgraph_pgstate.types.schema",
+            "MeasuredTable": "langgraph_pgstate.types.schema",
+            "SlowStatement": "langgraph_pgstate.types.schema",
+            "Costs": "langgraph_pgstate.types.runs",
+            "UserCosts": "langgraph_pgstate.types.runs",
             "ValueChange": "langgraph_pgstate.types.branches",
             "ThreadEvent": "langgraph_pgstate.types.streams",
             "ThreadPage": "langgraph_pgstate.types.streams",
@@ -156,6 +174,7 @@ else:
 __all__ = [
     "Analytics",
     "Answer",
+    "AppliedMigration",
     "BackfillReport",
     "Branch",
     "Budget",
@@ -166,6 +185,8 @@ __all__ = [
     "ClaimedRun",
     "Claims",
     "CompensationReport",
+    "Costs",
+    "DatabaseOverview",
     "Delivery",
     "Difference",
     "EnqueuedRun",
@@ -179,7 +200,9 @@ __all__ = [
     "Label",
     "Lease",
     "LineageStep",
+    "MaintenanceNote",
     "MaintenanceReport",
+    "MeasuredTable",
     "Message",
     "MessageChange",
     "MessageHit",
@@ -206,6 +229,7 @@ __all__ = [
     "RunawayThread",
     "Schedule",
     "SchemaStatus",
+    "SlowStatement",
     "Span",
     "SpanNode",
     "StoredBatch",
@@ -219,14 +243,18 @@ __all__ = [
     "ThreadRun",
     "ThreadSize",
     "ThreadStatistics",
+    "Timeline",
+    "TimelineSpan",
     "ToolExecution",
     "ToolStatistics",
     "TransferReport",
     "TreeNode",
     "UpcastReport",
     "Usage",
+    "UserCosts",
     "ValueChange",
     "Wanted",
     "WantedRuns",
     "Webhook",
+    "WorkerStatus",
 ]

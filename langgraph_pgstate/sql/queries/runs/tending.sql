@@ -10,6 +10,14 @@ ON CONFLICT (worker_id) DO UPDATE SET
 -- Delete a worker.
 DELETE FROM /*schema*/workers WHERE worker_id = :worker_id::text;
 
+-- name: ask_drain
+-- Ask a worker to drain.
+UPDATE /*schema*/workers SET drain_asked_at = coalesce(drain_asked_at, now()) WHERE worker_id = :worker_id::text;
+
+-- name: find_drain
+-- Return whether a worker was asked to drain.
+SELECT 1 FROM /*schema*/workers WHERE worker_id = :worker_id::text AND drain_asked_at IS NOT NULL;
+
 -- name: sweep_workers
 -- Delete workers that have not been seen for a day.
 DELETE FROM /*schema*/workers WHERE seen_at < now() - interval '1 day';
