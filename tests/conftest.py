@@ -209,7 +209,7 @@ class Schemas:
         return [price for (price,) in self._connection().execute(query)]
 
     def _tables_of(self, name: str) -> list[str]:
-        query = "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r'"
+        query = "SELECT relname FROM pg_class WHERE relnamespace = (SELECT to_regnamespace(%s)) AND relkind = 'r'"
         return [table for (table,) in self._connection().execute(query, [name])]
 
     def _catalog_rows(self, name: str) -> str:
@@ -231,11 +231,11 @@ class Schemas:
 _FEW_BYTES = 256 * 1024
 _FILLED = """
 SELECT relname, pg_relation_size(oid) FROM pg_class
-WHERE relnamespace = to_regnamespace(%(schema)s) AND relkind = 'r' AND pg_relation_size(oid) > 0
+WHERE relnamespace = (SELECT to_regnamespace(%(schema)s)) AND relkind = 'r' AND pg_relation_size(oid) > 0
     AND relname NOT IN ('migrations', 'prices')
 """
 _CATALOG_ROWS = """
-WITH mine AS MATERIALIZED (SELECT oid, xmin FROM pg_class WHERE relnamespace = to_regnamespace(%(schema)s))
+WITH mine AS MATERIALIZED (SELECT oid, xmin FROM pg_class WHERE relnamespace = (SELECT to_regnamespace(%(schema)s)))
 SELECT count(*), sum(xmin::text::bigint) FROM (
     SELECT xmin FROM mine
     UNION ALL SELECT xmin FROM pg_namespace WHERE nspname = %(schema)s
@@ -243,14 +243,14 @@ SELECT count(*), sum(xmin::text::bigint) FROM (
     UNION ALL SELECT xmin FROM pg_constraint WHERE conrelid IN (SELECT oid FROM mine)
     UNION ALL SELECT xmin FROM pg_trigger WHERE tgrelid IN (SELECT oid FROM mine)
     UNION ALL SELECT xmin FROM pg_rewrite WHERE ev_class IN (SELECT oid FROM mine)
-    UNION ALL SELECT xmin FROM pg_proc WHERE pronamespace = to_regnamespace(%(schema)s)
+    UNION ALL SELECT xmin FROM pg_proc WHERE pronamespace = (SELECT to_regnamespace(%(schema)s))
     UNION ALL SELECT xmin FROM {}
     UNION ALL SELECT xmin FROM {}
 ) AS rows_of_it
 """
 _ROWS = "SELECT 'row ' || m.version || m.checksum FROM {} m UNION ALL SELECT 'row ' || p::text FROM {} p"
 _LOOKS = """
-WITH mine AS (SELECT * FROM pg_class WHERE relnamespace = to_regnamespace(%(schema)s))
+WITH mine AS (SELECT * FROM pg_class WHERE relnamespace = (SELECT to_regnamespace(%(schema)s)))
 SELECT md5(string_agg(replace(found, %(schema)s, ''), E'\\n' ORDER BY replace(found, %(schema)s, ''))) FROM (
     SELECT concat('relation ', relname, relkind, reloptions, relacl, relrowsecurity, relispartition)
     FROM mine
@@ -267,7 +267,7 @@ SELECT md5(string_agg(replace(found, %(schema)s, ''), E'\\n' ORDER BY replace(fo
     UNION ALL
     SELECT concat('trigger ', c.relname, t.tgname, t.tgenabled) FROM pg_trigger t JOIN mine c ON c.oid = t.tgrelid
     UNION ALL
-    SELECT concat('function ', proname) FROM pg_proc WHERE pronamespace = to_regnamespace(%(schema)s)
+    SELECT concat('function ', proname) FROM pg_proc WHERE pronamespace = (SELECT to_regnamespace(%(schema)s))
     UNION ALL
     SELECT concat('rights ', nspacl) FROM pg_namespace WHERE nspname = %(schema)s
     UNION ALL
