@@ -191,11 +191,8 @@ def test_every_statement_of_a_query_file_has_a_name() -> None:
 
 def test_every_query_is_used() -> None:
     code = "\n".join(path.read_text("utf-8") for path in SQL.parent.rglob("*.py"))
-    assert [
-        name
-        for name in NAMES
-        if name not in PUTS and not re.search(rf"queries\.{name}\b|queries\([^()]*\)\.{name}\b|\"{name}\"", code)
-    ] == []
+    used = {*re.findall(r"queries(?:\([^()]*\))?\.(\w+)", code), *re.findall(r'"(\w+)"', code)}
+    assert {*NAMES} - {*PUTS} - used == set()
 
 
 def test_an_unknown_query_is_an_attribute_error() -> None:
