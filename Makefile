@@ -8,13 +8,13 @@ STAMP := $(VENV)/.installed
 WORKERS := $(if $(PGSTATE_TEST_DSN),,-n 3 --dist worksteal)
 PYTEST := $(BIN)/python -m pytest $(WORKERS)
 # Tests that are repeated on other versions of PostgreSQL.
-MARKS ?= not slow and not once
+MARKS ?= not long and not once
 
 # Each worker and each of the tests' processes would compile the tests and the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo studio serve test test-all test-versions test-servers test-browser chat chaos check lint bench bench-quick bench-queue clean
+.PHONY: help demo studio serve test test-ci test-all test-versions test-servers test-browser chat chaos check lint bench bench-quick bench-queue clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,10 +37,13 @@ serve: $(STAMP) ## Serve the same agent by `pgstate serve`, with the embedded Po
 chat: ## Build the chat page of examples/chat, and serve it on http://127.0.0.1:5173, for `make serve`; needs npm
 	@cd examples/chat && npm start
 
-test: $(STAMP) ## Run the tests on the embedded PostgreSQL, or on PGSTATE_TEST_DSN
+test: $(STAMP) ## Run the daily tests on the embedded PostgreSQL, or on PGSTATE_TEST_DSN
 	@$(PYTEST)
 
-test-all: $(STAMP) ## Run the tests, the slow ones included, with all of Hypothesis' examples
+test-ci: $(STAMP) ## Run the slow tests, too, as CI does
+	@$(PYTEST) -m 'not long'
+
+test-all: $(STAMP) ## Run all tests, with all of Hypothesis' examples
 	@PGSTATE_TEST_ALL=1 $(PYTEST) -m ''
 
 test-versions: $(STAMP) test-servers ## Run the tests on PostgreSQL 16 and 15, and some with the lowest versions of all dependencies

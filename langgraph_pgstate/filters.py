@@ -64,11 +64,23 @@ class ThreadSearch(ThreadFilter, total=False):
         state: Only threads whose projected channels contain this, like `{"booking": {"hotel": "Astoria"}}`.
         where: A condition on the projected channels, as a JSON path of PostgreSQL:
             `$.booking.check_in >= "2027-03-01" && $.booking.check_in < "2027-04-01"`.
+        scope: Only threads whose metadata contain this, too: what the caller may see.
     """
 
     metadata: Mapping[str, Any] | None
     state: Mapping[str, Any] | None
     where: str | None
+    scope: Mapping[str, Any] | None
+
+
+class ThreadTextSearch(ThreadSearch, total=False):
+    """Filters of threads by their content and their messages.
+
+    Attributes:
+        text: Only threads with a message that contains these words, as for `messages.search`, or whose id begins so.
+    """
+
+    text: str | None
 
 
 class ThreadSelection(ThreadSearch, total=False):
@@ -76,11 +88,9 @@ class ThreadSelection(ThreadSearch, total=False):
 
     Attributes:
         ids: Only these threads.
-        scope: Only threads whose metadata contain this, too: what the caller may see.
     """
 
     ids: Sequence[str] | None
-    scope: Mapping[str, Any] | None
 
 
 class SortedThreads(ThreadSelection, total=False):
@@ -97,14 +107,56 @@ class SortedThreads(ThreadSelection, total=False):
     offset: int
 
 
+class ScheduleSelection(TypedDict, total=False):
+    """Filters of schedules that are counted.
+
+    Attributes:
+        name: Only the schedule of this name.
+        graph: Only schedules of this graph.
+        thread_id: Only schedules whose runs are on this thread.
+        paused: Only paused schedules, or only others.
+        metadata: Only schedules whose metadata contain this, as by jsonb's `@>`.
+        scope: Only schedules whose metadata contain this, too: what the caller may see.
+    """
+
+    name: str | None
+    graph: str | None
+    thread_id: str | None
+    paused: bool | None
+    metadata: Mapping[str, Any] | None
+    scope: Mapping[str, Any] | None
+
+
+class SortedSchedules(ScheduleSelection, total=False):
+    """Filters and order of schedules that are read by offset.
+
+    Attributes:
+        by: The column to sort by: `created_at` by default, `updated_at`, `next_at`, `end_at`, `name`, `graph` or
+            `thread_id`.
+        ascending: Whether the least comes first; false by default.
+        offset: Number of schedules that are left out.
+        limit: Number of schedules at most, 1,000 at most; 20 by default.
+    """
+
+    by: Literal["created_at", "updated_at", "next_at", "end_at", "name", "graph", "thread_id"]
+    ascending: bool
+    offset: int
+    limit: int
+
+
 class InterruptFilter(OwnerFilter, total=False):
     """Filters of interrupted threads.
 
     Attributes:
         answered: Threads with answers with which no graph was resumed yet, instead of those with unanswered interrupts.
+        scope: Only threads whose metadata contain this: what the caller may see.
+        scan: Read this many interrupts at most, answered ones included, in three round trips; 1,000 at most. By default
+            5,000 in pages of 200.
     """
 
     answered: bool
+    scope: Mapping[str, Any] | None
+    scan: int | None
 
 
 class FailedRunFilter(OwnerFilter, total=False):
@@ -114,11 +166,13 @@ class FailedRunFilter(OwnerFilter, total=False):
         since: Only runs that started at this time or later; a timedelta counts back from now.
         until: Only runs that started before this time.
         min_steps: Only runs of at least this many supersteps.
+        scope: Only runs of threads whose metadata contain this: what the caller may see.
     """
 
     since: Moment | None
     until: datetime | None
     min_steps: int | None
+    scope: Mapping[str, Any] | None
 
 
 class RunFilter(FailedRunFilter, total=False):
@@ -149,6 +203,24 @@ class SpanFilter(PageFilter, total=False):
     kind: str | None
     name: str | None
     status: str | None
+
+
+class FeedbackFilter(PageFilter, total=False):
+    """Filters of feedback.
+
+    Attributes:
+        thread_id: Only on runs of this thread.
+        run_id: Only on this run of the thread.
+        name: Only of this name.
+        source: Only of this source: `human`, `model` or `program`.
+        since: Only feedback given at this time or later; a timedelta counts back from now.
+    """
+
+    thread_id: str | None
+    run_id: str | None
+    name: str | None
+    source: str | None
+    since: Moment | None
 
 
 class MessageFilter(PageFilter, total=False):

@@ -74,7 +74,7 @@ class Script:
 async def play(client: LangGraphClient) -> dict[str, Any]:
     """Make all calls; their answers by name."""
     script = Script(client)
-    for part in (assistants, threads, states, runs, strategies, interrupts, streams):
+    for part in (assistants, threads, states, runs, strategies, interrupts, streams, crons):
         await part(script, client)
     return script.answers
 
@@ -267,6 +267,36 @@ async def streams(script: Script, client: LangGraphClient) -> None:
     await collect("stream failing", client.runs.stream(id, "failing", input={}, stream_mode="values"))
     await collect("stream on nothing", client.runs.stream(str(uuid4()), "chat", input=HELLO))
     await collect("join_stream unknown", client.runs.join_stream(id, str(uuid4())))
+
+
+async def crons(script: Script, client: LangGraphClient) -> None:
+    """Crons, whose ticks do not come meanwhile."""
+    call, crons, daily = script.call, client.crons, "0 9 29 2 *"
+    id = (await client.threads.create(metadata={"mark": script.mark}))["thread_id"]
+    config: Any = {"tags": ["x"], "configurable": {"a": 1}}
+    made = await call(
+        "crons.create", crons.create("chat", schedule=daily, input=HELLO, metadata={"m": 1}, config=config)
+    )
+    options: Any = {"multitask_strategy": "interrupt", "timezone": "Europe/Prague", "enabled": False}
+    await call("crons.create_for_thread", crons.create_for_thread(id, "chat", schedule=daily, input=HELLO, **options))
+    await call("crons.create on nothing", crons.create_for_thread(str(uuid4()), "chat", schedule=daily))
+    await call("crons.create nonsense", crons.create("chat", schedule="nonsense"))
+    await call("crons.create elsewhere", crons.create("chat", schedule=daily, timezone="Nowhere/X"))
+    await call("crons.create of nothing", crons.create("nothing", schedule=daily))
+    await call("crons.search", crons.search(sort_by="created_at", sort_order="asc"))
+    await call("crons.search enabled", crons.search(enabled=True, select=["cron_id", "metadata"]))
+    await call("crons.search thread", crons.search(thread_id=id, select=["thread_id"]))
+    await call("crons.search metadata", crons.search(metadata={"m": 1}, select=["metadata"]))
+    await call("crons.count", crons.count())
+    cron_id = made["cron_id"]
+    await call("crons.update", crons.update(cron_id, schedule="0 10 29 2 *", on_run_completed="keep", context={"a": 1}))
+    await call("crons.update metadata", crons.update(cron_id, metadata={"n": 2}))
+    await call("crons.update disabled", crons.update(cron_id, enabled=False))
+    await call("crons.update nonsense", crons.update(cron_id, schedule="nonsense"))
+    await call("crons.update nothing", crons.update(cron_id))
+    await call("crons.update unknown", crons.update(str(uuid4()), enabled=True))
+    await call("crons.delete", crons.delete(cron_id))
+    await call("crons.delete again", crons.delete(cron_id))
 
 
 async def _until(client: LangGraphClient, thread_id: str, run_id: str) -> None:

@@ -13,6 +13,8 @@ from typer.core import TyperGroup
 from langgraph_pgstate import __version__
 from langgraph_pgstate.cli import (
     branches,
+    export,
+    inspect,
     interrupts,
     ledger,
     limits,
@@ -353,6 +355,7 @@ for _command in (
     interrupts.interrupts,
     interrupts.answer,
     serve.serve,
+    inspect.inspect,
     queue.worker,
     queue.enqueue,
     queue.join,
@@ -363,6 +366,7 @@ for _command in (
     limits.budgets,
     upcast.upcast,
     upcast.backfill,
+    export.export,
 ):
     app.command()(_command)
 

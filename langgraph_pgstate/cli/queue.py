@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from langgraph_pgstate.cli.drawing import console, escape
-from langgraph_pgstate.cli.options import GraphsArgument, LimitOption, ThreadArgument
+from langgraph_pgstate.cli.export import exporting
+from langgraph_pgstate.cli.options import (
+    GraphsArgument,
+    LimitOption,
+    OtlpContentOption,
+    OtlpEndpointOption,
+    ThreadArgument,
+)
 from langgraph_pgstate.cli.output import (
     as_json,
     count,
@@ -34,6 +41,7 @@ from langgraph_pgstate.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from langgraph_pgstate.runs.graphs import GraphSource
+    from langgraph_pgstate.state import AsyncPGState
 
 CANCELLATIONS: Final = ("cancel", "interrupt", "rollback")
 LETTER_ACTIONS: Final = ("list", "retry", "discard")
@@ -64,7 +72,14 @@ def worker(
     drain_timeout: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="How long runs may take to stop after SIGTERM.")
     ] = 30.0,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, metavar="N", show_default=False, help="Serve metrics for Prometheus here."),
+    ] = None,
+    metrics_host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to serve them.")] = "127.0.0.1",
     adopt: Annotated[bool, typer.Option("--adopt", help="Also take over crashed runs that were not enqueued.")] = False,
+    otlp_endpoint: OtlpEndpointOption = None,
+    otlp_content: OtlpContentOption = False,
 ) -> None:
     """Run graphs from the queue, until SIGTERM; exit code 0 after a drain, 130 or 143 after a second signal."""
     from langgraph_pgstate.runs.graphs import load_config, load_graphs
@@ -90,8 +105,8 @@ def worker(
     logging.getLogger("langgraph_pgstate.worker").setLevel(logging.INFO)
     with target.connect():
         pass
-    with target.open() as dsn:
-        code = _work(dsn, target.schema, found, options, once=once)
+    with target.open() as dsn, exporting(dsn, target.schema, otlp_endpoint, otlp_content):
+        code = _work(dsn, target.schema, found, options, once=once, metrics=(metrics_host, metrics_port))
     leave(code)
 
 
@@ -258,7 +273,15 @@ def _settle_letter(target: Target, parts: Parts, action: str, thread: str, run: 
         console.print("enqueued again" if action == "retry" else "discarded")
 
 
-def _work(dsn: str, schema: str, graphs: dict[str, GraphSource], options: Any, *, once: bool) -> int:
+def _work(
+    dsn: str,
+    schema: str,
+    graphs: dict[str, GraphSource],
+    options: Any,
+    *,
+    once: bool,
+    metrics: tuple[str, int | None],
+) -> int:
     """Run a worker until it stops, and return its exit code."""
     from langgraph_pgstate.runs.worker import AsyncWorker
     from langgraph_pgstate.settings import PoolSettings
@@ -266,6 +289,8 @@ def _work(dsn: str, schema: str, graphs: dict[str, GraphSource], options: Any, *
 
     async def work() -> int:
         async with AsyncPGState.open(dsn, schema=schema, pool=PoolSettings(max_size=options["concurrency"])) as state:
+            if metrics[1] is not None:
+                _serve_metrics(state, metrics[0], metrics[1])
             worker = AsyncWorker(state, graphs, **options)
             return await (worker.run_until_idle() if once else worker.run_forever())
 
@@ -278,6 +303,26 @@ def _work(dsn: str, schema: str, graphs: dict[str, GraphSource], options: Any, *
         return loop.run_until_complete(work())
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _serve_metrics(state: AsyncPGState, host: str, port: int) -> None:
+    """Serve the metrics of a state, in threads that end with the process.
+
+    Raises:
+        ConfigurationError: If the address cannot be listened on, or a package is missing.
+    """
+    try:
+        from prometheus_client import start_http_server
+
+        from langgraph_pgstate.metrics import Metrics
+    except ImportError as error:
+        raise ConfigurationError(f"{error}; pip install 'langgraph-pgstate[metrics]'") from error
+    try:
+        server, _ = start_http_server(port, host, Metrics(state).registry)
+    except OSError as error:
+        raise ConfigurationError(f"{host}:{port} cannot be listened on: {error.strerror or error}") from error
+    name = f"[{host}]" if ":" in host else host
+    logging.getLogger("langgraph_pgstate.worker").info("metrics at http://%s:%d/metrics", name, server.server_port)
 
 
 def leave(code: int) -> None:

@@ -87,7 +87,7 @@ def _list(target: Target, parts: Parts, limit: int) -> None:
         return
     table = new_table("name", "graph", "cron", "time zone", "next", "last", "error")
     for one in page.items:
-        following = format_time(one.next_at) if one.next_at is not None else "paused"
+        following = format_time(one.next_at) if one.next_at is not None else _without_ticks(one)
         cells = [one.name, one.graph, one.cron, one.timezone, following, format_time(one.last_at)]
         table.add_row(*map(escape, cells), escape(shorten(one.last_error or "", 80)))
     show(table, len(page.items), "schedule", page.next, spare=("last", "time zone", "graph"), prose=("error",))
@@ -97,6 +97,10 @@ def _print(target: Target, schedule: Any) -> None:
     if target.is_json:
         print_json(schedule)
     elif schedule.next_at is None:
-        console.print("paused")
+        console.print(_without_ticks(schedule))
     else:
         console.print(f"next: {', '.join(map(format_time, schedule.next_ticks[:3]))}")
+
+
+def _without_ticks(schedule: Any) -> str:
+    return "paused" if schedule.is_paused else "ended"

@@ -83,6 +83,19 @@ class Target:
         with embedded_server(DEFAULT_EMBEDDED_PATH) as dsn:
             yield dsn
 
+    def check(self, dsn: str) -> None:
+        """Check that there are tables that are up to date. Writes nothing.
+
+        Raises:
+            SchemaError: If there are none, or they are of another version.
+        """
+        from langgraph_pgstate.db.database import Database
+        from langgraph_pgstate.operations.admin import schema as schemas
+        from langgraph_pgstate.sql import queries
+
+        with Database.open(dsn, schema=self.schema, pool=False) as database:
+            database.run(schemas.check_version, queries(self.schema))
+
     @contextmanager
     def connect(self) -> Iterator[Parts]:
         """Connect to tables that are up to date.

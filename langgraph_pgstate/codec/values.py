@@ -21,7 +21,7 @@ from langgraph.checkpoint.serde.event_hooks import SerdeEvent, register_serde_ev
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from langgraph_pgstate.codec.messages import DIGEST_SIZE, PACK_OPTIONS, SHAPES, UNPACK_OPTIONS, decoding_hook
-from langgraph_pgstate.codec.serializer import StateSerializer
+from langgraph_pgstate.codec.serializer import StateSerializer, plain_serializer
 from langgraph_pgstate.errors import (
     CorruptStateError,
     PGStateError,
@@ -105,6 +105,13 @@ class ValueCodec:
     def lenient(self) -> ValueCodec:
         """Return the same codec, but reading refused types as plain data instead of raising."""
         return ValueCodec(self.serde, refuse_unsafe=False)
+
+    def without_types(self) -> ValueCodec:
+        """Return a codec that reads all types of the application as plain data, so that it runs no code of theirs.
+
+        A serializer of the caller's own decides itself which types it builds.
+        """
+        return ValueCodec(plain_serializer()) if self.is_native else self.lenient()
 
     # Whole values
 

@@ -93,11 +93,25 @@ class BlockingConnection:
 
     async def execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[int]:
         """See `Connection`. A pipeline; cursors are used only if the direct path cannot run a statement."""
+        with self.connection.lock:
+            answers = self.connection.wait(self._statements.execute_together(statements, _BEGIN, _COMMIT))
+        if answers is not None:
+            return [answer.command_tuples or 0 for answer in answers]
+        return [max(0, cursor.rowcount) for cursor in self._execute_together(statements)]
+
+    async def fetch_together(self, statements: Sequence[tuple[Query, Parameters]]) -> Rows:
+        """See `Connection`. As `execute_together`."""
+        with self.connection.lock:
+            answers = self.connection.wait(self._statements.execute_together(statements, _BEGIN, _COMMIT))
+        if answers is not None:
+            return self._statements.rows(answers[-1])
+        cursor = (self._execute_together(statements))[-1]
+        rows = cursor.fetchall()
+        _free_result(cursor)
+        return rows
+
+    def _execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[psycopg.RawCursor[Any]]:
         connection = self.connection
-        with connection.lock:
-            touched = connection.wait(self._statements.execute_together(statements, _BEGIN, _COMMIT))
-        if touched is not None:
-            return touched
         # Only an explicit BEGIN makes a pipeline one transaction on every server. Inside a caller's transaction, a
         # savepoint (two more round trips) keeps an error from aborting it.
         begins = not in_transaction(connection)
@@ -134,7 +148,7 @@ class BlockingConnection:
                 # psycopg's own rollback forgets statements that the server skipped instead of preparing.
                 connection.rollback()
             raise
-        return [max(0, cursor.rowcount) for cursor in cursors]
+        return cursors
 
     async def is_good(self) -> bool:
         """Return whether the connection works, with a round trip only if data is waiting; close it if not."""
@@ -223,11 +237,27 @@ class AsyncConnection:
 
     async def execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[int]:
         """See `Connection`. A pipeline; cursors are used only if the direct path cannot run a statement."""
+        async with self.connection.lock:
+            answers = await self.connection.wait(self._statements.execute_together(statements, _BEGIN, _COMMIT))
+        if answers is not None:
+            return [answer.command_tuples or 0 for answer in answers]
+        return [max(0, cursor.rowcount) for cursor in await self._execute_together(statements)]
+
+    async def fetch_together(self, statements: Sequence[tuple[Query, Parameters]]) -> Rows:
+        """See `Connection`. As `execute_together`."""
+        async with self.connection.lock:
+            answers = await self.connection.wait(self._statements.execute_together(statements, _BEGIN, _COMMIT))
+        if answers is not None:
+            return self._statements.rows(answers[-1])
+        cursor = (await self._execute_together(statements))[-1]
+        rows = await cursor.fetchall()
+        _free_result(cursor)
+        return rows
+
+    async def _execute_together(
+        self, statements: Sequence[tuple[Query, Parameters]]
+    ) -> list[psycopg.AsyncRawCursor[Any]]:
         connection = self.connection
-        async with connection.lock:
-            touched = await connection.wait(self._statements.execute_together(statements, _BEGIN, _COMMIT))
-        if touched is not None:
-            return touched
         begins = not in_transaction(connection)
         framing = psycopg.AsyncRawCursor(connection)
         cursors = []
@@ -261,7 +291,7 @@ class AsyncConnection:
             if begins and in_transaction(connection):
                 await connection.rollback()
             raise
-        return [max(0, cursor.rowcount) for cursor in cursors]
+        return cursors
 
     async def is_good(self) -> bool:
         """Async twin of `BlockingConnection.is_good`."""

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import psycopg
@@ -43,6 +43,7 @@ __all__ = [
     "AsyncPsycopgConnection",
     "ConnectionPool",
     "Database",
+    "Observer",
     "PsycopgConnection",
     "join",
     "join_async",
@@ -61,6 +62,10 @@ _PAUSE_SECONDS = 0.5
 _ONCE = RetryPolicy(attempts=1)
 # psycopg sends BEGIN before it.
 _NOTHING = b""
+
+
+Observer = Callable[[Callable[..., Any]], AbstractContextManager[Any]]
+"""Called with each operation that `run` runs. It runs in the context, with its waits and retries."""
 
 
 class _Connector:
@@ -219,7 +224,13 @@ def _finish_unless_idle(connection: PsycopgConnection | AsyncPsycopgConnection, 
 
 
 class Database:
-    """Runner of operations on blocking connections. Thread-safe; with a pool, calls run concurrently."""
+    """Runner of operations on blocking connections. Thread-safe; with a pool, calls run concurrently.
+
+    Attributes:
+        observer: Measures operations; `None` if nobody does.
+    """
+
+    observer: Observer | None = None
 
     def __init__(
         self,
@@ -311,6 +322,11 @@ class Database:
         return _prepare_threshold_of(self._pool, None if self._single is None else self._single.connection)
 
     @property
+    def pool_statistics(self) -> dict[str, int]:
+        """What psycopg's pool has counted, as its `get_stats` describes; empty without a pool."""
+        return {} if self._pool is None else self._pool.get_stats()
+
+    @property
     def is_borrowed(self) -> bool:
         """Whether the only connection is the caller's, who may also use it between calls."""
         return self._pool is None and self._connect is None
@@ -329,7 +345,10 @@ class Database:
         Raises:
             PGStateError: The translated driver error.
         """
-        return self._run(None, operation, *args, **kwargs)
+        if self.observer is None:
+            return self._run(None, operation, *args, **kwargs)
+        with self.observer(operation):
+            return self._run(None, operation, *args, **kwargs)
 
     def run_within(
         self,
@@ -517,6 +536,8 @@ async def join_async(connection: AsyncPsycopgConnection, schema: str) -> AsyncDa
 class AsyncDatabase:
     """Async twin of `Database`. Bound to the event loop in which it was opened."""
 
+    observer: Observer | None = None
+
     def __init__(
         self,
         source: AsyncPsycopgConnection | AsyncConnectionPool[Any] | Callable[[], Awaitable[AsyncPsycopgConnection]],
@@ -603,6 +624,11 @@ class AsyncDatabase:
         return _prepare_threshold_of(self._pool, None if self._single is None else self._single.connection)
 
     @property
+    def pool_statistics(self) -> dict[str, int]:
+        """Async twin of `Database.pool_statistics`."""
+        return {} if self._pool is None else self._pool.get_stats()
+
+    @property
     def is_borrowed(self) -> bool:
         """Async twin of `Database.is_borrowed`."""
         return self._pool is None and self._connect is None
@@ -615,7 +641,10 @@ class AsyncDatabase:
         **kwargs: P.kwargs,
     ) -> T:
         """Async twin of `Database.run`."""
-        return await self._run(None, operation, *args, **kwargs)
+        if self.observer is None:
+            return await self._run(None, operation, *args, **kwargs)
+        with self.observer(operation):
+            return await self._run(None, operation, *args, **kwargs)
 
     async def run_within(
         self,

@@ -20,10 +20,10 @@ class Listener:
     Args:
         dsn: The server.
         channel: The channel.
-        call: Called in the thread; must not block.
+        call: Called in the thread with the notification's payload; must not block.
     """
 
-    def __init__(self, dsn: str, channel: str, call: Callable[[], None]) -> None:
+    def __init__(self, dsn: str, channel: str, call: Callable[[str], None]) -> None:
         self._dsn, self._channel, self._call = dsn, channel, call
         self._is_closed = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="pgstate-listener", daemon=True)
@@ -39,7 +39,7 @@ class Listener:
                 with psycopg.connect(self._dsn, autocommit=True, connect_timeout=10) as connection:
                     connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
                     while not self._is_closed.is_set():
-                        for _ in connection.notifies(timeout=_PAUSE_SECONDS, stop_after=1):
-                            self._call()
+                        for notification in connection.notifies(timeout=_PAUSE_SECONDS, stop_after=1):
+                            self._call(notification.payload)
             except psycopg.Error:
                 self._is_closed.wait(_PAUSE_SECONDS)

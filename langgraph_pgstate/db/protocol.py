@@ -47,6 +47,10 @@ class Connection(Protocol):
         """
         ...
 
+    async def fetch_together(self, statements: Sequence[tuple[Query, Parameters]]) -> Rows:
+        """Run statements as `execute_together` does, and return the rows of the last one."""
+        ...
+
     async def script(self, text: str) -> None:
         """Run several statements without parameters, such as a migration, inside the current transaction."""
         ...

@@ -119,7 +119,7 @@ class Statements:
 
     def execute_together(
         self, statements: Sequence[tuple[Query, Parameters]], begin: bytes, end: bytes
-    ) -> Generator[Any, Any, list[int] | None]:
+    ) -> Generator[Any, Any, list[Any] | None]:
         """Run statements as one transaction in one round trip. A generator for the connection's `wait`.
 
         Args:
@@ -128,7 +128,7 @@ class Statements:
             end: The statement that ends it.
 
         Returns:
-            The number of rows each affected; `None` if nothing was sent or done, so that cursors have to be used.
+            The result of each; `None` if nothing was sent or done, so that cursors have to be used.
 
         Raises:
             psycopg.Error: The server's error for the first statement that failed. Nothing was done.
@@ -155,7 +155,7 @@ class Statements:
         # Prepared statements survive a rollback.
         self._prepared.names.update((text, preparing[text]) for text in pipeline.prepared)
         if error is None:
-            return pipeline.touched[1:-1]
+            return pipeline.results[1:-1]
         code = _code(error)
         if code in _OUTDATED:
             self._prepared.names.clear()
@@ -264,18 +264,18 @@ class _Pipeline:
     """Statements that are sent together in libpq's pipeline mode.
 
     Attributes:
-        touched: After a run, the number of rows each statement affected, in the order they were added.
+        results: After a run, the result of each statement, in the order they were added.
         prepared: After a run, even a failed one, the texts that are now prepared.
     """
 
-    __slots__ = ("_expected", "_pgconn", "_sending", "prepared", "touched")
+    __slots__ = ("_expected", "_pgconn", "_sending", "prepared", "results")
 
     def __init__(self, pgconn: Any) -> None:
         self._pgconn = pgconn
         self._sending: list[Callable[[], None]] = []
         # For each expected result: the text that is prepared, or `None` for a statement that is run.
         self._expected: list[bytes | None] = []
-        self.touched: list[int] = []
+        self.results: list[Any] = []
         self.prepared: list[bytes] = []
 
     def add(
@@ -334,7 +334,7 @@ class _Pipeline:
             if answer.status == _FAILED:
                 return answer
             if text is None:
-                self.touched.append(answer.command_tuples or 0)
+                self.results.append(answer)
             else:
                 self.prepared.append(text)
         return None

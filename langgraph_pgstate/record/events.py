@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
+from typing import Any
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.filters import Moment
@@ -30,23 +32,49 @@ class Events:
         *,
         kind: str | None = None,
         run_id: str | None = None,
+        newest_first: bool = False,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[Event]:
-        """Return a page of a thread's events, oldest first. One round trip.
+        """Return a page of a thread's events, oldest first by default. One round trip.
 
         Args:
             thread_id: The thread.
             kind: Only events of this kind: `status`, `handoff`, `interrupt`, `resume`, `fork`, `prune` or another.
             run_id: Only events of this run.
+            newest_first: Whether the newest comes first.
             limit: Page size, 1,000 at most.
             cursor: `next` of the previous page.
 
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        parameters = operations.request_events(thread_id_of(thread_id), kind, run_id, limit, cursor)
+        parameters = operations.request_events(thread_id_of(thread_id), kind, run_id, limit, cursor, newest_first)
         return self._database.run(operations.list_events, self._queries, parameters)
+
+    def add(
+        self,
+        thread_id: str,
+        kind: str,
+        payload: Mapping[str, Any],
+        *,
+        run_id: str | None = None,
+        checkpoint_id: str | None = None,
+    ) -> None:
+        """Record an event, such as what a person did. One statement.
+
+        Args:
+            thread_id: The thread. It need not exist: so a deletion can be recorded.
+            kind: The kind, a word; `action` is that of persons who used the pages of the server.
+            payload: Details; JSON, in clear text.
+            run_id: The run.
+            checkpoint_id: The checkpoint in the root namespace.
+
+        Raises:
+            ConfigurationError: If an argument is invalid. Nothing was written.
+        """
+        parameters = operations.request_event(thread_id, kind, payload, run_id, checkpoint_id)
+        self._database.run(operations.add_event, self._queries, parameters)
 
     def handoffs(
         self, *, since: Moment | None = timedelta(days=30), until: datetime | None = None, limit: int = 1000
@@ -78,12 +106,26 @@ class AsyncEvents:
         *,
         kind: str | None = None,
         run_id: str | None = None,
+        newest_first: bool = False,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[Event]:
         """Async twin of `Events.list`."""
-        parameters = operations.request_events(thread_id_of(thread_id), kind, run_id, limit, cursor)
+        parameters = operations.request_events(thread_id_of(thread_id), kind, run_id, limit, cursor, newest_first)
         return await self._database.run(operations.list_events, self._queries, parameters)
+
+    async def add(
+        self,
+        thread_id: str,
+        kind: str,
+        payload: Mapping[str, Any],
+        *,
+        run_id: str | None = None,
+        checkpoint_id: str | None = None,
+    ) -> None:
+        """Async twin of `Events.add`."""
+        parameters = operations.request_event(thread_id, kind, payload, run_id, checkpoint_id)
+        await self._database.run(operations.add_event, self._queries, parameters)
 
     async def handoffs(
         self, *, since: Moment | None = timedelta(days=30), until: datetime | None = None, limit: int = 1000

@@ -28,11 +28,18 @@ from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.record.capture import render_error
 from langgraph_pgstate.runs.claims import Claimer
 from langgraph_pgstate.runs.executing import RunExecution, RunOutcome, Stop, retry_delay, run_outcome
-from langgraph_pgstate.settings import MAX_LEASE_SECONDS, PoolSettings, RecorderSettings, WorkerOptions
+from langgraph_pgstate.runs.webhooks import Webhooks, WebhookThread
+from langgraph_pgstate.settings import (
+    MAX_LEASE_SECONDS,
+    PoolSettings,
+    RecorderSettings,
+    WebhookSettings,
+    WorkerOptions,
+)
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import ClaimedRun, RunKey
 
-CHANNEL: Final = "pgstate_queue"
+_CHANNEL: Final = "pgstate_queue"
 _RECOVER_SECONDS: Final = 2.0
 _TEND_SECONDS: Final = 2.0
 _ADOPT_SECONDS: Final = 10.0
@@ -116,9 +123,10 @@ class Control:
         graphs: Names of the graphs that the worker runs.
         settings: The worker's settings.
         recording: What is recorded of errors.
-        begin: Starts an execution, which ends with a call of `report`. Must not block.
+        begin: Starts executions, each of which ends with a call of `report`. Must not block.
         interrupt: Cancels an execution. Returns whether that is possible; its code must then end soon.
         codec: Encodes requests.
+        webhooks: Secret of webhooks, and where they may be delivered to.
         adopts: Whether crashed runs that were not enqueued are taken over.
     """
 
@@ -130,9 +138,10 @@ class Control:
         graphs: Sequence[str],
         settings: WorkerSettings,
         recording: RecorderSettings,
-        begin: Callable[[RunExecution], None],
+        begin: Callable[[Sequence[RunExecution]], None],
         interrupt: Callable[[RunExecution], bool],
         codec: ValueCodec,
+        webhooks: WebhookSettings,
         adopts: bool = False,
     ) -> None:
         self.worker_id = next_holder()
@@ -140,6 +149,8 @@ class Control:
         self._queries, self._graphs = queries, [*graphs]
         self._settings, self._recording = settings, recording
         self._begin, self._interrupt, self._codec, self._adopts = begin, interrupt, codec, adopts
+        self._webhook_settings = webhooks
+        self._webhooks: WebhookThread | None = None
         self._versions = accepted_versions(settings.versions, self._graphs)
         self._claimer = Claimer(
             queries, self.worker_id, self._graphs, self._versions, settings.lease_ttl, settings.poll
@@ -150,6 +161,8 @@ class Control:
         # Runs that are the worker's in the database only: left until their leases expire.
         self._left: set[RunKey] = set()
         self._reports: deque[tuple[RunExecution, RunOutcome]] = deque()
+        # Ids of ended runs, of which those who wait for them have not been told.
+        self._ended: list[str] = []
         self._tended_at = self._recovered_at = self._adopted_at = self._due_at = float("-inf")
         self._fired_at = self._defaults_at = self._failed_at = float("-inf")
         self._warned: set[tuple[str, ...]] = set()
@@ -213,10 +226,12 @@ class Control:
         settings = self._settings
         listener: Listener | None = None
         # Short, so that an outage does not keep the thread from noting what else happens.
-        pool = PoolSettings(max_size=2, timeout=max(2.0, settings.lease_ttl / 3))
+        pool = PoolSettings(max_size=1, timeout=max(2.0, settings.lease_ttl / 3))
+        # At once: it runs the same few statements for as long as it lives.
+        prepare = None if self._prepare_threshold is None else 0
         try:
             with Database.open(
-                self._dsn, schema=self._queries.schema, pool=pool, prepare_threshold=self._prepare_threshold
+                self._dsn, schema=self._queries.schema, pool=pool, prepare_threshold=prepare
             ) as database:
                 self._database = database
                 database.run(
@@ -228,13 +243,16 @@ class Control:
                     settings.concurrency,
                     self._versions,
                 )
-                listener = Listener(database.dsn, CHANNEL, self._notice)
+                listener = Listener(database.dsn, _CHANNEL, self._notice)
+                self._webhooks = WebhookThread(Webhooks(database, self._queries, self._webhook_settings))
+                self._webhooks.start()
                 self._started.set()
                 graphs, names = ", ".join(self._graphs), ", ".join(settings.queues)
                 log.info("worker %s runs %s from %s, %d at once", self.worker_id, graphs, names, settings.concurrency)
                 while self._turn():
                     self._wake.wait(self._pause())
                     self._wake.clear()
+                self._webhooks.stop()
                 log.info("worker %s has stopped; runs given back: %d", self.worker_id, self._given_back)
                 database.run_within(1.0, tending.delete_worker, self._queries, self.worker_id)
         except PGStateError as error:
@@ -244,13 +262,15 @@ class Control:
             log.exception("the worker failed")
             self._error = error
         finally:
+            if self._webhooks is not None:
+                self._webhooks.stop()
             if listener is not None:
                 listener.close()
             for execution in self._executions.values():
                 execution.refuse_writes()
             self._started.set()
 
-    def _notice(self) -> None:
+    def _notice(self, _: str) -> None:
         self._has_news = True
         self._wake.set()
 
@@ -258,6 +278,7 @@ class Control:
         """Do what is due, and return whether the worker goes on."""
         for work in (
             self._end_reported,
+            self._tell_ended,
             self._tend,
             self._stop_due,
             self._recover,
@@ -315,6 +336,13 @@ class Control:
                 self._reports.append((execution, outcome))
                 if time.monotonic() > until:
                     break
+
+    def _tell_ended(self) -> None:
+        """Wake those who wait for runs that have ended. After the commit, and only a hint: they poll, too."""
+        ended, self._ended = self._ended, []
+        if ended:
+            with suppress(PGStateError):
+                self._database.run_once(ending.notify, self._queries, ended)
 
     def _end_together(self) -> None:
         """End the reported runs that need no more than a status, in one transaction for each status.
@@ -402,6 +430,9 @@ class Control:
         execution.refuse_writes()
         self._executions.pop(execution.key, None)
         self._claimer.ended(execution.claimed)
+        if self._webhooks is not None and execution.claimed.options.get("webhook"):
+            self._webhooks.wake()
+        self._ended.append(execution.key.run_id)
 
     def _leave_to_sweep(self, execution: RunExecution) -> None:
         """Stop renewing the lease of a run. The sweep of expired leases puts it back, and counts such ends."""
@@ -432,6 +463,10 @@ class Control:
         for key in tended.unknown - self._left:
             # The answer to a claim was lost.
             self._database.run(ending.give_back, self._queries, key)
+        if self._draining_since == float("inf") and self._database.run(
+            tending.is_drain_asked, self._queries, self.worker_id
+        ):
+            self.drain()
 
     def _stop_due(self) -> None:
         """Stop runs that take too long, and, when the worker drains, all."""
@@ -543,11 +578,13 @@ class Control:
             limit = self._settings.concurrency - len(self._executions)
             if limit <= 0:
                 return
-            for one in self._claimer.claim(self._database, queue, limit):
-                self._take(one)
+            taken = [self._take(one) for one in self._claimer.claim(self._database, queue, limit)]
+            if begun := [execution for execution in taken if execution.claimed.cancel is None]:
+                self._begin(begun)
         self._claimed_all = not self._executions and self._claimer.due_at == float("inf")
 
-    def _take(self, claimed: ClaimedRun) -> None:
+    def _take(self, claimed: ClaimedRun) -> RunExecution:
+        """Note a claimed run. Report one that is to be cancelled: it does not begin."""
         execution = RunExecution(claimed)
         self._executions[claimed.key] = execution
         if claimed.timeout_at is not None:
@@ -556,5 +593,4 @@ class Control:
         if claimed.cancel is not None:
             execution.ask(claimed.cancel, time.monotonic())  # type: ignore[arg-type]
             self.report(execution, run_outcome(execution, asyncio.CancelledError()))
-            return
-        self._begin(execution)
+        return execution

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from langgraph_pgstate.codec.values import ValueCodec
@@ -20,6 +21,7 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 from langgraph_pgstate.operations.runs import streams
 from langgraph_pgstate.operations.runs.outcomes import UNFINISHED
+from langgraph_pgstate.runs.notifying import Ends, on_loop
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import StreamEvent, StreamPage, ThreadEvent, ThreadPage, ThreadRun, Wanted, WantedRuns
 
@@ -300,10 +302,10 @@ class _Waiter(_Request):
 
 
 class Follower:
-    """The readers of a blocking state. One of those that wait reads for all; there is no other thread."""
+    """The readers of a blocking state. One of those that wait reads for all."""
 
-    def __init__(self, database: Database, queries: Queries) -> None:
-        self._database, self._queries = database, queries
+    def __init__(self, database: Database, queries: Queries, ends: Ends) -> None:
+        self._database, self._queries, self._ends = database, queries, ends
         self._schedule = _Schedule()
         self._waiters: list[_Waiter] = []
         self._lock, self._reading, self._news = threading.Lock(), threading.Lock(), threading.Event()
@@ -319,16 +321,17 @@ class Follower:
             self._waiters.append(mine)
         self._news.set()
         try:
-            while not mine.is_answered:
-                if self._reading.acquire(blocking=False):
-                    try:
-                        if not mine.is_answered:
-                            self._look()
-                    finally:
-                        self._reading.release()
-                else:
-                    mine.wake.wait()
-                    mine.wake.clear()
+            with self._ends.calling(mine.wanted.run_id, partial(self._hurry, mine)):
+                while not mine.is_answered:
+                    if self._reading.acquire(blocking=False):
+                        try:
+                            if not mine.is_answered:
+                                self._look()
+                        finally:
+                            self._reading.release()
+                    else:
+                        mine.wake.wait()
+                        mine.wake.clear()
         finally:
             with self._lock:
                 self._waiters.remove(mine)
@@ -339,6 +342,11 @@ class Follower:
             raise mine.error
         assert mine.page is not None
         return mine.page
+
+    def _hurry(self, request: _Request) -> None:
+        """Look sooner: the run of a reader has ended."""
+        request.is_urgent = True
+        self._news.set()
 
     def _look(self) -> None:
         while True:
@@ -377,8 +385,8 @@ class _Future(_Request):
 class AsyncFollower:
     """Async twin of `Follower`: a task reads as long as others wait."""
 
-    def __init__(self, database: AsyncDatabase, queries: Queries) -> None:
-        self._database, self._queries = database, queries
+    def __init__(self, database: AsyncDatabase, queries: Queries, ends: Ends) -> None:
+        self._database, self._queries, self._ends = database, queries, ends
         self._schedule = _Schedule()
         self._futures: dict[_Future, None] = {}
         self._news = asyncio.Event()
@@ -392,7 +400,8 @@ class AsyncFollower:
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._work(), name="pgstate-follower")
         try:
-            await mine.done
+            with self._ends.calling(mine.wanted.run_id, on_loop(partial(self._hurry, mine))):
+                await mine.done
         finally:
             del self._futures[mine]
             self._news.set()
@@ -400,6 +409,10 @@ class AsyncFollower:
             raise mine.error
         assert mine.page is not None
         return mine.page
+
+    def _hurry(self, request: _Request) -> None:
+        request.is_urgent = True
+        self._news.set()
 
     async def _work(self) -> None:
         while futures := [one for one in self._futures if not one.done.done()]:

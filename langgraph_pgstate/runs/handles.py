@@ -13,7 +13,8 @@ from langgraph_pgstate.types import StreamEvent
 if TYPE_CHECKING:
     from langgraph_pgstate.runs.runs import AsyncRuns, Runs
 
-_FIRST_PAUSE: Final = 0.005
+# Notifications are faster, where they arrive.
+_FIRST_PAUSE: Final = 0.02
 # Each pause is longer than the one before by this factor, so that a wait takes a tenth longer than its run on average.
 _LENGTHENING: Final = 1.25
 _LONGEST_PAUSE: Final = 0.5
@@ -90,12 +91,17 @@ class AsyncRunHandle(_Handle):
 
 
 class Patience:
-    """The pauses between two looks at a run: short at first, and never beyond the caller's timeout."""
+    """The pauses between two looks at a run: short at first, and never beyond the caller's timeout.
+
+    Attributes:
+        is_first: Whether the last pause was the first one.
+    """
 
     def __init__(self, thread_id: str, run_id: str, timeout: float | None) -> None:
         self._ids, self._timeout = (thread_id, run_id), timeout
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._pause = _FIRST_PAUSE
+        self.is_first = False
 
     def next(self, status: str) -> float | None:
         """Return the seconds until the next look; `None` if the run has ended.
@@ -105,6 +111,7 @@ class Patience:
         """
         if status not in UNFINISHED:
             return None
+        self.is_first = self._pause == _FIRST_PAUSE
         pause, self._pause = self._pause, min(self._pause * _LENGTHENING, _LONGEST_PAUSE)
         if self._deadline is not None:
             left = self._deadline - time.monotonic()

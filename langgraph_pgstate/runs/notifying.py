@@ -1,7 +1,7 @@
-"""Notifications that wake workers, at most one in ten milliseconds.
+"""Notifications that wake workers, at most one in ten milliseconds, and those that wake who waits for a run.
 
 PostgreSQL takes one lock for the whole cluster when a transaction that notifies commits, so that many of them would
-wait for one another. A notification is only a hint: workers poll, too.
+wait for one another. A notification is only a hint: workers and those who wait poll, too.
 """
 
 from __future__ import annotations
@@ -10,14 +10,18 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
-from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.db.listening import Listener
+from langgraph_pgstate.errors import ConfigurationError, PGStateError
 from langgraph_pgstate.operations.runs import enqueue
 from langgraph_pgstate.sql import Queries
 
 _INTERVAL: Final = 0.01
+_ENDED: Final = "pgstate_ended"
 _log = logging.getLogger("langgraph_pgstate.runs")
 
 
@@ -85,3 +89,63 @@ class AsyncNotifier:
             await self._database.run_once(enqueue.notify, self._queries)
         except PGStateError as error:
             _log.debug("workers were not notified: %s", error)
+
+
+class Ends:
+    """Calls functions when workers tell that runs have ended. Thread-safe.
+
+    The first call opens a connection that listens until `close`; without one that can, nobody is called.
+
+    Args:
+        database: Names the server.
+    """
+
+    def __init__(self, database: Database | AsyncDatabase) -> None:
+        self._database = database
+        self._lock = threading.Lock()
+        self._calls: dict[str | None, list[Callable[[], None]]] = {}
+        self._listener: Listener | None = None
+
+    @contextmanager
+    def calling(self, run_id: str | None, call: Callable[[], None]) -> Iterator[None]:
+        """Have a function called, in another thread, whenever workers tell of the end of a run. It must not block.
+
+        Without a run it is never called.
+        """
+        with self._lock:
+            self._calls.setdefault(run_id, []).append(call)
+            if self._listener is None:
+                with suppress(ConfigurationError):
+                    self._listener = Listener(self._database.dsn, _ENDED, self._notice)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._calls[run_id].remove(call)
+                if not self._calls[run_id]:
+                    del self._calls[run_id]
+
+    def close(self) -> None:
+        """Stop listening. A later call listens again."""
+        with self._lock:
+            listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
+
+    def _notice(self, payload: str) -> None:
+        with self._lock:
+            calls = [call for run_id in payload.split("\n") for call in self._calls.get(run_id, ())]
+        for call in calls:
+            call()
+
+
+def on_loop(call: Callable[[], None]) -> Callable[[], None]:
+    """Return a function that has another one called by the running event loop. It may be called in any thread."""
+    loop = asyncio.get_running_loop()
+
+    def schedule() -> None:
+        # The loop may be closed.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(call)
+
+    return schedule

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Unpack
+from collections.abc import Mapping
+from typing import Any, Unpack
 
 from langchain_core.utils.uuid import uuid7
 from langgraph.types import Command
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.filters import ScheduleSelection, SortedSchedules
 from langgraph_pgstate.operations.runs import schedules
 from langgraph_pgstate.operations.runs.locking import is_locked
 from langgraph_pgstate.operations.runs.requests import name_of
+from langgraph_pgstate.operations.threads.search import request_scope
 from langgraph_pgstate.runs.handles import AsyncRunHandle, RunHandle
 from langgraph_pgstate.runs.notifying import AsyncNotifier, Notifier
 from langgraph_pgstate.runs.runs import AsyncRuns, Runs
-from langgraph_pgstate.settings import EnqueueOptions
+from langgraph_pgstate.settings import ScheduleChanges, ScheduleOptions
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Page, Schedule
-
-Missed = Literal["skip", "once", "all"]
 
 
 class Schedules:
@@ -49,10 +50,8 @@ class Schedules:
         input: Any = None,
         *,
         cron: str,
-        timezone: str = "UTC",
-        missed: Missed = "skip",
         command: Command[Any] | None = None,
-        **options: Unpack[EnqueueOptions],
+        **options: Unpack[ScheduleOptions],
     ) -> Schedule:
         """Store a schedule, or replace the one of the same name. Safe to repeat, at each start of an application.
 
@@ -63,20 +62,59 @@ class Schedules:
             graph: Name of the graph, as the workers know it.
             input: The graph's input.
             cron: Five fields for minute, hour, day of month, month and day of week, like `0 9 * * 1-5`.
-            timezone: IANA name of the time zone of `cron`. Where clocks are changed, each tick comes once.
-            missed: What becomes of ticks at which nobody enqueued runs for a minute: `skip` them; enqueue a run `once`,
-                for the newest; or `all`, the newest hundred at most.
             command: A command instead of an input.
-            options: See `EnqueueOptions`. Without a `thread_id`, each run has a new thread. A run has no `run_id` of
-                the caller's and no `run_after`. Its metadata has `schedule`, the name, and `scheduled_at`, the tick.
+            options: See `ScheduleOptions` and `EnqueueOptions`. Without a `thread_id`, each run has a new thread, with
+                the schedule's metadata. A run has no `run_id` of the caller's and no `run_after`. Its metadata has
+                `schedule`, the name, and `scheduled_at`, the tick.
 
         Raises:
             ConfigurationError: If an argument is not usable. Nothing was written.
             SerializationError: If a value cannot be stored; it is named. Nothing was written.
         """
-        run = self._runs._requests.one(graph, input, command, options)
-        request = schedules.request_schedule(name, run, options, cron=cron, timezone=timezone, missed=missed)
+        run = self._runs._requests.one(graph, input, command, schedules.options_of_runs(options))
+        request = schedules.request_schedule(name, run, options, cron=cron)
         return self._database.run(schedules.put, self._queries, request)
+
+    def update(self, name: str, **changes: Unpack[ScheduleChanges]) -> Schedule:
+        """Change a schedule; what is not named stays. One transaction; safe to repeat.
+
+        Metadata are merged into the earlier ones. The next tick is kept unless the expression or the time zone is
+        another one.
+
+        Args:
+            name: Its name.
+            changes: See `ScheduleChanges`, `ScheduleOptions` and `EnqueueOptions`.
+
+        Raises:
+            NotFoundError: If there is none of this name, or it is out of `scope`.
+            ConfigurationError: If an argument is not usable. Nothing was written.
+            SerializationError: If a value cannot be stored; it is named. Nothing was written.
+        """
+        request = schedules.request_changes(self._runs._requests.codec, name, changes)
+        return self._database.run(schedules.change, self._queries, self._runs._requests.codec, request)
+
+    def sorted(self, **filters: Unpack[SortedSchedules]) -> tuple[Schedule, ...]:
+        """Return schedules from an offset, with the arguments of their runs. One round trip.
+
+        Args:
+            filters: See `SortedSchedules` and `ScheduleSelection`.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        parameters = schedules.request_sorted(**filters)
+        return self._database.run(schedules.list_sorted, self._queries, self._runs._requests.codec, parameters)
+
+    def count(self, **filters: Unpack[ScheduleSelection]) -> int:
+        """Return the number of schedules. One round trip.
+
+        Args:
+            filters: See `ScheduleSelection`.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        return self._database.run(schedules.count, self._queries, schedules.request_count(**filters))
 
     def list(self, *, graph: str | None = None, limit: int = 20, cursor: str | None = None) -> Page[Schedule]:
         """Return a page of schedules, by name. One round trip.
@@ -96,24 +134,36 @@ class Schedules:
         """Return a schedule, or `None` if there is none of this name. One round trip."""
         return self._database.run(schedules.get, self._queries, name_of("name", name))
 
-    def pause(self, name: str) -> Schedule:
+    def pause(self, name: str, *, by: str | None = None) -> Schedule:
         """Pause a schedule: its ticks pass. Safe to repeat.
 
+        Args:
+            name: The schedule.
+            by: Name of the person who does it. An event of the kind `action` names it, of the thread `schedule:NAME`.
+
         Raises:
             NotFoundError: If there is none of this name.
         """
-        return self._database.run(schedules.pause, self._queries, name_of("name", name))
+        return self._database.run(schedules.pause, self._queries, name_of("name", name), by)
 
-    def resume(self, name: str) -> Schedule:
+    def resume(self, name: str, *, by: str | None = None) -> Schedule:
         """Resume a paused schedule, with its first tick from now on. Safe to repeat.
 
+        Args:
+            name: The schedule.
+            by: Name of the person who does it. An event of the kind `action` names it, of the thread `schedule:NAME`.
+
         Raises:
             NotFoundError: If there is none of this name.
         """
-        return self._database.run(schedules.resume, self._queries, name_of("name", name))
+        return self._database.run(schedules.resume, self._queries, name_of("name", name), by)
 
-    def trigger(self, name: str) -> RunHandle:
+    def trigger(self, name: str, *, by: str | None = None) -> RunHandle:
         """Enqueue a run of a schedule now, also if it is paused. Its ticks stay.
+
+        Args:
+            name: The schedule.
+            by: Name of the person who does it. An event of the kind `action` names it, of the run's thread.
 
         Raises:
             NotFoundError: If there is none of this name.
@@ -121,18 +171,22 @@ class Schedules:
         """
         run_id = str(uuid7())
         run = self._database.run(
-            schedules.trigger, self._queries, self._runs._requests.codec, name_of("name", name), run_id
+            schedules.trigger, self._queries, self._runs._requests.codec, name_of("name", name), run_id, by
         )
         self._notifier.notify()
         return RunHandle(self._runs, run.thread_id, run.run_id, run.is_new)
 
-    def delete(self, name: str) -> bool:
+    def delete(self, name: str, *, scope: Mapping[str, Any] | None = None) -> bool:
         """Delete a schedule. Its runs stay. Safe to repeat.
+
+        Args:
+            name: Its name.
+            scope: Metadata that it must contain: what the caller may see.
 
         Returns:
             Whether there was one of this name.
         """
-        return self._database.run(schedules.delete, self._queries, name_of("name", name))
+        return self._database.run(schedules.delete, self._queries, name_of("name", name), request_scope(scope))
 
     def fire(self) -> tuple[RunHandle, ...]:
         """Enqueue runs for the ticks that have come, as workers do twice a second; at most 100 schedules.
@@ -172,15 +226,27 @@ class AsyncSchedules:
         input: Any = None,
         *,
         cron: str,
-        timezone: str = "UTC",
-        missed: Missed = "skip",
         command: Command[Any] | None = None,
-        **options: Unpack[EnqueueOptions],
+        **options: Unpack[ScheduleOptions],
     ) -> Schedule:
         """Async twin of `Schedules.put`."""
-        run = self._runs._requests.one(graph, input, command, options)
-        request = schedules.request_schedule(name, run, options, cron=cron, timezone=timezone, missed=missed)
+        run = self._runs._requests.one(graph, input, command, schedules.options_of_runs(options))
+        request = schedules.request_schedule(name, run, options, cron=cron)
         return await self._database.run(schedules.put, self._queries, request)
+
+    async def update(self, name: str, **changes: Unpack[ScheduleChanges]) -> Schedule:
+        """Async twin of `Schedules.update`."""
+        request = schedules.request_changes(self._runs._requests.codec, name, changes)
+        return await self._database.run(schedules.change, self._queries, self._runs._requests.codec, request)
+
+    async def sorted(self, **filters: Unpack[SortedSchedules]) -> tuple[Schedule, ...]:
+        """Async twin of `Schedules.sorted`."""
+        parameters = schedules.request_sorted(**filters)
+        return await self._database.run(schedules.list_sorted, self._queries, self._runs._requests.codec, parameters)
+
+    async def count(self, **filters: Unpack[ScheduleSelection]) -> int:
+        """Async twin of `Schedules.count`."""
+        return await self._database.run(schedules.count, self._queries, schedules.request_count(**filters))
 
     async def list(self, *, graph: str | None = None, limit: int = 20, cursor: str | None = None) -> Page[Schedule]:
         """Async twin of `Schedules.list`."""
@@ -191,26 +257,26 @@ class AsyncSchedules:
         """Async twin of `Schedules.get`."""
         return await self._database.run(schedules.get, self._queries, name_of("name", name))
 
-    async def pause(self, name: str) -> Schedule:
+    async def pause(self, name: str, *, by: str | None = None) -> Schedule:
         """Async twin of `Schedules.pause`."""
-        return await self._database.run(schedules.pause, self._queries, name_of("name", name))
+        return await self._database.run(schedules.pause, self._queries, name_of("name", name), by)
 
-    async def resume(self, name: str) -> Schedule:
+    async def resume(self, name: str, *, by: str | None = None) -> Schedule:
         """Async twin of `Schedules.resume`."""
-        return await self._database.run(schedules.resume, self._queries, name_of("name", name))
+        return await self._database.run(schedules.resume, self._queries, name_of("name", name), by)
 
-    async def trigger(self, name: str) -> AsyncRunHandle:
+    async def trigger(self, name: str, *, by: str | None = None) -> AsyncRunHandle:
         """Async twin of `Schedules.trigger`."""
         run_id = str(uuid7())
         run = await self._database.run(
-            schedules.trigger, self._queries, self._runs._requests.codec, name_of("name", name), run_id
+            schedules.trigger, self._queries, self._runs._requests.codec, name_of("name", name), run_id, by
         )
         await self._notifier.notify()
         return AsyncRunHandle(self._runs, run.thread_id, run.run_id, run.is_new)
 
-    async def delete(self, name: str) -> bool:
+    async def delete(self, name: str, *, scope: Mapping[str, Any] | None = None) -> bool:
         """Async twin of `Schedules.delete`."""
-        return await self._database.run(schedules.delete, self._queries, name_of("name", name))
+        return await self._database.run(schedules.delete, self._queries, name_of("name", name), request_scope(scope))
 
     async def fire(self) -> tuple[AsyncRunHandle, ...]:
         """Async twin of `Schedules.fire`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
@@ -52,6 +52,7 @@ class _Worker:
             self._begin,
             self._interrupt,
             state._codec,
+            state._webhook_settings,
             adopts=options.get("adopt", False),
         )
 
@@ -77,7 +78,7 @@ class _Worker:
         self._last_signal = number
         self.stop()
 
-    def _begin(self, execution: RunExecution) -> None:
+    def _begin(self, executions: Sequence[RunExecution]) -> None:
         raise NotImplementedError
 
     def _interrupt(self, execution: RunExecution) -> bool:
@@ -162,10 +163,11 @@ class Worker(_Worker):
             self.close()
         return self.exit_code
 
-    def _begin(self, execution: RunExecution) -> None:
-        # Not of an executor, whose threads the interpreter would wait for at its exit.
-        name = f"pgstate-run-{execution.key.run_id}"
-        threading.Thread(target=self._work, args=(execution,), name=name, daemon=True).start()
+    def _begin(self, executions: Sequence[RunExecution]) -> None:
+        for execution in executions:
+            # Not of an executor, whose threads the interpreter would wait for at its exit.
+            name = f"pgstate-run-{execution.key.run_id}"
+            threading.Thread(target=self._work, args=(execution,), name=name, daemon=True).start()
 
     def _interrupt(self, execution: RunExecution) -> bool:
         return False
@@ -232,13 +234,14 @@ class AsyncWorker(_Worker):
             await self.close()
         return self.exit_code
 
-    def _begin(self, execution: RunExecution) -> None:
+    def _begin(self, executions: Sequence[RunExecution]) -> None:
         try:
-            self._on_loop(self._create_task, execution)
+            self._on_loop(self._create_tasks, executions)
         except RuntimeError:
             # The loop is closed.
-            execution.ask("drain", 0.0)
-            self._control.report(execution, run_outcome(execution, asyncio.CancelledError()))
+            for execution in executions:
+                execution.ask("drain", 0.0)
+                self._control.report(execution, run_outcome(execution, asyncio.CancelledError()))
 
     def _interrupt(self, execution: RunExecution) -> bool:
         try:
@@ -247,12 +250,13 @@ class AsyncWorker(_Worker):
             return False
         return True
 
-    def _on_loop(self, call: Any, execution: RunExecution) -> None:
+    def _on_loop(self, call: Any, argument: Any) -> None:
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(call, execution)
+        self._loop.call_soon_threadsafe(call, argument)
 
-    def _create_task(self, execution: RunExecution) -> None:
-        execution.task = asyncio.get_running_loop().create_task(self._work(execution), name=execution.key.run_id)
+    def _create_tasks(self, executions: Sequence[RunExecution]) -> None:
+        for execution in executions:
+            execution.task = asyncio.get_running_loop().create_task(self._work(execution), name=execution.key.run_id)
 
     def _cancel_task(self, execution: RunExecution) -> None:
         if execution.task is not None:

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 
 from langgraph_pgstate.agent_server import serving
-from langgraph_pgstate.errors import ArgumentTypeError, PGStateError
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, PGStateError
 from langgraph_pgstate.runs.graphs import graph_sources
 from langgraph_pgstate.runs.worker import AsyncWorker
 from langgraph_pgstate.server.assistants import Assistants
@@ -52,6 +52,7 @@ class ServerOptions(TypedDict, total=False):
         read_only: Whether operations that change something are refused; then there is no worker.
         cors: Options of Starlette's `CORSMiddleware`; no headers for other origins by default.
         max_body_size: Bytes that a request's body may have; 16 MiB by default.
+        inspector: Whether the pages of the inspector are served below `/ui`; not by default.
     """
 
     auth: Auth | None
@@ -61,6 +62,7 @@ class ServerOptions(TypedDict, total=False):
     read_only: bool
     cors: Mapping[str, Any] | None
     max_body_size: int
+    inspector: bool
 
 
 class AgentServer(Starlette):
@@ -72,17 +74,20 @@ class AgentServer(Starlette):
 
     def __init__(self, opening: Callable[[], Any], graphs: Mapping[str, Any], options: ServerOptions) -> None:
         check_options(type(self), options, ServerOptions)
-        self._opening, self._sources = opening, graph_sources(graphs)
+        # Pages that are only read need no graphs.
+        self._opening, self._sources = opening, graph_sources(graphs) if graphs or not options.get("inspector") else {}
         self._store, self._is_read_only = options.get("store"), options.get("read_only", False)
         auth, prefix, cors = options.get("auth"), options.get("prefix", ""), options.get("cors")
         self._authority = None if auth is None else Authority(auth)
         worker = options.get("worker", True)
         self._worker_options: WorkerOptions | None = None
-        if worker is not False and not self._is_read_only:
+        if worker is not False and not self._is_read_only and self._sources:
             self._worker_options = {} if worker is True else worker
         self._worker: AsyncWorker | None = None
         self.service: Service | None = None
         routes: list[Any] = [_route(one) for one in OPERATIONS]
+        if options.get("inspector", False):
+            routes.append(_pages())
         middleware = [] if cors is None else [Middleware(CORSMiddleware, **{"expose_headers": _EXPOSED, **cors})]
         super().__init__(
             routes=[Mount(prefix, routes=routes)] if prefix else routes,
@@ -157,6 +162,14 @@ def create_app(
     if not callable(state):
         raise ArgumentTypeError(f"state is an AsyncPGState or a function that opens one, not {type(state).__name__}")
     return AgentServer(state, graphs, options)
+
+
+def _pages() -> Mount:
+    try:
+        from langgraph_pgstate.server.pages.app import mount
+    except ImportError as error:
+        raise ConfigurationError(f"{error}; pip install 'langgraph-pgstate[server]'") from error
+    return mount()
 
 
 def _route(operation: Operation) -> Route:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, Self
 
 from langgraph.types import Command, Send
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
 Json = dict[str, Any]
 Limit = Annotated[int, Field(ge=1, le=1000)]
@@ -26,9 +34,22 @@ StreamMode = Literal[
     "tools",
     "lifecycle",
 ]
+Durability = Literal["sync", "async", "exit"]
+Strategy = Literal["reject", "rollback", "interrupt", "enqueue"]
 ThreadStatus = Literal["idle", "busy", "interrupted", "error"]
 SortOrder = Literal["asc", "desc"]
-MultitaskStrategy = Literal["reject", "rollback", "interrupt", "enqueue"]
+
+
+def _several(value: Any) -> Any:
+    return [] if value is None else [value] if isinstance(value, str) else value
+
+
+def _with_zone(value: datetime) -> datetime:
+    return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+
+
+Modes = Annotated[list[StreamMode], BeforeValidator(_several)]
+Time = Annotated[datetime, AfterValidator(_with_zone)]
 
 
 class Body(BaseModel):
@@ -201,22 +222,17 @@ class RunCreate(Body):
     metadata: Json | None = None
     interrupt_before: Nodes | None = None
     interrupt_after: Nodes | None = None
-    stream_mode: list[StreamMode] = Field(default_factory=list)
+    stream_mode: Modes = Field(default_factory=list)
     stream_subgraphs: bool = False
     stream_resumable: bool = False
     on_disconnect: Literal["cancel", "continue"] = "continue"
     on_completion: Literal["delete", "keep"] | None = None
-    multitask_strategy: MultitaskStrategy = "enqueue"
+    multitask_strategy: Strategy = "enqueue"
     if_not_exists: Literal["create", "reject"] = "reject"
     after_seconds: Annotated[float, Field(ge=0, lt=3e9)] | None = None
-    durability: Literal["sync", "async", "exit"] | None = None
+    durability: Durability | None = None
     checkpoint_during: bool | None = None
     webhook: str | None = None
-
-    @field_validator("stream_mode", mode="before")
-    @classmethod
-    def _several(cls, value: Any) -> Any:
-        return [] if value is None else [value] if isinstance(value, str) else value
 
 
 class RunBatch(Body):
@@ -236,6 +252,67 @@ class RunsCancel(Body):
     thread_id: str | None = None
     run_ids: list[str] | None = None
     status: Literal["pending", "running", "all"] | None = None
+
+
+class CronChange(Body):
+    """Changes of a cron."""
+
+    schedule: str | None = None
+    timezone: str | None = None
+    end_time: Time | None = None
+    enabled: bool | None = None
+    input: Any = None
+    config: RunConfig | None = None
+    context: Any = None
+    metadata: Json | None = None
+    interrupt_before: Nodes | None = None
+    interrupt_after: Nodes | None = None
+    stream_mode: Modes = Field(default_factory=list)
+    stream_subgraphs: bool = False
+    durability: Durability | None = None
+    on_run_completed: Literal["delete", "keep"] | None = None
+    webhook: str | None = None
+
+
+class CronCreate(CronChange):
+    """A cron to create."""
+
+    assistant_id: str
+    schedule: str
+    multitask_strategy: Strategy = "enqueue"
+
+
+class CronCount(Body):
+    """Conditions on crons."""
+
+    assistant_id: str | None = None
+    thread_id: str | None = None
+    metadata: Json | None = None
+
+
+class CronSearch(CronCount):
+    """Conditions on crons, their order, and the part that is returned."""
+
+    enabled: bool | None = None
+    limit: Limit = 10
+    offset: Offset = 0
+    sort_by: (
+        Literal["cron_id", "assistant_id", "thread_id", "created_at", "updated_at", "next_run_date", "end_time"] | None
+    ) = None
+    sort_order: SortOrder | None = None
+    select: list[str] | None = None
+
+
+class FeedbackCreate(Body):
+    """A score or a comment on a run."""
+
+    name: str = "score"
+    score: float | None = None
+    comment: str | None = None
+    span_id: str | None = None
+    source: Literal["human", "model", "program"] = "human"
+    created_by: str | None = None
+    feedback_id: str | None = None
 
 
 class AssistantCount(Body):
@@ -323,7 +400,7 @@ class RunStart(RunParams):
 
     assistant_id: str
     input: Any = None
-    multitask_strategy: MultitaskStrategy = Field(
+    multitask_strategy: Strategy = Field(
         "enqueue", validation_alias=AliasChoices("multitaskStrategy", "multitask_strategy")
     )
 

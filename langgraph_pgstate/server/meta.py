@@ -22,7 +22,7 @@ async def info(call: Call) -> Any:
     return {
         "version": __version__,
         "langgraph_py_version": version("langgraph"),
-        "flags": {"assistants": True, "crons": False, "langsmith": False, "langsmith_tracing_replicas": False},
+        "flags": {"assistants": True, "crons": True, "langsmith": False, "langsmith_tracing_replicas": False},
     }
 
 

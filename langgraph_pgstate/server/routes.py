@@ -6,7 +6,19 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from langgraph_pgstate.server import assistants, bodies, commands, meta, runs, store, thread_streams, threads
+from langgraph_pgstate.server import (
+    assistants,
+    bodies,
+    commands,
+    crons,
+    feedback,
+    meta,
+    runs,
+    statistics,
+    store,
+    thread_streams,
+    threads,
+)
 
 if TYPE_CHECKING:
     from langgraph_pgstate.server.service import Call
@@ -50,6 +62,8 @@ OPERATIONS: Final = (
     Operation("ok", "GET", "/ok", meta.ok, is_read=True, is_open=True),
     Operation("info", "GET", "/info", meta.info, is_read=True, is_open=True),
     Operation("openapi", "GET", "/openapi.json", meta.openapi, is_read=True, is_open=True),
+    _read("metrics", "GET", "/metrics", statistics.metrics),
+    _read("analytics", "GET", "/analytics", statistics.analytics),
     _read("assistants.search", "POST", "/assistants/search", assistants.search, bodies.AssistantSearch),
     _read("assistants.count", "POST", "/assistants/count", assistants.count, bodies.AssistantCount),
     Operation("assistants.create", "POST", "/assistants", None),
@@ -79,12 +93,12 @@ OPERATIONS: Final = (
     _read("threads.join_stream", "GET", f"{_THREAD}/stream", thread_streams.join_stream),
     Operation("threads.stream", "POST", f"{_THREAD}/commands", commands.command, bodies.ThreadCommand),
     _read("threads.stream", "POST", f"{_THREAD}/stream/events", thread_streams.events, bodies.EventStream),
-    Operation("crons.create", "POST", "/runs/crons", None),
-    Operation("crons.search", "POST", "/runs/crons/search", None),
-    Operation("crons.count", "POST", "/runs/crons/count", None),
-    Operation("crons.create_for_thread", "POST", f"{_THREAD}/runs/crons", None),
-    Operation("crons.update", "PATCH", "/runs/crons/{cron_id}", None),
-    Operation("crons.delete", "DELETE", "/runs/crons/{cron_id}", None),
+    Operation("crons.create", "POST", "/runs/crons", crons.create, bodies.CronCreate),
+    _read("crons.search", "POST", "/runs/crons/search", crons.search, bodies.CronSearch),
+    _read("crons.count", "POST", "/runs/crons/count", crons.count, bodies.CronCount),
+    Operation("crons.create_for_thread", "POST", f"{_THREAD}/runs/crons", crons.create, bodies.CronCreate),
+    Operation("crons.update", "PATCH", "/runs/crons/{cron_id}", crons.update, bodies.CronChange),
+    Operation("crons.delete", "DELETE", "/runs/crons/{cron_id}", crons.delete),
     Operation("runs.create", "POST", "/runs", runs.create, bodies.RunCreate),
     Operation("runs.create", "POST", f"{_THREAD}/runs", runs.create, bodies.RunCreate),
     Operation("runs.create_batch", "POST", "/runs/batch", runs.create_batch, bodies.RunBatch),
@@ -99,10 +113,13 @@ OPERATIONS: Final = (
     _read("runs.join", "GET", f"{_RUN}/join", runs.join),
     _read("runs.join_stream", "GET", f"{_RUN}/stream", runs.join_stream),
     Operation("runs.cancel", "POST", f"{_RUN}/cancel", runs.cancel),
+    Operation("feedback.create", "POST", f"{_RUN}/feedback", feedback.create, bodies.FeedbackCreate),
+    _read("feedback.list", "GET", f"{_RUN}/feedback", feedback.list_feedback),
+    Operation("feedback.delete", "DELETE", f"{_RUN}/feedback/{{feedback_id}}", feedback.delete),
     Operation("store.put_item", "PUT", "/store/items", store.put_item, bodies.ItemPut),
     _read("store.get_item", "GET", "/store/items", store.get_item),
     Operation("store.delete_item", "DELETE", "/store/items", store.delete_item, bodies.ItemDelete),
     _read("store.search_items", "POST", "/store/items/search", store.search_items, bodies.ItemSearch),
     _read("store.list_namespaces", "POST", "/store/namespaces", store.list_namespaces, bodies.NamespaceSearch),
 )
-"""All operations of the SDK, and three about the server itself."""
+"""All operations of the SDK, those about the server itself, feedback and analytics."""

@@ -10,6 +10,7 @@ from typing import Any
 from langgraph.store.base import BaseStore
 from starlette.requests import Request
 
+from langgraph_pgstate.metrics import Metrics
 from langgraph_pgstate.server.assistants import Assistants
 from langgraph_pgstate.server.auth import Authority, Scope, User
 from langgraph_pgstate.server.errors import missing, refuse
@@ -28,6 +29,7 @@ class Service:
         store: LangGraph's store, if there is one.
         is_read_only: Whether nothing may be changed.
         stopping: Set when open streams are to end, because the process is about to.
+        metrics: The metrics, once somebody has asked for them.
     """
 
     state: AsyncPGState
@@ -36,6 +38,7 @@ class Service:
     store: BaseStore | None = None
     is_read_only: bool = False
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    metrics: Metrics | None = None
 
 
 @dataclass(slots=True)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import re
 import signal
 import socket
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.datastructures import Headers
@@ -18,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from langgraph_pgstate.errors import ConfigurationError, UnavailableError
 from langgraph_pgstate.server.app import AgentServer
+from langgraph_pgstate.server.hosts import is_local, is_loopback
 from langgraph_pgstate.server.json import answer
 
 # Pages that may call a server on the same machine: LangGraph's Studio, and those that are developed there.
@@ -30,16 +29,6 @@ DEFAULT_CORS: Final[Mapping[str, Any]] = {
 }
 _BACKLOG: Final = 2048
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether an address can be reached from the same machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def listen(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
@@ -77,7 +66,7 @@ class LocalOnly:
         if scope["type"] == "http":
             headers = Headers(scope=scope)
             origin = headers.get("origin")
-            if not _is_local(f"//{headers.get('host', '')}") or (origin is not None and not _may_call(origin)):
+            if not is_local(f"//{headers.get('host', '')}") or (origin is not None and not _may_call(origin)):
                 await answer({"detail": "without auth only this machine is served"}, 403)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
@@ -135,10 +124,3 @@ class _Server(uvicorn.Server):
 
 def _may_call(origin: str) -> bool:
     return re.fullmatch(_ORIGINS, origin) is not None
-
-
-def _is_local(url: str) -> bool:
-    try:
-        return is_loopback(urlsplit(url).hostname or "")
-    except ValueError:
-        return False

@@ -34,6 +34,7 @@ CREATE INDEX threads_updated_at_idx ON /*schema*/threads (updated_at DESC, threa
 CREATE INDEX threads_user_id_idx ON /*schema*/threads (user_id, updated_at DESC, thread_id) WHERE user_id IS NOT NULL;
 CREATE INDEX threads_tenant_id_idx ON /*schema*/threads (tenant_id, updated_at DESC, thread_id)
     WHERE tenant_id IS NOT NULL;
+CREATE INDEX threads_agent_idx ON /*schema*/threads (agent, updated_at DESC, thread_id) WHERE agent IS NOT NULL;
 CREATE INDEX threads_status_idx ON /*schema*/threads (status, updated_at DESC, thread_id) WHERE status <> 'idle';
 CREATE INDEX threads_expires_at_idx ON /*schema*/threads (expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX threads_metadata_idx ON /*schema*/threads USING gin (metadata jsonb_path_ops);
@@ -124,7 +125,7 @@ CREATE TABLE /*schema*/leases (
     expires_at timestamptz NOT NULL,
     PRIMARY KEY (thread_id)
 );
-CREATE INDEX leases_expires_at_idx ON /*schema*/leases (expires_at, thread_id);
+CREATE INDEX leases_expires_at_idx ON /*schema*/leases (expires_at);
 
 -- Deleted threads, for as long as a run may still try to write to them.
 CREATE TABLE /*schema*/tombstones (
@@ -197,6 +198,10 @@ CREATE TABLE /*schema*/runs (
     enqueued_at timestamptz,
     multitask_strategy text,
     metadata jsonb,
+    webhook text,
+    traceparent text,
+    is_encrypted boolean NOT NULL DEFAULT false,
+    release text,
     PRIMARY KEY (thread_id, run_id)
 );
 CREATE INDEX runs_thread_id_idx ON /*schema*/runs (thread_id, started_at DESC);
@@ -205,6 +210,28 @@ CREATE INDEX runs_started_at_idx ON /*schema*/runs (started_at DESC, thread_id, 
 CREATE INDEX runs_status_idx ON /*schema*/runs (status, started_at DESC, thread_id, run_id) WHERE status <> 'success';
 CREATE INDEX runs_run_id_idx ON /*schema*/runs (run_id);
 CREATE INDEX runs_steps_idx ON /*schema*/runs (steps DESC, thread_id, run_id) WHERE steps > 25;
+
+-- Feedback is a score or a comment, or both, on a run or on one of its spans. It cannot be given to a run that is
+-- deleted meanwhile: the foreign key locks the run's row. With a serializer of the caller's, which may encrypt, the
+-- comment is `value`, and not readable here.
+CREATE TABLE /*schema*/feedback (
+    thread_id text COLLATE "C" NOT NULL,
+    run_id text COLLATE "C" NOT NULL,
+    feedback_id text COLLATE "C" NOT NULL,
+    span_id text COLLATE "C",
+    created_at timestamptz NOT NULL DEFAULT now(),
+    created_by text,
+    source text NOT NULL,
+    name text NOT NULL,
+    score double precision,
+    comment text,
+    value_type text,
+    value bytea,
+    PRIMARY KEY (thread_id, run_id, feedback_id),
+    CONSTRAINT feedback_run FOREIGN KEY (thread_id, run_id) REFERENCES /*schema*/runs ON DELETE CASCADE,
+    CONSTRAINT feedback_says_something CHECK (score IS NOT NULL OR comment IS NOT NULL OR value IS NOT NULL)
+);
+CREATE INDEX feedback_created_at_idx ON /*schema*/feedback (created_at DESC, thread_id, run_id, feedback_id);
 
 -- A run in the queue waits for a worker, or is run by one; its row in `runs` stays when this one is deleted. Only a
 -- ready run can be claimed: it is the first of its thread by `number`, and due. So a claim reads no run that cannot be
@@ -234,10 +261,13 @@ CREATE TABLE /*schema*/queue (
     timeout_at timestamptz,
     version text NOT NULL DEFAULT '',
     is_limited boolean NOT NULL DEFAULT false,
+    last_event bigint NOT NULL DEFAULT 0,
+    streamed bigint NOT NULL DEFAULT 0,
+    replayed_step integer,
     PRIMARY KEY (thread_id, run_id),
     CONSTRAINT queue_running_is_ready CHECK (status = 'pending' OR is_ready),
     CONSTRAINT queue_limited_is_ready CHECK (NOT is_limited OR is_ready AND status = 'pending')
-) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0, fillfactor = 70);
 CREATE UNIQUE INDEX queue_number_idx ON /*schema*/queue (thread_id, number) WHERE number IS NOT NULL;
 CREATE UNIQUE INDEX queue_is_ready_idx ON /*schema*/queue (thread_id, is_ready) WHERE is_ready;
 CREATE INDEX queue_graph_idx ON /*schema*/queue (queue, graph, version, priority DESC, position)
@@ -271,12 +301,13 @@ CREATE TABLE /*schema*/workers (
     graphs text[] NOT NULL,
     concurrency integer NOT NULL,
     versions jsonb NOT NULL DEFAULT '{}',
+    drain_asked_at timestamptz,
     PRIMARY KEY (worker_id)
 );
 
 -- The events of runs that a worker runs, several in a row. They are numbered without gaps over all attempts of a run, by
--- one transaction at a time: it locks the run's row in `queue`, which has the worker's fencing token. `position` tells a
--- batch that is sent again. `setup()` and `pgstate maintain` make partitions by day; the default partition takes other
+-- one transaction at a time: it updates the run's row in `queue`, which has the worker's fencing token, the last number,
+-- and the number of events under this lease, by which a batch is told that is sent again. `setup()` and `pgstate maintain` make partitions by day; the default partition takes other
 -- days. Days are dropped as a whole; `runs.last_event` tells what was.
 CREATE TABLE /*schema*/stream_batches (
     thread_id text COLLATE "C" NOT NULL,
@@ -336,10 +367,32 @@ CREATE TABLE /*schema*/schedules (
     last_error text,
     created_at timestamptz NOT NULL DEFAULT now(),
     updated_at timestamptz NOT NULL DEFAULT now(),
+    is_paused boolean NOT NULL DEFAULT false,
+    end_at timestamptz,
+    thread_ttl interval,
+    metadata jsonb NOT NULL DEFAULT '{}',
     PRIMARY KEY (name)
 ) WITH (toast_tuple_target = 4080);
 ALTER TABLE /*schema*/schedules ALTER COLUMN data SET STORAGE EXTERNAL;
 CREATE INDEX schedules_next_at_idx ON /*schema*/schedules (next_at) WHERE next_at IS NOT NULL;
+
+-- Webhooks that are to be delivered. A row is inserted by the transaction that ends a run with a `webhook`, and deleted
+-- when the URL has answered. A process that delivers one moves `deliver_after`, so that another one does it if it dies:
+-- a webhook may be delivered twice, and is then known by its key. It outlives its thread, which may be deleted with the
+-- run's end; so nothing that deletes, copies or exports threads knows this table.
+CREATE TABLE /*schema*/webhooks (
+    thread_id text COLLATE "C" NOT NULL,
+    run_id text COLLATE "C" NOT NULL,
+    ended_at timestamptz NOT NULL DEFAULT now(),
+    url text NOT NULL,
+    run jsonb NOT NULL,
+    deliver_after timestamptz DEFAULT now(),
+    attempts integer NOT NULL DEFAULT 0,
+    last_error text,
+    PRIMARY KEY (thread_id, run_id, ended_at)
+);
+CREATE INDEX webhooks_deliver_after_idx ON /*schema*/webhooks (deliver_after) WHERE deliver_after IS NOT NULL;
+CREATE INDEX webhooks_failed_idx ON /*schema*/webhooks (ended_at DESC, thread_id, run_id) WHERE deliver_after IS NULL;
 
 -- A span is one timed operation in a run: graph, node, model call, tool call, retriever. Its row is stored within a
 -- second of its start. `setup()` and `pgstate maintain` make partitions by month; the default partition takes other
@@ -378,6 +431,30 @@ CREATE TABLE /*schema*/spans (
 ) PARTITION BY RANGE (started_at);
 CREATE INDEX spans_started_at_idx ON /*schema*/spans (kind, started_at);
 CREATE TABLE /*schema*/spans_default PARTITION OF /*schema*/spans DEFAULT;
+
+-- Exporters of spans. One process at a time exports, the holder; another takes over when its time has passed, by the
+-- clock of the database.
+CREATE TABLE /*schema*/exporters (
+    name text COLLATE "C" NOT NULL,
+    endpoint text NOT NULL,
+    holder_id text COLLATE "C" NOT NULL,
+    expires_at timestamptz NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (name)
+);
+
+-- Spans that have ended and are not exported yet, queued by the transaction that stores their end, while there is an
+-- exporter. So it does not matter in which order transactions commit. Rows are deleted when the spans have arrived.
+CREATE TABLE /*schema*/span_exports (
+    thread_id text COLLATE "C" NOT NULL,
+    export_id text COLLATE "C" NOT NULL,
+    run_id text COLLATE "C" NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    span_ids text[] NOT NULL,
+    started_ats timestamptz[] NOT NULL,
+    PRIMARY KEY (thread_id, export_id)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+CREATE INDEX span_exports_created_at_idx ON /*schema*/span_exports (created_at, thread_id, export_id);
 
 -- A tool execution is one action: committed before the tool runs, completed after it. The key identifies the action, so
 -- that it is done once. `result` is the exact result, encoded by the serializer, and compressed if `result_type` begins
@@ -499,6 +576,15 @@ CREATE TABLE /*schema*/budgets (
     name text NOT NULL,
     amount numeric NOT NULL,
     PRIMARY KEY (scope, name)
+);
+
+-- What each call of `maintain` did, and how large the tables were then. It has rows of no thread, like `workers`.
+CREATE TABLE /*schema*/maintenance (
+    maintained_at timestamptz NOT NULL DEFAULT now(),
+    seconds double precision NOT NULL,
+    report jsonb NOT NULL,
+    sizes jsonb NOT NULL,
+    PRIMARY KEY (maintained_at)
 );
 
 -- Views for common queries; filter and aggregate them.
@@ -815,6 +901,29 @@ COMMENT ON COLUMN /*schema*/runs.multitask_strategy IS
     'enqueue, reject, interrupt or rollback: what it did to other runs of the thread; null: it was not enqueued';
 COMMENT ON COLUMN /*schema*/runs.metadata IS
     'metadata it was enqueued with; null: none, or the state has a serializer of its own';
+COMMENT ON COLUMN /*schema*/runs.traceparent IS
+    'W3C traceparent of the caller, to whose trace the run belongs; null: the run is a trace of its own';
+COMMENT ON COLUMN /*schema*/runs.is_encrypted IS
+    'true: a serializer other than LangGraph''s own, which may encrypt, stores the state; no content is exported';
+COMMENT ON COLUMN /*schema*/runs.webhook IS 'URL that is told when the run ends; null: none';
+COMMENT ON COLUMN /*schema*/runs.release IS 'release of the application that ran it; null: not known';
+
+COMMENT ON TABLE /*schema*/feedback IS
+    'Scores and comments on runs and spans, by people and programs. Deleted with the run.';
+COMMENT ON COLUMN /*schema*/feedback.thread_id IS 'the thread';
+COMMENT ON COLUMN /*schema*/feedback.run_id IS 'the run';
+COMMENT ON COLUMN /*schema*/feedback.feedback_id IS 'the feedback; given under the same id again, it is replaced';
+COMMENT ON COLUMN /*schema*/feedback.span_id IS 'span of the run that is judged; null: the whole run';
+COMMENT ON COLUMN /*schema*/feedback.created_at IS 'time it was given first';
+COMMENT ON COLUMN /*schema*/feedback.created_by IS 'who gave it; null: not known';
+COMMENT ON COLUMN /*schema*/feedback.source IS 'human, model or program: what kind of judge gave it';
+COMMENT ON COLUMN /*schema*/feedback.name IS 'what is judged, like helpfulness';
+COMMENT ON COLUMN /*schema*/feedback.score IS 'score, on a scale of the application; null: none';
+COMMENT ON COLUMN /*schema*/feedback.comment IS
+    'comment in clear text; null: none, or the state has a serializer of its own';
+COMMENT ON COLUMN /*schema*/feedback.value_type IS 'type of value, from the serializer; null: no value';
+COMMENT ON COLUMN /*schema*/feedback.value IS
+    'comment, encoded by a serializer of the caller, which may encrypt it; null: none, or LangGraph''s own serializer';
 
 COMMENT ON TABLE /*schema*/queue IS
     'Runs that wait for a worker, or that one runs. A row is deleted when its run ends.';
@@ -832,7 +941,8 @@ COMMENT ON COLUMN /*schema*/queue.position IS
     'order among the ready runs of its queue and priority; keys take turns';
 COMMENT ON COLUMN /*schema*/queue.key IS 'runs of different keys take turns, and limits apply to keys; empty: no key';
 COMMENT ON COLUMN /*schema*/queue.run_after IS 'not claimed before this time; null: at once';
-COMMENT ON COLUMN /*schema*/queue.enqueued_at IS 'time it was enqueued, or retried by hand';
+COMMENT ON COLUMN /*schema*/queue.enqueued_at IS
+    'time it was enqueued, or retried by hand; of a run with run_after, from that time on, the time it was due';
 COMMENT ON COLUMN /*schema*/queue.attempt IS 'attempts that began; one that was given back does not count';
 COMMENT ON COLUMN /*schema*/queue.crashes IS 'deaths of its worker since it last made a checkpoint';
 COMMENT ON COLUMN /*schema*/queue.cancel IS
@@ -849,6 +959,10 @@ COMMENT ON COLUMN /*schema*/queue.version IS
     'version of the graph: only workers that accept it claim the run; empty: all workers';
 COMMENT ON COLUMN /*schema*/queue.is_limited IS
     'true: its key was at its limit; not claimed until runs of the key end or a window of its rate does';
+COMMENT ON COLUMN /*schema*/queue.last_event IS 'number of its last stored event, over all attempts; 0: none';
+COMMENT ON COLUMN /*schema*/queue.streamed IS 'events stored under its present lease';
+COMMENT ON COLUMN /*schema*/queue.replayed_step IS
+    'newest superstep that events under earlier leases are of; null: there are none';
 
 COMMENT ON TABLE /*schema*/run_requests IS
     'What enqueued runs are to do. A row is deleted when its run succeeds or is discarded.';
@@ -871,6 +985,8 @@ COMMENT ON COLUMN /*schema*/workers.graphs IS 'graphs it can run';
 COMMENT ON COLUMN /*schema*/workers.concurrency IS 'number of runs it runs at once';
 COMMENT ON COLUMN /*schema*/workers.versions IS
     'by graph, an array of the versions that it accepts besides runs without a version';
+COMMENT ON COLUMN /*schema*/workers.drain_asked_at IS
+    'time the worker was asked to drain: to claim no more, give its runs back and end; null: it was not';
 
 COMMENT ON TABLE /*schema*/queue_limits IS 'Limits of the runs that run at once, or begin in a time. Edited by the user.';
 COMMENT ON COLUMN /*schema*/queue_limits.queue IS 'the queue';
@@ -919,7 +1035,7 @@ COMMENT ON COLUMN /*schema*/schedules.options IS
     'priority, key, multitask_strategy, owner, retries and time limits; no content';
 COMMENT ON COLUMN /*schema*/schedules.data IS
     'input or command, config, context and other arguments of the graph; encoded';
-COMMENT ON COLUMN /*schema*/schedules.next_at IS 'next tick; null: paused';
+COMMENT ON COLUMN /*schema*/schedules.next_at IS 'next tick; null: paused, or ended';
 COMMENT ON COLUMN /*schema*/schedules.last_at IS 'last tick that was not skipped; null: none yet';
 COMMENT ON COLUMN /*schema*/schedules.last_thread_id IS 'thread of last_run_id';
 COMMENT ON COLUMN /*schema*/schedules.last_run_id IS 'run that it enqueued last';
@@ -927,6 +1043,23 @@ COMMENT ON COLUMN /*schema*/schedules.last_error IS
     'why a run was refused at last_at; null: none was';
 COMMENT ON COLUMN /*schema*/schedules.created_at IS 'time it was made';
 COMMENT ON COLUMN /*schema*/schedules.updated_at IS 'time it was changed, paused or resumed';
+COMMENT ON COLUMN /*schema*/schedules.is_paused IS 'true: its ticks pass';
+COMMENT ON COLUMN /*schema*/schedules.end_at IS 'time of its last tick at most; null: it has no end';
+COMMENT ON COLUMN /*schema*/schedules.thread_ttl IS
+    'how long the new threads of its runs are kept after they were touched last; null: for ever';
+COMMENT ON COLUMN /*schema*/schedules.metadata IS
+    'metadata of its runs and of their new threads; with a serializer of the caller''s own, only what its scope names';
+COMMENT ON TABLE /*schema*/webhooks IS
+    'Ends of runs that are to be told to a URL. A row is deleted when it was delivered; it outlives its thread.';
+COMMENT ON COLUMN /*schema*/webhooks.thread_id IS 'thread';
+COMMENT ON COLUMN /*schema*/webhooks.run_id IS 'run';
+COMMENT ON COLUMN /*schema*/webhooks.ended_at IS 'time at which the run ended; with the run it identifies the delivery';
+COMMENT ON COLUMN /*schema*/webhooks.url IS 'where it is delivered to';
+COMMENT ON COLUMN /*schema*/webhooks.run IS 'columns of the run, as it ended';
+COMMENT ON COLUMN /*schema*/webhooks.deliver_after IS
+    'time before which nobody delivers it: the next attempt, or the end of one that goes on; null: it failed for good';
+COMMENT ON COLUMN /*schema*/webhooks.attempts IS 'number of attempts that were begun';
+COMMENT ON COLUMN /*schema*/webhooks.last_error IS 'why the last attempt failed; null: none has';
 
 COMMENT ON TABLE /*schema*/spans IS 'One row for each timed operation in a run. Partitioned by month of started_at.';
 COMMENT ON COLUMN /*schema*/spans.thread_id IS 'the thread';
@@ -959,6 +1092,23 @@ COMMENT ON COLUMN /*schema*/spans.input IS 'input as JSON, cut at RecorderSettin
 COMMENT ON COLUMN /*schema*/spans.output IS 'output as JSON, cut at RecorderSettings.limit bytes';
 COMMENT ON COLUMN /*schema*/spans.attributes IS 'other attributes, with the GenAI names of OpenTelemetry';
 COMMENT ON COLUMN /*schema*/spans.semconv_version IS 'version of these names';
+
+COMMENT ON TABLE /*schema*/exporters IS
+    'Exporters of spans. While there is one, spans that end are queued for it. Not part of any thread.';
+COMMENT ON COLUMN /*schema*/exporters.name IS 'otlp';
+COMMENT ON COLUMN /*schema*/exporters.endpoint IS 'URL that its holder sends to, without credentials';
+COMMENT ON COLUMN /*schema*/exporters.holder_id IS 'process that exports';
+COMMENT ON COLUMN /*schema*/exporters.expires_at IS
+    'time after which another process may export; maintain removes an exporter a week later';
+COMMENT ON COLUMN /*schema*/exporters.created_at IS 'time from which spans are queued';
+
+COMMENT ON TABLE /*schema*/span_exports IS 'Spans that have ended and are not exported yet.';
+COMMENT ON COLUMN /*schema*/span_exports.thread_id IS 'the thread';
+COMMENT ON COLUMN /*schema*/span_exports.export_id IS 'random id';
+COMMENT ON COLUMN /*schema*/span_exports.run_id IS 'the run';
+COMMENT ON COLUMN /*schema*/span_exports.created_at IS 'time they were queued';
+COMMENT ON COLUMN /*schema*/span_exports.span_ids IS 'span_id of each';
+COMMENT ON COLUMN /*schema*/span_exports.started_ats IS 'started_at of each';
 
 COMMENT ON TABLE /*schema*/tool_executions IS
     'One row for each action of the tool ledger: written before the tool runs, completed after it.';
@@ -1055,6 +1205,14 @@ COMMENT ON COLUMN /*schema*/budgets.name IS 'the tenant, user, agent or key; *: 
 COMMENT ON COLUMN /*schema*/budgets.amount IS 'cost at which further calls are refused, in the currency of prices';
 COMMENT ON COLUMN /*schema*/prices.cache_read IS 'price of a million tokens read from a cache; null: as input';
 COMMENT ON COLUMN /*schema*/prices.reasoning IS 'price of a million tokens of reasoning; null: as output';
+
+COMMENT ON TABLE /*schema*/maintenance IS
+    'What maintain did, for 400 days. Not part of any thread.';
+COMMENT ON COLUMN /*schema*/maintenance.maintained_at IS 'time it ended';
+COMMENT ON COLUMN /*schema*/maintenance.seconds IS 'how long it took, in seconds';
+COMMENT ON COLUMN /*schema*/maintenance.report IS 'what it made, ended and deleted: numbers and names of partitions';
+COMMENT ON COLUMN /*schema*/maintenance.sizes IS
+    'bytes of each table with its indexes and partitions, by name of the table';
 
 COMMENT ON VIEW /*schema*/failed_runs IS
     'Runs that ended with an error or took too long, and runs whose process died.';

@@ -7,9 +7,9 @@ from typing import Any
 
 from langgraph_pgstate.operations.checkpoints import differences
 from langgraph_pgstate.operations.checkpoints.addresses import address_of, identifier, thread_id_of
-from langgraph_pgstate.operations.threads import branches
+from langgraph_pgstate.operations.threads import branches, trees
 from langgraph_pgstate.threads.common import AsyncThreadsBase, ThreadsBase
-from langgraph_pgstate.types.branches import Branch, Difference, Label, LineageStep
+from langgraph_pgstate.types.branches import Branch, CheckpointState, CheckpointTree, Difference, Label, LineageStep
 
 
 class Branches(ThreadsBase):
@@ -31,6 +31,36 @@ class Branches(ThreadsBase):
         """
         filter = branches.request_branches(thread_id, checkpoint_ns, limit)
         return self._database.run(branches.list_branches, self._queries, filter)
+
+    def tree(
+        self, thread_id: str, checkpoint_id: str | None = None, *, checkpoint_ns: str = "", limit: int = 200
+    ) -> CheckpointTree:
+        """Return the part of a thread's tree of checkpoints around one, newest first. One query; reads no state.
+
+        Args:
+            thread_id: The thread.
+            checkpoint_id: The checkpoint in the middle; by default the newest are returned.
+            checkpoint_ns: Namespace of a subgraph; by default the root's.
+            limit: Maximum number of checkpoints, 1,000 at most.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        request = trees.request_tree(thread_id, checkpoint_id, checkpoint_ns, limit)
+        return self._database.run(trees.list_tree, self._queries, request)
+
+    def state_at(self, config: Mapping[str, Any]) -> CheckpointState:
+        """Return a checkpoint with its state, by default the newest. One round trip, two more with DeltaChannels.
+
+        For people who look at it: types of the application are plain data, and none is imported. A DeltaChannel's value
+        is rebuilt without its reducer, as by `diff`.
+
+        Raises:
+            NotFoundError: If there is no such checkpoint.
+            CorruptStateError: If it is damaged.
+        """
+        codec = self._codec.without_types()
+        return self._database.run(trees.read_checkpoint, self._queries, codec, address_of(config), self._versions)
 
     def lineage(self, config: Mapping[str, Any]) -> tuple[LineageStep, ...]:
         """Return the ancestors of a checkpoint, root first, and itself last; by default of the newest. One query.
@@ -110,7 +140,7 @@ class Branches(ThreadsBase):
         request = branches.request_fork(thread_id, checkpoint_id, to)
         return self._database.run(branches.fork_thread, self._queries, self._codec, request).config
 
-    def diff(self, first: Mapping[str, Any], second: Mapping[str, Any]) -> Difference:
+    def diff(self, first: Mapping[str, Any], second: Mapping[str, Any], *, plain: bool = False) -> Difference:
         """Return the difference between the states of two checkpoints, of one thread or of two. Two round trips.
 
         Values of a DeltaChannel are compared without its reducer: messages by id, other values in order.
@@ -118,6 +148,7 @@ class Branches(ThreadsBase):
         Args:
             first: Config of the first checkpoint; the thread's newest if it names none.
             second: Config of the second checkpoint.
+            plain: Whether types of the application are compared as plain data, and none is built.
 
         Raises:
             NotFoundError: If a checkpoint does not exist.
@@ -125,7 +156,8 @@ class Branches(ThreadsBase):
             CorruptStateError: If a state is damaged.
         """
         addresses = address_of(first), address_of(second)
-        states = self._database.run(differences.read_states, self._queries, self._codec, *addresses, self._versions)
+        codec = self._codec.without_types() if plain else self._codec
+        states = self._database.run(differences.read_states, self._queries, codec, *addresses, self._versions)
         return differences.compare(states)
 
 
@@ -136,6 +168,18 @@ class AsyncBranches(AsyncThreadsBase):
         """Async twin of `Threads.branches`."""
         filter = branches.request_branches(thread_id, checkpoint_ns, limit)
         return await self._database.run(branches.list_branches, self._queries, filter)
+
+    async def tree(
+        self, thread_id: str, checkpoint_id: str | None = None, *, checkpoint_ns: str = "", limit: int = 200
+    ) -> CheckpointTree:
+        """Async twin of `Threads.tree`."""
+        request = trees.request_tree(thread_id, checkpoint_id, checkpoint_ns, limit)
+        return await self._database.run(trees.list_tree, self._queries, request)
+
+    async def state_at(self, config: Mapping[str, Any]) -> CheckpointState:
+        """Async twin of `Threads.state_at`."""
+        codec = self._codec.without_types()
+        return await self._database.run(trees.read_checkpoint, self._queries, codec, address_of(config), self._versions)
 
     async def lineage(self, config: Mapping[str, Any]) -> tuple[LineageStep, ...]:
         """Async twin of `Threads.lineage`."""
@@ -163,10 +207,9 @@ class AsyncBranches(AsyncThreadsBase):
         request = branches.request_fork(thread_id, checkpoint_id, to)
         return (await self._database.run(branches.fork_thread, self._queries, self._codec, request)).config
 
-    async def diff(self, first: Mapping[str, Any], second: Mapping[str, Any]) -> Difference:
+    async def diff(self, first: Mapping[str, Any], second: Mapping[str, Any], *, plain: bool = False) -> Difference:
         """Async twin of `Threads.diff`."""
         addresses = address_of(first), address_of(second)
-        states = await self._database.run(
-            differences.read_states, self._queries, self._codec, *addresses, self._versions
-        )
+        codec = self._codec.without_types() if plain else self._codec
+        states = await self._database.run(differences.read_states, self._queries, codec, *addresses, self._versions)
         return differences.compare(states)

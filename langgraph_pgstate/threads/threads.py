@@ -10,8 +10,8 @@ from langgraph_pgstate.filters import (
     Moment,
     SortedThreads,
     ThreadFilter,
-    ThreadSearch,
     ThreadSelection,
+    ThreadTextSearch,
     check_filters,
 )
 from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of
@@ -52,14 +52,14 @@ class Threads(Interrupts, Branches, Expiry):
         request = search_operations.request_threads(**filters)
         return self._database.run(search_operations.list_threads, self._queries, request)
 
-    def search(self, **filters: Unpack[ThreadSearch]) -> Page[Thread]:
-        """Return a page of threads by their metadata or state. One round trip.
+    def search(self, **filters: Unpack[ThreadTextSearch]) -> Page[Thread]:
+        """Return a page of threads by their metadata, state or messages. One round trip.
 
-        An index serves `metadata`, `state`, and the equalities in `where`. A `where` with only range conditions reads
-        every projection. The filters of `list` apply as well.
+        An index serves `metadata`, `state`, `text`, `scope`, and the equalities in `where`. A `where` with only range
+        conditions reads every projection. The filters of `list` apply as well.
 
         Args:
-            **filters: See `ThreadSearch`.
+            **filters: See `ThreadTextSearch`.
 
         Raises:
             ConfigurationError: If an argument is invalid, or `where` is not a JSON path.
@@ -181,7 +181,7 @@ class AsyncThreads(AsyncInterrupts, AsyncBranches, AsyncExpiry):
         request = search_operations.request_threads(**filters)
         return await self._database.run(search_operations.list_threads, self._queries, request)
 
-    async def search(self, **filters: Unpack[ThreadSearch]) -> Page[Thread]:
+    async def search(self, **filters: Unpack[ThreadTextSearch]) -> Page[Thread]:
         """Async twin of `Threads.search`."""
         request = search_operations.request_threads(**filters)
         with understanding("where", filters.get("where")):

@@ -8,18 +8,18 @@ if TYPE_CHECKING:
     from langgraph_pgstate.tools.budget import Budget
     from langgraph_pgstate.tools.intents import Execution, current_execution
     from langgraph_pgstate.tools.ledger import AsyncToolLedger, ToolLedger
-    from langgraph_pgstate.tools.policy import Backoff, Happened, ToolPolicy, ToolSettings
+    from langgraph_pgstate.tools.policy import Happened, ToolPolicy, ToolRetry, ToolSettings
 else:
     __getattr__, __dir__ = lazy_attributes(
         __name__,
         {
             "AsyncToolLedger": "langgraph_pgstate.tools.ledger",
-            "Backoff": "langgraph_pgstate.tools.policy",
             "Budget": "langgraph_pgstate.tools.budget",
             "Execution": "langgraph_pgstate.tools.intents",
             "Happened": "langgraph_pgstate.tools.policy",
             "ToolLedger": "langgraph_pgstate.tools.ledger",
             "ToolPolicy": "langgraph_pgstate.tools.policy",
+            "ToolRetry": "langgraph_pgstate.tools.policy",
             "ToolSettings": "langgraph_pgstate.tools.policy",
             "current_execution": "langgraph_pgstate.tools.intents",
         },
@@ -27,12 +27,12 @@ else:
 
 __all__ = [
     "AsyncToolLedger",
-    "Backoff",
     "Budget",
     "Execution",
     "Happened",
     "ToolLedger",
     "ToolPolicy",
+    "ToolRetry",
     "ToolSettings",
     "current_execution",
 ]

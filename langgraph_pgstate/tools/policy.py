@@ -24,7 +24,7 @@ class Happened:
 
 
 @dataclass(frozen=True, slots=True)
-class Backoff:
+class ToolRetry:
     """The number of attempts of a failing tool and the delays between them.
 
     Attributes:
@@ -71,7 +71,7 @@ class ToolPolicy:
 
     key: _KeyFunction | None = None
     on_error: Literal["raise", "retry"] = "raise"
-    retry: Backoff = Backoff()
+    retry: ToolRetry = ToolRetry()
     on_unknown: Literal["raise", "retry", "check", "ask"] = "raise"
     check: Callable[[Any], Any] | None = None
     on_replay: Literal["reuse", "rerun"] = "reuse"

@@ -5,17 +5,23 @@ from typing import TYPE_CHECKING
 from langgraph_pgstate._lazy import lazy_attributes
 
 if TYPE_CHECKING:
+    from langgraph_pgstate.types.analytics import Analytics, RunStatistics, ThreadStatistics
     from langgraph_pgstate.types.branches import (
         Branch,
         ChannelDifference,
+        CheckpointState,
+        CheckpointTree,
         Difference,
         Label,
         LineageStep,
         MessageChange,
+        TreeNode,
         ValueChange,
     )
     from langgraph_pgstate.types.budgets import Budget
     from langgraph_pgstate.types.events import Event, HandoffStatistics
+    from langgraph_pgstate.types.feedback import Feedback, FeedbackAverage
+    from langgraph_pgstate.types.gauges import Gauge
     from langgraph_pgstate.types.interrupts import Answer, InterruptedThread, PendingInterrupt
     from langgraph_pgstate.types.leases import Lease
     from langgraph_pgstate.types.messages import Message, MessageHit
@@ -34,6 +40,7 @@ if TYPE_CHECKING:
         Recovered,
         RunKey,
         Tended,
+        WorkerStatus,
     )
     from langgraph_pgstate.types.reports import (
         BackfillReport,
@@ -46,10 +53,17 @@ if TYPE_CHECKING:
         TransferReport,
         UpcastReport,
     )
-    from langgraph_pgstate.types.runs import Provenance, Run, Usage
+    from langgraph_pgstate.types.runs import Costs, Provenance, Run, Usage, UserCosts
     from langgraph_pgstate.types.schedules import Schedule
-    from langgraph_pgstate.types.schema import SchemaStatus
-    from langgraph_pgstate.types.spans import Span, SpanNode, ToolStatistics
+    from langgraph_pgstate.types.schema import (
+        AppliedMigration,
+        DatabaseOverview,
+        MaintenanceNote,
+        MeasuredTable,
+        SchemaStatus,
+        SlowStatement,
+    )
+    from langgraph_pgstate.types.spans import Span, SpanNode, Timeline, TimelineSpan, ToolStatistics
     from langgraph_pgstate.types.streams import (
         EventBatch,
         RunIds,
@@ -64,22 +78,30 @@ if TYPE_CHECKING:
     )
     from langgraph_pgstate.types.threads import RunawayThread, Thread
     from langgraph_pgstate.types.tools import CompensationReport, ToolExecution
+    from langgraph_pgstate.types.webhooks import Delivery, Webhook
 else:
     __getattr__, __dir__ = lazy_attributes(
         __name__,
         {
+            "Analytics": "langgraph_pgstate.types.analytics",
             "Answer": "langgraph_pgstate.types.interrupts",
             "BackfillReport": "langgraph_pgstate.types.reports",
             "Branch": "langgraph_pgstate.types.branches",
             "ChannelDifference": "langgraph_pgstate.types.branches",
             "Budget": "langgraph_pgstate.types.budgets",
             "CheckReport": "langgraph_pgstate.types.reports",
+            "CheckpointState": "langgraph_pgstate.types.branches",
+            "CheckpointTree": "langgraph_pgstate.types.branches",
             "ClaimedRun": "langgraph_pgstate.types.queue",
             "CompensationReport": "langgraph_pgstate.types.tools",
+            "Delivery": "langgraph_pgstate.types.webhooks",
             "Difference": "langgraph_pgstate.types.branches",
             "EnqueuedRun": "langgraph_pgstate.types.queue",
             "Event": "langgraph_pgstate.types.events",
             "EventBatch": "langgraph_pgstate.types.streams",
+            "Feedback": "langgraph_pgstate.types.feedback",
+            "FeedbackAverage": "langgraph_pgstate.types.feedback",
+            "Gauge": "langgraph_pgstate.types.gauges",
             "HandoffStatistics": "langgraph_pgstate.types.events",
             "InterruptedThread": "langgraph_pgstate.types.interrupts",
             "Label": "langgraph_pgstate.types.branches",
@@ -109,6 +131,7 @@ else:
             "Run": "langgraph_pgstate.types.runs",
             "RunIds": "langgraph_pgstate.types.streams",
             "RunKey": "langgraph_pgstate.types.queue",
+            "RunStatistics": "langgraph_pgstate.types.analytics",
             "RunawayThread": "langgraph_pgstate.types.threads",
             "Schedule": "langgraph_pgstate.types.schedules",
             "SchemaStatus": "langgraph_pgstate.types.schema",
@@ -120,41 +143,66 @@ else:
             "TableSize": "langgraph_pgstate.types.reports",
             "Tended": "langgraph_pgstate.types.queue",
             "Thread": "langgraph_pgstate.types.threads",
+            "ThreadStatistics": "langgraph_pgstate.types.analytics",
             "ThreadSize": "langgraph_pgstate.types.reports",
             "ToolExecution": "langgraph_pgstate.types.tools",
             "ToolStatistics": "langgraph_pgstate.types.spans",
             "TransferReport": "langgraph_pgstate.types.reports",
+            "TreeNode": "langgraph_pgstate.types.branches",
             "UpcastReport": "langgraph_pgstate.types.reports",
             "Usage": "langgraph_pgstate.types.runs",
+            "Timeline": "langgraph_pgstate.types.spans",
+            "TimelineSpan": "langgraph_pgstate.types.spans",
+            "WorkerStatus": "langgraph_pgstate.types.queue",
+            "AppliedMigration": "langgraph_pgstate.types.schema",
+            "DatabaseOverview": "langgraph_pgstate.types.schema",
+            "MaintenanceNote": "langgraph_pgstate.types.schema",
+            "MeasuredTable": "langgraph_pgstate.types.schema",
+            "SlowStatement": "langgraph_pgstate.types.schema",
+            "Costs": "langgraph_pgstate.types.runs",
+            "UserCosts": "langgraph_pgstate.types.runs",
             "ValueChange": "langgraph_pgstate.types.branches",
             "ThreadEvent": "langgraph_pgstate.types.streams",
             "ThreadPage": "langgraph_pgstate.types.streams",
             "ThreadRun": "langgraph_pgstate.types.streams",
             "Wanted": "langgraph_pgstate.types.streams",
+            "Webhook": "langgraph_pgstate.types.webhooks",
             "WantedRuns": "langgraph_pgstate.types.streams",
         },
     )
 
 __all__ = [
+    "Analytics",
     "Answer",
+    "AppliedMigration",
     "BackfillReport",
     "Branch",
     "Budget",
     "ChannelDifference",
     "CheckReport",
+    "CheckpointState",
+    "CheckpointTree",
     "ClaimedRun",
     "Claims",
     "CompensationReport",
+    "Costs",
+    "DatabaseOverview",
+    "Delivery",
     "Difference",
     "EnqueuedRun",
     "Event",
     "EventBatch",
+    "Feedback",
+    "FeedbackAverage",
+    "Gauge",
     "HandoffStatistics",
     "InterruptedThread",
     "Label",
     "Lease",
     "LineageStep",
+    "MaintenanceNote",
     "MaintenanceReport",
+    "MeasuredTable",
     "Message",
     "MessageChange",
     "MessageHit",
@@ -177,9 +225,11 @@ __all__ = [
     "Run",
     "RunIds",
     "RunKey",
+    "RunStatistics",
     "RunawayThread",
     "Schedule",
     "SchemaStatus",
+    "SlowStatement",
     "Span",
     "SpanNode",
     "StoredBatch",
@@ -192,12 +242,19 @@ __all__ = [
     "ThreadPage",
     "ThreadRun",
     "ThreadSize",
+    "ThreadStatistics",
+    "Timeline",
+    "TimelineSpan",
     "ToolExecution",
     "ToolStatistics",
     "TransferReport",
+    "TreeNode",
     "UpcastReport",
     "Usage",
+    "UserCosts",
     "ValueChange",
     "Wanted",
     "WantedRuns",
+    "Webhook",
+    "WorkerStatus",
 ]

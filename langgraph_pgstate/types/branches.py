@@ -108,6 +108,75 @@ def _config(thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> dict[str,
 
 
 @dataclass(frozen=True, slots=True)
+class TreeNode:
+    """A checkpoint in a tree, without its state.
+
+    Attributes:
+        checkpoint_id: The checkpoint.
+        parent_checkpoint_id: The parent checkpoint; `None` for the first.
+        step: The superstep that made the checkpoint.
+        source: `input`, `loop`, `update` or `fork`.
+        created_at: Creation time by the database's clock.
+        run_id: The run that made the checkpoint.
+        label: The checkpoint's label, if it has one.
+        tasks: The nodes of the tasks that have written something after this checkpoint; empty for one that was sent.
+        interrupts: Number of tasks that were interrupted after this checkpoint.
+        pending: Number of those that have not gone on.
+    """
+
+    checkpoint_id: str
+    parent_checkpoint_id: str | None
+    step: int | None
+    source: str | None
+    created_at: datetime
+    run_id: str | None
+    label: str | None
+    tasks: tuple[str, ...]
+    interrupts: int
+    pending: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointTree:
+    """A part of a namespace's tree of checkpoints.
+
+    Attributes:
+        nodes: The checkpoints, newest first.
+        has_newer: Whether there are newer ones.
+        has_older: Whether there are older ones.
+    """
+
+    nodes: tuple[TreeNode, ...]
+    has_newer: bool
+    has_older: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointState:
+    """A checkpoint with its state. Types that may not be built are plain data.
+
+    Attributes:
+        thread_id: The thread.
+        checkpoint_ns: The namespace.
+        checkpoint_id: The checkpoint.
+        parent_checkpoint_id: The parent checkpoint; `None` if there is none any more.
+        metadata: Its metadata.
+        values: Its channels' values, without those in which LangGraph keeps what to run next.
+        interrupts: The interrupts of tasks that ran after it.
+        errors: The errors of tasks that ran after it.
+    """
+
+    thread_id: str
+    checkpoint_ns: str
+    checkpoint_id: str
+    parent_checkpoint_id: str | None
+    metadata: Mapping[str, Any]
+    values: Mapping[str, Any]
+    interrupts: tuple[Any, ...]
+    errors: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ValueChange:
     """One difference inside a value.
 

@@ -16,7 +16,7 @@ class Event:
         thread_id: The thread.
         event_id: The event's id; ids sort by time within the thread.
         created_at: Creation time by the database's clock.
-        kind: `status`, `handoff`, `interrupt`, `resume`, `answer`, `fork`, `prune`, `corrupt` or another.
+        kind: `status`, `handoff`, `interrupt`, `resume`, `answer`, `fork`, `prune`, `corrupt`, `action` or another.
         run_id: The run.
         checkpoint_ns: The namespace.
         checkpoint_id: The checkpoint.

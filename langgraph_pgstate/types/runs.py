@@ -46,6 +46,7 @@ class Run:
         enqueued_at: Time it was enqueued; `None` if it was not.
         multitask_strategy: What it did to other runs of its thread when it was enqueued; `None` if it was not.
         metadata: Metadata it was enqueued with; `None` for none, and with a serializer of the caller's own.
+        release: Release of the application, if the run's metadata or `RecorderSettings` named one.
     """
 
     thread_id: str
@@ -72,6 +73,7 @@ class Run:
     enqueued_at: datetime | None = None
     multitask_strategy: str | None = None
     metadata: Mapping[str, Any] | None = None
+    release: str | None = None
 
     @property
     def duration(self) -> timedelta | None:
@@ -112,6 +114,45 @@ class Usage:
     reasoning_tokens: int
     cost: Decimal
     unpriced: int
+
+
+@dataclass(frozen=True, slots=True)
+class UserCosts:
+    """Runs for one user, their tokens and cost.
+
+    Attributes:
+        user_id: The user; `None` if the config named none.
+        runs: Number of runs.
+        input_tokens: Input tokens.
+        output_tokens: Output tokens.
+        cost: Cost in the currency of `prices`.
+    """
+
+    user_id: str | None
+    runs: int
+    input_tokens: int
+    output_tokens: int
+    cost: Decimal
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Model calls, tokens and cost of a time.
+
+    Attributes:
+        total: All together.
+        by_day: By day (UTC), the first day first. Days without calls are left out.
+        by_agent: By agent, the most expensive first.
+        by_model: By provider and model, the most expensive first.
+        by_user: By user, the most expensive first: of the runs that started in this time. Empty for the calls of one
+            model.
+    """
+
+    total: Usage
+    by_day: tuple[Usage, ...]
+    by_agent: tuple[Usage, ...]
+    by_model: tuple[Usage, ...]
+    by_user: tuple[UserCosts, ...]
 
 
 @dataclass(frozen=True, slots=True)

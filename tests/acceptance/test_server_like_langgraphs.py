@@ -14,7 +14,7 @@ from support_http import sdk, serving
 from support_server import AgentServer
 
 pytest.importorskip("langgraph_api")
-pytestmark = [pytest.mark.slow, pytest.mark.once]
+pytestmark = [pytest.mark.long, pytest.mark.once]
 
 GRAPHS: Final = Path(__file__).parents[1] / "support_http.py"
 
@@ -55,6 +55,10 @@ PARTS: Final = {
     r"^interrupt: runs\[0\]\.status$": "a run that waits for an answer is interrupted",
     r"^runs.create(_batch\[\d\]| stateless)?\.status$": "it may have begun",
     r"config\.configurable\.(__\w+|assistant_id|graph_id)$": "labels, and keys of that server",
+    r"^crons.*\.timezone$": "UTC has a name",
+    r"^crons.*\.next_run_date$": "a cron that is not enabled has no next run",
+    r"^crons.*\.payload\.(enabled|multitask_strategy|on_run_completed|timezone)$": "they are the cron's",
+    r"^crons.*\.payload\.metadata": "all that its runs get",
     r"^second run, reject: thread\.(values\.count|error)": "how far it came; a run that was cancelled has no error",
 }
 # Fields that only we have.

@@ -24,7 +24,7 @@ from langgraph.graph.message import add_messages
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Send, interrupt
 
-from langgraph_pgstate.tools import Backoff, Happened, current_execution
+from langgraph_pgstate.tools import Happened, ToolRetry, current_execution
 
 from .journal import Journal
 
@@ -303,7 +303,7 @@ def make_tools(journal: Journal, outside: Outside, ledger: Any, *, is_async: boo
     ledger.policy("mail", **by_order, on_unknown="ask")
     ledger.policy("post", **by_order, on_unknown="retry")
     ledger.policy("search", on_unknown="retry")
-    ledger.policy("flaky", **by_order, on_unknown="retry", on_error="retry", retry=Backoff(3, 0.01))
+    ledger.policy("flaky", **by_order, on_unknown="retry", on_error="retry", retry=ToolRetry(3, 0.01))
     functions: dict[str, Callable[..., Any]] = dict.fromkeys(TOOLS, aact if is_async else act)
     functions["book"] = abook if is_async else book
     functions["book"].__name__ = "book"

@@ -18,7 +18,7 @@ CHANNEL = "a channel"
 def heard(dsn: str) -> Iterator[threading.Event]:
     """What a listener sets for each notification."""
     event = threading.Event()
-    listener = Listener(dsn, CHANNEL, event.set)
+    listener = Listener(dsn, CHANNEL, lambda payload: event.set())
     yield event
     listener.close()
 
@@ -43,7 +43,7 @@ def test_a_notification_is_heard_also_after_the_connection_was_lost(
     connection: psycopg.Connection, heard: threading.Event
 ) -> None:
     assert arrives(connection, heard)
-    query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN %'"
+    query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query = 'LISTEN \"a channel\"'"
     assert connection.execute(query).fetchall() == [(True,)]
     assert arrives(connection, heard)
 
@@ -56,7 +56,7 @@ def test_other_channels_are_not_heard(connection: psycopg.Connection, heard: thr
 
 def test_nothing_is_heard_after_the_end(dsn: str, connection: psycopg.Connection) -> None:
     event = threading.Event()
-    listener = Listener(dsn, CHANNEL, event.set)
+    listener = Listener(dsn, CHANNEL, lambda payload: event.set())
     assert arrives(connection, event)
     listener.close()
     listener._thread.join(5)

@@ -11,8 +11,8 @@ from langgraph_pgstate.runs.handles import Patience
 
 def test_the_pauses_grow_up_to_half_a_second() -> None:
     patience = Patience("t", "r", None)
-    assert [patience.next("running") for _ in range(23)] == pytest.approx(
-        [*(0.005 * 1.25**number for number in range(21)), 0.5, 0.5]
+    assert [patience.next("running") for _ in range(17)] == pytest.approx(
+        [*(0.02 * 1.25**number for number in range(15)), 0.5, 0.5]
     )
     assert patience.next("success") is None
 

@@ -23,7 +23,7 @@ from support_ledger import LEDGERS, Bench, agent_graph, ask, calls, open_bench, 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.errors import DatabaseError, ToolSetupError, ToolTimeoutError
 from langgraph_pgstate.sql import queries
-from langgraph_pgstate.tools import AsyncToolLedger, Backoff, ToolLedger, action_runner, executor
+from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger, ToolRetry, action_runner, executor
 
 BOOK = calls(("call_1", "book", {"room": "7"}))
 
@@ -220,7 +220,7 @@ async def test_what_timed_out_left_nothing_and_is_run_again(bench: Bench, connec
 
 async def test_a_timeout_is_retried_like_an_error(bench: Bench, connection: psycopg.Connection) -> None:
     schema = bench.saver.schema
-    slow = Slow(bench, on_error="retry", retry=Backoff(attempts=2, delay=0.001))
+    slow = Slow(bench, on_error="retry", retry=ToolRetry(attempts=2, delay=0.001))
 
     def hang_once(lent: Any) -> None:
         if len(slow.connections) == 1:

@@ -22,7 +22,7 @@ from langgraph_pgstate.errors import (
     ToolOutcomeUnknownError,
     UnavailableError,
 )
-from langgraph_pgstate.tools import Backoff
+from langgraph_pgstate.tools import ToolRetry
 from tests.tools.test_ledger import CHARGE, Till, rows
 from tests.tools.test_ledger_more import of_api, one_node
 
@@ -378,7 +378,7 @@ async def test_a_transaction_that_ran_into_another_is_no_failure_of_its_tool(
 
 
 async def test_a_transaction_that_ran_into_another_is_retried_like_an_error(room: Room) -> None:
-    room.bench.ledger.policy("book", on_error="retry", retry=Backoff(attempts=3, delay=0.0))
+    room.bench.ledger.policy("book", on_error="retry", retry=ToolRetry(attempts=3, delay=0.0))
     failures = ["40001", "40P01"]
 
     def then(lent: Any) -> None:

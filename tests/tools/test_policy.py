@@ -9,7 +9,7 @@ import pytest
 from support_ledger import Bench, ask, thread, tool_of
 
 from langgraph_pgstate.errors import ConfigurationError, ToolFailedError, ToolOutcomeUnknownError
-from langgraph_pgstate.tools import Backoff, ToolPolicy, ToolSettings
+from langgraph_pgstate.tools import ToolPolicy, ToolRetry, ToolSettings
 from tests.tools.test_ledger import CHARGE, Till, rows, run_and_lose
 from tests.tools.test_ledger_more import of_api, one_node
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.smoke
 @pytest.mark.parametrize("handled", [False, True])
 async def test_an_error_is_retried_as_often_as_the_policy_says(bench: Bench, handled: bool) -> None:
     till = Till()
-    bench.ledger.policy("charge", on_error="retry", retry=Backoff(attempts=3, delay=0.001))
+    bench.ledger.policy("charge", on_error="retry", retry=ToolRetry(attempts=3, delay=0.001))
     till.errors = [OSError("1"), OSError("2")]
     graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE, handle_tool_errors=handled)
     await bench.invoke(graph, ask(), thread())
@@ -46,7 +46,7 @@ def test_bad_policies_are_refused() -> None:
         {"timeout": 0},
         {"on_replay": "both"},
         {"key": "order"},
-        {"retry": Backoff(attempts=0)},
+        {"retry": ToolRetry(attempts=0)},
     ):
         with pytest.raises(ConfigurationError):
             ToolPolicy(**terms)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from langgraph_pgstate.errors import ToolOutcomeUnknownError
 from langgraph_pgstate.operations.tools import tool_executions
 from langgraph_pgstate.operations.tools.tool_executions import Intent, Outcome, Recorded
 from langgraph_pgstate.sql import queries
-from langgraph_pgstate.tools import Backoff
+from langgraph_pgstate.tools import ToolRetry
 from tests.tools.test_action_runner import divide
 from tests.tools.test_ledger import CHARGE, Till, rows, run_and_lose
 from tests.tools.test_ledger_more import of_api
@@ -99,13 +99,13 @@ async def test_a_new_attempt_says_what_it_intends(bench: Bench, connection: psyc
         refunded.append(execution.arguments)
         return "refunded"
 
-    bench.ledger.policy("charge", key=lambda args: args["order"], on_error="retry", retry=Backoff(attempts=2))
+    bench.ledger.policy("charge", key=lambda args: args["order"], on_error="retry", retry=ToolRetry(attempts=2))
     charge_tool = bench.ledger.compensate(of_api(bench, refund))(tool(of_api(bench, charge)))
-    bench.ledger.policy("charge", retry=Backoff(attempts=1))
+    bench.ledger.policy("charge", retry=ToolRetry(attempts=1))
     first = calls(("call_1", "charge", {"order": "o1", "euros": 10}))
     with pytest.raises(OSError, match="declined"):
         await bench.invoke(bench.agent([charge_tool], first), ask(), thread())
-    bench.ledger.policy("charge", retry=Backoff(attempts=2))
+    bench.ledger.policy("charge", retry=ToolRetry(attempts=2))
     second = calls(("call_2", "charge", {"order": "o1", "euros": 20}))
     await bench.invoke(bench.agent([charge_tool], first, second), ask(), thread())
     assert rows(connection, bench.saver.schema, "status, arguments") == [("success", {"order": "o1", "euros": 20})]

@@ -77,6 +77,7 @@ async def check_thread(db: Connection, queries: Queries, codec: ValueCodec | Non
         await check.writes()
         if codec is not None:
             await check.answers(codec)
+            await check.feedback(codec)
             await check.results(codec)
             await check.requests(codec)
         total = (await db.fetch(queries.count_segments, {"thread_id": thread_id}))[0][0]
@@ -167,6 +168,19 @@ class _Check:
                 why = _reason(lambda type_=type_, data=data: _decode_result(codec, type_, data))  # type: ignore[misc]
                 if why:
                     self._problem(f"the result of the tool execution {cursor!r}", why)
+            if len(rows) < _PAGE:
+                return
+
+    async def feedback(self, codec: ValueCodec) -> None:
+        """Decode comments on runs, which a serializer of the caller's own has encoded."""
+        run, id = "", ""
+        while True:
+            keys = {"thread_id": self._thread_id, "cursor_run": run, "cursor_id": id, "page_size": _PAGE}
+            rows = await self._db.fetch(self._queries.scan_feedback, keys)
+            for run, id, type_, data in rows:
+                why = _reason(lambda type_=type_, data=data: codec.loads(type_, data, "the comment"))  # type: ignore[misc]
+                if why:
+                    self._problem(f"the comment of feedback {id!r} on run {run!r}", why)
             if len(rows) < _PAGE:
                 return
 

@@ -11,7 +11,6 @@ from typing import Any, Unpack
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.filters import SpanFilter, check_filters
 from langgraph_pgstate.operations.checkpoints.addresses import Address
-from langgraph_pgstate.operations.record.runs import get_run
 from langgraph_pgstate.operations.threads.paging import FIRST, MAX_PAGE, decode_cursor, page_of, page_size, texts_of
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Page, Provenance, Run, Span, SpanNode, ToolExecution
@@ -97,7 +96,7 @@ def build_tree(spans: Sequence[Span]) -> tuple[SpanNode, ...]:
 
 
 async def get_provenance(db: Connection, queries: Queries, address: Address) -> Provenance | None:
-    """Return the origin of a checkpoint, or `None` if it does not exist. Up to four round trips.
+    """Return the origin of a checkpoint, or `None` if it does not exist. Up to three round trips.
 
     The spans of a superstep name the checkpoint from which it started, which is this one's parent. Those of subgraphs
     are their descendants.
@@ -105,12 +104,11 @@ async def get_provenance(db: Connection, queries: Queries, address: Address) -> 
     rows = await db.fetch(queries.get_provenance, address._asdict())
     if not rows:
         return None
-    checkpoint_id, parent_id, source, step, created_at, run_id, depth, forked_from, run_ids, branch_cost = rows[0]
-    run: Run | None = None
+    checkpoint_id, parent_id, source, step, created_at, run_id, depth, forked_from, run_ids, branch_cost = rows[0][:10]
+    run = None if rows[0][10] is None else Run(*rows[0][10:])
     spans: tuple[Span, ...] = ()
     executions: tuple[ToolExecution, ...] = ()
     if run_id is not None:
-        run = await get_run(db, queries, address.thread_id, run_id)
         key = {"thread_id": address.thread_id, "run_id": run_id, "parent_id": parent_id}
         found = await db.fetch(
             queries.list_superstep_spans, {**key, "step": step, "checkpoint_ns": address.checkpoint_ns}

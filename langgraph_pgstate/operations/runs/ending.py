@@ -15,6 +15,8 @@ from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import EventBatch, Query, RunKey
 
 ENDS: Final = ("success", "interrupted", "error", "cancelled", "timeout")
+# A notification holds 8,000 bytes.
+_MOST_IDS, _LONGEST_ID = 100, 40
 
 
 class RunError(NamedTuple):
@@ -124,6 +126,12 @@ async def roll_back(db: Connection, queries: Queries, key: RunKey) -> bool:
             await delete_runs_of(db, queries, key.thread_id, [key.run_id])
             await promote_and_set_status(db, queries, key.thread_id)
     return ended > 0
+
+
+async def notify(db: Connection, queries: Queries, run_ids: Sequence[str]) -> None:
+    """Wake those who wait for runs that have ended. One statement; polling finds everything without it."""
+    ids = [run_id for run_id in run_ids if len(run_id) <= _LONGEST_ID][:_MOST_IDS]
+    await db.fetch(queries.notify_ended, {"run_ids": "\n".join(ids)})
 
 
 async def _finish_with_thread(db: Connection, queries: Queries, key: RunKey, events: Sequence[EventBatch]) -> bool:

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import (
@@ -17,6 +17,7 @@ from langgraph_pgstate.errors import (
     ThreadBusyError,
     ThreadDeletedError,
 )
+from langgraph_pgstate.operations.record.put_hook import Statement
 from langgraph_pgstate.operations.runs.cancelling import SUPERSEDING, supersede
 from langgraph_pgstate.operations.runs.requests import RunRequest
 from langgraph_pgstate.sql import Queries
@@ -41,18 +42,17 @@ async def enqueue(db: Connection, queries: Queries, requests: Sequence[RunReques
     """
     given = _distinct(requests)
     rows = json.dumps([request.row for request in given])
-    statements: list[tuple[Any, dict[str, Any]]] = [
+    statements: list[Statement] = [
         (queries.make_threads, {"rows": rows}),
         (queries.check_enqueue, {"rows": rows}),
         (queries.enqueue_runs, {"rows": rows, "data": [f"\\x{request.data.hex()}" for request in given]}),
     ]
     supersedes = any(request.strategy in SUPERSEDING for request in given)
     try:
-        before = await _enqueued_before(db, queries, given) if len(given) > 1 else set()
         if not supersedes:
-            added = (await db.execute_together(statements))[-1]
-            if len(given) == 1 and not added:
-                before = {given[0].run_id}
+            # In the caller's transaction, it would be for her statements, too.
+            planning: list[Statement] = [] if db.is_in_transaction else [(queries.plan_lookups, {})]
+            added = await db.fetch_together([*planning, *statements])
         else:
             async with db.transaction():
                 for statement in statements[:2]:
@@ -61,13 +61,14 @@ async def enqueue(db: Connection, queries: Queries, requests: Sequence[RunReques
                 for request in given:
                     if request.strategy in SUPERSEDING and request.run_id not in before:
                         await supersede(db, queries, request.thread_id, request.strategy)
-                await db.execute(*statements[2])
+                added = await db.fetch(*statements[2])
     except Exception as error:
         refused = _refusal(error)
         if refused is None:
             raise
         raise refused from error
-    return [EnqueuedRun(request.thread_id, request.run_id, request.run_id not in before) for request in requests]
+    new = {row[0] for row in added}
+    return [EnqueuedRun(request.thread_id, request.run_id, request.run_id in new) for request in requests]
 
 
 def _distinct(requests: Sequence[RunRequest]) -> list[RunRequest]:

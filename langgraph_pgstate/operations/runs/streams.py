@@ -90,10 +90,9 @@ def append_statements(queries: Queries, batches: Sequence[EventBatch]) -> list[S
 
     They wait for a transaction that is storing others. Nothing is stored of a run that the worker has lost.
     """
-    if not batches:
-        return []
-    locks: list[Statement] = [(queries.lock_stream, key._asdict()) for key in sorted({one.key for one in batches})]
-    return locks + [(queries.append_batch, {**batch.key._asdict(), **batch._asdict()}) for batch in batches]
+    # Two transactions with several runs each lock them in the same order.
+    ordered = sorted(batches, key=lambda batch: (batch.key, batch.position))
+    return [(queries.append_batch, {**batch.key._asdict(), **batch._asdict()}) for batch in ordered]
 
 
 async def append(db: Connection, queries: Queries, batches: Sequence[EventBatch]) -> tuple[set[RunKey], set[RunKey]]:

@@ -62,7 +62,9 @@ def _refusal(cron: str, reason: str) -> ConfigurationError:
     )
 
 
-def due_ticks(cron: str, zone: ZoneInfo, next_at: datetime, now: datetime, missed: str) -> list[datetime]:
+def due_ticks(
+    cron: str, zone: ZoneInfo, next_at: datetime, now: datetime, missed: str, end_at: datetime | None = None
+) -> list[datetime]:
     """Return the ticks for which a run is enqueued now, oldest first.
 
     Args:
@@ -72,14 +74,16 @@ def due_ticks(cron: str, zone: ZoneInfo, next_at: datetime, now: datetime, misse
         now: The time.
         missed: Which of the ticks until now are left out: with `skip` those that are a minute late, with `once` all but
             the newest, with `all` only those before the newest hundred.
+        end_at: Time after which there are none.
     """
+    until = now if end_at is None else min(now, end_at)
     most = MOST_MISSED if missed == "all" else 1
     window = MISSED_AFTER
     while True:
         # From the end, for the ticks of years may have been missed.
         start = now - window
         is_first = start < next_at
-        found = [next_at] * is_first + [*ticks_until(cron, zone, max(start, next_at), now)]
+        found = [next_at] * is_first + [*ticks_until(cron, zone, max(start, next_at), until)]
         if len(found) >= most or is_first or missed == "skip":
             return found[-most:]
         window *= 2
@@ -93,9 +97,10 @@ def ticks_until(cron: str, zone: ZoneInfo, after: datetime, until: datetime) -> 
         yield tick
 
 
-def first_tick(cron: str, zone: ZoneInfo, moment: datetime) -> datetime | None:
-    """Return the first tick after a moment, or `None` if there is none within 50 years."""
-    return next(ticks_after(cron, zone, moment), None)
+def first_tick(cron: str, zone: ZoneInfo, moment: datetime, end_at: datetime | None = None) -> datetime | None:
+    """Return the first tick after a moment, or `None` if there is none within 50 years, or until an end."""
+    tick = next(ticks_after(cron, zone, moment), None)
+    return None if tick is None or (end_at is not None and tick > end_at) else tick
 
 
 def next_ticks(cron: str, zone: ZoneInfo, next_at: datetime, count: int) -> tuple[datetime, ...]:

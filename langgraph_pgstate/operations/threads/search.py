@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, StaleVersionError
-from langgraph_pgstate.filters import SortedThreads, ThreadSearch, ThreadSelection, check_filters
+from langgraph_pgstate.filters import SortedThreads, ThreadSearch, ThreadSelection, ThreadTextSearch, check_filters
 from langgraph_pgstate.operations.checkpoints.addresses import several, thread_id_of
 from langgraph_pgstate.operations.threads.paging import (
     LAST,
@@ -49,7 +49,7 @@ class ThreadsRequest:
     Attributes:
         parameters: The query parameters.
         size: Page size.
-        content: The condition that finds candidates: `metadata`, `state`, `path`, or none.
+        content: The condition that finds candidates: `metadata`, `state`, `path`, `text`, `scope`, or none.
     """
 
     parameters: dict[str, Any]
@@ -57,23 +57,26 @@ class ThreadsRequest:
     content: str | None
 
 
-def request_threads(**filters: Unpack[ThreadSearch]) -> ThreadsRequest:
+def request_threads(**filters: Unpack[ThreadTextSearch]) -> ThreadsRequest:
     """Validate a request for threads.
 
     Raises:
         ConfigurationError: If an argument is invalid.
     """
-    check_filters(filters, ThreadSearch)
+    check_filters(filters, ThreadTextSearch)
     status = filters.get("status")
     if status is not None and status not in STATUSES:
         raise ConfigurationError(f"unknown thread status {status!r}: {', '.join(STATUSES)}")
     updated_at, thread_id = decode_cursor(_KIND, filters.get("cursor"), (LAST, ""))
     size = page_size(filters.get("limit", 20))
     # Every mapping contains an empty one, so that is no condition, and an index would not help.
+    # The first that is given finds the candidates; only that of the text does not filter those of others.
     content = {
+        "text": text_of("text", filters.get("text") or None),
         "metadata": json_of("metadata", filters.get("metadata") or None),
         "state": json_of("state", filters.get("state") or None),
         "path": text_of("where", filters.get("where")),
+        "scope": request_scope(filters.get("scope")),
     }
     parameters = {
         **texts_of(filters, "user_id", "tenant_id", "agent"),
@@ -93,9 +96,12 @@ async def list_threads(db: Connection, queries: Queries, filter: ThreadsRequest)
     query: NamedQuery
     if filter.content is not None:
         query = queries.search_threads
-        parameters = {**parameters, "driver": "user" if parameters["user_id"] is not None else filter.content}
+        is_of_user = parameters["user_id"] is not None and filter.content != "text"
+        parameters = {**parameters, "driver": "user" if is_of_user else filter.content}
     elif parameters["user_id"] is not None:
         query = queries.list_threads_of_user
+    elif parameters["agent"] is not None:
+        query = queries.list_threads_of_agent
     elif parameters["tenant_id"] is not None:
         query = queries.list_threads_of_tenant
     elif parameters["status"] not in (None, "idle"):
@@ -185,7 +191,6 @@ def _selection(filters: ThreadSelection) -> tuple[dict[str, Any], str | None]:
     found = {
         **parameters,
         "ids": None if ids is None else [thread_id_of(id) for id in several("ids", ids)],
-        "scope": request_scope(filters.get("scope")),
     }
     if ids is not None:
         return found, "ids"

@@ -25,7 +25,7 @@ from langgraph_pgstate.operations.runs.requests import (
     read_field,
     request_run,
 )
-from langgraph_pgstate.tools import Backoff as ToolBackoff
+from langgraph_pgstate.tools import ToolRetry
 
 DENY = DefaultAnswer("deny", after=timedelta(days=3))
 
@@ -192,9 +192,9 @@ def test_a_wrong_backoff_is_refused(make: Callable[[], Backoff]) -> None:
         make()
 
 
-def test_the_backoff_of_a_tool_is_refused_by_its_module() -> None:
+def test_the_retries_of_a_tool_are_refused_by_their_module() -> None:
     with pytest.raises(ArgumentTypeError, match=r"langgraph_pgstate\.Backoff\), not langgraph_pgstate\.tools"):
-        request_run(CODEC, "graph", retry=ToolBackoff())
+        request_run(CODEC, "graph", retry=ToolRetry())
 
 
 def test_options_of_a_newer_version_are_left_out() -> None:

@@ -33,14 +33,22 @@ class Clock:
         self.do = queue.do
 
     def put(self, name: str = "s", cron: str = HOURLY, **options: Any) -> Schedule:
-        times = {name: options.pop(name, value) for name, value in (("timezone", "UTC"), ("missed", "skip"))}
-        run = request_run(CODEC, "graph", {"x": 1}, **options)
-        request = schedules.request_schedule(name, run, options, cron=cron, **times)  # type: ignore[arg-type]
+        given: Any = options
+        run = request_run(CODEC, "graph", {"x": 1}, **schedules.options_of_runs(given))
+        request = schedules.request_schedule(name, run, given, cron=cron)
         found: Schedule = self.do(schedules.put, request)
         return found
 
     def get(self, name: str = "s") -> Schedule:
         found: Schedule = self.do(schedules.get_existing, name)
+        return found
+
+    def change(self, name: str = "s", **changes: Any) -> Schedule:
+        found: Schedule = self.do(schedules.change, CODEC, schedules.request_changes(CODEC, name, changes))  # type: ignore[arg-type]
+        return found
+
+    def sorted(self, **filters: Any) -> tuple[Schedule, ...]:
+        found: tuple[Schedule, ...] = self.do(schedules.list_sorted, CODEC, schedules.request_sorted(**filters))
         return found
 
     def fire(self, name: str = "s") -> list[str]:
@@ -179,6 +187,92 @@ def test_a_paused_schedule_does_not_tick_and_goes_on_from_now(clock: Clock) -> N
     # Of one that is not paused nothing is changed.
     tick = clock.make_due()
     assert clock.do(schedules.resume, "s").next_at == tick
+
+
+def test_a_schedule_ends(clock: Clock) -> None:
+    """It is not paused: a later end lets it go on."""
+    now = datetime.now(UTC)
+    first = clock.put()
+    assert len(clock.put(end_at=first.next_ticks[1]).next_ticks) == 2
+    tick = clock.make_due()
+    clock.queue.execute("UPDATE {}.schedules SET end_at = next_at")
+    assert len(clock.fire()) == 1
+    found = clock.get()
+    assert (found.next_at, found.is_paused, found.last_at) == (None, False, tick)
+    assert clock.due() == []
+    assert clock.change(end_at=now - timedelta(days=1)).next_at is None
+    assert clock.change(end_at=now + timedelta(days=1)).next_at == first.next_at
+    assert clock.put(end_at=now - timedelta(days=1)).next_at is None
+    assert clock.put().next_at == first.next_at
+
+
+@pytest.mark.parametrize("missed", ["once", "all"])
+def test_ticks_after_the_end_that_were_missed_are_not_made_up_for(missed: str, clock: Clock) -> None:
+    clock.put(missed=missed, cron="* * * * *")
+    tick = clock.make_due(ago=timedelta(minutes=5))
+    clock.queue.execute("UPDATE {}.schedules SET end_at = %s", tick)
+    assert len(clock.fire()) == 1
+    assert clock.ticks() == [tick]
+
+
+def test_a_schedule_is_changed_in_parts(clock: Clock) -> None:
+    made = clock.put(metadata={"a": 1}, priority=3, context={"c": 1}, max_attempts=2, missed="once")
+    assert clock.change(context={"c": 2}).next_at == made.next_at
+    changed = clock.change(cron="30 * * * *", metadata={"b": 2}, priority=4, paused=True)
+    assert (changed.next_at, changed.is_paused, changed.metadata, changed.missed) == (
+        None,
+        True,
+        {"a": 1, "b": 2},
+        "once",
+    )
+    going = clock.change(paused=False, input={"x": 2})
+    assert going.next_at is not None
+    assert going.next_at.minute == 30
+    clock.make_due()
+    clock.fire()
+    run = clock.queue.claim_one()
+    request = open_request(CODEC, run.data)
+    assert (request.input, request.context, run.options["max_attempts"]) == ({"x": 2}, {"c": 2}, 2)
+    assert request.metadata == {"a": 1, "b": 2, "schedule": "s", "scheduled_at": request.metadata["scheduled_at"]}
+    assert clock.queue.execute("SELECT priority, graph FROM {}.queue") == [(4, "graph")]
+    with pytest.raises(NotFoundError):
+        clock.change("other", paused=True)
+    for refused in ({"thread_id": "t"}, {"cron": "nonsense"}, {"timezone": "Mars"}, {"run_id": "r"}, {"nonsense": 1}):
+        with pytest.raises(ConfigurationError):
+            clock.change(**refused)
+
+
+def test_what_a_caller_may_not_see_is_neither_found_nor_changed(clock: Clock) -> None:
+    for name, owner in (("a", "eve"), ("b", "adam"), ("c", "eve")):
+        clock.put(name, metadata={"owner": owner, "name": name}, thread_id=name)
+    scope = {"owner": "eve"}
+    assert [one.name for one in clock.sorted(scope=scope, by="name", ascending=True)] == ["a", "c"]
+    assert [one.name for one in clock.sorted(by="name")] == ["c", "b", "a"]
+    assert [one.name for one in clock.sorted(limit=1, offset=1)] == ["b"]
+    assert clock.sorted(scope=scope, name="b") == clock.sorted(scope=scope, metadata={"owner": "adam"}) == ()
+    assert [one.name for one in clock.sorted(thread_id="b")] == ["b"]
+    count = schedules.request_count
+    assert clock.do(schedules.count, count(scope=scope)) == 2
+    assert clock.do(schedules.count, count(paused=True)) == 0
+    with pytest.raises(NotFoundError):
+        clock.change("b", paused=True, scope=scope)
+    assert not clock.do(schedules.delete, "b", '{"owner": "eve"}')
+    assert clock.do(schedules.delete, "a", '{"owner": "eve"}')
+    found = clock.sorted(name="b")[0]
+    assert found.arguments is not None
+    assert (found.arguments["input"], found.arguments["metadata"]["name"]) == ({"x": 1}, "b")
+    with pytest.raises(ConfigurationError, match="sorted by"):
+        schedules.request_sorted(by="data")  # type: ignore[arg-type]
+
+
+def test_a_new_thread_has_the_metadata_of_the_schedule(clock: Clock) -> None:
+    clock.put(metadata={"owner": "eve"}, thread_ttl=timedelta(hours=1), config={"configurable": {"user_id": "eve"}})
+    clock.make_due()
+    (fired,) = clock.fire()
+    clock.do(schedules.trigger, CODEC, "s", "r1")
+    rows = clock.queue.execute("SELECT thread_id, metadata, user_id, status, ttl FROM {}.threads ORDER BY thread_id")
+    metadata = {"owner": "eve"}
+    assert sorted(rows) == sorted((id, metadata, "eve", "busy", timedelta(hours=1)) for id in (fired, "r1"))
 
 
 def test_a_schedule_is_triggered_without_its_ticks(clock: Clock) -> None:
@@ -402,3 +496,20 @@ def test_however_it_is_polled_paused_and_put_each_tick_has_one_run(
     # A minute may have passed while it fired.
     assert expected <= set(found_ticks)
     assert len(set(found_ticks) - expected) <= 1
+
+
+def test_who_pauses_resumes_and_triggers_is_an_event(clock: Clock) -> None:
+    clock.put()
+    clock.do(schedules.pause, "s", "eve")
+    clock.do(schedules.resume, "s", "adam")
+    run = clock.do(schedules.trigger, CODEC, "s", "run-1", "eve")
+    with pytest.raises(NotFoundError):
+        clock.do(schedules.pause, "nothing", "eve")
+    found = clock.queue.execute(
+        "SELECT thread_id, payload ->> 'action', run_id, payload ->> 'by' FROM {}.events ORDER BY event_id"
+    )
+    assert found == [
+        ("schedule:s", "pause", None, "eve"),
+        ("schedule:s", "resume", None, "adam"),
+        (run.thread_id, "trigger", "run-1", "eve"),
+    ]

@@ -7,7 +7,7 @@ import pytest
 from support_queue import Queue
 
 from langgraph_pgstate import PGStateSaver
-from langgraph_pgstate.operations.runs import tending
+from langgraph_pgstate.operations.runs import listing, tending
 from langgraph_pgstate.operations.runs.ending import finish
 
 
@@ -212,3 +212,18 @@ def test_a_worker_that_was_not_seen_for_a_day_is_forgotten(queue: Queue) -> None
     queue.do(tending.delete_worker, "stopped")
     queue.do(tending.repair)
     assert queue.execute("SELECT worker_id FROM {}.workers") == [("new",)]
+
+
+def test_a_worker_is_asked_to_drain_by_name(queue: Queue) -> None:
+    queue.do(tending.put_worker, "worker", ["default"], ["graph"], 10)
+    assert not queue.do(tending.is_drain_asked, "worker")
+    assert queue.do(tending.ask_drain, "worker", "eve")
+    assert queue.do(tending.is_drain_asked, "worker")
+    assert not queue.do(tending.ask_drain, "another", "eve")
+    events = queue.execute("SELECT thread_id, kind, payload FROM {}.events")
+    assert events == [("worker:worker", "action", {"action": "drain", "by": "eve"})]
+    queue.add("t")
+    queue.claim_one()
+    (worker,) = queue.do(listing.list_workers)
+    assert (worker.worker_id, worker.is_alive, worker.running, worker.queues) == ("worker", True, 1, ["default"])
+    assert worker.drain_asked_at is not None

@@ -19,7 +19,7 @@ def kept(dsn: str, schema: str, saver: PGStateSaver) -> Iterator[PGStateSaver]:
         yield other
 
 
-RECORD = ("projections", "runs", "spans", "tool_executions", "messages", "events")
+RECORD = ("projections", "runs", "spans", "tool_executions", "messages", "events", "feedback")
 
 
 def record(connection: psycopg.Connection, schema: str, thread_id: str, run_id: str, checkpoint_id: str) -> None:
@@ -29,6 +29,8 @@ def record(connection: psycopg.Connection, schema: str, thread_id: str, run_id: 
         """
         INSERT INTO {schema}.runs (thread_id, run_id, status, started_at)
             VALUES ('{thread}', '{run}', 'success', now());
+        INSERT INTO {schema}.feedback (thread_id, run_id, feedback_id, source, name, score)
+            VALUES ('{thread}', '{run}', 'f', 'human', 'score', 1);
         INSERT INTO {schema}.spans (thread_id, run_id, span_id, started_at, kind, name, status, semconv_version)
             VALUES ('{thread}', '{run}', 's', now(), 'node', 'n', 'success', '1');
         INSERT INTO {schema}.tool_executions (thread_id, idempotency_key, tool, status, run_id, arguments, result)
@@ -119,6 +121,7 @@ def test_a_copy_has_messages_projection_and_results_but_no_runs(
         "tool_executions": 1,
         "messages": 2,
         "events": 0,
+        "feedback": 0,
     }
     whole = """SELECT to_jsonb(m) - ARRAY['thread_id', 'origin_thread_id', 'is_copy'] FROM {}.{} m
         WHERE thread_id = %s ORDER BY 1"""

@@ -69,6 +69,14 @@ WHERE thread_id = :thread_id
 ORDER BY checkpoint_ns, checkpoint_id, interrupt_id
 LIMIT :page_size;
 
+-- name: scan_feedback
+-- Return a page of a thread's encoded comments on runs, in key order, after a cursor.
+SELECT run_id, feedback_id, value_type, value FROM /*schema*/feedback
+WHERE thread_id = :thread_id AND value_type IS NOT NULL
+    AND (run_id, feedback_id) > (:cursor_run::text, :cursor_id::text)
+ORDER BY run_id, feedback_id
+LIMIT :page_size;
+
 -- name: scan_requests
 -- Return a page of what a thread's enqueued runs are to do, in key order, after a cursor.
 SELECT run_id, data FROM /*schema*/run_requests

@@ -1,12 +1,29 @@
 -- name: list_events
--- Return a page of a thread's events, oldest first, after a cursor.
+-- Return a page of a thread's events, oldest first, after a cursor; a variant newest first, before it.
+-- variant: list_events_newest
 SELECT v.thread_id, v.event_id, v.created_at, v.kind, v.run_id, v.checkpoint_ns, v.checkpoint_id, v.agent, v.payload
 FROM /*schema*/events v
-WHERE v.thread_id = :thread_id::text AND v.event_id > :cursor_id::text
+WHERE v.thread_id = :thread_id::text
+    AND v.event_id > :cursor_id::text --!newest
+--+newest     AND v.event_id < :cursor_id::text
     AND (:kind::text IS NULL OR v.kind = :kind)
     AND (:run_id::text IS NULL OR v.run_id = :run_id)
-ORDER BY v.event_id
+ORDER BY v.event_id --!newest
+--+newest ORDER BY v.event_id DESC
 LIMIT :page_size;
+
+-- name: add_event
+-- Record an event of a thread, unless the last hour has it: the suffix of its id tells a call that is repeated.
+INSERT INTO /*schema*/events (thread_id, event_id, kind, run_id, checkpoint_ns, checkpoint_id, payload)
+SELECT :thread_id::text,
+    to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISSUS') || '-' || :kind::text || '-' || :suffix::text, :kind,
+    :run_id::text, CASE WHEN :checkpoint_id::text IS NOT NULL THEN '' END, :checkpoint_id, :payload::text::jsonb
+WHERE NOT EXISTS (
+    SELECT 1 FROM /*schema*/events v
+    WHERE v.thread_id = :thread_id
+        AND v.event_id > to_char((now() AT TIME ZONE 'UTC') - interval '1 hour', 'YYYYMMDDHH24MISSUS')
+        AND v.event_id LIKE '%-' || :suffix
+);
 
 -- name: count_handoffs
 -- Return the number of handoffs between each pair of agents, and the seconds until the thread's next handoff; most

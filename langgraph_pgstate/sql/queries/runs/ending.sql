@@ -6,7 +6,7 @@ FROM (
         JOIN /*schema*/leases l ON l.thread_id = g.thread_id AND l.fencing_token = g.fencing_token
     ORDER BY l.thread_id FOR UPDATE OF l
 ) AS held
-WHERE leases.thread_id = held.thread_id AND leases.thread_id = ANY(:thread_ids);
+WHERE leases.thread_id = held.thread_id;
 
 -- name: end_runs
 -- End runs that their worker runs under the current leases of their threads. Leaves out those whose lease was lost, or
@@ -14,24 +14,25 @@ WHERE leases.thread_id = held.thread_id AND leases.thread_id = ANY(:thread_ids);
 -- were to do that their threads have gone on from. If they were interrupted, their default answers are due so long after
 -- their oldest interrupts. Runs after `release_leases` and `lock_threads_for_no_key_update`.
 WITH mine AS MATERIALIZED (
-    SELECT q.thread_id, q.run_id
+    SELECT q.thread_id, q.run_id, q.last_event
     FROM unnest(:thread_ids::text[], :run_ids::text[], :fencing_tokens::bigint[]) AS g (
         thread_id, run_id, fencing_token
     )
         JOIN /*schema*/queue q ON q.thread_id = g.thread_id AND q.run_id = g.run_id
             AND q.fencing_token = g.fencing_token
         JOIN /*schema*/leases l ON l.thread_id = g.thread_id AND l.fencing_token = g.fencing_token
-    WHERE q.thread_id = ANY(:thread_ids) AND q.status = 'running'
-        AND (:rolls_back::boolean OR q.cancel IS DISTINCT FROM 'rollback')
+    WHERE q.status = 'running' AND (:rolls_back::boolean OR q.cancel IS DISTINCT FROM 'rollback')
 ), ended AS (
     UPDATE /*schema*/runs SET
         status = :status::text, ended_at = now(), alive_until = NULL, error_type = :error_type::text,
         error_message = :error_message::text, error_traceback = :error_traceback::text,
-        last_event = coalesce((
-            SELECT max(b.last_seq) FROM /*schema*/stream_batches b
-            WHERE b.thread_id = mine.thread_id AND b.run_id = mine.run_id
-        ), runs.last_event)
+        last_event = coalesce(nullif(mine.last_event, 0), runs.last_event)
     FROM mine WHERE runs.thread_id = mine.thread_id AND runs.run_id = mine.run_id
+    RETURNING runs.thread_id, runs.run_id, runs.status, runs.agent, runs.metadata, runs.multitask_strategy,
+        runs.enqueued_at, runs.started_at, runs.ended_at, runs.error_type, runs.error_message, runs.webhook
+), told AS (
+    INSERT INTO /*schema*/webhooks (thread_id, run_id, url, run)
+    SELECT e.thread_id, e.run_id, e.webhook, to_jsonb(e) - 'webhook' FROM ended e WHERE e.webhook IS NOT NULL
 ), idle AS (
     UPDATE /*schema*/threads SET status = CASE
         WHEN :status IN ('interrupted', 'error') THEN :status WHEN :status = 'timeout' THEN 'error' ELSE 'idle' END
@@ -67,7 +68,7 @@ DELETE FROM /*schema*/queue USING mine WHERE queue.thread_id = mine.thread_id AN
 -- the other runs of its thread and its queue. One that is to be cancelled is ready at once, so that nothing waits for
 -- it. Affects no row if the lease was lost. Runs after `release_leases` and `lock_threads_for_no_key_update`.
 WITH mine AS MATERIALIZED (
-    SELECT 1 FROM /*schema*/queue q JOIN /*schema*/leases l ON l.thread_id = q.thread_id
+    SELECT q.last_event FROM /*schema*/queue q JOIN /*schema*/leases l ON l.thread_id = q.thread_id
     WHERE q.thread_id = :thread_id AND q.run_id = :run_id AND q.status = 'running'
         AND q.fencing_token = :fencing_token::bigint AND l.thread_id = :thread_id AND l.fencing_token = :fencing_token
 ), waiting AS (
@@ -75,10 +76,7 @@ WITH mine AS MATERIALIZED (
         status = 'pending', attempt = runs.attempt - :unused::integer, alive_until = NULL,
         error_type = :error_type::text, error_message = :error_message::text,
         error_traceback = :error_traceback::text,
-        last_event = coalesce((
-            SELECT max(b.last_seq) FROM /*schema*/stream_batches b
-            WHERE b.thread_id = :thread_id AND b.run_id = :run_id
-        ), runs.last_event)
+        last_event = coalesce(nullif(mine.last_event, 0), runs.last_event)
     FROM mine WHERE runs.thread_id = :thread_id AND runs.run_id = :run_id
 )
 UPDATE /*schema*/queue SET
@@ -101,3 +99,8 @@ SELECT 1 FROM /*schema*/runs r
 WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text AND r.status = :status::text AND NOT EXISTS (
     SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = :thread_id AND q.run_id = :run_id
 );
+
+-- name: notify_ended
+-- Wake those who wait for runs that have ended, once the transaction commits. The payload is the ids of the runs, each on
+-- a line of its own.
+SELECT pg_notify('pgstate_ended', :run_ids::text);

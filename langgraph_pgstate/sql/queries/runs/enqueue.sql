@@ -29,11 +29,12 @@ WITH given AS (
     SELECT s.* FROM jsonb_to_recordset(:rows::jsonb) AS s (
         thread_id text, run_id text, rejects boolean, adopts boolean, checkpoint_ns text, checkpoint_id text
     )
+    -- With an offset, so that the planner looks for each row instead of hashing all.
     WHERE NOT EXISTS (
-        SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = s.thread_id AND q.run_id = s.run_id
+        SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = s.thread_id AND q.run_id = s.run_id OFFSET 0
     ) AND NOT EXISTS (
         SELECT 1 FROM /*schema*/runs r
-        WHERE r.thread_id = s.thread_id AND r.run_id = s.run_id AND r.queue IS NOT NULL
+        WHERE r.thread_id = s.thread_id AND r.run_id = s.run_id AND r.queue IS NOT NULL OFFSET 0
     )
 )
 -- The cast fails with the text as the message: a statement without PL/pgSQL can only raise an error this way.
@@ -67,51 +68,57 @@ FROM (
 ORDER BY place, since LIMIT 1;
 
 -- name: enqueue_runs
--- Enqueue runs, except those that are enqueued already. Runs after `make_threads`, because only the next statement sees
+-- Enqueue runs, except those that are enqueued already, and return those enqueued. Runs after `make_threads`, because only the next statement sees
 -- rows committed during its wait. With `adopts`, a run that was invoked elsewhere is enqueued under its own id.
 WITH given AS (
     SELECT s.*, coalesce(to_timestamp(s.run_at), now() + make_interval(secs => s.delay)) AS due_at
     FROM ROWS FROM (jsonb_to_recordset(:rows::jsonb) AS (
         thread_id text, run_id text, queue text, graph text, version text, priority integer, key text,
         run_at double precision, delay double precision, options jsonb, agent text, user_id text, tenant_id text,
-        adopts boolean, strategy text, metadata jsonb
+        adopts boolean, strategy text, metadata jsonb, traceparent text
     ), unnest(:data::bytea[])) WITH ORDINALITY AS s (
         thread_id, run_id, queue, graph, version, priority, key, run_at, delay, options, agent, user_id, tenant_id,
-        adopts, strategy, metadata, data, place
+        adopts, strategy, metadata, traceparent, data, place
     )
     WHERE NOT EXISTS (
-        SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = s.thread_id AND q.run_id = s.run_id
+        SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = s.thread_id AND q.run_id = s.run_id OFFSET 0
     ) AND NOT EXISTS (
         SELECT 1 FROM /*schema*/runs r
-        WHERE r.thread_id = s.thread_id AND r.run_id = s.run_id AND (r.queue IS NOT NULL OR NOT s.adopts)
+        WHERE r.thread_id = s.thread_id AND r.run_id = s.run_id AND (r.queue IS NOT NULL OR NOT s.adopts) OFFSET 0
     )
 ), numbered AS (
     SELECT g.*, (g.due_at > now()) IS TRUE AS is_later, (
         SELECT max(q.number) FROM /*schema*/queue q WHERE q.thread_id = g.thread_id AND q.number IS NOT NULL
     ) AS last_number, row_number() OVER (PARTITION BY g.thread_id, (g.due_at > now()) IS TRUE ORDER BY g.place) AS nth
     FROM given g
+), keys AS MATERIALIZED (
+    -- The position of a key's next ready run. Among the runs of its key that wait for the limit, it is by time.
+    SELECT k.queue, k.key, w.has_limit, CASE
+        WHEN w.has_limit THEN (extract(epoch FROM now()) * 1000000)::bigint
+        ELSE coalesce((
+            SELECT max(q.position) + 1 FROM /*schema*/queue q
+            WHERE q.queue = k.queue AND q.key = k.key AND q.is_ready AND q.status = 'pending' AND NOT q.is_limited
+        ), (
+            SELECT min(q.position) FROM /*schema*/queue q
+            WHERE q.queue = k.queue AND q.is_ready AND q.status = 'pending' AND NOT q.is_limited
+        ), 1) END AS position
+    FROM (SELECT DISTINCT g.queue, g.key FROM given g) AS k CROSS JOIN LATERAL (
+        SELECT EXISTS (
+            SELECT 1 FROM /*schema*/queue q WHERE q.queue = k.queue AND q.key = k.key AND q.is_limited
+        ) AS has_limit
+    ) AS w
 ), placed AS (
-    SELECT n.*, NOT n.is_later AND n.last_number IS NULL AND n.nth = 1 AS is_ready, EXISTS (
-        SELECT 1 FROM /*schema*/queue q WHERE q.queue = n.queue AND q.key = n.key AND q.is_limited
-    ) AS has_limit FROM numbered n
+    SELECT n.*, NOT n.is_later AND n.last_number IS NULL AND n.nth = 1 AS is_ready FROM numbered n
 ), queued AS (
     INSERT INTO /*schema*/queue (
         thread_id, run_id, queue, graph, version, is_ready, is_limited, number, priority, position, key, run_after
     )
-    SELECT p.thread_id, p.run_id, p.queue, p.graph, p.version, p.is_ready, p.is_ready AND p.has_limit,
+    SELECT p.thread_id, p.run_id, p.queue, p.graph, p.version, p.is_ready, p.is_ready AND k.has_limit,
         CASE WHEN NOT p.is_later THEN coalesce(p.last_number, 0) + p.nth END, p.priority,
-        CASE WHEN NOT p.is_ready THEN 0
-            -- Among the runs of its key that wait for the limit, by time.
-            WHEN p.has_limit THEN (extract(epoch FROM now()) * 1000000)::bigint
-            ELSE coalesce((
-                SELECT max(q.position) + 1 FROM /*schema*/queue q
-                WHERE q.queue = p.queue AND q.key = p.key AND q.is_ready AND q.status = 'pending' AND NOT q.is_limited
-            ), (
-                SELECT min(q.position) FROM /*schema*/queue q
-                WHERE q.queue = p.queue AND q.is_ready AND q.status = 'pending' AND NOT q.is_limited
-            ), 1) END + row_number() OVER (PARTITION BY p.queue, p.key, p.is_ready ORDER BY p.place) - 1,
+        CASE WHEN p.is_ready THEN k.position ELSE 0 END
+            + row_number() OVER (PARTITION BY p.queue, p.key, p.is_ready ORDER BY p.place) - 1,
         p.key, CASE WHEN p.is_later THEN p.due_at END
-    FROM placed p
+    FROM placed p JOIN keys k ON k.queue = p.queue AND k.key = p.key
 ), requested AS (
     INSERT INTO /*schema*/run_requests (thread_id, run_id, options, data)
     SELECT g.thread_id, g.run_id, g.options, g.data FROM given g
@@ -122,16 +129,18 @@ WITH given AS (
 )
 INSERT INTO /*schema*/runs AS stored (
     thread_id, run_id, attempt, status, agent, user_id, tenant_id, started_at, queue, key, enqueued_at,
-    multitask_strategy, metadata
+    multitask_strategy, metadata, webhook, traceparent
 )
 SELECT g.thread_id, g.run_id, 0, 'pending', g.agent, g.user_id, g.tenant_id, now(), g.queue, nullif(g.key, ''), now(),
-    g.strategy, g.metadata
+    g.strategy, g.metadata, g.options ->> 'webhook', g.traceparent
 FROM given g
 ON CONFLICT (thread_id, run_id) DO UPDATE SET
     queue = excluded.queue, key = excluded.key, enqueued_at = excluded.enqueued_at,
-    multitask_strategy = excluded.multitask_strategy, metadata = excluded.metadata, status = 'pending', attempt = 0,
+    multitask_strategy = excluded.multitask_strategy, metadata = excluded.metadata, webhook = excluded.webhook,
+    status = 'pending', attempt = 0,
     alive_until = NULL, ended_at = NULL, error_type = NULL,
-    error_message = NULL, error_traceback = NULL;
+    error_message = NULL, error_traceback = NULL
+RETURNING run_id;
 
 -- name: promote_next
 -- Make the first run of each of some threads ready, if it is due and no other run is. Runs after
@@ -157,7 +166,7 @@ FROM (
     ) AS l
     WHERE NOT h.is_ready AND h.run_after IS NULL
 ) AS next
-WHERE queue.thread_id = next.thread_id AND queue.run_id = next.run_id AND queue.thread_id = ANY(:thread_ids);
+WHERE queue.thread_id = next.thread_id AND queue.run_id = next.run_id;
 
 -- name: get_enqueued
 -- Return which of some runs were enqueued.

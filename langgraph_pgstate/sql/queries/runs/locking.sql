@@ -1,5 +1,9 @@
 -- name: begin_bounded_work
--- Set the transaction's timeouts for locks and for its client, and have it plan prepared statements once: those with
--- arrays would be planned at each call, which takes longer than what they do.
+-- Set the transaction's timeouts for locks and for its client, and how its statements are planned; see `plan_lookups`.
 SELECT set_config('lock_timeout', :timeout::text, true), set_config('plan_cache_mode', 'force_generic_plan', true),
-    set_config('idle_in_transaction_session_timeout', :idle_timeout::text, true);
+    set_config('enable_seqscan', 'off', true), set_config('idle_in_transaction_session_timeout', :idle_timeout::text, true);
+
+-- name: plan_lookups
+-- Have the transaction's prepared statements planned once, because those with arrays would be planned at each call, which
+-- takes longer than what they do; and for lookups by key, whatever the size of the tables was when they were analyzed.
+SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true);

@@ -3,48 +3,96 @@
 SELECT now();
 
 -- name: put_schedule
--- Store a schedule. One of the same name is replaced; it stays paused if it is, and keeps its next tick unless its ticks
--- are other ones.
+-- Store a schedule. One of the same name is replaced; it stays paused if it is and nothing else is said, and keeps its
+-- next tick unless its ticks are other ones.
 INSERT INTO /*schema*/schedules AS stored (
-    name, graph, queue, thread_id, cron, timezone, missed, options, data, next_at
+    name, graph, queue, thread_id, cron, timezone, missed, options, data, next_at, is_paused, end_at, thread_ttl, metadata
 ) VALUES (
     :name::text, :graph::text, :queue::text, :thread_id::text, :cron::text, :timezone::text, :missed::text,
-    :options::jsonb, :data::bytea, :next_at::timestamptz
+    :options::jsonb, :data::bytea, CASE WHEN :is_paused::boolean IS NOT TRUE THEN :next_at::timestamptz END,
+    :is_paused IS TRUE, :end_at::timestamptz, :thread_ttl::interval, :metadata::jsonb
 )
 ON CONFLICT (name) DO UPDATE SET
     graph = excluded.graph, queue = excluded.queue, thread_id = excluded.thread_id, cron = excluded.cron,
     timezone = excluded.timezone, missed = excluded.missed, options = excluded.options, data = excluded.data,
+    is_paused = coalesce(:is_paused, stored.is_paused), end_at = excluded.end_at, thread_ttl = excluded.thread_ttl,
+    metadata = excluded.metadata,
     next_at = CASE
-        WHEN stored.next_at IS NULL OR stored.cron = excluded.cron AND stored.timezone = excluded.timezone
-        THEN stored.next_at ELSE excluded.next_at END,
+        WHEN coalesce(:is_paused, stored.is_paused) THEN NULL
+        WHEN stored.cron = excluded.cron AND stored.timezone = excluded.timezone AND stored.next_at IS NOT NULL
+        THEN CASE WHEN (stored.next_at > excluded.end_at) IS NOT TRUE THEN stored.next_at END
+        ELSE :next_at END,
     updated_at = excluded.updated_at;
+
+-- name: change_schedule
+-- Change a schedule. Runs after `lock_schedule`.
+UPDATE /*schema*/schedules SET
+    queue = :queue::text, cron = :cron::text, timezone = :timezone::text, missed = :missed::text,
+    options = :options::jsonb, data = :data::bytea, next_at = :next_at::timestamptz, is_paused = :is_paused::boolean,
+    end_at = :end_at::timestamptz, thread_ttl = :thread_ttl::interval, metadata = :metadata::jsonb, updated_at = now()
+WHERE name = :name::text;
 
 -- name: list_schedules
 -- Return a page of schedules by name, after a cursor, or those of one name.
 SELECT s.name, s.graph, s.queue, s.thread_id, s.cron, s.timezone, s.missed, s.next_at, s.last_at, s.last_thread_id,
-    s.last_run_id, s.last_error, s.created_at, s.updated_at
+    s.last_run_id, s.last_error, s.created_at, s.updated_at, s.is_paused, s.end_at, s.thread_ttl, s.metadata,
+    s.options -> 'owner' ->> 'user_id'
 FROM /*schema*/schedules s
 WHERE s.name > :cursor_name::text COLLATE "C" AND (:name::text IS NULL OR s.name = :name)
     AND (:graph::text IS NULL OR s.graph = :graph)
 ORDER BY s.name
 LIMIT :page_size;
 
+-- name: sort_schedules
+-- Return schedules in the order of one of their columns, from an offset, with what their runs are to do; or count them.
+-- variant: sort_schedules_count
+--+count SELECT count(*)
+SELECT s.name, s.graph, s.queue, s.thread_id, s.cron, s.timezone, s.missed, s.next_at, s.last_at, --!count
+    s.last_thread_id, s.last_run_id, s.last_error, s.created_at, s.updated_at, s.is_paused, s.end_at, --!count
+    s.thread_ttl, s.metadata, s.options -> 'owner' ->> 'user_id', s.data --!count
+FROM /*schema*/schedules s
+WHERE (:name::text IS NULL OR s.name = :name)
+    AND (:graph::text IS NULL OR s.graph = :graph)
+    AND (:thread_id::text IS NULL OR s.thread_id = :thread_id)
+    AND (:is_paused::boolean IS NULL OR s.is_paused = :is_paused)
+    AND (:metadata::jsonb IS NULL OR s.metadata @> :metadata)
+    AND (:scope::jsonb IS NULL OR s.metadata @> :scope)
+ORDER BY --!count
+    CASE WHEN :ascending::boolean THEN CASE :by::text --!count
+        WHEN 'name' THEN s.name WHEN 'graph' THEN s.graph WHEN 'thread_id' THEN s.thread_id END END, --!count
+    CASE WHEN NOT :ascending THEN CASE :by --!count
+        WHEN 'name' THEN s.name WHEN 'graph' THEN s.graph WHEN 'thread_id' THEN s.thread_id END END DESC, --!count
+    CASE WHEN :ascending THEN CASE :by --!count
+        WHEN 'created_at' THEN s.created_at WHEN 'updated_at' THEN s.updated_at --!count
+        WHEN 'next_at' THEN s.next_at WHEN 'end_at' THEN s.end_at END END, --!count
+    CASE WHEN NOT :ascending THEN CASE :by --!count
+        WHEN 'created_at' THEN s.created_at WHEN 'updated_at' THEN s.updated_at --!count
+        WHEN 'next_at' THEN s.next_at WHEN 'end_at' THEN s.end_at END END DESC, s.name --!count
+LIMIT :page_size OFFSET :offset --!count
+;
+
 -- name: get_schedule_request
 -- Return what the runs of a schedule are to do, and the time.
-SELECT s.queue, s.thread_id, s.timezone, s.options::text, s.data, now() FROM /*schema*/schedules s
-WHERE s.name = :name::text;
+SELECT s.queue, s.thread_id, s.timezone, s.options::text, s.data, s.metadata, s.thread_ttl, now()
+FROM /*schema*/schedules s WHERE s.name = :name::text;
 
 -- name: lock_schedule
--- Lock a schedule until the transaction ends. Return its ticks, the next one, and the time.
-SELECT s.cron, s.timezone, s.next_at, now() FROM /*schema*/schedules s WHERE s.name = :name::text FOR NO KEY UPDATE;
+-- Lock a schedule that a caller may change until the transaction ends, and return it with the time.
+SELECT s.queue, s.cron, s.timezone, s.missed, s.options::text, s.data, s.next_at, s.is_paused, s.end_at, s.thread_ttl,
+    s.metadata, now()
+FROM /*schema*/schedules s
+WHERE s.name = :name::text AND (:scope::jsonb IS NULL OR s.metadata @> :scope)
+FOR NO KEY UPDATE;
 
 -- name: set_next_tick
--- Set the next tick of a schedule; none pauses it.
-UPDATE /*schema*/schedules SET next_at = :next_at::timestamptz, updated_at = now() WHERE name = :name::text;
+-- Pause a schedule, or set its next tick.
+UPDATE /*schema*/schedules SET next_at = :next_at::timestamptz, is_paused = :is_paused::boolean, updated_at = now()
+WHERE name = :name::text;
 
 -- name: delete_schedule
--- Delete a schedule.
-DELETE FROM /*schema*/schedules WHERE name = :name::text;
+-- Delete a schedule that a caller may delete.
+DELETE FROM /*schema*/schedules
+WHERE name = :name::text AND (:scope::jsonb IS NULL OR metadata @> :scope);
 
 -- name: find_due_schedules
 -- Return schedules whose next tick has come, the longest due first.
@@ -53,7 +101,8 @@ SELECT s.name FROM /*schema*/schedules s WHERE s.next_at <= now() ORDER BY s.nex
 -- name: lock_due_schedule
 -- Lock a schedule until the transaction ends, and return it and the time, if its next tick has come and no other
 -- transaction has locked it.
-SELECT s.queue, s.thread_id, s.cron, s.timezone, s.missed, s.options::text, s.data, s.next_at, now()
+SELECT s.queue, s.thread_id, s.cron, s.timezone, s.missed, s.options::text, s.data, s.next_at, s.end_at, s.metadata,
+    s.thread_ttl, now()
 FROM /*schema*/schedules s
 WHERE s.name = :name::text AND s.next_at <= now()
 FOR NO KEY UPDATE SKIP LOCKED;

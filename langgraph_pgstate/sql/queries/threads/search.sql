@@ -3,6 +3,7 @@
 -- serves are variants.
 -- variant: list_threads_of_user
 -- variant: list_threads_of_tenant
+-- variant: list_threads_of_agent
 -- variant: list_threads_with_status
 SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, t.metadata,
     t.version, t.expires_at, t.forked_from_thread_id, t.forked_from_checkpoint_id
@@ -10,6 +11,7 @@ FROM /*schema*/threads t
 WHERE t.updated_at <= :cursor_updated_at::timestamptz
 --+of_user     AND t.user_id = :user_id::text
 --+of_tenant     AND t.tenant_id = :tenant_id::text
+--+of_agent     AND t.agent = :agent::text
 --+with_status     AND t.status <> 'idle' AND t.status = :status::text
     AND (t.updated_at < :cursor_updated_at OR t.thread_id > :cursor_id::text)
     AND (:user_id::text IS NULL OR t.user_id = :user_id)
@@ -34,6 +36,17 @@ WITH found AS (
     SELECT s.thread_id FROM /*schema*/projections s WHERE :driver = 'state' AND s.state @> :state::jsonb
     UNION ALL
     SELECT s.thread_id FROM /*schema*/projections s WHERE :driver = 'path' AND s.state @@ :path::jsonpath
+    UNION ALL
+    SELECT a.thread_id FROM /*schema*/threads a WHERE :driver = 'scope' AND a.metadata @> :scope::jsonb
+    UNION ALL
+    (
+        SELECT g.thread_id FROM /*schema*/messages g
+        WHERE :driver = 'text' AND g.content IS NOT NULL
+            AND to_tsvector('simple', left(g.content, 100000)) @@ websearch_to_tsquery('simple', :text::text)
+        UNION
+        SELECT i.thread_id FROM /*schema*/threads i
+        WHERE :driver = 'text' AND i.thread_id >= :text AND i.thread_id < :text || U&'\+10FFFF'
+    )
 )
 SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, t.metadata,
     t.version, t.expires_at, t.forked_from_thread_id, t.forked_from_checkpoint_id
@@ -42,6 +55,7 @@ FROM found f JOIN /*schema*/threads t ON t.thread_id = f.thread_id
 WHERE (:metadata::jsonb IS NULL OR t.metadata @> :metadata)
     AND (:state::jsonb IS NULL OR p.state @> :state)
     AND (:path::jsonpath IS NULL OR p.state @@ :path)
+    AND (:scope::jsonb IS NULL OR t.metadata @> :scope)
     AND t.updated_at <= :cursor_updated_at::timestamptz
     AND (t.updated_at < :cursor_updated_at OR t.thread_id > :cursor_id::text)
     AND (:user_id::text IS NULL OR t.user_id = :user_id)

@@ -1,0 +1,203 @@
+"""Feedback on runs: scores and comments, and their averages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+from uuid import uuid4
+
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError
+from langgraph_pgstate.filters import FeedbackFilter, Moment, check_filters
+from langgraph_pgstate.operations.checkpoints.addresses import check_key_size, identifier, thread_id_of
+from langgraph_pgstate.operations.threads.paging import (
+    LAST,
+    decode_cursor,
+    json_of,
+    page_of,
+    page_size,
+    since_of,
+    text_of,
+    texts_of,
+    time_of,
+)
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.types import Feedback, FeedbackAverage, Page, Row
+
+FEEDBACK_KEYS: Final = ("agent", "model", "release")
+SOURCES: Final = ("human", "model", "program")
+MOST_ROWS: Final = 100_000
+"""Rows that a statistic reads at most: the newest."""
+
+_KIND: Final = "feedback"
+_COMMENT: Final = "comment"
+_FOREIGN_KEY_VIOLATION: Final = "23503"
+
+
+def request_feedback(
+    codec: ValueCodec,
+    thread_id: str,
+    run_id: str,
+    name: str,
+    score: float | None,
+    comment: str | None,
+    span_id: str | None,
+    by: str | None,
+    source: str,
+    feedback_id: str | None,
+) -> dict[str, Any]:
+    """Validate and encode feedback, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid, or there is neither a score nor a comment.
+    """
+    if score is not None and (not isinstance(score, int | float) or not math.isfinite(score)):
+        raise ArgumentTypeError(f"score must be a finite number, not {score!r}")
+    if score is None and not comment:
+        raise ConfigurationError("feedback has a score or a comment, or both")
+    if source not in SOURCES:
+        raise ConfigurationError(f"source is {', '.join(SOURCES)}, not {source!r}")
+    if not identifier("name", name):
+        raise ConfigurationError("name is empty")
+    key = {
+        "thread_id": thread_id_of(thread_id),
+        "run_id": identifier("run_id", run_id),
+        "feedback_id": identifier("feedback_id", feedback_id or str(uuid4())),
+    }
+    check_key_size("thread_id, run_id and feedback_id", *key.values())
+    text = text_of(_COMMENT, comment) or None
+    # Data that a serializer may encrypt is not stored in clear text beside it.
+    kind, data = (None, None) if text is None or codec.is_native else codec.dumps(_COMMENT, text)
+    return {
+        **key,
+        "span_id": text_of("span_id", span_id),
+        "created_by": text_of("by", by),
+        "source": source,
+        "name": name,
+        "score": None if score is None else float(score),
+        "comment": text if codec.is_native else None,
+        "value_type": kind,
+        "value": data,
+    }
+
+
+async def put_feedback(db: Connection, queries: Queries, codec: ValueCodec, parameters: dict[str, Any]) -> Feedback:
+    """Store feedback, or replace what was stored under its id. One statement; safe to repeat.
+
+    Raises:
+        NotFoundError: If there is no such run, or it has no such span.
+    """
+    try:
+        rows = await db.fetch(queries.put_feedback, parameters)
+    except Exception as error:
+        if getattr(error, "sqlstate", None) != _FOREIGN_KEY_VIOLATION:
+            raise
+        # The run was deleted meanwhile.
+        rows = []
+    if not rows:
+        span = "" if parameters["span_id"] is None else f" with a span {parameters['span_id']!r}"
+        raise NotFoundError(f"thread {parameters['thread_id']!r} has no run {parameters['run_id']!r}{span}")
+    return _feedback(codec, rows[0])
+
+
+def request_feedback_list(**filters: Any) -> dict[str, Any]:
+    """Validate a request for feedback, and return its query parameters; see `FeedbackFilter`.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    check_filters(filters, FeedbackFilter)
+    at, cursor_thread, cursor_run, cursor_id = decode_cursor(_KIND, filters.get("cursor"), (LAST, "", "", ""))
+    thread_id = filters.get("thread_id")
+    if thread_id is None and filters.get("run_id") is not None:
+        raise ConfigurationError("run_id needs its thread_id")
+    return {
+        "thread_id": None if thread_id is None else thread_id_of(thread_id),
+        **texts_of(filters, "run_id", "name", "source"),
+        **since_of(filters.get("since")),
+        "cursor_at": at,
+        "cursor_thread": cursor_thread,
+        "cursor_run": cursor_run,
+        "cursor_id": cursor_id,
+        "page_size": page_size(filters.get("limit", 20)) + 1,
+    }
+
+
+async def list_feedback(
+    db: Connection, queries: Queries, codec: ValueCodec, parameters: dict[str, Any]
+) -> Page[Feedback]:
+    """Return a page of feedback, newest first. One round trip.
+
+    Raises:
+        CorruptStateError: If a comment that was encoded cannot be read.
+    """
+    of_thread = parameters["thread_id"] is not None
+    rows = await db.fetch(queries.list_feedback_of_thread if of_thread else queries.list_feedback, parameters)
+    return page_of(
+        rows,
+        parameters["page_size"] - 1,
+        lambda row: _feedback(codec, row),
+        _KIND,
+        lambda item: (item.created_at, item.thread_id, item.run_id, item.feedback_id),
+    )
+
+
+async def delete_feedback(db: Connection, queries: Queries, thread_id: str, run_id: str, feedback_id: str) -> bool:
+    """Delete feedback. One statement; safe to repeat.
+
+    Returns:
+        Whether there was such feedback.
+    """
+    key = {"thread_id": thread_id, "run_id": run_id, "feedback_id": feedback_id}
+    return bool(await db.execute(queries.delete_feedback, key))
+
+
+def request_averages(
+    by: str | Sequence[str],
+    since: Moment | None,
+    until: datetime | None,
+    limit: int = 1000,
+    agent: str | None = None,
+    user_id: str | None = None,
+    tenant_id: str | None = None,
+    scope: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Validate a request for averages of feedback, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If a key is not in `FEEDBACK_KEYS`, or another argument is invalid.
+    """
+    keys = [by] if isinstance(by, str) else list(by)
+    if unknown := [key for key in keys if key not in FEEDBACK_KEYS]:
+        raise ConfigurationError(f"feedback cannot be grouped by {unknown[0]!r}: use {', '.join(FEEDBACK_KEYS)}")
+    return {
+        "by": keys,
+        **since_of(since),
+        "until": time_of("until", until),
+        "agent": text_of("agent", agent),
+        "user_id": text_of("user_id", user_id),
+        "tenant_id": text_of("tenant_id", tenant_id),
+        "scope": json_of("scope", scope or None),
+        "most": MOST_ROWS,
+        "page_size": page_size(limit),
+    }
+
+
+async def average_feedback(db: Connection, queries: Queries, parameters: dict[str, Any]) -> tuple[FeedbackAverage, ...]:
+    """Return the averages of the newest `MOST_ROWS` scores and comments of a time, the most frequent first.
+
+    One round trip.
+    """
+    has_scope = parameters["scope"] is not None
+    query = queries.average_feedback_with_scope if has_scope else queries.average_feedback
+    return tuple(FeedbackAverage(*row[:-1]) for row in await db.fetch(query, parameters))
+
+
+def _feedback(codec: ValueCodec, row: Row) -> Feedback:
+    *columns, comment, kind, data = row
+    if kind is not None:
+        comment = codec.loads(kind, data, f"the comment of feedback {row[2]!r}")
+    return Feedback(*(*columns, comment))

@@ -1,0 +1,82 @@
+"""The part of a thread's tree of checkpoints around one of them, and the state there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.langgraph_compat import is_schedule_channel
+from langgraph_pgstate.operations.checkpoints.addresses import Address, identifier, thread_id_of
+from langgraph_pgstate.operations.checkpoints.differences import read_state
+from langgraph_pgstate.operations.checkpoints.getting import MAX_ID
+from langgraph_pgstate.operations.checkpoints.versions import StateVersions
+from langgraph_pgstate.operations.threads.paging import page_size
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.types.branches import CheckpointState, CheckpointTree, TreeNode
+
+# How LangGraph begins the path of a task that an edge of the graph has triggered; the node's name follows.
+_PULL: Final = "~__pregel_pull, "
+
+
+def request_tree(thread_id: str, checkpoint_id: str | None, checkpoint_ns: str, limit: int) -> dict[str, Any]:
+    """Validate a request for a part of a tree, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    return {
+        "thread_id": thread_id_of(thread_id),
+        "checkpoint_ns": identifier("checkpoint_ns", checkpoint_ns),
+        "checkpoint_id": MAX_ID if checkpoint_id is None else identifier("checkpoint_id", checkpoint_id),
+        "page_size": page_size(limit) + 1,
+    }
+
+
+async def list_tree(db: Connection, queries: Queries, parameters: dict[str, Any]) -> CheckpointTree:
+    """Return the checkpoints around one, newest first. One round trip; reads no state."""
+    rows = await db.fetch(queries.list_tree, parameters)
+    limit, middle = parameters["page_size"] - 1, parameters["checkpoint_id"]
+    newer = sum(row[0] > middle for row in rows)
+    older = len(rows) - newer
+    # Half of them on each side, unless there are fewer on one.
+    first = newer - min(newer, max(limit // 2, limit - older))
+    shown = rows[first : first + limit]
+    nodes = tuple(
+        TreeNode(id, parent, step, source, created_at, run_id, label, _nodes_of(paths), interrupts, pending)
+        for id, parent, step, source, created_at, run_id, label, paths, interrupts, pending in shown
+    )
+    return CheckpointTree(nodes, first > 0, first + limit < len(rows))
+
+
+async def read_checkpoint(
+    db: Connection, queries: Queries, codec: ValueCodec, address: Address, versions: StateVersions | None = None
+) -> CheckpointState:
+    """Return one checkpoint with its state, its interrupts and the errors of its tasks. One round trip, two more with
+    DeltaChannels.
+
+    Raises:
+        NotFoundError: If there is none.
+        PGStateError: As `differences.read_states`.
+    """
+    loaded, values = await read_state(db, queries, codec, address, versions)
+    parent = (loaded.parent_config or {}).get("configurable", {})
+    writes = loaded.pending_writes or []
+    return CheckpointState(
+        **loaded.config["configurable"],
+        parent_checkpoint_id=parent.get("checkpoint_id"),
+        metadata=loaded.metadata,
+        values={name: value for name, value in values.items() if not is_schedule_channel(name)},
+        interrupts=tuple(one for _, channel, given in writes if channel == "__interrupt__" for one in _several(given)),
+        errors=tuple(given for _, channel, given in writes if channel == "__error__"),
+    )
+
+
+def _several(given: Any) -> tuple[Any, ...]:
+    return tuple(given) if isinstance(given, list | tuple) else (given,)
+
+
+def _nodes_of(paths: Sequence[str]) -> tuple[str, ...]:
+    """Return the nodes of tasks; empty for one that was sent, whose path does not name it."""
+    return tuple(path.removeprefix(_PULL) if path.startswith(_PULL) else "" for path in paths if path)

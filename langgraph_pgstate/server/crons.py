@@ -1,0 +1,215 @@
+"""Operations on crons, which are schedules under a random name."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from langchain_core.utils.uuid import uuid7
+from starlette.responses import Response
+
+from langgraph_pgstate.errors import NotFoundError
+from langgraph_pgstate.server.assistants import page_headers
+from langgraph_pgstate.server.bodies import RunConfig
+from langgraph_pgstate.server.errors import missing, refuse
+from langgraph_pgstate.server.json import answer, selected
+from langgraph_pgstate.server.runs import check_webhook, config_of, labelled, without_reserved
+from langgraph_pgstate.server.streams import kept_modes
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.server.bodies import CronChange, CronCount
+    from langgraph_pgstate.server.service import Call
+    from langgraph_pgstate.types import Schedule
+
+# A thread whose run failed is kept for a while, if it was to be deleted.
+_THREAD_TTL: Final = timedelta(hours=1)
+_COLUMNS: Final = {"cron_id": "name", "assistant_id": "graph", "next_run_date": "next_at", "end_time": "end_at"}
+# Metadata by which runs and threads know their assistant.
+_LABELS: Final = ("assistant_id", "graph_id")
+_PAYLOAD: Final = (
+    "input",
+    "command",
+    "config",
+    "context",
+    "metadata",
+    "interrupt_before",
+    "interrupt_after",
+    "durability",
+    "stream_mode",
+    "stream_subgraphs",
+)
+
+
+async def create(call: Call) -> Any:
+    """Create a cron, whose runs are on one thread, or each on a new one."""
+    body, cron_id = call.body, str(uuid7())
+    thread_id = call.request.path_params.get("thread_id")
+    name = call.service.assistants.resolve(body.assistant_id)
+    labels = {"graph_id": name, "assistant_id": call.service.assistants.id_of(name)}
+    run: dict[str, Any] = {
+        "assistant_id": labels["assistant_id"],
+        "thread_id": thread_id,
+        "metadata": {**(body.metadata or {})},
+    }
+    # A caller who may not create runs may not let a cron do it.
+    threads = await call.authorize("threads", "create_run", run)
+    thread = None if thread_id is None else await call.visible(thread_id, threads)
+    value: dict[str, Any] = {
+        "payload": body.model_dump(exclude_unset=True, mode="json"),
+        "schedule": body.schedule,
+        "cron_id": cron_id,
+        "thread_id": thread_id,
+        "user_id": None if call.user is None else call.user.identity,
+        "end_time": body.end_time,
+        "metadata": run.get("metadata") or {},
+    }
+    scope = await call.authorize("crons", "create", value)
+    if thread is not None:
+        thread = await labelled(call, thread, labels)
+    metadata = {**({} if thread is None else thread.metadata), **(value.get("metadata") or {}), **labels}
+    completion: Any = None if thread_id is not None else body.on_run_completed or "delete"
+    body.config = body.config or RunConfig()
+    options = {**_options(call, body, cron_id), "metadata": metadata, "scope": scope}
+    made = await call.state.schedules.put(
+        cron_id,
+        name,
+        options.pop("input", None),
+        **options,
+        **_on_completion(completion),
+        thread_id=thread_id,
+        multitask_strategy=body.multitask_strategy,
+    )
+    return await _answer(call, made.name)
+
+
+async def update(call: Call) -> Any:
+    """Change a cron."""
+    body, cron_id = call.body, call.path("cron_id")
+    if not body.model_fields_set:
+        raise refuse(400, "the body names nothing that is to be changed")
+    value: dict[str, Any] = {
+        "cron_id": cron_id,
+        "payload": body.model_dump(exclude_unset=True, mode="json"),
+        "schedule": body.schedule,
+        "metadata": {**(body.metadata or {})},
+    }
+    scope = await call.authorize("crons", "update", value)
+    options = {**_options(call, body, cron_id), **_on_completion(body.on_run_completed)}
+    if value.get("metadata"):
+        options["metadata"] = value["metadata"]
+    try:
+        await call.state.schedules.update(cron_id, scope=scope, **options)
+    except NotFoundError:
+        raise missing("cron", cron_id) from None
+    return await _answer(call, cron_id)
+
+
+async def delete(call: Call) -> Response:
+    """Delete a cron. Its runs stay."""
+    cron_id = call.path("cron_id")
+    scope = await call.authorize("crons", "delete", {"cron_id": cron_id})
+    if not await call.state.schedules.delete(cron_id, scope=scope):
+        raise missing("cron", cron_id)
+    return Response(status_code=204)
+
+
+async def search(call: Call) -> Response:
+    """Answer a page of crons."""
+    body = call.body
+    filters = await _filters(call, body, body.limit, body.offset)
+    by: Any = _COLUMNS.get(body.sort_by or "created_at", body.sort_by or "created_at")
+    found = await call.state.schedules.sorted(
+        **filters,
+        paused=None if body.enabled is None else not body.enabled,
+        by=by,
+        ascending=body.sort_order == "asc",
+        offset=body.offset,
+        limit=body.limit,
+    )
+    page = [selected(cron_of(call, one), body.select) for one in found]
+    return answer(page, headers=page_headers(body.offset, len(page), len(page) == body.limit))
+
+
+async def count(call: Call) -> int:
+    """Answer the number of crons."""
+    return await call.state.schedules.count(**await _filters(call, call.body, 0, 0))
+
+
+def cron_of(call: Call, schedule: Schedule) -> dict[str, Any]:
+    """Return a schedule as the clients know it."""
+    arguments = dict(schedule.arguments or {})
+    metadata = {name: value for name, value in schedule.metadata.items() if name not in _LABELS}
+    assistant_id = schedule.metadata.get("assistant_id") or call.service.assistants.id_of(schedule.graph)
+    payload = {name: arguments[name] for name in _PAYLOAD if arguments.get(name, False) is not False}
+    if "config" in payload:
+        payload["config"] = without_reserved(payload["config"])
+    if schedule.arguments is not None:
+        payload["metadata"] = {
+            name: value for name, value in (arguments.get("metadata") or {}).items() if name not in _LABELS
+        }
+    return {
+        "cron_id": schedule.name,
+        "assistant_id": assistant_id,
+        "thread_id": schedule.thread_id,
+        "user_id": schedule.user_id,
+        "end_time": schedule.end_at,
+        "schedule": schedule.cron,
+        "timezone": schedule.timezone,
+        "payload": {"schedule": schedule.cron, "assistant_id": assistant_id, **payload},
+        "next_run_date": schedule.next_at,
+        "metadata": metadata,
+        "on_run_completed": arguments.get("on_completion") if schedule.thread_id is None else None,
+        "enabled": not schedule.is_paused,
+        "created_at": schedule.created_at,
+        "updated_at": schedule.updated_at,
+    }
+
+
+async def _answer(call: Call, cron_id: str) -> dict[str, Any]:
+    found = await call.state.schedules.sorted(name=cron_id)
+    if not found:
+        raise missing("cron", cron_id)
+    return cron_of(call, found[0])
+
+
+async def _filters(call: Call, body: CronCount, limit: int, offset: int) -> Any:
+    value = {"assistant_id": body.assistant_id, "thread_id": body.thread_id, "limit": limit, "offset": offset}
+    scope = await call.authorize("crons", "search", value)
+    metadata = {**(body.metadata or {})}
+    if body.assistant_id is not None:
+        known = call.service.assistants
+        metadata["assistant_id"] = known.id_of(known.resolve(body.assistant_id))
+    return {"thread_id": body.thread_id, "metadata": metadata, "scope": scope}
+
+
+def _options(call: Call, body: CronChange, cron_id: str) -> dict[str, Any]:
+    """Return what a body says about a schedule and its runs."""
+    given: Any = body.model_dump(
+        include={"input", "context", "interrupt_before", "interrupt_after", "stream_subgraphs", "durability"},
+        exclude_unset=True,
+    )
+    found = {name: value for name, value in given.items() if value is not None}
+    if body.schedule is not None:
+        found["cron"] = body.schedule
+    if body.timezone is not None:
+        found["timezone"] = body.timezone
+    if "end_time" in body.model_fields_set:
+        found["end_at"] = body.end_time
+    if body.enabled is not None:
+        found["paused"] = not body.enabled
+    if body.config is not None:
+        config = config_of(call, body.config.model_dump(exclude_none=True))
+        config["configurable"]["cron_id"] = cron_id
+        found["config"] = config
+    if body.webhook is not None:
+        check_webhook(call, body.webhook)
+        found["webhook"] = body.webhook
+    if body.stream_mode:
+        found["stream_mode"] = kept_modes(body.stream_mode)
+    return found
+
+
+def _on_completion(completion: str | None) -> Any:
+    if completion is None:
+        return {}
+    return {"on_completion": completion, "thread_ttl": _THREAD_TTL if completion == "delete" else None}

@@ -1,0 +1,147 @@
+"""Access to pages: who asks, what the person may do, and what an answer allows a browser to do."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from langgraph_pgstate.server.auth import User
+from langgraph_pgstate.server.errors import refuse
+from langgraph_pgstate.server.hosts import is_local, is_loopback
+from langgraph_pgstate.server.service import Service
+
+READ: Final = "pages:read"
+ACT: Final = "pages:act"
+"""Permissions of a user: of `Auth`, nobody may see pages without one of them."""
+
+PERSON_COOKIE: Final = "pgstate_person"
+_TOKEN_COOKIE: Final = "pgstate_token"
+_LONGEST_NAME: Final = 80
+_MOST_FIELDS: Final = 200
+_YEAR: Final = 365 * 24 * 3600
+_FORWARDED: Final = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
+
+HEADERS: Final[Mapping[str, str]] = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Frame-Options": "DENY",
+    "X-Content-Type-Options": "nosniff",
+    # Not `no-referrer`: browsers would send forms with the origin `null`.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""Headers of every page."""
+
+
+class Access(NamedTuple):
+    """What the sender of a request may do.
+
+    Attributes:
+        user: The user, if the server authenticates.
+        person: Name of the person; `None` if it is not known.
+        may_act: Whether the person may act.
+    """
+
+    user: User | None
+    person: str | None
+    may_act: bool
+
+
+async def access_of(service: Service, request: Request, form: Mapping[str, str]) -> Access:
+    """Return what the sender of a request may do.
+
+    With `Auth` it is what the user's permissions say. Without, everybody may read, as with the server's other
+    operations; only programs of the same machine may act, under a name that they give themselves.
+
+    Raises:
+        HTTPException: 401 or 403 if the sender may not even see pages.
+    """
+    if service.authority is not None:
+        user = await service.authority.authenticate(request, dict(form))
+        if not {READ, ACT} & {*user.permissions}:
+            raise refuse(403, f"pages need the permission {READ!r}")
+        return Access(user, user.identity, ACT in user.permissions and not service.is_read_only)
+    may_act = not service.is_read_only and is_from_here(request)
+    return Access(None, name_of(unquote(request.cookies.get(PERSON_COOKIE, ""))), may_act)
+
+
+def name_of(text: str) -> str | None:
+    """Return the name of a person; `None` if a text cannot be one."""
+    name = " ".join(text.split())
+    return name if name and name.isprintable() and len(name) <= _LONGEST_NAME else None
+
+
+def is_from_here(request: Request) -> bool:
+    """Return whether a request was sent on this machine, to a name of this machine, and not by way of a proxy."""
+    client = request.client
+    if any(name in request.headers for name in _FORWARDED):
+        return False
+    return client is not None and is_loopback(client.host) and is_local(f"//{request.headers.get('host', '')}")
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """Return the fields of a form, without NUL, which PostgreSQL cannot store. Of a repeated field the last counts.
+
+    Raises:
+        HTTPException: 415 or 422 if the body is no form.
+    """
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
+        raise refuse(415, "the body must be a form: application/x-www-form-urlencoded")
+    try:
+        text = (await request.body()).decode()
+        fields = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
+    except ValueError as error:
+        raise refuse(422, f"the body is no form: {error}") from None
+    return {name: value.replace("\0", "").replace("\r\n", "\n") for name, value in fields}
+
+
+def check_sender(request: Request, form: Mapping[str, str]) -> None:
+    """Refuse a form that a page of another site may have sent.
+
+    Raises:
+        HTTPException: 403 if a page of another origin sent it, or if it has no token.
+    """
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if site is not None:
+        is_own = site == "same-origin"
+    else:
+        is_own = origin is None or urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower()
+    if not is_own:
+        raise refuse(403, "the form was sent by a page of another site")
+    expected = request.cookies.get(_TOKEN_COOKIE, "")
+    if not expected or not hmac.compare_digest(expected.encode(), form.get("token", "").encode()):
+        raise refuse(403, "the form is not of this browser, or too old: reload the page and send it again")
+
+
+def token_of(request: Request) -> str:
+    """Return the token of a browser, which all its forms carry: that of its cookie, or a new one."""
+    return request.cookies.get(_TOKEN_COOKIE) or secrets.token_urlsafe(24)
+
+
+def keep_token(response: Response, request: Request, token: str) -> None:
+    """Give a browser the token, unless it has it."""
+    if request.cookies.get(_TOKEN_COOKIE) != token:
+        set_cookie(response, request, _TOKEN_COOKIE, token)
+
+
+def set_cookie(response: Response, request: Request, name: str, value: str) -> None:
+    """Set a cookie that scripts cannot read, and that other sites do not send."""
+    response.set_cookie(
+        name,
+        quote(value, safe=""),
+        max_age=_YEAR,
+        path=request.scope.get("root_path") or "/",
+        secure=request.url.scheme == "https",
+        httponly=True,
+        samesite="strict",
+    )

@@ -1,0 +1,92 @@
+"""Times, numbers and ids as texts for people."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Final
+
+_UNITS: Final = ((86400 * 365, "y"), (86400 * 30, "mo"), (86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+def ago(time: datetime, now: datetime) -> str:
+    """Return how long before or after now a time is: `3 min ago`, `in 2 h`."""
+    seconds = (now - time).total_seconds()
+    if abs(seconds) < 5:
+        return "now"
+    text = _longest_unit(abs(seconds))
+    return f"{text} ago" if seconds > 0 else f"in {text}"
+
+
+def exact(time: datetime) -> str:
+    """Return a time in UTC, with milliseconds."""
+    return time.astimezone(UTC).isoformat(" ", "milliseconds").replace("+00:00", " UTC")
+
+
+def duration(time: timedelta | float | None) -> str:
+    """Return a duration with three digits: `12.3 ms`, `4.05 s`, `2 h 5 min`. Empty for `None`."""
+    if time is None:
+        return ""
+    seconds = time.total_seconds() if isinstance(time, timedelta) else float(time)
+    if seconds < 1:
+        return f"{seconds * 1000:.3g} ms" if seconds < 0.9995 else "1 s"
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:,} h {minutes} min" if minutes else f"{hours:,} h"
+
+
+def number(value: int | None) -> str:
+    """Return an integer with separators; empty for `None`."""
+    return "" if value is None else f"{value:,}"
+
+
+def money(value: Decimal | float | None) -> str:
+    """Return an amount with at least two decimal places, and two digits that are not zero. Empty for `None`."""
+    if value is None:
+        return ""
+    amount = Decimal(value)
+    if amount == 0 or abs(amount) >= 1:
+        return f"{amount:,.2f}"
+    places = max(2, 1 - amount.adjusted())
+    return f"{amount:.{places}f}"
+
+
+def size(count: int | None) -> str:
+    """Return a number of bytes: `812 B`, `4.0 KB`, `5.2 MB`. Empty for `None`."""
+    if count is None:
+        return ""
+    value = float(count)
+    for unit in ("B", "KB", "MB", "GB"):
+        if value < 1000 or unit == "GB":
+            return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
+        value /= 1000
+    raise AssertionError
+
+
+def plural(count: int, word: str, several: str | None = None) -> str:
+    """Return a number with its noun: `1 thread`, `2,000 threads`."""
+    return f"{count:,} {word if count == 1 else several or word + 's'}"
+
+
+def short(id: str | None, length: int = 13) -> str:
+    """Return an id, or its end: ids that sort by time differ there."""
+    if id is None:
+        return ""
+    return id if len(id) <= length else f"…{id[-(length - 1) :]}"
+
+
+def clipped(text: str, length: int) -> str:
+    """Return a text on one line, cut to a length."""
+    line = " ".join(text[: 4 * length].split())
+    return line if len(line) <= length and len(text) <= 4 * length else f"{line[: length - 1]}…"
+
+
+def _longest_unit(seconds: float) -> str:
+    for length, unit in _UNITS:
+        if seconds >= length:
+            return f"{int(seconds // length)} {unit}"
+    return "1 s"

@@ -1,0 +1,143 @@
+"""Pages as HTML or JSON."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cache, partial
+from importlib import resources
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import Response
+
+from langgraph_pgstate.server.json import answer
+from langgraph_pgstate.server.pages import formatting
+from langgraph_pgstate.server.pages.drawing import draw
+from langgraph_pgstate.server.pages.markdown import to_html
+from langgraph_pgstate.server.pages.page import Link, Page, PageCall, address
+
+_STATIC_TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+
+
+@cache
+def environment() -> Environment:
+    """Return the templates. All that they insert is escaped, and a name that they do not know is an error."""
+    made = Environment(
+        loader=PackageLoader("langgraph_pgstate.server.pages"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    made.filters |= {
+        "draw": draw,
+        "clipped": formatting.clipped,
+        "duration": formatting.duration,
+        "exact": formatting.exact,
+        "markdown": to_html,
+        "money": formatting.money,
+        "number": formatting.number,
+        "plural": formatting.plural,
+        "short": formatting.short,
+        "size": formatting.size,
+    }
+    return made
+
+
+def preload() -> None:
+    """Compile all templates, so that no request waits for that."""
+    for name in environment().list_templates():
+        environment().get_template(name)
+
+
+def wants_json(request: Request) -> bool:
+    """Return whether a request asks for JSON, by `?format=json` or by the `Accept` header."""
+    asked = request.query_params.get("format")
+    if asked is not None:
+        return asked == "json"
+    accepted = request.headers.get("accept", "")
+    return "application/json" in accepted and "text/html" not in accepted
+
+
+def render(call: PageCall, page: Page, navigation: tuple[Link, ...], notice: str = "") -> Response:
+    """Return a page as the request wants it.
+
+    Args:
+        call: The request.
+        page: The page.
+        navigation: Entries of the navigation.
+        notice: A sentence above the page.
+    """
+    if wants_json(call.request):
+        return answer(page.data)
+    now = datetime.now(UTC)
+    query = dict(call.request.query_params)
+    for left_out in ("notice", "format"):
+        query.pop(left_out, None)
+
+    def here(**changes: Any) -> str:
+        """Return the address of this page with other parameters; those that are `None` are left out."""
+        given = {name: value for name, value in {**query, **changes}.items() if value not in (None, "")}
+        path = call.request.url.path
+        return f"{path}?{urlencode(given)}" if given else path
+
+    shown: dict[str, Any] = {
+        **page.data,
+        "page": page,
+        "call": call,
+        "navigation": navigation,
+        "notice": notice,
+        "now": now,
+        "ago": partial(_ago, now),
+        "link": partial(address, call.base),
+        "here": here,
+        "static": partial(static_address, call.base),
+        "query": query,
+        "schema": call.state.schema,
+    }
+    text = environment().get_template(page.template).render(shown)
+    return Response(text, media_type="text/html")
+
+
+def render_refusal(request: Request, status: int, detail: str, headers: Mapping[str, str] | None) -> Response:
+    """Return a page that says why a request was refused. It needs no connection."""
+    base = str(request.scope.get("root_path", ""))
+    text = (
+        environment()
+        .get_template("refusal.html")
+        .render(status=status, detail=detail, link=partial(address, base), static=partial(static_address, base))
+    )
+    return Response(text, status, dict(headers or {}), "text/html")
+
+
+def static_address(base: str, name: str) -> str:
+    """Return the address of a file that pages use; it changes with the file."""
+    return f"{base}/static/{name}?{_static(name)[1]}"
+
+
+def static_answer(name: str) -> Response | None:
+    """Return a file that pages use; `None` if there is no such file."""
+    if name not in _static_names():
+        return None
+    headers = {"Cache-Control": "public, max-age=31536000, immutable"}
+    return Response(_static(name)[0], 200, headers, _STATIC_TYPES[name.rpartition(".")[2]])
+
+
+@cache
+def _static_names() -> frozenset[str]:
+    return frozenset(entry.name for entry in resources.files(__package__).joinpath("static").iterdir())
+
+
+@cache
+def _static(name: str) -> tuple[bytes, str]:
+    content = resources.files(__package__).joinpath("static", name).read_bytes()
+    return content, hashlib.sha256(content).hexdigest()[:12]
+
+
+def _ago(now: datetime, time: datetime) -> str:
+    return formatting.ago(time, now)

@@ -1,0 +1,228 @@
+"""The page of a thread: its tree, and at a checkpoint the conversation, the state, its changes and its origin."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from langchain_core.messages import BaseMessage
+from starlette.responses import Response
+
+from langgraph_pgstate.server.assistants import config_at
+from langgraph_pgstate.server.errors import missing, refuse
+from langgraph_pgstate.server.json import to_json
+from langgraph_pgstate.server.pages.messages import conversation
+from langgraph_pgstate.server.pages.page import Page, PageCall
+from langgraph_pgstate.server.pages.values import view, views
+from langgraph_pgstate.types import CheckpointState, CheckpointTree, Difference, Thread, TreeNode
+
+VIEWS: Final = ("conversation", "state", "changes", "origin", "events")
+_TREE: Final = 100
+_EVENTS: Final = 100
+# Characters and rows that a page shows.
+_MOST_STATE: Final = 48_000
+_MOST_CHANGES: Final = 100
+_MOST_CHANGE: Final = 600
+_MOST_SPANS: Final = 200
+
+
+async def thread(call: PageCall) -> Page:
+    """Show a thread at one of its checkpoints, by default the newest."""
+    shown = call.query("view") or VIEWS[0]
+    if shown not in VIEWS:
+        raise refuse(422, f"view is one of {', '.join(VIEWS)}, not {shown!r}")
+    found = await call.thread("read")
+    tree = await call.state.threads.tree(found.thread_id, call.query("at"), limit=_TREE)
+    node = _node(call, tree)
+    data: dict[str, Any] = {
+        "thread": found,
+        "tree": tree,
+        "checkpoint": node,
+        "at": call.query("at"),
+        "view": shown,
+        "views": VIEWS,
+        "graph": call.service.assistants.graph_of(found),
+        "nodes": (),
+    }
+    if node is not None:
+        data |= await _SHOWN[shown](call, found, node)
+    is_live = call.query("at") is None and call.query("before") is None and shown != "changes"
+    return Page("thread.html", found.title or found.thread_id, data, is_live=is_live)
+
+
+async def value(call: PageCall) -> Response:
+    """Answer a channel's value at a checkpoint as JSON, or one item of it, whole."""
+    found = await call.thread("read")
+    state = await call.state.threads.state_at(_config(found, call.query("at")))
+    channel = call.query("channel") or ""
+    if channel not in state.values:
+        raise missing("channel", channel)
+    value = state.values[channel]
+    if call.query("item") is not None:
+        item = call.number("item", 0)
+        if not isinstance(value, list) or item >= len(value):
+            raise missing("item", str(item))
+        value = value[item]
+    # As a file: whatever is in it, no browser shows it as a page.
+    headers = {"Content-Disposition": 'attachment; filename="value.json"'}
+    return Response(to_json(value), 200, headers, "application/json")
+
+
+async def _conversation(call: PageCall, found: Thread, node: TreeNode) -> dict[str, Any]:
+    state = await _state(call, found, node)
+    before = call.number("before", 0) or None
+    said = conversation(state.values, call.query("channel"), before)
+    return {"conversation": said, "older": said.older, **_outcome(state)}
+
+
+async def _values(call: PageCall, found: Thread, node: TreeNode) -> dict[str, Any]:
+    state = await _state(call, found, node)
+    return {
+        "values": views(state.values, _MOST_STATE),
+        "metadata": view(dict(state.metadata)),
+        **_outcome(state),
+    }
+
+
+async def _changes(call: PageCall, found: Thread, node: TreeNode) -> dict[str, Any]:
+    """Return the differences to another checkpoint, by default the parent."""
+    other = call.query("to") or node.parent_checkpoint_id
+    if other is None:
+        return {"to": None, "changes": None, "left_out": 0}
+    configs = _config(found, other), _config(found, node.checkpoint_id)
+    difference = await call.state.threads.diff(*configs, plain=True)
+    lines = _lines(difference)
+    return {"to": other, "changes": lines[:_MOST_CHANGES], "left_out": max(0, len(lines) - _MOST_CHANGES)}
+
+
+async def _origin(call: PageCall, found: Thread, node: TreeNode) -> dict[str, Any]:
+    """Return what led to the checkpoint: the superstep that made it, and its branch."""
+    origin = await call.state.runs.provenance(_config(found, node.checkpoint_id))
+    if origin is None:
+        return {"origin": None}
+    spans = [
+        {
+            "span_id": span.span_id,
+            "kind": span.kind,
+            "name": span.name,
+            "status": span.status,
+            "duration": None if span.ended_at is None else (span.ended_at - span.started_at).total_seconds(),
+            "input_tokens": span.input_tokens,
+            "output_tokens": span.output_tokens,
+            "cost": span.cost,
+            "error": span.error_message,
+        }
+        for span in origin.spans[:_MOST_SPANS]
+    ]
+    effects = [
+        {"tool": one.tool, "status": one.status, "attempt": one.attempt, "key": one.idempotency_key}
+        for one in origin.executions[:_MOST_SPANS]
+    ]
+    run = origin.run
+    return {
+        "origin": {
+            "run_id": None if run is None else run.run_id,
+            "run_status": None if run is None else run.status,
+            "error_type": None if run is None else run.error_type,
+            "error_message": None if run is None or run.error_message is None else run.error_message[:_MOST_CHANGE],
+            "cost": origin.cost,
+            "depth": origin.depth,
+            "forked_from": origin.forked_from,
+            "run_ids": origin.run_ids[-_EVENTS:],
+            "branch_cost": origin.branch_cost,
+            "spans": spans,
+            "effects": effects,
+            "left_out": max(0, len(origin.spans) - _MOST_SPANS),
+        }
+    }
+
+
+async def _events(call: PageCall, found: Thread, node: TreeNode) -> dict[str, Any]:
+    page = await call.state.events.list(
+        found.thread_id, newest_first=True, limit=_EVENTS, cursor=call.query("cursor"), kind=call.query("kind")
+    )
+    events = [
+        {
+            "event_id": event.event_id,
+            "created_at": event.created_at,
+            "kind": event.kind,
+            "run_id": event.run_id,
+            "checkpoint_id": event.checkpoint_id,
+            "agent": event.agent,
+            "by": event.payload.get("by") if isinstance(event.payload, dict) else None,
+            "payload": view(event.payload, _MOST_CHANGE),
+        }
+        for event in page.items
+    ]
+    return {"events": events, "next": page.next}
+
+
+_SHOWN: Final = {
+    "conversation": _conversation,
+    "state": _values,
+    "changes": _changes,
+    "origin": _origin,
+    "events": _events,
+}
+
+
+async def _state(call: PageCall, found: Thread, node: TreeNode) -> CheckpointState:
+    return await call.state.threads.state_at(_config(found, node.checkpoint_id))
+
+
+def _config(found: Thread, checkpoint_id: str | None) -> Any:
+    named = {} if checkpoint_id is None else {"checkpoint_id": checkpoint_id}
+    return config_at(found.thread_id, checkpoint_ns="", **named)
+
+
+def _node(call: PageCall, tree: CheckpointTree) -> TreeNode | None:
+    """Return the checkpoint that the address names, or the newest; `None` for a thread without checkpoints.
+
+    Raises:
+        HTTPException: 404 if there is no such checkpoint.
+    """
+    at = call.query("at")
+    if at is None:
+        return tree.nodes[0] if tree.nodes else None
+    for node in tree.nodes:
+        if node.checkpoint_id == at:
+            return node
+    raise missing("checkpoint", at)
+
+
+def _outcome(state: CheckpointState) -> dict[str, Any]:
+    """Return the interrupts and errors of the tasks that ran after a checkpoint."""
+    asked = [
+        {"id": getattr(one, "id", None), "value": view(getattr(one, "value", one), _MOST_CHANGE)}
+        for one in state.interrupts
+    ]
+    errors = [one if isinstance(one, str) else repr(one) for one in state.errors]
+    return {"interrupts": asked[:20], "errors": [text[:_MOST_CHANGE] for text in errors[:20]]}
+
+
+def _lines(difference: Difference) -> list[dict[str, Any]]:
+    """Return the differences one by one, each with the channel, the place in it, and the values."""
+    found: list[dict[str, Any]] = []
+    for channel in difference.channels:
+        for message in channel.messages:
+            found.append(_change(channel.channel, f"{message.position}", message.change, message.before, message.after))
+        for one in channel.values:
+            place = "".join(f".{key}" if isinstance(key, str) else f"[{key!r}]" for key in one.path).lstrip(".")
+            found.append(_change(channel.channel, place, one.change, one.before, one.after))
+    return found
+
+
+def _change(channel: str, place: str, change: str, before: Any, after: Any) -> dict[str, Any]:
+    return {
+        "channel": channel,
+        "place": place[:200],
+        "change": change,
+        "before": None if change == "added" else view(_shortened(before), _MOST_CHANGE),
+        "after": None if change == "removed" else view(_shortened(after), _MOST_CHANGE),
+    }
+
+
+def _shortened(value: Any) -> Any:
+    """Return a message without its empty fields."""
+    if not isinstance(value, BaseMessage):
+        return value
+    return {name: field for name, field in value.model_dump().items() if field not in (None, "", [], {})}

@@ -1,0 +1,3 @@
+-- Removes the index of agents.
+
+DROP INDEX /*schema*/threads_agent_idx;

@@ -1,0 +1,102 @@
+-- name: set_statement_timeout
+-- Set the transaction's statement timeout.
+SELECT set_config('statement_timeout', :timeout::text, true);
+
+-- name: measure_queue
+-- Return the runs in the queue by queue, graph, version and status: their number, the longest time in seconds that one
+-- has waited or has run, and whether a living worker accepts them. Reads at most a number of runs.
+SELECT q.queue, q.graph, q.status, count(*), max(q.seconds), EXISTS (
+    SELECT 1 FROM /*schema*/workers w
+    WHERE w.seen_at > now() - interval '30 seconds' AND q.queue = ANY(w.queues) AND q.graph = ANY(w.graphs)
+        AND (q.version = '' OR w.versions -> q.graph ? q.version)
+)
+FROM (
+    SELECT o.queue, o.graph, o.version,
+        CASE WHEN o.run_after > now() THEN 'delayed' ELSE o.status END AS status,
+        extract(epoch FROM now() - coalesce(o.claimed_at, greatest(o.enqueued_at, o.run_after)))::double precision
+            AS seconds
+    FROM /*schema*/queue o LIMIT :most
+) AS q
+GROUP BY q.queue, q.graph, q.version, q.status;
+
+-- name: count_workers
+-- Return the number of living workers and of the runs that they run at once at most, by queue.
+SELECT served.queue, count(*), sum(w.concurrency)::bigint
+FROM /*schema*/workers w CROSS JOIN LATERAL unnest(w.queues) AS served (queue)
+WHERE w.seen_at > now() - interval '30 seconds'
+GROUP BY served.queue;
+
+-- name: measure_running
+-- Return the number of running runs, of those whose process has died, and the age in seconds of the oldest. Reads at most
+-- a number of runs.
+SELECT count(*), count(*) FILTER (WHERE r.alive_until < now()),
+    coalesce(max(extract(epoch FROM now() - r.started_at)), 0)::double precision
+FROM (
+    SELECT n.alive_until, n.started_at FROM /*schema*/runs n WHERE n.status = 'running' LIMIT :most
+) AS r;
+
+-- name: count_recent_runs
+-- Return the number of runs that began in the last hour, by agent and status. Reads at most a number of runs.
+SELECT coalesce(r.agent, ''), r.status, count(*)
+FROM (
+    SELECT n.agent, n.status FROM /*schema*/runs n
+    WHERE n.started_at >= now() - interval '1 hour' ORDER BY n.started_at DESC LIMIT :most
+) AS r
+GROUP BY 1, 2;
+
+-- name: measure_recent_calls
+-- Return the model calls that began in the last hour, by agent and model: their number, cost, tokens, and how many had no
+-- price. Reads at most a number of calls.
+SELECT coalesce(s.agent, ''), coalesce(s.model, ''), count(*), coalesce(sum(s.cost), 0)::double precision,
+    coalesce(sum(s.input_tokens), 0)::bigint, coalesce(sum(s.output_tokens), 0)::bigint,
+    count(*) FILTER (WHERE s.cost IS NULL AND s.ended_at IS NOT NULL)
+FROM (
+    SELECT n.agent, n.model, n.cost, n.input_tokens, n.output_tokens, n.ended_at FROM /*schema*/spans n
+    WHERE n.kind = 'llm' AND n.started_at >= now() - interval '1 hour' ORDER BY n.started_at DESC LIMIT :most
+) AS s
+GROUP BY 1, 2;
+
+-- name: count_recent_refusals
+-- Return the number of runs that were refused in the last hour before they began, by error. Reads at most a number of
+-- events.
+SELECT coalesce(e.payload ->> 'error_type', ''), count(*)
+FROM (
+    SELECT v.payload FROM /*schema*/events v
+    WHERE v.kind = 'refused' AND v.created_at >= now() - interval '1 hour' ORDER BY v.created_at DESC LIMIT :most
+) AS e
+GROUP BY 1;
+
+-- name: measure_interrupts
+-- Return the number of interrupted threads, and the seconds since the last activity of that which waits longest. Counts at
+-- most a number of threads.
+SELECT count(*), coalesce(extract(epoch FROM now() - (
+    SELECT min(l.updated_at) FROM /*schema*/threads l WHERE l.status = 'interrupted'
+)), 0)::double precision
+FROM (
+    SELECT 1 FROM /*schema*/threads n WHERE n.status = 'interrupted' LIMIT :most
+) AS t;
+
+-- name: measure_unknown_effects
+-- Return the number of actions with an unknown outcome, and the seconds since the oldest began, by tool. Reads at most a
+-- number of actions.
+SELECT e.tool, count(*), coalesce(max(extract(epoch FROM now() - e.started_at)), 0)::double precision
+FROM (
+    SELECT u.tool, u.started_at FROM /*schema*/unknown_effects u LIMIT :most
+) AS e
+GROUP BY e.tool;
+
+-- name: measure_journal
+-- Return the number of entries that are not in the tables yet, and the age in seconds of the oldest. Reads at most a
+-- number of entries.
+SELECT count(*), coalesce(max(extract(epoch FROM now() - j.created_at)), 0)::double precision
+FROM (
+    SELECT n.created_at FROM /*schema*/journal n LIMIT :most
+) AS j;
+
+-- name: measure_expired
+-- Return the number of expired threads that are still there, and the seconds since the first of them expired. Reads at
+-- most a number of threads.
+SELECT count(*), coalesce(max(extract(epoch FROM now() - t.expires_at)), 0)::double precision
+FROM (
+    SELECT n.expires_at FROM /*schema*/threads n WHERE n.expires_at <= now() ORDER BY n.expires_at LIMIT :most
+) AS t;
