@@ -75,7 +75,7 @@ from langgraph_pgstate.record.write_queue import WriteQueue
 from langgraph_pgstate.settings import RecorderSettings
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger
-from langgraph_pgstate.types import Delivery, EventBatch, MaintenanceReport, Price, RunKey, Wanted, Webhook
+from langgraph_pgstate.types import Delivery, EventBatch, MaintenanceReport, Price, RunKey, Wanted, WantedRuns, Webhook
 
 PACKAGE = Path(langgraph_pgstate.__file__).parent
 
@@ -551,6 +551,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "runs.listing.list_dead_letters": lambda bench: (request_dead_letters(),),
     "runs.streams.append": lambda bench: ([EventBatch(bench.claimed(), 1, 0, 1, 0, b"")],),
     "runs.streams.read": lambda bench: ([Wanted("t", "run", 0)], 10),
+    "runs.streams.read_threads": lambda bench: ([WantedRuns("t", None, None)],),
     "runs.outcomes.get_status": lambda bench: ("t", bench.enqueued().run_id),
     "runs.outcomes.get_outcome": lambda bench: (bench.codec, None, "t", bench.enqueued().run_id),
     "runs.outcomes.resumption": lambda bench: (bench.codec, "t", bench.enqueued().run_id, "new", Command(resume=1)),
