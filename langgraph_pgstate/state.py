@@ -38,7 +38,7 @@ from langgraph_pgstate.record.events import AsyncEvents, Events
 from langgraph_pgstate.record.messages import AsyncMessages, Messages
 from langgraph_pgstate.record.prices import AsyncPrices, Prices
 from langgraph_pgstate.record.spans import AsyncSpans, Spans
-from langgraph_pgstate.runs import AsyncRuns, AsyncSchedules, Runs, Schedules
+from langgraph_pgstate.runs import AsyncRuns, AsyncSchedules, AsyncWebhooks, Runs, Schedules, Webhooks
 from langgraph_pgstate.saver import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.settings import (
     DEFAULT_EMBEDDED_PATH,
@@ -48,6 +48,7 @@ from langgraph_pgstate.settings import (
     RecorderSettings,
     SaverOptions,
     ThreadKeys,
+    WebhookSettings,
     check_options,
     database_options,
     schema_of,
@@ -106,6 +107,8 @@ class StateOptions(SaverOptions, total=False):
         graphs: Names of the graphs that may be enqueued; any by default.
         run_key: Key of enqueued runs that are given none: a path in their config, like `configurable.user_id`, or a
             function of the config. No key by default.
+        webhooks: Secret of webhooks, and where they may be delivered to; by default what `PGSTATE_WEBHOOK_SECRET` and
+            `PGSTATE_WEBHOOK_NETWORKS` name.
         recover_journal: Whether reads of the record first move what dead processes left in the journal to its tables,
             true by default. Without it, reading writes nothing.
     """
@@ -117,6 +120,7 @@ class StateOptions(SaverOptions, total=False):
     thread_ttl: timedelta | None
     graphs: Collection[str] | None
     run_key: KeySource | None
+    webhooks: WebhookSettings | None
     recover_journal: bool
 
 
@@ -138,6 +142,7 @@ class _State:
     _keys: ThreadKeys | None
     _graphs: Collection[str] | None
     _run_key: KeySource | None
+    _webhook_settings: WebhookSettings
 
     def _prepare(self, options: StateOptions) -> None:
         self._queries = queries(schema_of(options))
@@ -148,6 +153,7 @@ class _State:
         graphs = options.get("graphs")
         self._keys, self._graphs = options.get("thread_keys"), None if graphs is None else {*several("graphs", graphs)}
         self._run_key = options.get("run_key")
+        self._webhook_settings = options.get("webhooks") or WebhookSettings.from_environment()
         self._tool_settings, self._tool_default = options.get("tools"), options.get("tool_policy")
 
     def _saver_options(self, options: StateOptions) -> SaverOptions:
@@ -216,6 +222,7 @@ class PGState(_State):
         runs: The queue: enqueue runs, wait for them, cancel and retry them. Their history: status, usage, cost, the
             checkpoints they made.
         schedules: Schedules, which enqueue runs at times.
+        webhooks: Webhooks, which tell the ends of runs: those that failed, and their delivery.
         spans: Traces, and statistics of tools.
         tools: The ledger of tool executions.
         messages: Conversations, and full-text search.
@@ -251,7 +258,10 @@ class PGState(_State):
         self._prepare(options)
         self._database = database
         self._recorder = Recorder(
-            database, options.get("recording") or self._recording(), keys=options.get("thread_keys")
+            database,
+            options.get("recording") or self._recording(),
+            keys=options.get("thread_keys"),
+            is_encrypted=not self._codec.is_native,
         )
         self._fresh = _Fresh(database, self._recorder) if options.get("recover_journal", True) else database
         self.saver = PGStateSaver._over(database, self._saver_options(options), self._hooks(options))
@@ -323,6 +333,11 @@ class PGState(_State):
     def schedules(self) -> Schedules:
         """Schedules, which enqueue runs at times."""
         return Schedules(self._database, self._queries, self.runs)
+
+    @cached_property
+    def webhooks(self) -> Webhooks:
+        """Webhooks, which tell the ends of runs."""
+        return Webhooks(self._database, self._queries, self._webhook_settings)
 
     @cached_property
     def spans(self) -> Spans:
@@ -456,7 +471,10 @@ class AsyncPGState(_State):
         self._prepare(options)
         self._database = database
         self._recorder = AsyncRecorder(
-            database, options.get("recording") or self._recording(), keys=options.get("thread_keys")
+            database,
+            options.get("recording") or self._recording(),
+            keys=options.get("thread_keys"),
+            is_encrypted=not self._codec.is_native,
         )
         self._fresh = _AsyncFresh(database, self._recorder) if options.get("recover_journal", True) else database
         self.saver = AsyncPGStateSaver._over(database, self._saver_options(options), self._hooks(options))
@@ -521,6 +539,11 @@ class AsyncPGState(_State):
     def schedules(self) -> AsyncSchedules:
         """Schedules, which enqueue runs at times."""
         return AsyncSchedules(self._database, self._queries, self.runs)
+
+    @cached_property
+    def webhooks(self) -> AsyncWebhooks:
+        """Webhooks, which tell the ends of runs."""
+        return AsyncWebhooks(self._database, self._queries, self._webhook_settings)
 
     @cached_property
     def spans(self) -> AsyncSpans:

@@ -19,19 +19,37 @@ from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.embedded import embedded_server
 
+_TESTS = Path(__file__).parent
 _numbers = itertools.count(1)
 # The embedded extra carries 18 and 16; Debian's package of 15 is used where it is installed.
 _VERSION = int(os.environ.get("PGSTATE_TEST_VERSION", "18"))
 _DEBIAN_BINARIES = Path(f"/usr/lib/postgresql/{_VERSION}/bin")
 
 
+# Folders of what is written once for both APIs; what is written by hand for each is in others.
+_WRITTEN_ONCE = ("acceptance", "operations", "record", "runs", "threads", "tools")
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what uses no server where the tests are repeated on another version of PostgreSQL."""
+    _mark_twins(items)
     if "PGSTATE_TEST_VERSION" in os.environ:
         without = [item for item in items if "dsn" not in getattr(item, "fixturenames", ())]
         config.hook.pytest_deselected(items=without)
         left_out = set(without)
         items[:] = [item for item in items if item not in left_out]
+
+
+def _mark_twins(items: list[pytest.Item]) -> None:
+    """Mark one of two tests as slow that differ in their API alone: the async one, and of the next two the blocking."""
+    pairs: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        folder = item.path.relative_to(_TESTS).parts[0]
+        if folder in _WRITTEN_ONCE:
+            pairs.setdefault(item.nodeid.replace("Async", "").replace("[async", "[blocking"), []).append(item)
+    for number, pair in enumerate(pair for pair in pairs.values() if len(pair) == 2):
+        pair[number % 2 - 1].add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")
@@ -107,6 +125,8 @@ class Schemas:
         self._kept: psycopg.Connection | None = None
         self._free: list[str] = []
         self._new: str | None = None
+        self._tables: list[str] = []
+        self._prices: list[str] = []
         self._rows: dict[str, str] = {}
 
     def close(self) -> None:
@@ -124,7 +144,8 @@ class Schemas:
             return self._free.pop()
         name = self.new_name()
         PGStateSaver(self._connection(), schema=name).setup()
-        self._new = self._new or self._looks(name)
+        if self._new is None:
+            self._new, self._tables, self._prices = self._looks(name), self._tables_of(name), self._prices_of(name)
         self._rows[name] = self._catalog_rows(name)
         return name
 
@@ -133,9 +154,12 @@ class Schemas:
         try:
             self._empty(name)
             # Rows of the catalogs that were not written cannot have changed, and are compared in a tenth of the time.
-            rows = self._catalog_rows(name)
-            if rows == self._rows[name] or self._looks(name) == self._new:
-                self._rows[name] = rows
+            if self._catalog_rows(name) == self._rows[name]:
+                self._free.append(name)
+                return
+            self._remove_added(name)
+            if self._looks(name) == self._new:
+                self._rows[name] = self._catalog_rows(name)
                 self._free.append(name)
                 return
         except psycopg.Error:
@@ -166,6 +190,21 @@ class Schemas:
         if filled:
             tables = sql.SQL(", ").join(sql.Identifier(name, table) for table, _ in filled)
             connection.execute(sql.SQL("TRUNCATE {} CASCADE").format(tables))
+
+    def _remove_added(self, name: str) -> None:
+        """Remove tables and prices that a new schema does not have."""
+        for table in {*self._tables_of(name)}.difference(self._tables):
+            self._connection().execute(sql.SQL("DROP TABLE {} CASCADE").format(sql.Identifier(name, table)))
+        query = sql.SQL("DELETE FROM {} p WHERE p::text <> ALL(%s)").format(sql.Identifier(name, "prices"))
+        self._connection().execute(query, [self._prices])
+
+    def _prices_of(self, name: str) -> list[str]:
+        query = sql.SQL("SELECT p::text FROM {} p").format(sql.Identifier(name, "prices"))
+        return [price for (price,) in self._connection().execute(query)]
+
+    def _tables_of(self, name: str) -> list[str]:
+        query = "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r'"
+        return [table for (table,) in self._connection().execute(query, [name])]
 
     def _catalog_rows(self, name: str) -> str:
         """How many rows the catalogs have of a schema, and which transactions wrote them."""
@@ -207,7 +246,7 @@ _ROWS = "SELECT 'row ' || m.version || m.checksum FROM {} m UNION ALL SELECT 'ro
 _LOOKS = """
 WITH mine AS (SELECT * FROM pg_class WHERE relnamespace = to_regnamespace(%(schema)s))
 SELECT md5(string_agg(replace(found, %(schema)s, ''), E'\\n' ORDER BY replace(found, %(schema)s, ''))) FROM (
-    SELECT concat('relation ', relname, relkind, reloptions, relacl, relrowsecurity, relhastriggers, relispartition)
+    SELECT concat('relation ', relname, relkind, reloptions, relacl, relrowsecurity, relispartition)
     FROM mine
     UNION ALL
     SELECT concat('column ', c.relname, a.attname, a.attnum, a.atttypid, a.attnotnull, a.attstorage)

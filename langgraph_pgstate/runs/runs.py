@@ -30,7 +30,7 @@ from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
 from langgraph_pgstate.operations.threads import interrupts
 from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.runs.feedback import AsyncRunFeedback, RunFeedback
-from langgraph_pgstate.runs.following import AsyncFollower, Cursor, Follower
+from langgraph_pgstate.runs.following import AsyncFollower, Cursor, Follower, ThreadCursor
 from langgraph_pgstate.runs.handles import AsyncRunHandle, Patience, RunHandle
 from langgraph_pgstate.runs.history import AsyncRunHistory, RunHistory
 from langgraph_pgstate.runs.notifying import AsyncNotifier, Ends, Notifier, on_loop
@@ -47,6 +47,7 @@ from langgraph_pgstate.types import (
     Run,
     RunIds,
     StreamEvent,
+    ThreadEvent,
     WorkerStatus,
 )
 
@@ -251,7 +252,22 @@ class Runs(RunHistory):
         """
         return self._join(Cursor(self._requests.codec, *_key(run.thread_id, run.run_id), last_event_id))
 
-    def _join(self, cursor: Cursor) -> Iterator[StreamEvent]:
+    def join_thread(self, thread_id: str, *, last_event_id: str | None = None) -> Iterator[ThreadEvent]:
+        """Yield the events of a thread's runs, past and live, one run after another; without end. As `join` does.
+
+        Without `last_event_id`, they begin with the first event of the runs that have not ended, or else of the run
+        that ended last.
+
+        Args:
+            thread_id: The thread. It may have no runs yet.
+            last_event_id: Run and id of the last event that the caller has, like `RUN:12`.
+
+        Raises:
+            ConfigurationError: If the run has no such event.
+        """
+        return self._join(ThreadCursor(self._requests.codec, thread_id_of(thread_id), last_event_id))
+
+    def _join(self, cursor: Cursor | ThreadCursor) -> Iterator[Any]:
         while not cursor.has_ended:
             yield from cursor.take(self._follower.next(cursor))
 
@@ -598,7 +614,11 @@ class AsyncRuns(AsyncRunHistory):
         """Async twin of `Runs.join`."""
         return self._join(Cursor(self._requests.codec, *_key(run.thread_id, run.run_id), last_event_id))
 
-    async def _join(self, cursor: Cursor) -> AsyncIterator[StreamEvent]:
+    def join_thread(self, thread_id: str, *, last_event_id: str | None = None) -> AsyncIterator[ThreadEvent]:
+        """Async twin of `Runs.join_thread`."""
+        return self._join(ThreadCursor(self._requests.codec, thread_id_of(thread_id), last_event_id))
+
+    async def _join(self, cursor: Cursor | ThreadCursor) -> AsyncIterator[Any]:
         while not cursor.has_ended:
             for event in cursor.take(await self._follower.next(cursor)):
                 yield event

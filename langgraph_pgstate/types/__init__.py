@@ -64,9 +64,21 @@ if TYPE_CHECKING:
         SlowStatement,
     )
     from langgraph_pgstate.types.spans import Span, SpanNode, Timeline, TimelineSpan, ToolStatistics
-    from langgraph_pgstate.types.streams import EventBatch, RunIds, StoredBatch, StreamEvent, StreamPage, Wanted
+    from langgraph_pgstate.types.streams import (
+        EventBatch,
+        RunIds,
+        StoredBatch,
+        StreamEvent,
+        StreamPage,
+        ThreadEvent,
+        ThreadPage,
+        ThreadRun,
+        Wanted,
+        WantedRuns,
+    )
     from langgraph_pgstate.types.threads import RunawayThread, Thread
     from langgraph_pgstate.types.tools import CompensationReport, ToolExecution
+    from langgraph_pgstate.types.webhooks import Delivery, Webhook
 else:
     __getattr__, __dir__ = lazy_attributes(
         __name__,
@@ -82,6 +94,7 @@ else:
             "CheckpointTree": "langgraph_pgstate.types.branches",
             "ClaimedRun": "langgraph_pgstate.types.queue",
             "CompensationReport": "langgraph_pgstate.types.tools",
+            "Delivery": "langgraph_pgstate.types.webhooks",
             "Difference": "langgraph_pgstate.types.branches",
             "EnqueuedRun": "langgraph_pgstate.types.queue",
             "Event": "langgraph_pgstate.types.events",
@@ -149,7 +162,12 @@ else:
             "Costs": "langgraph_pgstate.types.runs",
             "OwnerCosts": "langgraph_pgstate.types.runs",
             "ValueChange": "langgraph_pgstate.types.branches",
+            "ThreadEvent": "langgraph_pgstate.types.streams",
+            "ThreadPage": "langgraph_pgstate.types.streams",
+            "ThreadRun": "langgraph_pgstate.types.streams",
             "Wanted": "langgraph_pgstate.types.streams",
+            "Webhook": "langgraph_pgstate.types.webhooks",
+            "WantedRuns": "langgraph_pgstate.types.streams",
         },
     )
 
@@ -169,6 +187,7 @@ __all__ = [
     "CompensationReport",
     "Costs",
     "DatabaseOverview",
+    "Delivery",
     "Difference",
     "EnqueuedRun",
     "Event",
@@ -220,6 +239,9 @@ __all__ = [
     "TableSize",
     "Tended",
     "Thread",
+    "ThreadEvent",
+    "ThreadPage",
+    "ThreadRun",
     "ThreadSize",
     "ThreadStatistics",
     "Timeline",
@@ -232,5 +254,7 @@ __all__ = [
     "Usage",
     "ValueChange",
     "Wanted",
+    "WantedRuns",
+    "Webhook",
     "WorkerStatus",
 ]

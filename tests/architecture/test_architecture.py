@@ -37,6 +37,7 @@ from langgraph_pgstate.operations.checkpoints.requests import request_put
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions
 from langgraph_pgstate.operations.checkpoints.writes import request_writes
 from langgraph_pgstate.operations.leases.listing import request_leases
+from langgraph_pgstate.operations.otlp.exports import Export
 from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.operations.record.analytics import request_analytics
 from langgraph_pgstate.operations.record.budgets import Owner, request_budget
@@ -55,6 +56,7 @@ from langgraph_pgstate.operations.runs.limits import request_limit
 from langgraph_pgstate.operations.runs.listing import request_dead_letters, request_queue
 from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
 from langgraph_pgstate.operations.runs.schedules import ScheduleRequest, request_schedule, request_schedules
+from langgraph_pgstate.operations.runs.webhooks import request_failed
 from langgraph_pgstate.operations.threads.branches import request_branches, request_fork
 from langgraph_pgstate.operations.threads.creating import request_thread
 from langgraph_pgstate.operations.threads.expiry import request_ttl
@@ -73,7 +75,7 @@ from langgraph_pgstate.record.write_queue import WriteQueue
 from langgraph_pgstate.settings import RecorderSettings
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger
-from langgraph_pgstate.types import EventBatch, MaintenanceReport, Price, RunKey, Wanted
+from langgraph_pgstate.types import Delivery, EventBatch, MaintenanceReport, Price, RunKey, Wanted, Webhook
 
 PACKAGE = Path(langgraph_pgstate.__file__).parent
 
@@ -394,6 +396,12 @@ class Bench:
         run_blocking(self.db.execute(self.queries.set_next_tick, key))
         return "s"
 
+    def delivery(self) -> Delivery:
+        return Delivery("t", "r", datetime(2026, 1, 1, tzinfo=UTC), "https://example.com", 1, {}, datetime.now(UTC))
+
+    def webhook(self) -> Webhook:
+        return Webhook("t", "r", datetime(2026, 1, 1, tzinfo=UTC), "https://example.com", 1, None)
+
     def enqueued(self) -> RunRequest:
         request = request_run(self.codec, "graph", {"x": 1}, thread_id="t")
         run_blocking(enqueue(self.db, self.queries, [request]))
@@ -434,6 +442,7 @@ NAMED = {
     "tools.tool_executions.mark_unknown": {"is_gone": True},
     "tools.tool_executions.settle": {"is_gone": True, "answers": 0},
     "tools.tool_executions.take_over": {"is_gone": True, "answers": 0},
+    "otlp.exports.read_spans": {"with_content": True},
 }
 
 
@@ -545,6 +554,12 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "runs.outcomes.get_status": lambda bench: ("t", bench.enqueued().run_id),
     "runs.outcomes.get_outcome": lambda bench: (bench.codec, None, "t", bench.enqueued().run_id),
     "runs.outcomes.resumption": lambda bench: (bench.codec, "t", bench.enqueued().run_id, "new", Command(resume=1)),
+    "runs.webhooks.claim": lambda bench: (10, 60.0),
+    "runs.webhooks.end": lambda bench: (bench.delivery(),),
+    "runs.webhooks.retry": lambda bench: (bench.webhook(),),
+    "runs.webhooks.discard": lambda bench: (bench.webhook(),),
+    "runs.webhooks.sweep": lambda bench: (),
+    "runs.webhooks.list_failed": lambda bench: (request_failed(),),
     "runs.schedules.put": lambda bench: (bench.schedule(),),
     "runs.schedules.get": lambda bench: ("s",),
     "runs.schedules.get_existing": lambda bench: (bench.scheduled(),),
@@ -615,11 +630,18 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "record.budgets.read_spending": lambda bench: ([Owner("user", "a")], ()),
     "record.prices.list_prices": lambda bench: (),
     "record.prices.delete_price": lambda bench: ("model",),
+    "otlp.exports.hold": lambda bench: ("holder", "http://localhost", 30.0),
+    "otlp.exports.release": lambda bench: ("holder",),
+    "otlp.exports.queue_runs": lambda bench: (timedelta(days=1),),
+    "otlp.exports.list_exports": lambda bench: (10,),
+    "otlp.exports.read_spans": lambda bench: ([("t", "run", "span", datetime.now(UTC))],),
+    "otlp.exports.confirm": lambda bench: ([Export("t", "export", "run", [], [])],),
+    "otlp.exports.forget": lambda bench: (),
 }
 
 
 def test_every_operation_of_the_saver_is_called_here() -> None:
-    covered = ("checkpoints.", "threads.", "record.", "tools.", "leases.", "runs.")
+    covered = ("checkpoints.", "threads.", "record.", "tools.", "leases.", "runs.", "otlp.")
     covered += ("admin.schema.", "admin.maintenance.")
     public = {name for name in operation_functions() if name.startswith(covered) and "._" not in name}
     assert public - CALLS.keys() == set()

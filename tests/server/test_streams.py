@@ -168,6 +168,7 @@ async def test_a_stateless_stream_that_is_left_is_swept_later(server: AgentServe
         assert found["ttl"]["expires_at"]
 
 
+@pytest.mark.slow
 async def test_many_streams_of_one_run(server: AgentServer) -> None:
     async with listening(server) as url, sdk(server) as client:
         await client.threads.create(thread_id="t")

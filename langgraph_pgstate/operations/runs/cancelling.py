@@ -85,6 +85,7 @@ async def _end(db: Connection, queries: Queries, thread_id: str, rows: Sequence[
         await db.execute(queries.ask_cancel, {"thread_id": thread_id, "run_ids": running, "cancel": action})
     for how, run_ids in pending.items():
         if how == "rollback":
+            await db.execute(queries.put_webhooks, {"thread_id": thread_id, "run_ids": run_ids})
             await delete_runs_of(db, queries, thread_id, run_ids)
         else:
             end = {"thread_id": thread_id, "run_ids": run_ids, "status": _STATUSES[how]}

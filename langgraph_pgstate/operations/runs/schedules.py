@@ -233,7 +233,7 @@ async def change(db: Connection, queries: Queries, codec: ValueCodec, change: Sc
             data = change_request(codec, data, where, metadata=metadata)
         readable = _readable(run.metadata, change.metadata, json.loads(change.scope or "{}"))
         options = json.loads(stored["options"])
-        newer = {**run.options, "multitask_strategy": run.strategy}
+        newer = {"webhook": None, **run.options, "multitask_strategy": run.strategy}
         options |= {name: newer[name] for name in newer if _OPTION_OF.get(name, name) in names}
         if "config" in names:
             options["owner"] = {**options.get("owner", {}), "user_id": run.owner["user_id"]}

@@ -8,6 +8,7 @@ from typing import Final
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.operations.record.events import note_action
+from langgraph_pgstate.operations.runs import webhooks
 from langgraph_pgstate.operations.runs.cancelling import cancel
 from langgraph_pgstate.operations.runs.locking import bounded_waits, is_locked
 from langgraph_pgstate.sql import Queries
@@ -164,13 +165,14 @@ async def make_due(db: Connection, queries: Queries, limit: int = 1000) -> int:
 
 async def repair(db: Connection, queries: Queries, limit: int = 1000) -> int:
     """Make the next runs of threads ready of which none is. Reads the whole queue; for `maintain`, which also deletes
-    workers that have not been seen, and keys that have not been claimed, for a day.
+    workers that have not been seen, and keys that have not been claimed, for a day, and webhooks that failed long ago.
 
     Returns:
         The number of runs that were made ready.
     """
     await db.execute(queries.sweep_workers, {})
     await db.execute(queries.sweep_keys, {})
+    await webhooks.sweep(db, queries)
     threads = [row[0] for row in await db.fetch(queries.find_stranded, {"page_size": limit})]
     if not threads:
         return 0
