@@ -1175,7 +1175,7 @@ COMMENT ON COLUMN /*schema*/events.event_id IS 'the event; ids sort by time';
 COMMENT ON COLUMN /*schema*/events.created_at IS 'time of the event';
 COMMENT ON COLUMN /*schema*/events.kind IS
     'status, handoff, interrupt, resume, answer, fork, prune, refused (a guard refused the run), budget (a model call was '
-    'refused) or corrupt';
+    'refused), corrupt, action (of a person, on a page) or another';
 COMMENT ON COLUMN /*schema*/events.run_id IS 'run it happened in';
 COMMENT ON COLUMN /*schema*/events.checkpoint_ns IS 'empty for the root graph, parent:task|child:task for a subgraph';
 COMMENT ON COLUMN /*schema*/events.checkpoint_id IS 'the checkpoint';
