@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         TransferReport,
         UpcastReport,
     )
-    from langgraph_pgstate.types.runs import Costs, Provenance, Run, Usage, UserCosts
+    from langgraph_pgstate.types.runs import Costs, OwnerCosts, Provenance, Run, Usage
     from langgraph_pgstate.types.schedules import Schedule
     from langgraph_pgstate.types.schema import (
         AppliedMigration,
@@ -160,7 +160,7 @@ else:
             "MeasuredTable": "langgraph_pgstate.types.schema",
             "SlowStatement": "langgraph_pgstate.types.schema",
             "Costs": "langgraph_pgstate.types.runs",
-            "UserCosts": "langgraph_pgstate.types.runs",
+            "OwnerCosts": "langgraph_pgstate.types.runs",
             "ValueChange": "langgraph_pgstate.types.branches",
             "ThreadEvent": "langgraph_pgstate.types.streams",
             "ThreadPage": "langgraph_pgstate.types.streams",
@@ -206,6 +206,7 @@ __all__ = [
     "Message",
     "MessageChange",
     "MessageHit",
+    "OwnerCosts",
     "Page",
     "Parameters",
     "PendingInterrupt",
@@ -251,7 +252,6 @@ __all__ = [
     "TreeNode",
     "UpcastReport",
     "Usage",
-    "UserCosts",
     "ValueChange",
     "Wanted",
     "WantedRuns",
