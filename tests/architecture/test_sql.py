@@ -57,6 +57,8 @@ TABLES = (
     "queue_keys",
     "budgets",
     "webhooks",
+    "assistants",
+    "assistant_versions",
     "feedback",
 )
 NAMES = sorted(queries("pgstate").all)
@@ -206,7 +208,8 @@ def test_thread_id_is_the_first_column_of_every_key(saver: PGStateSaver, connect
             JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0]
         WHERE c.relnamespace = %s::regnamespace AND (i.indisunique OR i.indisprimary OR i.indisexclusion)
             AND c.relkind IN ('r', 'p') AND c.relname NOT IN (
-                'migrations', 'prices', 'workers', 'schedules', 'queue_limits', 'queue_keys', 'budgets')
+                'migrations', 'prices', 'workers', 'schedules', 'queue_limits', 'queue_keys', 'budgets',
+                'assistants', 'assistant_versions')
         """,
         [saver.schema],
     ).fetchall()
