@@ -484,6 +484,8 @@ class EnqueueOptions(TypedDict, total=False):
         webhook: URL that is told when the run ends, however it does, and when a run that resumes it ends. None by
             default.
         size_limit: Bytes that the encoded input may have; 16 MB by default.
+        traceparent: W3C `traceparent` of the caller; the spans of the run are exported as part of its trace. By default
+            that of the config, as `metadata` or `configurable`. One that cannot be read is ignored.
     """
 
     thread_id: str | int | UUID | None
@@ -511,6 +513,7 @@ class EnqueueOptions(TypedDict, total=False):
     default_answer: DefaultAnswer | None
     webhook: str | None
     size_limit: int
+    traceparent: str | None
 
 
 class ScheduleOptions(EnqueueOptions, total=False):

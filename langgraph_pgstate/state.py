@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -24,7 +25,7 @@ from langgraph_pgstate.db.database import (
 from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.leases.leases import AsyncLeases, Leases
-from langgraph_pgstate.operations.admin import integrity
+from langgraph_pgstate.operations.admin import integrity, maintenance, overview
 from langgraph_pgstate.operations.checkpoints.addresses import configurable_of, several, thread_id_of
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions
 from langgraph_pgstate.operations.record import conversations
@@ -64,7 +65,7 @@ from langgraph_pgstate.settings import (
 from langgraph_pgstate.sql import Queries, queries
 from langgraph_pgstate.threads import AsyncThreads, Threads
 from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger, ToolPolicy, ToolSettings
-from langgraph_pgstate.types import BackfillReport, MaintenanceReport, Progress
+from langgraph_pgstate.types import BackfillReport, DatabaseOverview, MaintenanceReport, Progress
 
 G = TypeVar("G")
 T = TypeVar("T")
@@ -267,7 +268,10 @@ class PGState(_State):
         self._prepare(options)
         self._database = database
         self._recorder = Recorder(
-            database, options.get("recording") or self._recording(), keys=options.get("thread_keys")
+            database,
+            options.get("recording") or self._recording(),
+            keys=options.get("thread_keys"),
+            is_encrypted=not self._codec.is_native,
         )
         self._fresh = _Fresh(database, self._recorder) if options.get("recover_journal", True) else database
         self.saver = PGStateSaver._over(database, self._saver_options(options), self._hooks(options))
@@ -397,7 +401,7 @@ class PGState(_State):
         """Make the coming months' partitions, settle runs of processes that died, and drop old months if asked to.
 
         Threads that have expired are deleted, as `threads.sweep` does. Runs that are due and that no
-        worker could claim are made ready.
+        worker could claim are made ready. What was done is stored with the sizes of the tables; see `overview`.
 
         Args:
             months: How many months ahead.
@@ -405,9 +409,18 @@ class PGState(_State):
             stream_ttl: Time for which events of runs are kept at least; longer while the run is in the queue. They
                 are dropped by days (UTC).
         """
+        begun = time.monotonic()
         report = self._recorder.maintain(months=months, drop_older_than=drop_older_than, stream_ttl=stream_ttl)
         self.runs.repair()
-        return replace(report, expired=self.threads.sweep())
+        report = replace(report, expired=self.threads.sweep())
+        self._database.run(maintenance.note, self._queries, time.monotonic() - begun, report)
+        return report
+
+    def overview(self) -> DatabaseOverview:
+        """Return an overview of the database: sizes of the tables, migrations, what `maintain` did, and the statements
+        that took the most time. Five statements.
+        """
+        return self._database.run(overview.get_overview, self._queries)
 
     def backfill(
         self, thread_ids: Sequence[str] | None = None, *, progress: Callable[[Progress], None] | None = None
@@ -473,7 +486,10 @@ class AsyncPGState(_State):
         self._prepare(options)
         self._database = database
         self._recorder = AsyncRecorder(
-            database, options.get("recording") or self._recording(), keys=options.get("thread_keys")
+            database,
+            options.get("recording") or self._recording(),
+            keys=options.get("thread_keys"),
+            is_encrypted=not self._codec.is_native,
         )
         self._fresh = _AsyncFresh(database, self._recorder) if options.get("recover_journal", True) else database
         self.saver = AsyncPGStateSaver._over(database, self._saver_options(options), self._hooks(options))
@@ -594,9 +610,16 @@ class AsyncPGState(_State):
         stream_ttl: timedelta = DEFAULT_STREAM_TTL,
     ) -> MaintenanceReport:
         """Async twin of `PGState.maintain`."""
+        begun = time.monotonic()
         report = await self._recorder.maintain(months=months, drop_older_than=drop_older_than, stream_ttl=stream_ttl)
         await self.runs.repair()
-        return replace(report, expired=await self.threads.sweep())
+        report = replace(report, expired=await self.threads.sweep())
+        await self._database.run(maintenance.note, self._queries, time.monotonic() - begun, report)
+        return report
+
+    async def overview(self) -> DatabaseOverview:
+        """Async twin of `PGState.overview`."""
+        return await self._database.run(overview.get_overview, self._queries)
 
     async def backfill(
         self, thread_ids: Sequence[str] | None = None, *, progress: Callable[[Progress], None] | None = None

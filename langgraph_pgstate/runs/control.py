@@ -463,6 +463,10 @@ class Control:
         for key in tended.unknown - self._left:
             # The answer to a claim was lost.
             self._database.run(ending.give_back, self._queries, key)
+        if self._draining_since == float("inf") and self._database.run(
+            tending.is_drain_asked, self._queries, self.worker_id
+        ):
+            self.drain()
 
     def _stop_due(self) -> None:
         """Stop runs that take too long, and, when the worker drains, all."""

@@ -46,8 +46,8 @@ _DESCRIBED: Final = (
 async def create(call: Call) -> Response:
     """Create a run of a thread, or without one, and answer it."""
     call.body.stream_mode = call.body.stream_mode or ["values"]
-    handle = await _enqueue(call, call.body, call.request.path_params.get("thread_id"))
-    run = await _found(call, handle.thread_id, handle.run_id)
+    handle = await enqueue(call, call.body, call.request.path_params.get("thread_id"))
+    run = await found_run(call, handle.thread_id, handle.run_id)
     return _json(run_of(run), headers={"Content-Location": location(handle)})
 
 
@@ -55,12 +55,12 @@ async def create_batch(call: Call) -> Response:
     """Create several runs: all or none."""
     requests = [await _request(call, body, body.thread_id) for body in call.body.runs]
     handles = await call.state.runs.enqueue_batch(requests)
-    return _json([run_of(await _found(call, one.thread_id, one.run_id)) for one in handles])
+    return _json([run_of(await found_run(call, one.thread_id, one.run_id)) for one in handles])
 
 
 async def wait(call: Call) -> Response:
     """Create a run and answer the values that it leaves."""
-    handle = await _enqueue(call, call.body, call.request.path_params.get("thread_id"))
+    handle = await enqueue(call, call.body, call.request.path_params.get("thread_id"))
     return _waiting(call, handle, cancels=call.body.on_disconnect == "cancel", deletes=_is_temporary(call))
 
 
@@ -68,7 +68,7 @@ async def stream(call: Call) -> Response:
     """Create a run and answer its events."""
     body = call.body
     body.stream_mode = body.stream_mode or ["values"]
-    handle = await _enqueue(call, body, call.request.path_params.get("thread_id"))
+    handle = await enqueue(call, body, call.request.path_params.get("thread_id"))
     cancels = body.on_disconnect == "cancel"
     return streams.stream(call, handle, body.stream_mode, cancels=cancels, deletes=_is_temporary(call))
 
@@ -195,7 +195,8 @@ def config_of(call: Call, given: Mapping[str, Any]) -> dict[str, Any]:
     return config
 
 
-async def _enqueue(call: Call, body: RunCreate, thread_id: str | None) -> AsyncRunHandle:
+async def enqueue(call: Call, body: RunCreate, thread_id: str | None) -> AsyncRunHandle:
+    """Enqueue a run for the caller."""
     options = await _request(call, body, thread_id)
     graph, input, command = options.pop("graph"), options.pop("input"), options.pop("command")
     return await call.state.runs.enqueue(graph, input, command=command, **options)
@@ -244,6 +245,7 @@ async def _request(call: Call, body: RunCreate, thread_id: str | None) -> Any:
         "webhook": body.webhook,
         "stream_mode": modes,
         "stream_subgraphs": body.stream_subgraphs,
+        "traceparent": call.request.headers.get("traceparent"),
         "durability": body.durability or {None: None, True: "async", False: "exit"}[body.checkpoint_during],
     }
 
@@ -284,10 +286,15 @@ async def _run(call: Call, action: str = "read", value: Mapping[str, Any] | None
     """
     run_id = call.path("run_id")
     thread = await call.thread(action, {**(value or {}), "run_id": run_id})
-    return await _found(call, thread.thread_id, run_id)
+    return await found_run(call, thread.thread_id, run_id)
 
 
-async def _found(call: Call, thread_id: str, run_id: str) -> Run:
+async def found_run(call: Call, thread_id: str, run_id: str) -> Run:
+    """Return a run.
+
+    Raises:
+        HTTPException: 404 if there is none.
+    """
     run = await call.state.runs.get(thread_id, run_id)
     if run is None:
         raise missing("run", run_id)

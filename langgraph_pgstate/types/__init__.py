@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         Recovered,
         RunKey,
         Tended,
+        WorkerStatus,
     )
     from langgraph_pgstate.types.reports import (
         BackfillReport,
@@ -53,11 +54,29 @@ if TYPE_CHECKING:
         TransferReport,
         UpcastReport,
     )
-    from langgraph_pgstate.types.runs import Provenance, Run, Usage
+    from langgraph_pgstate.types.runs import Costs, OwnerCosts, Provenance, Run, Usage
     from langgraph_pgstate.types.schedules import Schedule
-    from langgraph_pgstate.types.schema import SchemaStatus
-    from langgraph_pgstate.types.spans import Span, SpanNode, ToolStatistics
-    from langgraph_pgstate.types.streams import EventBatch, RunIds, StoredBatch, StreamEvent, StreamPage, Wanted
+    from langgraph_pgstate.types.schema import (
+        AppliedMigration,
+        DatabaseOverview,
+        MaintenanceNote,
+        MeasuredTable,
+        SchemaStatus,
+        SlowStatement,
+    )
+    from langgraph_pgstate.types.spans import Span, SpanNode, Timeline, TimelineSpan, ToolStatistics
+    from langgraph_pgstate.types.streams import (
+        EventBatch,
+        RunIds,
+        StoredBatch,
+        StreamEvent,
+        StreamPage,
+        ThreadEvent,
+        ThreadPage,
+        ThreadRun,
+        Wanted,
+        WantedRuns,
+    )
     from langgraph_pgstate.types.threads import RunawayThread, Thread
     from langgraph_pgstate.types.tools import CompensationReport, ToolExecution
     from langgraph_pgstate.types.webhooks import Delivery, Webhook
@@ -134,15 +153,30 @@ else:
             "TreeNode": "langgraph_pgstate.types.branches",
             "UpcastReport": "langgraph_pgstate.types.reports",
             "Usage": "langgraph_pgstate.types.runs",
+            "Timeline": "langgraph_pgstate.types.spans",
+            "TimelineSpan": "langgraph_pgstate.types.spans",
+            "WorkerStatus": "langgraph_pgstate.types.queue",
+            "AppliedMigration": "langgraph_pgstate.types.schema",
+            "DatabaseOverview": "langgraph_pgstate.types.schema",
+            "MaintenanceNote": "langgraph_pgstate.types.schema",
+            "MeasuredTable": "langgraph_pgstate.types.schema",
+            "SlowStatement": "langgraph_pgstate.types.schema",
+            "Costs": "langgraph_pgstate.types.runs",
+            "OwnerCosts": "langgraph_pgstate.types.runs",
             "ValueChange": "langgraph_pgstate.types.branches",
+            "ThreadEvent": "langgraph_pgstate.types.streams",
+            "ThreadPage": "langgraph_pgstate.types.streams",
+            "ThreadRun": "langgraph_pgstate.types.streams",
             "Wanted": "langgraph_pgstate.types.streams",
             "Webhook": "langgraph_pgstate.types.webhooks",
+            "WantedRuns": "langgraph_pgstate.types.streams",
         },
     )
 
 __all__ = [
     "Analytics",
     "Answer",
+    "AppliedMigration",
     "Assistant",
     "BackfillReport",
     "Branch",
@@ -154,6 +188,8 @@ __all__ = [
     "ClaimedRun",
     "Claims",
     "CompensationReport",
+    "Costs",
+    "DatabaseOverview",
     "Delivery",
     "Difference",
     "EnqueuedRun",
@@ -167,10 +203,13 @@ __all__ = [
     "Label",
     "Lease",
     "LineageStep",
+    "MaintenanceNote",
     "MaintenanceReport",
+    "MeasuredTable",
     "Message",
     "MessageChange",
     "MessageHit",
+    "OwnerCosts",
     "Page",
     "Parameters",
     "PendingInterrupt",
@@ -194,6 +233,7 @@ __all__ = [
     "RunawayThread",
     "Schedule",
     "SchemaStatus",
+    "SlowStatement",
     "Span",
     "SpanNode",
     "StoredBatch",
@@ -202,8 +242,13 @@ __all__ = [
     "TableSize",
     "Tended",
     "Thread",
+    "ThreadEvent",
+    "ThreadPage",
+    "ThreadRun",
     "ThreadSize",
     "ThreadStatistics",
+    "Timeline",
+    "TimelineSpan",
     "ToolExecution",
     "ToolStatistics",
     "TransferReport",
@@ -212,5 +257,7 @@ __all__ = [
     "Usage",
     "ValueChange",
     "Wanted",
+    "WantedRuns",
     "Webhook",
+    "WorkerStatus",
 ]

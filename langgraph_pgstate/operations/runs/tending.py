@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.operations.record.events import note_action
 from langgraph_pgstate.operations.runs import webhooks
 from langgraph_pgstate.operations.runs.cancelling import cancel
 from langgraph_pgstate.operations.runs.locking import bounded_waits, is_locked
@@ -41,6 +42,23 @@ async def put_worker(
 async def delete_worker(db: Connection, queries: Queries, worker_id: str) -> None:
     """Delete a worker that has stopped. One statement."""
     await db.execute(queries.delete_worker, {"worker_id": worker_id})
+
+
+async def ask_drain(db: Connection, queries: Queries, worker_id: str, by: str | None = None) -> bool:
+    """Ask a worker to drain, with an event if it is known who does it. Return whether there is such a worker.
+
+    One transaction; safe to repeat.
+    """
+    async with db.transaction():
+        is_there = await db.execute(queries.ask_drain, {"worker_id": worker_id}) > 0
+        if is_there and by is not None:
+            await note_action(db, queries, "drain", by, f"worker:{worker_id}")
+    return is_there
+
+
+async def is_drain_asked(db: Connection, queries: Queries, worker_id: str) -> bool:
+    """Return whether a worker was asked to drain. One statement."""
+    return bool(await db.fetch(queries.find_drain, {"worker_id": worker_id}))
 
 
 async def tend(db: Connection, queries: Queries, worker_id: str, keys: Collection[RunKey], ttl: float) -> Tended:

@@ -10,6 +10,14 @@ ON CONFLICT (worker_id) DO UPDATE SET
 -- Delete a worker.
 DELETE FROM /*schema*/workers WHERE worker_id = :worker_id::text;
 
+-- name: ask_drain
+-- Ask a worker to drain.
+UPDATE /*schema*/workers SET drain_asked_at = coalesce(drain_asked_at, now()) WHERE worker_id = :worker_id::text;
+
+-- name: find_drain
+-- Return whether a worker was asked to drain.
+SELECT 1 FROM /*schema*/workers WHERE worker_id = :worker_id::text AND drain_asked_at IS NOT NULL;
+
 -- name: sweep_workers
 -- Delete workers that have not been seen for a day.
 DELETE FROM /*schema*/workers WHERE seen_at < now() - interval '1 day';
@@ -113,6 +121,11 @@ WITH found AS MATERIALIZED (
         error_message = 'the worker that ran it has died'
     FROM mine
     WHERE spans.thread_id = :thread_id AND spans.run_id = :run_id AND spans.ended_at IS NULL AND mine.is_last
+    RETURNING spans.run_id, spans.span_id, spans.started_at
+), exported AS (
+    INSERT INTO /*schema*/span_exports (thread_id, export_id, run_id, span_ids, started_ats)
+    SELECT :thread_id, gen_random_uuid()::text, e.run_id, array_agg(e.span_id), array_agg(e.started_at)
+    FROM ended e WHERE EXISTS (SELECT 1 FROM /*schema*/exporters) GROUP BY e.run_id
 ), idle AS (
     UPDATE /*schema*/threads SET status = 'error' FROM mine
     WHERE threads.thread_id = :thread_id AND mine.is_last AND NOT EXISTS (
