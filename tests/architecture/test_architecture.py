@@ -49,7 +49,7 @@ from langgraph_pgstate.operations.record.runs import request_runaways, request_r
 from langgraph_pgstate.operations.record.spans import request_spans
 from langgraph_pgstate.operations.record.statistics import request_costs, request_statistics, request_usage
 from langgraph_pgstate.operations.record.timelines import request_timeline
-from langgraph_pgstate.operations.runs import schedules
+from langgraph_pgstate.operations.runs import assistants, schedules
 from langgraph_pgstate.operations.runs.claiming import claim
 from langgraph_pgstate.operations.runs.enqueue import enqueue
 from langgraph_pgstate.operations.runs.limits import request_limit
@@ -396,6 +396,13 @@ class Bench:
         run_blocking(self.db.execute(self.queries.set_next_tick, key))
         return "s"
 
+    def fields(self) -> dict[str, Any]:
+        return assistants.request_fields(self.codec, {"graph": "graph"}, is_new=True)
+
+    def assistant(self) -> str:
+        run_blocking(assistants.create(self.db, self.queries, self.codec, "a", self.fields(), refuses=False))
+        return "a"
+
     def delivery(self) -> Delivery:
         return Delivery("t", "r", datetime(2026, 1, 1, tzinfo=UTC), "https://example.com", 1, {}, datetime.now(UTC))
 
@@ -555,6 +562,15 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "runs.outcomes.get_status": lambda bench: ("t", bench.enqueued().run_id),
     "runs.outcomes.get_outcome": lambda bench: (bench.codec, None, "t", bench.enqueued().run_id),
     "runs.outcomes.resumption": lambda bench: (bench.codec, "t", bench.enqueued().run_id, "new", Command(resume=1)),
+    "runs.assistants.create": lambda bench: (bench.codec, "a", bench.fields()),
+    "runs.assistants.update": lambda bench: (bench.codec, bench.assistant(), {"name": "other"}),
+    "runs.assistants.set_version": lambda bench: (bench.codec, bench.assistant(), 1),
+    "runs.assistants.delete": lambda bench: (bench.assistant(),),
+    "runs.assistants.get": lambda bench: (bench.codec, bench.assistant()),
+    "runs.assistants.get_existing": lambda bench: (bench.codec, bench.assistant()),
+    "runs.assistants.list_sorted": lambda bench: (bench.codec, assistants.request_sorted()),
+    "runs.assistants.count": lambda bench: (assistants.request_count(),),
+    "runs.assistants.list_versions": lambda bench: (bench.codec, assistants.request_versions(bench.assistant())),
     "runs.webhooks.claim": lambda bench: (10, 60.0),
     "runs.webhooks.end": lambda bench: (bench.delivery(),),
     "runs.webhooks.retry": lambda bench: (bench.webhook(),),
