@@ -3,9 +3,9 @@
     python -m benchmarks.serving [--rounds 5] [--threads 100000] [--streams 500]
 
 makes the same calls by LangGraph's client in interleaved rounds, prints a table, and writes
-`benchmarks/results/serving.json`. Figures are medians, and ratios those of medians. The search is among as many threads as
-are given for this server, which are inserted by SQL, and among `--their-threads` for the others, which are created over
-HTTP.
+`benchmarks/results/serving.json`. Figures are medians, and ratios those of medians. The search is among as many threads
+as are given for this server, which are inserted by SQL, and among `--their-threads` for the others, which are created
+over HTTP.
 """
 
 from __future__ import annotations
