@@ -41,7 +41,7 @@ from langgraph_pgstate.operations.otlp.exports import Export
 from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.operations.record.analytics import request_analytics
 from langgraph_pgstate.operations.record.budgets import Owner, request_budget
-from langgraph_pgstate.operations.record.events import request_events, request_handoffs
+from langgraph_pgstate.operations.record.events import request_event, request_events, request_handoffs
 from langgraph_pgstate.operations.record.feedback import request_averages, request_feedback, request_feedback_list
 from langgraph_pgstate.operations.record.journal_entry import WRITTEN
 from langgraph_pgstate.operations.record.messages import request_conversation, request_search
@@ -68,6 +68,7 @@ from langgraph_pgstate.operations.threads.search import (
     request_sorted,
     request_threads,
 )
+from langgraph_pgstate.operations.threads.trees import request_tree
 from langgraph_pgstate.operations.tools import tool_executions
 from langgraph_pgstate.operations.tools.tool_executions import Intent, Outcome, Recorded, request_recent
 from langgraph_pgstate.record.tracker import Tracker
@@ -469,6 +470,8 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "threads.threads.copy_thread": lambda bench: ("t", "u"),
     "threads.branches.list_branches": lambda bench: (request_branches("t", "", 10),),
     "threads.branches.get_lineage": lambda bench: (bench.address,),
+    "threads.trees.list_tree": lambda bench: (request_tree("t", None, "", 10),),
+    "threads.trees.read_checkpoint": lambda bench: (bench.codec, bench.address),
     "threads.branches.count_older": lambda bench: (bench.address,),
     "threads.branches.put_label": lambda bench: (bench.address, "before"),
     "threads.branches.delete_label": lambda bench: (bench.address,),
@@ -499,6 +502,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "record.messages.search_messages": lambda bench: (request_search("words"),),
     "record.events.list_events": lambda bench: (request_events("t", None, None, 10, None),),
     "record.events.note_action": lambda bench: ("cancel", "eve", "t"),
+    "record.events.add_event": lambda bench: (request_event("t", "action", {"by": "eve"}, None, None),),
     "record.events.count_handoffs": lambda bench: (request_handoffs(None, None, 10),),
     "record.feedback.put_feedback": lambda bench: (bench.codec, bench.feedback()),
     "record.feedback.list_feedback": lambda bench: (bench.codec, request_feedback_list(thread_id="t")),
