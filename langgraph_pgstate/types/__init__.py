@@ -6,6 +6,7 @@ from langgraph_pgstate._lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from langgraph_pgstate.types.analytics import Analytics, RunStatistics, ThreadStatistics
+    from langgraph_pgstate.types.assistants import Assistant
     from langgraph_pgstate.types.branches import (
         Branch,
         ChannelDifference,
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
         TransferReport,
         UpcastReport,
     )
-    from langgraph_pgstate.types.runs import Costs, Provenance, Run, Usage, UserCosts
+    from langgraph_pgstate.types.runs import Costs, OwnerCosts, Provenance, Run, Usage
     from langgraph_pgstate.types.schedules import Schedule
     from langgraph_pgstate.types.schema import (
         AppliedMigration,
@@ -85,6 +86,7 @@ else:
         {
             "Analytics": "langgraph_pgstate.types.analytics",
             "Answer": "langgraph_pgstate.types.interrupts",
+            "Assistant": "langgraph_pgstate.types.assistants",
             "BackfillReport": "langgraph_pgstate.types.reports",
             "Branch": "langgraph_pgstate.types.branches",
             "ChannelDifference": "langgraph_pgstate.types.branches",
@@ -160,7 +162,7 @@ else:
             "MeasuredTable": "langgraph_pgstate.types.schema",
             "SlowStatement": "langgraph_pgstate.types.schema",
             "Costs": "langgraph_pgstate.types.runs",
-            "UserCosts": "langgraph_pgstate.types.runs",
+            "OwnerCosts": "langgraph_pgstate.types.runs",
             "ValueChange": "langgraph_pgstate.types.branches",
             "ThreadEvent": "langgraph_pgstate.types.streams",
             "ThreadPage": "langgraph_pgstate.types.streams",
@@ -175,6 +177,7 @@ __all__ = [
     "Analytics",
     "Answer",
     "AppliedMigration",
+    "Assistant",
     "BackfillReport",
     "Branch",
     "Budget",
@@ -206,6 +209,7 @@ __all__ = [
     "Message",
     "MessageChange",
     "MessageHit",
+    "OwnerCosts",
     "Page",
     "Parameters",
     "PendingInterrupt",
@@ -251,7 +255,6 @@ __all__ = [
     "TreeNode",
     "UpcastReport",
     "Usage",
-    "UserCosts",
     "ValueChange",
     "Wanted",
     "WantedRuns",

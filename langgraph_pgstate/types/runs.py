@@ -117,18 +117,18 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class UserCosts:
-    """Runs for one user, their tokens and cost.
+class OwnerCosts:
+    """Runs of one agent or for one user, their tokens and cost.
 
     Attributes:
-        user_id: The user; `None` if the config named none.
+        name: The agent or user; `None` if the config named none.
         runs: Number of runs.
         input_tokens: Input tokens.
         output_tokens: Output tokens.
         cost: Cost in the currency of `prices`.
     """
 
-    user_id: str | None
+    name: str | None
     runs: int
     input_tokens: int
     output_tokens: int
@@ -140,19 +140,18 @@ class Costs:
     """Model calls, tokens and cost of a time.
 
     Attributes:
-        total: All together.
-        by_day: By day (UTC), the first day first. Days without calls are left out.
-        by_agent: By agent, the most expensive first.
-        by_model: By provider and model, the most expensive first.
-        by_user: By user, the most expensive first: of the runs that started in this time. Empty for the calls of one
-            model.
+        total: All model calls together.
+        by_day: Model calls by day (UTC), the first day first. Days without calls are left out.
+        by_model: Model calls by provider and model, the most expensive first.
+        by_agent: Runs that started in this time, by agent, the most expensive first. Empty for the calls of one model.
+        by_user: The same by user.
     """
 
     total: Usage
     by_day: tuple[Usage, ...]
-    by_agent: tuple[Usage, ...]
     by_model: tuple[Usage, ...]
-    by_user: tuple[UserCosts, ...]
+    by_agent: tuple[OwnerCosts, ...]
+    by_user: tuple[OwnerCosts, ...]
 
 
 @dataclass(frozen=True, slots=True)

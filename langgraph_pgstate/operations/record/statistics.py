@@ -12,7 +12,7 @@ from langgraph_pgstate.filters import Moment
 from langgraph_pgstate.operations.threads.paging import page_size, since_of, text_of, texts_of, time_of
 from langgraph_pgstate.operations.threads.search import request_scope
 from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.types import Costs, Rows, ToolStatistics, Usage, UserCosts
+from langgraph_pgstate.types import Costs, OwnerCosts, ToolStatistics, Usage
 
 USAGE_KEYS = ("agent", "model", "tenant", "user", "day")
 _COST_FILTERS = ("agent", "model", "user_id", "tenant_id")
@@ -83,14 +83,23 @@ def request_costs(
 
 
 async def sum_costs(db: Connection, queries: Queries, parameters: dict[str, Any]) -> Costs:
-    """Return what model calls cost by day, agent, model and user, and together. Two round trips."""
-    is_owned = any(parameters[name] is not None for name in ("user_id", "tenant_id", "scope"))
-    query = queries.sum_costs_owned if is_owned else queries.sum_costs
+    """Return what model calls cost by day, model, agent and user, and together. Two round trips."""
+    query = queries.sum_costs
+    if parameters["scope"] is not None:
+        query = queries.sum_costs_owned_scoped
+    elif any(parameters[name] is not None for name in ("agent", "user_id", "tenant_id")):
+        query = queries.sum_costs_owned
     parts: dict[str, list[Usage]] = {}
-    for part, agent, provider, model, day, *sums in await db.fetch(query, parameters):
-        parts.setdefault(part, []).append(Usage(agent, provider, model, None, None, day, *sums))
-    by_day, by_agent, by_model = (tuple(parts.get(part, ())) for part in ("day", "agent", "model"))
-    users: Rows = []
+    for part, provider, model, day, *sums in await db.fetch(query, parameters):
+        parts.setdefault(part, []).append(Usage(None, provider, model, None, None, day, *sums))
+    owners: dict[str, list[OwnerCosts]] = {}
     if parameters["model"] is None:
-        users = await db.fetch(queries.sum_user_costs, parameters)
-    return Costs(parts["all"][0], by_day, by_agent, by_model, tuple(UserCosts(*row) for row in users))
+        for part, *row in await db.fetch(queries.sum_owner_costs, parameters):
+            owners.setdefault(part, []).append(OwnerCosts(*row))
+    return Costs(
+        parts["all"][0],
+        tuple(parts.get("day", ())),
+        tuple(parts.get("model", ())),
+        tuple(owners.get("agent", ())),
+        tuple(owners.get("user", ())),
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from langgraph_pgstate.operations.record.runs import STATUSES
@@ -68,18 +68,21 @@ async def run(call: PageCall) -> Page:
     span = None if span_id is None else await call.state.spans.get(*key, span_id)
     if span_id is not None and span is None:
         raise missing("span", span_id)
-    ended = found.ended_at or timeline.ended_at
     begun = min(filter(None, (timeline.started_at, found.started_at)))
     # A run that goes on ends where its last span does, on this page.
-    seconds = max(0.0, ((ended or begun) - begun).total_seconds())
+    ended = found.ended_at or timeline.ended_at or begun
+    first, last = extent(timeline) if timeline.total > len(timeline.spans) else (begun, ended)
+    seconds = max(0.0, (last - first).total_seconds())
+    offset = (first - begun).total_seconds()
     data: dict[str, Any] = {
         "run": brief(found),
         "traceback": found.error_traceback,
         "contents": {name: view(value) for name in ("input", "output") if (value := getattr(found, name)) is not None},
         "metadata": found.metadata,
-        "duration": seconds,
+        "duration": max(0.0, (ended - begun).total_seconds()),
         "timeline": timeline,
-        "bars": [bar(one, begun, seconds) for one in timeline.spans],
+        "bars": [bar(one, first, seconds) for one in timeline.spans],
+        "axis": [offset, offset + seconds / 2, offset + seconds],
         "window": _WINDOW,
         "span": None if span is None else shown_span(span),
         "kinds": KINDS,
@@ -136,6 +139,15 @@ def bar(span: TimelineSpan, begun: datetime, seconds: float) -> tuple[float, flo
     end = 1.0 if span.ended_at is None else (span.ended_at - begun).total_seconds() / seconds
     left = min(max(start, 0.0), 1.0) * _WIDTH
     return round(left, 1), round(max(2.0, min(end, 1.0) * _WIDTH - left), 1)
+
+
+def extent(timeline: Timeline) -> tuple[datetime, datetime]:
+    """Return the time that the spans of a window take, without the roots, which may be much longer."""
+    spans = [one for one in timeline.spans if one.depth > 0] or list(timeline.spans)
+    if not spans:
+        now = timeline.started_at or datetime.now(UTC)
+        return now, now
+    return min(one.started_at for one in spans), max(one.ended_at or one.started_at for one in spans)
 
 
 def checkpoint_before(run: Run, timeline: Timeline) -> str | None:

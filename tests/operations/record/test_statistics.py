@@ -108,21 +108,21 @@ async def test_costs_have_a_part_for_days_agents_models_and_users(parts: Parts, 
         [("r", 0, "big", "2"), ("r", day, "small", "0.5"), ("q", day + 1, "big", "1"), ("q", day + 2, "free", None)]
     ):
         usage = {"input_tokens": 10, "output_tokens": 1, "cost": cost and Decimal(cost)}
-        agent = {"r": "travel", "q": "desk"}[run_id]
-        record.span(f"s{number}", "llm", started, run_id=run_id, model=model, agent=agent, **usage)
+        record.span(f"s{number}", "llm", started, run_id=run_id, model=model, **usage)
     found = await ask(parts.runs.costs(since=None))
     assert (found.total.calls, found.total.cost, found.total.unpriced) == (4, Decimal("3.5"), 1)
     assert [(one.day, one.cost) for one in found.by_day] == [(date(2026, 3, 1), 2), (date(2026, 3, 2), Decimal("1.5"))]
-    assert [(one.agent, one.cost) for one in found.by_agent] == [("travel", Decimal("2.5")), ("desk", 1)]
+    assert [(one.name, one.cost) for one in found.by_agent] == [("travel", Decimal("2.5")), ("desk", 1)]
     assert [(one.model, one.cost, one.input_tokens) for one in found.by_model] == [
         ("big", 3, 20),
         ("small", Decimal("0.5"), 10),
         ("free", 0, 10),
     ]
-    assert [(one.user_id, one.runs, one.cost) for one in found.by_user] == [("eve", 1, Decimal("2.5")), ("adam", 1, 1)]
+    assert [(one.name, one.runs, one.cost) for one in found.by_user] == [("eve", 1, Decimal("2.5")), ("adam", 1, 1)]
     assert [one.model for one in (await ask(parts.runs.costs(since=None, limit=1))).by_model] == ["big"]
     one = await ask(parts.runs.costs(since=None, user_id="adam", model="big"))
     assert (one.total.cost, len(one.by_day), one.by_user) == (1, 1, ())
+    assert (await ask(parts.runs.costs(since=None, agent="travel"))).total.cost == Decimal("2.5")
     half = await ask(parts.runs.costs(since=at(day), until=at(day + 1)))
     assert [(one.day, one.calls, one.cost) for one in half.by_day] == [(date(2026, 3, 2), 1, Decimal("0.5"))]
     assert (await ask(parts.runs.costs(since=None, scope={"owner": "a"}))).total.calls == 4

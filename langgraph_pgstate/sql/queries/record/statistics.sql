@@ -65,17 +65,18 @@ ORDER BY 12 DESC, 7 DESC, 1, 2, 3, 4, 5, 6
 LIMIT :page_size;
 
 -- name: sum_costs
--- Return calls, tokens and cost of models by day, by agent, by model, and of all: rows of each have their own `part`. Of
--- agents and models only the most expensive. Each day is summed apart, which needs no sorting.
+-- Return calls, tokens and cost of models by day, by model, and of all: rows of each have their own `part`. Of models
+-- only the most expensive. Each day is summed apart, which needs no sorting.
 -- variant: sum_costs_owned
-SELECT g.part, g.agent, g.provider, g.model, g.day, g.calls, g.input_tokens, g.output_tokens, g.cache_read_tokens,
+-- variant: sum_costs_owned_scoped
+SELECT g.part, g.provider, g.model, g.day, g.calls, g.input_tokens, g.output_tokens, g.cache_read_tokens,
     g.reasoning_tokens, g.cost, g.unpriced
 FROM (
     SELECT p.part, u.*, row_number() OVER (
-        PARTITION BY p.part ORDER BY u.cost DESC, u.calls DESC, u.agent, u.provider, u.model
+        PARTITION BY p.part ORDER BY u.cost DESC, u.calls DESC, u.provider, u.model
     ) AS place
     FROM (
-        SELECT s.agent, s.provider, s.model, s.day, grouping(s.agent, s.model, s.day) AS level,
+        SELECT s.provider, s.model, s.day, grouping(s.model, s.day) AS level,
             coalesce(sum(s.calls), 0)::bigint AS calls, coalesce(sum(s.input_tokens), 0)::bigint AS input_tokens,
             coalesce(sum(s.output_tokens), 0)::bigint AS output_tokens,
             coalesce(sum(s.cache_read_tokens), 0)::bigint AS cache_read_tokens,
@@ -84,23 +85,25 @@ FROM (
         FROM (
             SELECT d.day::date AS day, o.* --!owned
             FROM ( --!owned
-                SELECT greatest( --!owned
-                    coalesce(:since::timestamptz, now() - :age::interval, '-infinity'), --!owned
-                    (SELECT min(m.started_at) FROM /*schema*/spans m WHERE m.kind = 'llm') --!owned
-                ) AS first_at, least( --!owned
-                    coalesce(:until::timestamptz, 'infinity'), --!owned
-                    (SELECT max(m.started_at) + interval '1 us' FROM /*schema*/spans m WHERE m.kind = 'llm') --!owned
-                ) AS last_at --!owned
+                SELECT --!owned
+                    greatest(coalesce(:since::timestamptz, now() - :age::interval, '-infinity'), b.first_at) AS first_at, --!owned
+                    least(coalesce(:until::timestamptz, 'infinity'), b.last_at) AS last_at --!owned
+                FROM ( --!owned
+                    SELECT (SELECT min(m.started_at) FROM /*schema*/spans m WHERE m.kind = 'llm') AS first_at, ( --!owned
+                        SELECT max(m.started_at) + interval '1 us' FROM /*schema*/spans m WHERE m.kind = 'llm' --!owned
+                    ) AS last_at --!owned
+                ) AS b WHERE b.first_at IS NOT NULL --!owned
             ) AS t CROSS JOIN LATERAL generate_series( --!owned
                 date_trunc('day', t.first_at AT TIME ZONE 'UTC'), t.last_at AT TIME ZONE 'UTC', interval '1 day' --!owned
             ) AS d (day) CROSS JOIN LATERAL ( --!owned
-                SELECT n.agent, n.provider, n.model, --!owned
---+owned             SELECT (n.started_at AT TIME ZONE 'UTC')::date AS day, n.agent, n.provider, n.model,
+                SELECT n.provider, n.model, --!owned
+--+owned             SELECT (n.started_at AT TIME ZONE 'UTC')::date AS day, n.provider, n.model,
                     count(*) AS calls, sum(n.input_tokens) AS input_tokens, sum(n.output_tokens) AS output_tokens,
                     sum(n.cache_read_tokens) AS cache_read_tokens, sum(n.reasoning_tokens) AS reasoning_tokens,
                     sum(n.cost) AS cost, count(*) FILTER (WHERE n.cost IS NULL) AS unpriced
                 FROM /*schema*/spans n
 --+owned                 JOIN /*schema*/runs r ON r.thread_id = n.thread_id AND r.run_id = n.run_id
+--+scoped                 JOIN /*schema*/threads h ON h.thread_id = n.thread_id AND h.metadata @> :scope::jsonb
                 WHERE n.kind = 'llm'
                     AND n.started_at >= greatest(t.first_at, d.day AT TIME ZONE 'UTC') --!owned
                     AND n.started_at < least(t.last_at, (d.day + interval '1 day') AT TIME ZONE 'UTC') --!owned
@@ -108,35 +111,45 @@ FROM (
 --+owned                     AND (:until::timestamptz IS NULL OR n.started_at < :until)
 --+owned                     AND (:user_id::text IS NULL OR r.user_id = :user_id)
 --+owned                     AND (:tenant_id::text IS NULL OR r.tenant_id = :tenant_id)
---+owned                     AND (:scope::jsonb IS NULL OR EXISTS (
---+owned                         SELECT 1 FROM /*schema*/threads h WHERE h.thread_id = n.thread_id AND h.metadata @> :scope
---+owned                     ))
-                    AND (:agent::text IS NULL OR n.agent = :agent) AND (:model::text IS NULL OR n.model = :model)
-                GROUP BY n.agent, n.provider, n.model --!owned
+--+owned                     AND (:agent::text IS NULL OR coalesce(n.agent, r.agent) = :agent)
+                    AND (:model::text IS NULL OR n.model = :model)
+                GROUP BY n.provider, n.model --!owned
             ) AS o --!owned
---+owned             GROUP BY 1, n.agent, n.provider, n.model
+--+owned             GROUP BY 1, n.provider, n.model
         ) AS s
-        GROUP BY GROUPING SETS ((s.agent), (s.provider, s.model), (s.day), ())
+        GROUP BY GROUPING SETS ((s.provider, s.model), (s.day), ())
     ) AS u CROSS JOIN LATERAL (
-        SELECT CASE u.level WHEN 3 THEN 'agent' WHEN 5 THEN 'model' WHEN 6 THEN 'day' ELSE 'all' END AS part
+        SELECT CASE u.level WHEN 1 THEN 'model' WHEN 2 THEN 'day' ELSE 'all' END AS part
     ) AS p
 ) AS g
 WHERE g.part = 'day' OR g.place <= :page_size::bigint
 ORDER BY g.part, g.day, g.place;
 
--- name: sum_user_costs
--- Return number, tokens and cost of runs by user, the most expensive first.
-SELECT r.user_id, count(*), coalesce(sum(r.input_tokens), 0)::bigint, coalesce(sum(r.output_tokens), 0)::bigint,
-    coalesce(sum(r.cost), 0)
-FROM /*schema*/runs r
-WHERE r.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
-    AND (:until::timestamptz IS NULL OR r.started_at < :until)
-    AND (:agent::text IS NULL OR r.agent = :agent)
-    AND (:user_id::text IS NULL OR r.user_id = :user_id)
-    AND (:tenant_id::text IS NULL OR r.tenant_id = :tenant_id)
-    AND (:scope::jsonb IS NULL OR EXISTS (
-        SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = r.thread_id AND t.metadata @> :scope
-    ))
-GROUP BY r.user_id
-ORDER BY 5 DESC, 2 DESC, r.user_id
-LIMIT :page_size;
+-- name: sum_owner_costs
+-- Return number, tokens and cost of runs by agent and by user: rows of each have their own `part`. Only the most
+-- expensive.
+SELECT g.part, CASE g.part WHEN 'agent' THEN g.agent ELSE g.user_id END, g.runs, g.input_tokens, g.output_tokens, g.cost
+FROM (
+    SELECT s.*, p.part, row_number() OVER (
+        PARTITION BY p.part ORDER BY s.cost DESC, s.runs DESC, s.agent, s.user_id
+    ) AS place
+    FROM (
+        SELECT r.agent, r.user_id, grouping(r.user_id) AS level, count(*) AS runs,
+            sum(r.input_tokens)::bigint AS input_tokens, sum(r.output_tokens)::bigint AS output_tokens,
+            sum(r.cost) AS cost
+        FROM /*schema*/runs r
+        WHERE r.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
+            AND (:until::timestamptz IS NULL OR r.started_at < :until)
+            AND (:agent::text IS NULL OR r.agent = :agent)
+            AND (:user_id::text IS NULL OR r.user_id = :user_id)
+            AND (:tenant_id::text IS NULL OR r.tenant_id = :tenant_id)
+            AND (:scope::jsonb IS NULL OR EXISTS (
+                SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = r.thread_id AND t.metadata @> :scope
+            ))
+        GROUP BY GROUPING SETS ((r.agent), (r.user_id))
+    ) AS s CROSS JOIN LATERAL (
+        SELECT CASE s.level WHEN 1 THEN 'agent' ELSE 'user' END AS part
+    ) AS p
+) AS g
+WHERE g.place <= :page_size::bigint
+ORDER BY g.part, g.place;
