@@ -149,9 +149,14 @@ class InterruptFilter(OwnerFilter, total=False):
 
     Attributes:
         answered: Threads with answers with which no graph was resumed yet, instead of those with unanswered interrupts.
+        scope: Only threads whose metadata contain this: what the caller may see.
+        scan: Read this many interrupts at most, answered ones included, in three round trips; 1,000 at most. By default
+            5,000 in pages of 200.
     """
 
     answered: bool
+    scope: Mapping[str, Any] | None
+    scan: int | None
 
 
 class FailedRunFilter(OwnerFilter, total=False):
@@ -161,11 +166,13 @@ class FailedRunFilter(OwnerFilter, total=False):
         since: Only runs that started at this time or later; a timedelta counts back from now.
         until: Only runs that started before this time.
         min_steps: Only runs of at least this many supersteps.
+        scope: Only runs of threads whose metadata contain this: what the caller may see.
     """
 
     since: Moment | None
     until: datetime | None
     min_steps: int | None
+    scope: Mapping[str, Any] | None
 
 
 class RunFilter(FailedRunFilter, total=False):

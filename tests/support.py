@@ -17,6 +17,7 @@ from itertools import product
 from typing import Annotated, Any, TypedDict, TypeVar
 
 import psycopg
+import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import END, START, StateGraph
@@ -75,11 +76,10 @@ def examples(number: int) -> int:
     return number if os.environ.get("PGSTATE_TEST_ALL") else max(2, number // 5)
 
 
-def crossed(*dimensions: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Combinations of parameters: all in `make test-all`; otherwise as few as have each value of each dimension."""
-    if os.environ.get("PGSTATE_TEST_ALL"):
-        return list(product(*dimensions))
-    return [tuple(values[number % len(values)] for values in dimensions) for number in range(max(map(len, dimensions)))]
+def crossed(*dimensions: Sequence[Any]) -> list[Any]:
+    """Combinations of parameters; slow are all but as few as have each value of each dimension."""
+    few = {tuple(values[number % len(values)] for values in dimensions) for number in range(max(map(len, dimensions)))}
+    return [pytest.param(*values, marks=() if values in few else pytest.mark.slow) for values in product(*dimensions)]
 
 
 def config_of(thread_id: str, namespace: str = "") -> dict[str, Any]:

@@ -145,6 +145,7 @@ async def test_the_tables_are_made_unless_that_is_forbidden(environment: pytest.
             assert await saver.aget_tuple(config_of("t")) is None
 
 
+@pytest.mark.slow
 async def test_without_a_dsn_the_embedded_one_is_used(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
     environment.setenv("PGSTATE_DSN", "")
     environment.setenv("PGSTATE_ALLOWED_TYPES", ORDER)
@@ -307,6 +308,7 @@ async def test_tools_without_a_server_stop_the_run_whatever_the_model_is_told() 
         await graph_with_tools(LoopToolLedger(), handle_tool_errors=True).ainvoke({"messages": []}, config_of("t"))
 
 
+@pytest.mark.slow
 def test_nothing_blocks_the_loop(environment: pytest.MonkeyPatch) -> None:
     """In a new process, where nothing is cached, with all of blockbuster's guards, of which the server uses some."""
     script = """
@@ -461,6 +463,7 @@ def strict(request: pytest.FixtureRequest, dsn: str, schema: str, tmp_path: Path
         server.stop(signal.SIGKILL)
 
 
+@pytest.mark.slow
 async def test_a_restart_loses_nothing(strict: AgentServer, connection: psycopg.Connection, schema: str) -> None:
     strict.start()
     async with get_client(url=strict.url, api_key=None) as client:
@@ -491,6 +494,7 @@ async def test_a_restart_loses_nothing(strict: AgentServer, connection: psycopg.
     assert found == [("success",)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strict", ["true"], indirect=True, ids=["isolated"])
 async def test_a_killed_server_loses_nothing_either(
     strict: AgentServer, connection: psycopg.Connection, schema: str
@@ -523,7 +527,7 @@ async def test_a_killed_server_loses_nothing_either(
     assert [status for status, _ in found] == ["success", "error", "success"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_example_on_the_embedded_server(tmp_path: Path) -> None:
     """As `make studio` starts it."""
     server = AgentServer(tmp_path / "server", {})

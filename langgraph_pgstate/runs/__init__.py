@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from langgraph_pgstate.runs.handles import AsyncRunHandle, RunHandle
     from langgraph_pgstate.runs.runs import AsyncRuns, Runs
     from langgraph_pgstate.runs.schedules import AsyncSchedules, Schedules
+    from langgraph_pgstate.runs.webhooks import AsyncWebhooks, Webhooks
     from langgraph_pgstate.runs.worker import AsyncWorker, Worker
 else:
     __getattr__, __dir__ = lazy_attributes(
@@ -16,10 +17,12 @@ else:
             "AsyncRunHandle": "langgraph_pgstate.runs.handles",
             "AsyncRuns": "langgraph_pgstate.runs.runs",
             "AsyncSchedules": "langgraph_pgstate.runs.schedules",
+            "AsyncWebhooks": "langgraph_pgstate.runs.webhooks",
             "AsyncWorker": "langgraph_pgstate.runs.worker",
             "RunHandle": "langgraph_pgstate.runs.handles",
             "Runs": "langgraph_pgstate.runs.runs",
             "Schedules": "langgraph_pgstate.runs.schedules",
+            "Webhooks": "langgraph_pgstate.runs.webhooks",
             "Worker": "langgraph_pgstate.runs.worker",
         },
     )
@@ -28,9 +31,11 @@ __all__ = [
     "AsyncRunHandle",
     "AsyncRuns",
     "AsyncSchedules",
+    "AsyncWebhooks",
     "AsyncWorker",
     "RunHandle",
     "Runs",
     "Schedules",
+    "Webhooks",
     "Worker",
 ]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
-from uuid import UUID, uuid5
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
 from pydantic import TypeAdapter
 
+from langgraph_pgstate.operations.runs.webhooks import assistant_id_of
 from langgraph_pgstate.runs.graphs import GraphSource
 from langgraph_pgstate.saver import AsyncPGStateSaver
 from langgraph_pgstate.server.auth import Scope, contains
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 Graph = Pregel[Any, Any, Any, Any]
 
-# LangGraph's own, so that a graph's assistant has the same id on all servers.
-_NAMESPACE: Final = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
-
 
 class Assistants:
     """The graphs that are served.
@@ -42,7 +39,7 @@ class Assistants:
 
     def __init__(self, sources: Mapping[str, GraphSource], saver: AsyncPGStateSaver) -> None:
         self._sources, self._saver = sources, saver
-        self._ids = {str(uuid5(_NAMESPACE, name)): name for name in sources}
+        self._ids = {assistant_id_of(name): name for name in sources}
         self._created_at = datetime.now(UTC)
 
     def resolve(self, assistant_id: str) -> str:
@@ -58,7 +55,7 @@ class Assistants:
 
     def id_of(self, name: str) -> str:
         """Return the id of a graph's assistant."""
-        return str(uuid5(_NAMESPACE, name))
+        return assistant_id_of(name)
 
     def describe(self, name: str) -> dict[str, Any]:
         """Return a graph's assistant."""

@@ -7,7 +7,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, Self
 
 from langgraph.types import Command, Send
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
 Json = dict[str, Any]
 Limit = Annotated[int, Field(ge=1, le=1000)]
@@ -78,10 +86,13 @@ class SendBody(Body):
     input: Any = None
 
 
+Goto = str | SendBody | list[str | SendBody]
+
+
 class CommandBody(Body):
     """A command: an answer to interrupts, an update, nodes to go to."""
 
-    goto: str | SendBody | list[str | SendBody] | None = None
+    goto: Goto | None = None
     update: Json | list[tuple[str, Any]] | None = None
     resume: Any = None
 
@@ -358,3 +369,101 @@ class NamespaceSearch(Body):
     max_depth: Annotated[int, Field(ge=1)] | None = None
     limit: Limit = 100
     offset: Offset = 0
+
+
+class EventStream(Body):
+    """The events of a thread that a client wants, in the protocol's second version."""
+
+    channels: Annotated[list[str], Field(min_length=1)]
+    namespaces: list[list[str]] | None = None
+    depth: Annotated[int, Field(ge=0)] | None = None
+    since: Annotated[int, Field(ge=0)] | None = None
+
+
+class ThreadCommand(Body):
+    """A command to a thread, in the protocol's second version."""
+
+    id: Annotated[int, Field(ge=0)]
+    method: str
+    params: Json = Field(default_factory=dict)
+
+
+class RunParams(Body):
+    """What commands that create a run have in common."""
+
+    config: Json | None = None
+    metadata: Json | None = None
+
+
+class RunStart(RunParams):
+    """Parameters of `run.start`."""
+
+    assistant_id: str
+    input: Any = None
+    multitask_strategy: Strategy = Field(
+        "enqueue", validation_alias=AliasChoices("multitaskStrategy", "multitask_strategy")
+    )
+
+
+class InputResponse(Body):
+    """The answer to one interrupt."""
+
+    interrupt_id: str
+    response: Any = None
+
+
+class InputRespond(RunParams):
+    """Parameters of `input.respond`: one answer, or several."""
+
+    responses: Annotated[list[InputResponse], Field(min_length=1)]
+    update: Json | list[tuple[str, Any]] | None = None
+    goto: Goto | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _several(cls, value: Any) -> Any:
+        return {"responses": [value], **value} if isinstance(value, dict) and "responses" not in value else value
+
+
+class InjectedMessage(Body):
+    """A message to a graph."""
+
+    model_config = ConfigDict(extra="allow")
+
+    role: Literal["user", "system"]
+    content: str
+
+
+class InputInject(Body):
+    """Parameters of `input.inject`."""
+
+    namespace: list[str] = Field(default_factory=list)
+    message: InjectedMessage
+
+
+class StateGet(Body):
+    """Parameters of `state.get`."""
+
+    namespace: list[str] = Field(default_factory=list)
+    keys: list[str] | None = None
+
+
+class StateList(Body):
+    """Parameters of `state.listCheckpoints`."""
+
+    namespace: list[str] = Field(default_factory=list)
+    limit: Limit = 10
+    before: str | None = None
+
+
+class StateFork(RunParams):
+    """Parameters of `state.fork`."""
+
+    checkpoint_id: str
+    input: Any = None
+
+
+class AgentTree(Body):
+    """Parameters of `agent.getTree`."""
+
+    run_id: str | None = None

@@ -13,7 +13,7 @@ from langgraph_pgstate.server.assistants import page_headers
 from langgraph_pgstate.server.bodies import RunConfig
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.json import answer, selected
-from langgraph_pgstate.server.runs import config_of, labelled, without_reserved
+from langgraph_pgstate.server.runs import check_webhook, config_of, labelled, without_reserved
 from langgraph_pgstate.server.streams import kept_modes
 
 if TYPE_CHECKING:
@@ -201,6 +201,9 @@ def _options(call: Call, body: CronChange, cron_id: str) -> dict[str, Any]:
         config = config_of(call, body.config.model_dump(exclude_none=True))
         config["configurable"]["cron_id"] = cron_id
         found["config"] = config
+    if body.webhook is not None:
+        check_webhook(call, body.webhook)
+        found["webhook"] = body.webhook
     if body.stream_mode:
         found["stream_mode"] = kept_modes(body.stream_mode)
     return found

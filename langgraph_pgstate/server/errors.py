@@ -86,7 +86,7 @@ async def answer_refusal(_: Request, error: Exception) -> Response:
 async def answer_invalid(_: Request, error: Exception) -> Response:
     """Answer a request whose body or query is invalid: one sentence for each place."""
     assert isinstance(error, ValidationError)
-    return answer({"detail": "; ".join(_sentences(error))}, 422)
+    return answer({"detail": "; ".join(sentences(error))}, 422)
 
 
 async def answer_failure(request: Request, error: Exception) -> Response:
@@ -114,7 +114,8 @@ HANDLERS: Final[Mapping[Any, Any]] = {
 """Exception handlers of the application."""
 
 
-def _sentences(error: ValidationError) -> list[str]:
+def sentences(error: ValidationError) -> list[str]:
+    """Return a sentence for each place where a value is invalid."""
     found = []
     for one in error.errors(include_url=False, include_input=False, include_context=False):
         place = ".".join(str(part) for part in one["loc"])

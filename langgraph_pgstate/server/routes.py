@@ -6,7 +6,19 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from langgraph_pgstate.server import assistants, bodies, crons, feedback, meta, runs, statistics, store, threads
+from langgraph_pgstate.server import (
+    assistants,
+    bodies,
+    commands,
+    crons,
+    feedback,
+    meta,
+    runs,
+    statistics,
+    store,
+    thread_streams,
+    threads,
+)
 
 if TYPE_CHECKING:
     from langgraph_pgstate.server.service import Call
@@ -78,9 +90,9 @@ OPERATIONS: Final = (
     _read("threads.get_state", "GET", f"{_THREAD}/state/{{checkpoint_id}}", threads.get_state),
     _read("threads.get_history", "GET", f"{_THREAD}/history", threads.get_history),
     _read("threads.get_history", "POST", f"{_THREAD}/history", threads.get_history, bodies.History),
-    Operation("threads.join_stream", "GET", f"{_THREAD}/stream", None),
-    Operation("threads.stream", "POST", f"{_THREAD}/commands", None),
-    Operation("threads.stream", "POST", f"{_THREAD}/stream/events", None),
+    _read("threads.join_stream", "GET", f"{_THREAD}/stream", thread_streams.join_stream),
+    Operation("threads.stream", "POST", f"{_THREAD}/commands", commands.command, bodies.ThreadCommand),
+    _read("threads.stream", "POST", f"{_THREAD}/stream/events", thread_streams.events, bodies.EventStream),
     Operation("crons.create", "POST", "/runs/crons", crons.create, bodies.CronCreate),
     _read("crons.search", "POST", "/runs/crons/search", crons.search, bodies.CronSearch),
     _read("crons.count", "POST", "/runs/crons/count", crons.count, bodies.CronCount),

@@ -125,7 +125,7 @@ CREATE TABLE /*schema*/leases (
     expires_at timestamptz NOT NULL,
     PRIMARY KEY (thread_id)
 );
-CREATE INDEX leases_expires_at_idx ON /*schema*/leases (expires_at, thread_id);
+CREATE INDEX leases_expires_at_idx ON /*schema*/leases (expires_at);
 
 -- Deleted threads, for as long as a run may still try to write to them.
 CREATE TABLE /*schema*/tombstones (
@@ -199,6 +199,8 @@ CREATE TABLE /*schema*/runs (
     multitask_strategy text,
     metadata jsonb,
     webhook text,
+    traceparent text,
+    is_encrypted boolean NOT NULL DEFAULT false,
     release text,
     PRIMARY KEY (thread_id, run_id)
 );
@@ -259,10 +261,13 @@ CREATE TABLE /*schema*/queue (
     timeout_at timestamptz,
     version text NOT NULL DEFAULT '',
     is_limited boolean NOT NULL DEFAULT false,
+    last_event bigint NOT NULL DEFAULT 0,
+    streamed bigint NOT NULL DEFAULT 0,
+    replayed_step integer,
     PRIMARY KEY (thread_id, run_id),
     CONSTRAINT queue_running_is_ready CHECK (status = 'pending' OR is_ready),
     CONSTRAINT queue_limited_is_ready CHECK (NOT is_limited OR is_ready AND status = 'pending')
-) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0, fillfactor = 70);
 CREATE UNIQUE INDEX queue_number_idx ON /*schema*/queue (thread_id, number) WHERE number IS NOT NULL;
 CREATE UNIQUE INDEX queue_is_ready_idx ON /*schema*/queue (thread_id, is_ready) WHERE is_ready;
 CREATE INDEX queue_graph_idx ON /*schema*/queue (queue, graph, version, priority DESC, position)
@@ -296,12 +301,13 @@ CREATE TABLE /*schema*/workers (
     graphs text[] NOT NULL,
     concurrency integer NOT NULL,
     versions jsonb NOT NULL DEFAULT '{}',
+    drain_asked_at timestamptz,
     PRIMARY KEY (worker_id)
 );
 
 -- The events of runs that a worker runs, several in a row. They are numbered without gaps over all attempts of a run, by
--- one transaction at a time: it locks the run's row in `queue`, which has the worker's fencing token. `position` tells a
--- batch that is sent again. `setup()` and `pgstate maintain` make partitions by day; the default partition takes other
+-- one transaction at a time: it updates the run's row in `queue`, which has the worker's fencing token, the last number,
+-- and the number of events under this lease, by which a batch is told that is sent again. `setup()` and `pgstate maintain` make partitions by day; the default partition takes other
 -- days. Days are dropped as a whole; `runs.last_event` tells what was.
 CREATE TABLE /*schema*/stream_batches (
     thread_id text COLLATE "C" NOT NULL,
@@ -426,6 +432,30 @@ CREATE TABLE /*schema*/spans (
 CREATE INDEX spans_started_at_idx ON /*schema*/spans (kind, started_at);
 CREATE TABLE /*schema*/spans_default PARTITION OF /*schema*/spans DEFAULT;
 
+-- Exporters of spans. One process at a time exports, the holder; another takes over when its time has passed, by the
+-- clock of the database.
+CREATE TABLE /*schema*/exporters (
+    name text COLLATE "C" NOT NULL,
+    endpoint text NOT NULL,
+    holder_id text COLLATE "C" NOT NULL,
+    expires_at timestamptz NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (name)
+);
+
+-- Spans that have ended and are not exported yet, queued by the transaction that stores their end, while there is an
+-- exporter. So it does not matter in which order transactions commit. Rows are deleted when the spans have arrived.
+CREATE TABLE /*schema*/span_exports (
+    thread_id text COLLATE "C" NOT NULL,
+    export_id text COLLATE "C" NOT NULL,
+    run_id text COLLATE "C" NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    span_ids text[] NOT NULL,
+    started_ats timestamptz[] NOT NULL,
+    PRIMARY KEY (thread_id, export_id)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+CREATE INDEX span_exports_created_at_idx ON /*schema*/span_exports (created_at, thread_id, export_id);
+
 -- A tool execution is one action: committed before the tool runs, completed after it. The key identifies the action, so
 -- that it is done once. `result` is the exact result, encoded by the serializer, and compressed if `result_type` begins
 -- with `frame/`. `fingerprint` tells apart actions under one tool-call id. `intent_id` is random for each attempt; only
@@ -546,6 +576,15 @@ CREATE TABLE /*schema*/budgets (
     name text NOT NULL,
     amount numeric NOT NULL,
     PRIMARY KEY (scope, name)
+);
+
+-- What each call of `maintain` did, and how large the tables were then. It has rows of no thread, like `workers`.
+CREATE TABLE /*schema*/maintenance (
+    maintained_at timestamptz NOT NULL DEFAULT now(),
+    seconds double precision NOT NULL,
+    report jsonb NOT NULL,
+    sizes jsonb NOT NULL,
+    PRIMARY KEY (maintained_at)
 );
 
 -- Views for common queries; filter and aggregate them.
@@ -862,6 +901,10 @@ COMMENT ON COLUMN /*schema*/runs.multitask_strategy IS
     'enqueue, reject, interrupt or rollback: what it did to other runs of the thread; null: it was not enqueued';
 COMMENT ON COLUMN /*schema*/runs.metadata IS
     'metadata it was enqueued with; null: none, or the state has a serializer of its own';
+COMMENT ON COLUMN /*schema*/runs.traceparent IS
+    'W3C traceparent of the caller, to whose trace the run belongs; null: the run is a trace of its own';
+COMMENT ON COLUMN /*schema*/runs.is_encrypted IS
+    'true: a serializer other than LangGraph''s own, which may encrypt, stores the state; no content is exported';
 COMMENT ON COLUMN /*schema*/runs.webhook IS 'URL that is told when the run ends; null: none';
 COMMENT ON COLUMN /*schema*/runs.release IS 'release of the application that ran it; null: not known';
 
@@ -916,6 +959,10 @@ COMMENT ON COLUMN /*schema*/queue.version IS
     'version of the graph: only workers that accept it claim the run; empty: all workers';
 COMMENT ON COLUMN /*schema*/queue.is_limited IS
     'true: its key was at its limit; not claimed until runs of the key end or a window of its rate does';
+COMMENT ON COLUMN /*schema*/queue.last_event IS 'number of its last stored event, over all attempts; 0: none';
+COMMENT ON COLUMN /*schema*/queue.streamed IS 'events stored under its present lease';
+COMMENT ON COLUMN /*schema*/queue.replayed_step IS
+    'newest superstep that events under earlier leases are of; null: there are none';
 
 COMMENT ON TABLE /*schema*/run_requests IS
     'What enqueued runs are to do. A row is deleted when its run succeeds or is discarded.';
@@ -938,6 +985,8 @@ COMMENT ON COLUMN /*schema*/workers.graphs IS 'graphs it can run';
 COMMENT ON COLUMN /*schema*/workers.concurrency IS 'number of runs it runs at once';
 COMMENT ON COLUMN /*schema*/workers.versions IS
     'by graph, an array of the versions that it accepts besides runs without a version';
+COMMENT ON COLUMN /*schema*/workers.drain_asked_at IS
+    'time the worker was asked to drain: to claim no more, give its runs back and end; null: it was not';
 
 COMMENT ON TABLE /*schema*/queue_limits IS 'Limits of the runs that run at once, or begin in a time. Edited by the user.';
 COMMENT ON COLUMN /*schema*/queue_limits.queue IS 'the queue';
@@ -1044,6 +1093,23 @@ COMMENT ON COLUMN /*schema*/spans.output IS 'output as JSON, cut at RecorderSett
 COMMENT ON COLUMN /*schema*/spans.attributes IS 'other attributes, with the GenAI names of OpenTelemetry';
 COMMENT ON COLUMN /*schema*/spans.semconv_version IS 'version of these names';
 
+COMMENT ON TABLE /*schema*/exporters IS
+    'Exporters of spans. While there is one, spans that end are queued for it. Not part of any thread.';
+COMMENT ON COLUMN /*schema*/exporters.name IS 'otlp';
+COMMENT ON COLUMN /*schema*/exporters.endpoint IS 'URL that its holder sends to, without credentials';
+COMMENT ON COLUMN /*schema*/exporters.holder_id IS 'process that exports';
+COMMENT ON COLUMN /*schema*/exporters.expires_at IS
+    'time after which another process may export; maintain removes an exporter a week later';
+COMMENT ON COLUMN /*schema*/exporters.created_at IS 'time from which spans are queued';
+
+COMMENT ON TABLE /*schema*/span_exports IS 'Spans that have ended and are not exported yet.';
+COMMENT ON COLUMN /*schema*/span_exports.thread_id IS 'the thread';
+COMMENT ON COLUMN /*schema*/span_exports.export_id IS 'random id';
+COMMENT ON COLUMN /*schema*/span_exports.run_id IS 'the run';
+COMMENT ON COLUMN /*schema*/span_exports.created_at IS 'time they were queued';
+COMMENT ON COLUMN /*schema*/span_exports.span_ids IS 'span_id of each';
+COMMENT ON COLUMN /*schema*/span_exports.started_ats IS 'started_at of each';
+
 COMMENT ON TABLE /*schema*/tool_executions IS
     'One row for each action of the tool ledger: written before the tool runs, completed after it.';
 COMMENT ON COLUMN /*schema*/tool_executions.thread_id IS 'the thread';
@@ -1139,6 +1205,14 @@ COMMENT ON COLUMN /*schema*/budgets.name IS 'the tenant, user, agent or key; *: 
 COMMENT ON COLUMN /*schema*/budgets.amount IS 'cost at which further calls are refused, in the currency of prices';
 COMMENT ON COLUMN /*schema*/prices.cache_read IS 'price of a million tokens read from a cache; null: as input';
 COMMENT ON COLUMN /*schema*/prices.reasoning IS 'price of a million tokens of reasoning; null: as output';
+
+COMMENT ON TABLE /*schema*/maintenance IS
+    'What maintain did, for 400 days. Not part of any thread.';
+COMMENT ON COLUMN /*schema*/maintenance.maintained_at IS 'time it ended';
+COMMENT ON COLUMN /*schema*/maintenance.seconds IS 'how long it took, in seconds';
+COMMENT ON COLUMN /*schema*/maintenance.report IS 'what it made, ended and deleted: numbers and names of partitions';
+COMMENT ON COLUMN /*schema*/maintenance.sizes IS
+    'bytes of each table with its indexes and partitions, by name of the table';
 
 COMMENT ON VIEW /*schema*/failed_runs IS
     'Runs that ended with an error or took too long, and runs whose process died.';

@@ -23,7 +23,7 @@ from benchmarks.server import Server, open_server
 from benchmarks.workers import run_apart
 
 PLAN = Plan(quick=True, rounds=1)
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.slow]
 
 
 def looks_around(server: Server, plan: Plan) -> CaseResult:

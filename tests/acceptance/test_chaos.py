@@ -45,6 +45,7 @@ def told(epoch: Any) -> str:
     return "\n".join([*lines, *(epoch.verifier.excerpt(epoch.findings[0]) if epoch.findings else ())])
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_nothing_is_lost_in_a_storm() -> None:
     epoch = run_epoch("suite", 36)
@@ -52,6 +53,7 @@ def test_nothing_is_lost_in_a_storm() -> None:
     assert epoch.counts.total() > 24
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_every_run_of_the_queue_ends_in_a_storm() -> None:
     epoch = run_epoch("suite", 24, QueueStorm)
@@ -59,7 +61,7 @@ def test_every_run_of_the_queue_ends_in_a_storm() -> None:
     assert epoch.counts.total() > 16
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [Epoch, QueueStorm])
 @pytest.mark.parametrize("number", range(4))
 def test_nothing_is_lost_in_a_long_storm(number: int, kind: type[Any]) -> None:
@@ -152,6 +154,7 @@ def plant(connection: psycopg.Connection, statement: str) -> None:
         assert connection.execute(statement.encode()).rowcount > 0, statement
 
 
+@pytest.mark.slow
 def test_every_planted_fault_is_found(dsn: str, tmp_path: Path) -> None:
     directory = tmp_path / "epoch"
     missed = []
@@ -194,7 +197,7 @@ def revival(admin: psycopg.Connection, table: str, changed: dict[str, str]) -> s
     return f"INSERT INTO {table} ({', '.join(names)}) SELECT {', '.join(values)} FROM {table} {order} LIMIT 1"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_thousand_runs_end_while_a_worker_is_killed_every_second() -> None:
     epoch = run_epoch("thousand", 0, Thousand)
@@ -255,6 +258,7 @@ def noted_of(lines: list[Any]) -> dict[str, list[dict[str, Any]]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_every_planted_fault_of_the_queue_is_found(dsn: str, tmp_path: Path) -> None:
     directory, missed = tmp_path / "storm", []

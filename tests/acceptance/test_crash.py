@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
-from support import APIS, backends, config_of, loop_graph, put_arguments, wait_until
+from support import APIS, backends, config_of, crossed, loop_graph, put_arguments, wait_until
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 
@@ -109,8 +109,7 @@ def expected_after(previous: dict[str, Any], values: dict[str, Any]) -> bool:
     return values["items"] == [*items, f"item {count}"] and values["count"] == count + 1
 
 
-@pytest.mark.parametrize("durability", ["sync", "async"])
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize(("api", "durability"), crossed(APIS, ["sync", "async"]))
 def test_a_killed_graph_leaves_nothing_half_written(
     api: type, durability: str, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
@@ -207,7 +206,7 @@ def test_a_killed_writer_leaves_no_orphans_and_no_locks(dsn: str, schema: str, c
             )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("api", APIS)
 def test_a_killed_graph_many_more_times(
     api: type, dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch

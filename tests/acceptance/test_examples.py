@@ -56,6 +56,7 @@ def run_twice(directory: Path, example: str) -> list[subprocess.CompletedProcess
     ]
 
 
+@pytest.mark.slow
 def test_the_example_is_killed_and_resumes(directory: Path) -> None:
     runs = run_twice(directory, "kill_and_resume.py")
     assert [run.returncode for run in runs] == [-signal.SIGKILL, 0]
@@ -64,6 +65,7 @@ def test_the_example_is_killed_and_resumes(directory: Path) -> None:
     assert runs[1].stderr == ""
 
 
+@pytest.mark.slow
 def test_the_example_charges_once_and_is_recorded(directory: Path) -> None:
     runs = run_twice(directory, "record_and_ledger.py")
     assert [run.returncode for run in runs] == [0, 0], runs[0].stderr + runs[1].stderr

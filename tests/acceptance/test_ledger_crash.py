@@ -220,7 +220,7 @@ async def test_a_killed_transaction_takes_effect_once(
             assert (found.status, found.attempt) == ("success", 1 if is_done else 2)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 @pytest.mark.parametrize("api", LEDGERS)
 async def test_a_killed_tool_takes_effect_once_many_times(

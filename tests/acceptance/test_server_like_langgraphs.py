@@ -14,7 +14,7 @@ from support_http import sdk, serving
 from support_server import AgentServer
 
 pytest.importorskip("langgraph_api")
-pytestmark = [pytest.mark.slow, pytest.mark.once]
+pytestmark = [pytest.mark.long, pytest.mark.once]
 
 GRAPHS: Final = Path(__file__).parents[1] / "support_http.py"
 

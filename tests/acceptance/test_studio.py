@@ -22,7 +22,7 @@ from support_server import AgentServer
 from langgraph_pgstate import AsyncPGStateSaver
 
 pytest.importorskip("langgraph_api")
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.slow]
 
 GRAPH = "travel"
 SEARCH = {"messages": [{"role": "user", "content": "A hotel in Prague, please."}]}

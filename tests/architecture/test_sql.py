@@ -42,6 +42,8 @@ TABLES = (
     "runs",
     "spans",
     "spans_default",
+    "span_exports",
+    "exporters",
     "tool_executions",
     "messages",
     "events",
@@ -56,12 +58,15 @@ TABLES = (
     "queue_limits",
     "queue_keys",
     "budgets",
+    "maintenance",
     "webhooks",
     "feedback",
 )
 NAMES = sorted(queries("pgstate").all)
 SQL = Path(langgraph_pgstate.sql.__file__).parent
-FILES = sorted(str(path.relative_to(SQL)) for path in SQL.rglob("*.sql") if path.parent.name != "langgraph")
+FILES = sorted(
+    str(path.relative_to(SQL)) for path in SQL.rglob("*.sql") if path.parent.name not in ("langgraph", "extensions")
+)
 
 
 def puts() -> list[str]:
@@ -186,11 +191,8 @@ def test_every_statement_of_a_query_file_has_a_name() -> None:
 
 def test_every_query_is_used() -> None:
     code = "\n".join(path.read_text("utf-8") for path in SQL.parent.rglob("*.py"))
-    assert [
-        name
-        for name in NAMES
-        if name not in PUTS and not re.search(rf"queries\.{name}\b|queries\([^()]*\)\.{name}\b|\"{name}\"", code)
-    ] == []
+    used = {*re.findall(r"queries(?:\([^()]*\))?\.(\w+)", code), *re.findall(r'"(\w+)"', code)}
+    assert {*NAMES} - {*PUTS} - used == set()
 
 
 def test_an_unknown_query_is_an_attribute_error() -> None:
@@ -206,7 +208,8 @@ def test_thread_id_is_the_first_column_of_every_key(saver: PGStateSaver, connect
             JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0]
         WHERE c.relnamespace = %s::regnamespace AND (i.indisunique OR i.indisprimary OR i.indisexclusion)
             AND c.relkind IN ('r', 'p') AND c.relname NOT IN (
-                'migrations', 'prices', 'workers', 'schedules', 'queue_limits', 'queue_keys', 'budgets')
+                'migrations', 'prices', 'workers', 'schedules', 'queue_limits', 'queue_keys', 'budgets', 'exporters',
+                'maintenance')
         """,
         [saver.schema],
     ).fetchall()

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 NAMES = """
 from langgraph_pgstate import AsyncPGState, PGStateSaver, ToolPolicy
@@ -38,6 +40,7 @@ SAID = [
 ]
 
 
+@pytest.mark.slow
 def test_mypy_knows_names_and_options_and_no_others(tmp_path: Path) -> None:
     snippets = [tmp_path / "names.py", tmp_path / "options.py"]
     for snippet, text in zip(snippets, (NAMES, OPTIONS), strict=True):

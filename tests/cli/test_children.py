@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from langgraph_pgstate.cli.children import DemoError, ToolRuns, started
 from langgraph_pgstate.cli.demo_child import Job
@@ -15,7 +16,7 @@ def test_a_tool_is_inside_until_it_ends() -> None:
     assert runs.inside == {"book": 1}
 
 
-def test_what_a_child_reports_is_raised_by_name() -> None:
-    job = Job("begin", "host=/nowhere connect_timeout=1", "pgstate", "t", "p1", None)
-    with started(job) as child, pytest.raises(DemoError, match=r"process p1 failed: .*/nowhere"):
+def test_what_a_child_reports_is_raised_by_name(dsn: str) -> None:
+    job = Job("begin", make_conninfo(dsn, dbname="nowhere"), "pgstate", "t", "p1", None)
+    with started(job) as child, pytest.raises(DemoError, match=r"process p1 failed: .*nowhere"):
         list(child.events())

@@ -42,7 +42,7 @@ def servers(directory: Path) -> list[str]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ended_at_any_time_it_can_be_run_again(directory: Path) -> None:
     moments = {signal.SIGINT: "An agent", signal.SIGTERM: "An agent", signal.SIGKILL: "A new process"}
     for number, moment in moments.items():
@@ -61,7 +61,8 @@ def test_ended_at_any_time_it_can_be_run_again(directory: Path) -> None:
     assert not servers(directory)
 
 
-@pytest.mark.parametrize("runs", [("12",), pytest.param(("12", "1"), marks=pytest.mark.slow)], ids=["once", "twice"])
+@pytest.mark.slow
+@pytest.mark.parametrize("runs", [("12",), pytest.param(("12", "1"), marks=pytest.mark.long)], ids=["once", "twice"])
 def test_kills_resumes_forks_and_weighs(runs: tuple[str, ...], directory: Path) -> None:
     threads = []
     for turns in runs:

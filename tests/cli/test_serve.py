@@ -66,6 +66,7 @@ def place(dsn: str, schema: str, tmp_path: Path) -> Iterator[Any]:
 GRAPHS = ("chat=support_http.py:chat", "slow=support_http.py:slow")
 
 
+@pytest.mark.slow
 async def test_a_run_goes_on_elsewhere_after_sigterm_and_its_stream_is_whole(place: Any) -> None:
     first = place(*GRAPHS)
     async with get_client(url=first.url, api_key=None) as client:
@@ -84,6 +85,7 @@ async def test_a_run_goes_on_elsewhere_after_sigterm_and_its_stream_is_whole(pla
     assert second.stop(signal.SIGINT) == 0
 
 
+@pytest.mark.slow
 async def test_nothing_is_lost_when_a_server_is_killed(place: Any) -> None:
     first, second = place(*GRAPHS), place(*GRAPHS, "--no-worker")
     async with get_client(url=second.url, api_key=None) as client:

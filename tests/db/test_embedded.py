@@ -36,6 +36,7 @@ def _can_unshare() -> bool:
     return os.geteuid() == 0 and shutil.which("unshare") is not None and not subprocess.call(["unshare", "-m", "true"])
 
 
+@pytest.mark.slow
 @pytest.mark.once
 @pytest.mark.skipif("not _can_unshare()", reason="needs root and a mount namespace, to be without the server's user")
 def test_processes_that_start_the_first_servers_of_a_machine_make_one_user(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ async def lend_and_write(database: Any) -> None:
         await connection.execute(WRITE.encode())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_after_a_failover_writes_go_to_the_new_primary(pair: Pair) -> None:
     """Connections that were made to the old one are found out by the first write that it refuses, and all replaced.
 

@@ -594,6 +594,6 @@ def test_guarded_runs_in_any_order(dsn: str, schema: str) -> None:
     play(dsn, schema, 6, 14)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_guarded_runs_in_many_orders(dsn: str, schema: str) -> None:
     play(dsn, schema, 150, 30)

@@ -361,7 +361,7 @@ def test_actions_are_done_as_often_as_promised(api: type, two_processes: bool, d
     play(api, dsn, schema, two_processes, 6, 5, derandomize=True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("two_processes", [False, True], ids=["one process", "two processes"])
 @pytest.mark.parametrize("api", LEDGERS)
 def test_actions_are_done_as_often_as_promised_many_times(

@@ -695,7 +695,7 @@ def test_so_they_do_where_processes_give_their_segments_the_same_ids(
     run_machine(dsn, schema, connection, examples=8, steps=40, fixed=True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_both_savers_answer_as_the_in_memory_saver_at_length(
     dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:

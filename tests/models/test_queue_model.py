@@ -336,7 +336,7 @@ def _again(run: Modelled) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("examples", "steps"), [(15, 25), pytest.param(400, 60, marks=pytest.mark.slow)], ids=["short", "long"]
+    ("examples", "steps"), [(15, 25), pytest.param(400, 60, marks=pytest.mark.long)], ids=["short", "long"]
 )
 def test_the_queue_does_as_its_model(examples: int, steps: int, dsn: str, schema: str) -> None:
     machine = type("Machine", (QueueMachine,), {"dsn": dsn, "schema": schema})

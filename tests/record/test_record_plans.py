@@ -15,6 +15,7 @@ from langgraph_pgstate.db import database
 from langgraph_pgstate.db.adapters import BlockingConnection
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import NotFoundError
+from langgraph_pgstate.operations.admin.gauges import read_gauges
 from langgraph_pgstate.record.events import Events
 from langgraph_pgstate.record.messages import Messages
 from langgraph_pgstate.record.spans import Spans
@@ -65,7 +66,10 @@ INSERT INTO events (thread_id, event_id, created_at, kind, payload)
 SELECT 'thread-' || t, 'e' || e, now() - (t * 7919 % 10000) * interval '1 minute',
     CASE WHEN e = 2 THEN 'handoff' ELSE 'status' END, '{"from": "a", "to": "b"}'
 FROM generate_series(1, 10000) AS t, generate_series(1, 3) AS e;
-ANALYZE threads, projections, checkpoints, runs, spans, spans_default, tool_executions, messages, events;
+INSERT INTO feedback (thread_id, run_id, feedback_id, created_at, source, name, score)
+SELECT 'thread-' || t, 'run', 'f' || f, now() - (t * 7919 % 10000) * interval '1 minute', 'human', 'tone', t % 5
+FROM generate_series(1, 10000) AS t, generate_series(1, 2) AS f;
+ANALYZE feedback, threads, projections, checkpoints, runs, spans, spans_default, tool_executions, messages, events;
 """
 
 # Conditions on state that name no value read all there is; sums of usage may join all runs.
@@ -106,9 +110,23 @@ HOT = [
     "count_handoffs",
     "measure_tools",
     "measure_executions",
+    "list_feedback",
+    "list_feedback_of_thread",
+    "count_threads_by_status",
+    "measure_runs",
+    "measure_runs_with_scope",
+    "average_feedback",
+    "average_feedback_with_scope",
+    "measure_running",
+    "count_recent_runs",
+    "measure_recent_calls",
+    "count_recent_refusals",
+    "measure_interrupts",
+    "measure_unknown_effects",
+    "measure_expired",
 ]
 # Of these a plan that fits all arguments is so much worse that the server never takes to it by itself.
-NEVER_GENERIC = {"list_threads", "list_runs", "search_threads", "sort_threads"}
+NEVER_GENERIC = {"list_threads", "list_runs", "search_threads", "sort_threads", "count_threads_by_status"}
 
 
 @pytest.fixture(scope="module")
@@ -168,6 +186,12 @@ def record_calls(connection: psycopg.Connection, schema: str) -> dict[str, dict[
         assert spans.tools(since=timedelta(minutes=90))
         assert spans.executions(since=timedelta(minutes=90))
         assert runs.usage(since=timedelta(minutes=90))
+        twice(runs.feedback.list, limit=5)
+        twice(runs.feedback.list, thread_id="thread-7", limit=1)
+        assert runs.analytics(("agent", "day"), since=timedelta(minutes=90)).feedback
+        assert runs.analytics(since=timedelta(days=30), scope={"case": 7}).runs
+        assert runs.feedback.averages("model", since=timedelta(minutes=30))
+        assert Database(connection, schema=schema).run(read_gauges, queries(schema), timedelta(seconds=10))
         assert len(messages.conversation("thread-7", checkpoint_id="c2")) == 2
         with pytest.raises(NotFoundError):
             messages.conversation("thread-7", checkpoint_id="c3")

@@ -17,7 +17,7 @@ import pytest
 from support import FORK, GUARD_SECONDS, RoundTrips, loop_graph, move_journal, wait_until
 from support_recorder import config, rows
 
-from langgraph_pgstate import AsyncPGState, PGState, RetryPolicy
+from langgraph_pgstate import AsyncPGState, PGState
 from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.settings import PoolSettings, RecorderSettings
 
@@ -94,8 +94,9 @@ async def test_a_run_answers_when_its_end_is_committed(
         await running
 
 
-def answer_and_die(dsn: str, schema: str, way: str) -> None:
+def answer_and_die(dsn: str, schema: str, way: str, before: Callable[[], Any] = lambda: None) -> None:
     def die() -> None:
+        before()
         os.kill(os.getpid(), signal.SIGKILL)
 
     async def run() -> None:
@@ -136,8 +137,8 @@ def test_a_run_that_has_answered_is_known_though_its_process_is_killed_at_once(
         assert thread.status == "idle"
 
 
-@pytest.mark.parametrize("api", [PGState, AsyncPGState])
-def test_a_run_that_has_answered_is_known_though_the_server_stops_at_once(api: type, tmp_path: Any) -> None:
+@pytest.mark.parametrize("way", ["blocking", "async"])
+def test_a_run_that_has_answered_is_known_though_the_server_stops_at_once(way: str, tmp_path: Any) -> None:
     """With the server's own settings: what it has committed is on its disk."""
     path = tmp_path / "data"
 
@@ -146,21 +147,14 @@ def test_a_run_that_has_answered_is_known_though_the_server_stops_at_once(api: t
         os.kill(pid, signal.SIGQUIT)
         wait_until(lambda: not (path / "postmaster.pid").exists() or is_gone(pid), "the server's end")
 
-    async def run(dsn: str) -> None:
-        with suppress(Exception):
-            if api is PGState:
-                with PGState.open(dsn, recording=IDLE, retry=RetryPolicy(attempts=1)) as state:
-                    state.setup()
-                    await asyncio.to_thread(recorded(state).invoke, start(), config())
-                    stop_at_once()
-            else:
-                async with AsyncPGState.open(dsn, recording=IDLE, retry=RetryPolicy(attempts=1)) as state:
-                    await state.setup()
-                    await recorded(state).ainvoke(start(), config())
-                    stop_at_once()
-
     with suppress(subprocess.CalledProcessError), embedded_server(path) as dsn:
-        asyncio.run(run(dsn))
+        with PGState.open(dsn) as state:
+            state.setup()
+        # In a process of its own, for a state waits for a server that is gone.
+        process = FORK.Process(target=answer_and_die, args=(dsn, "pgstate", way, stop_at_once), daemon=True)
+        process.start()
+        process.join(GUARD_SECONDS)
+        assert process.exitcode == -signal.SIGKILL
     with embedded_server(path) as dsn, psycopg.connect(dsn, autocommit=True) as connection:
         assert the_end(connection, "pgstate") == "success"
 

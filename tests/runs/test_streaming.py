@@ -234,6 +234,7 @@ def test_a_stream_goes_on_when_its_producer_is_killed(kind: type, place: Place, 
         assert [*run.join()] == events
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 def test_nothing_is_lost_whenever_producers_are_killed(kind: type, place: Place, dsn: str, schema: str) -> None:
     """What is not streamed again has been stored with the checkpoint that is not repeated."""

@@ -163,7 +163,7 @@ async def test_a_list_has_what_is_there_whole(
         assert read[0].checkpoint["id"] == max(values)
 
 
-@pytest.mark.parametrize("seconds", [0.6, pytest.param(20.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seconds", [0.6, pytest.param(20.0, marks=pytest.mark.long)])
 def test_readers_while_one_appends_and_one_prunes(seconds: float, dsn: str, schema: str) -> None:
     """Threads, on connections of their own: no state is short, none is said to be damaged."""
     stop = threading.Event()

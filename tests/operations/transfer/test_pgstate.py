@@ -57,6 +57,7 @@ def test_storage_is_linear(
     assert bytes_of(80) < 3 * bytes_of(40)
 
 
+@pytest.mark.slow
 def test_a_prune_during_an_import_leaves_no_damage(
     old: PostgresSaver, saver: PGStateSaver, bring: Any, admin: Admin
 ) -> None:

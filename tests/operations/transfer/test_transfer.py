@@ -162,6 +162,7 @@ def test_an_import_that_is_stopped_goes_on_where_it_was(old: PostgresSaver, save
         assert_same_answers(old, saver, f"thread{number}")
 
 
+@pytest.mark.slow
 def test_an_import_that_is_killed_leaves_whole_checkpoints(
     old: PostgresSaver, saver: PGStateSaver, bring: Any, admin: Admin, dsn: str, schema: str, old_schema: str
 ) -> None:
