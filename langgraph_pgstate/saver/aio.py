@@ -280,10 +280,10 @@ class AsyncPGStateSaver(CommonSaver):
                     if guard is None:
                         raise
 
-    async def adelete_thread(self, thread_id: str) -> None:
+    async def adelete_thread(self, thread_id: str, *, by: str | None = None) -> None:
         """Async twin of `delete_thread`."""
         id = thread_id_of(thread_id)
-        await self._run(threads.delete_thread, self._queries, id, self._guards.tombstones_for)
+        await self._run(threads.delete_thread, self._queries, id, self._guards.tombstones_for, by)
         self.lease_manager.note_deleted(id)
         self._forget(id)
 
@@ -421,9 +421,9 @@ class AsyncPGStateSaver(CommonSaver):
         """`aput_writes`, for callers on another thread."""
         self._wait(self.aput_writes(config, writes, task_id, task_path))
 
-    def delete_thread(self, thread_id: str) -> None:
+    def delete_thread(self, thread_id: str, *, by: str | None = None) -> None:
         """`adelete_thread`, for callers on another thread."""
-        self._wait(self.adelete_thread(thread_id))
+        self._wait(self.adelete_thread(thread_id, by=by))
 
     def revive_thread(self, thread_id: str) -> bool:
         """`arevive_thread`, for callers on another thread."""
