@@ -14,7 +14,7 @@ MARKS ?= not long and not once
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo studio serve test test-ci test-all test-versions test-servers test-browser chaos check lint bench bench-quick bench-queue bench-pages screenshots clean
+.PHONY: help demo studio serve test test-ci test-all test-versions test-servers test-browser chat chaos check lint bench bench-quick bench-queue bench-pages screenshots clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ studio: $(STAMP) ## Look at an agent in LangGraph Studio: `langgraph dev` on exa
 
 serve: $(STAMP) ## Serve the same agent by `pgstate serve`, with the embedded PostgreSQL alone
 	@cd examples/studio && PGSTATE_DSN= ../../$(BIN)/pgstate serve
+
+chat: ## Build the chat page of examples/chat, and serve it on http://127.0.0.1:5173, for `make serve`; needs npm
+	@cd examples/chat && npm start
 
 test: $(STAMP) ## Run the daily tests on the embedded PostgreSQL, or on PGSTATE_TEST_DSN
 	@$(PYTEST)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+import typer.testing
 from psycopg import sql
 from support_ledger import LEDGERS, Bench, open_bench
 from support_record import Parts, Record, open_parts
@@ -19,6 +21,8 @@ from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.embedded import embedded_server
 
+# Its `CliRunner` would build all commands at each call, which takes 60 ms.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 _TESTS = Path(__file__).parent
 _numbers = itertools.count(1)
 # The embedded extra carries 18 and 16; Debian's package of 15 is used where it is installed.
@@ -26,8 +30,11 @@ _VERSION = int(os.environ.get("PGSTATE_TEST_VERSION", "18"))
 _DEBIAN_BINARIES = Path(f"/usr/lib/postgresql/{_VERSION}/bin")
 
 
-# Folders of what is written once for both APIs; what is written by hand for each is in others.
-_WRITTEN_ONCE = ("acceptance", "operations", "record", "runs", "threads", "tools")
+# Tests of what is written once for both APIs; others are of what is written by hand for each.
+_WRITTEN_ONCE = (
+    *("acceptance", "models", "operations", "record", "runs", "threads", "tools"),
+    *("saver/test_clocks.py", "saver/test_graphs.py", "saver/test_time_travel.py"),
+)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -45,8 +52,7 @@ def _mark_twins(items: list[pytest.Item]) -> None:
     """Mark one of two tests as slow that differ in their API alone: the async one, and of the next two the blocking."""
     pairs: dict[str, list[pytest.Item]] = {}
     for item in items:
-        folder = item.path.relative_to(_TESTS).parts[0]
-        if folder in _WRITTEN_ONCE:
+        if item.path.relative_to(_TESTS).as_posix().startswith(_WRITTEN_ONCE):
             pairs.setdefault(item.nodeid.replace("Async", "").replace("[async", "[blocking"), []).append(item)
     for number, pair in enumerate(pair for pair in pairs.values() if len(pair) == 2):
         pair[number % 2 - 1].add_marker(pytest.mark.slow)
@@ -203,7 +209,7 @@ class Schemas:
         return [price for (price,) in self._connection().execute(query)]
 
     def _tables_of(self, name: str) -> list[str]:
-        query = "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r'"
+        query = "SELECT relname FROM pg_class WHERE relnamespace = (SELECT to_regnamespace(%s)) AND relkind = 'r'"
         return [table for (table,) in self._connection().execute(query, [name])]
 
     def _catalog_rows(self, name: str) -> str:
@@ -225,11 +231,11 @@ class Schemas:
 _FEW_BYTES = 256 * 1024
 _FILLED = """
 SELECT relname, pg_relation_size(oid) FROM pg_class
-WHERE relnamespace = to_regnamespace(%(schema)s) AND relkind = 'r' AND pg_relation_size(oid) > 0
+WHERE relnamespace = (SELECT to_regnamespace(%(schema)s)) AND relkind = 'r' AND pg_relation_size(oid) > 0
     AND relname NOT IN ('migrations', 'prices')
 """
 _CATALOG_ROWS = """
-WITH mine AS MATERIALIZED (SELECT oid, xmin FROM pg_class WHERE relnamespace = to_regnamespace(%(schema)s))
+WITH mine AS MATERIALIZED (SELECT oid, xmin FROM pg_class WHERE relnamespace = (SELECT to_regnamespace(%(schema)s)))
 SELECT count(*), sum(xmin::text::bigint) FROM (
     SELECT xmin FROM mine
     UNION ALL SELECT xmin FROM pg_namespace WHERE nspname = %(schema)s
@@ -237,14 +243,14 @@ SELECT count(*), sum(xmin::text::bigint) FROM (
     UNION ALL SELECT xmin FROM pg_constraint WHERE conrelid IN (SELECT oid FROM mine)
     UNION ALL SELECT xmin FROM pg_trigger WHERE tgrelid IN (SELECT oid FROM mine)
     UNION ALL SELECT xmin FROM pg_rewrite WHERE ev_class IN (SELECT oid FROM mine)
-    UNION ALL SELECT xmin FROM pg_proc WHERE pronamespace = to_regnamespace(%(schema)s)
+    UNION ALL SELECT xmin FROM pg_proc WHERE pronamespace = (SELECT to_regnamespace(%(schema)s))
     UNION ALL SELECT xmin FROM {}
     UNION ALL SELECT xmin FROM {}
 ) AS rows_of_it
 """
 _ROWS = "SELECT 'row ' || m.version || m.checksum FROM {} m UNION ALL SELECT 'row ' || p::text FROM {} p"
 _LOOKS = """
-WITH mine AS (SELECT * FROM pg_class WHERE relnamespace = to_regnamespace(%(schema)s))
+WITH mine AS (SELECT * FROM pg_class WHERE relnamespace = (SELECT to_regnamespace(%(schema)s)))
 SELECT md5(string_agg(replace(found, %(schema)s, ''), E'\\n' ORDER BY replace(found, %(schema)s, ''))) FROM (
     SELECT concat('relation ', relname, relkind, reloptions, relacl, relrowsecurity, relispartition)
     FROM mine
@@ -261,7 +267,7 @@ SELECT md5(string_agg(replace(found, %(schema)s, ''), E'\\n' ORDER BY replace(fo
     UNION ALL
     SELECT concat('trigger ', c.relname, t.tgname, t.tgenabled) FROM pg_trigger t JOIN mine c ON c.oid = t.tgrelid
     UNION ALL
-    SELECT concat('function ', proname) FROM pg_proc WHERE pronamespace = to_regnamespace(%(schema)s)
+    SELECT concat('function ', proname) FROM pg_proc WHERE pronamespace = (SELECT to_regnamespace(%(schema)s))
     UNION ALL
     SELECT concat('rights ', nspacl) FROM pg_namespace WHERE nspname = %(schema)s
     UNION ALL

@@ -119,6 +119,31 @@ def test_scrapes_at_once_share_one_reading(dsn: str, schema: str) -> None:
         assert values(Metrics(state))["pgstate_interrupted_threads"] == 1
 
 
+async def test_what_was_read_is_answered_again_without_waiting(dsn: str, schema: str) -> None:
+    with PGState.open(dsn, schema=schema, pool=False) as state:
+        metrics = Metrics(state, interval=600, timeout=600)
+        first = values(metrics)["pgstate_database_read_timestamp_seconds"]
+        # A scrape that comes later than a reading may take.
+        metrics._reader._began -= 601
+        metrics._reader._interval = 6000
+        text, _ = await metrics.expose()
+    families = {family.name: family for family in text_string_to_metric_families(text.decode())}
+    assert families["pgstate_database_read_timestamp_seconds"].samples[0].value == first
+
+
+def test_a_reading_that_cannot_begin_is_tried_again(dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with PGState.open(dsn, schema=schema, pool=False) as state:
+        metrics = Metrics(state)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", fail)
+            with pytest.raises(RuntimeError):
+                values(metrics)
+        assert values(metrics)["pgstate_database_up"] == 1
+
+
 @contextmanager
 def frozen(connection: psycopg.Connection, schema: str) -> Iterator[None]:
     """A database whose reader gets no answer, and whose process is stopped: not even a timeout is noticed there."""

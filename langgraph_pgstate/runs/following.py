@@ -129,7 +129,6 @@ class ThreadCursor:
     """A reader's place in the events of a thread's runs, one run after another. No I/O.
 
     Attributes:
-        is_behind: Whether more events may be stored already.
         has_ended: False: a thread may always get another run.
 
     Args:
@@ -163,6 +162,7 @@ class ThreadCursor:
 
     @property
     def is_behind(self) -> bool:
+        """Whether more events may be stored already."""
         return self._after is None if self._cursor is None else self._cursor.is_behind
 
     @property

@@ -6,7 +6,7 @@ import asyncio
 import re
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -66,13 +66,12 @@ process.exit(0);
 
 
 @pytest.fixture(scope="module")
-def page_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def page_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page, built by its own command."""
     directory = tmp_path_factory.mktemp("chat") / "chat"
     shutil.copytree(ROOT / "examples" / "chat", directory, ignore=shutil.ignore_patterns("node_modules", "dist"))
-    built = subprocess.run(
-        ["npm", "run", "build"], check=False, cwd=directory, capture_output=True, text=True, timeout=240
-    )
+    command = ["npm", "run", "build"]
+    built = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=240, check=False)
     if built.returncode and re.search("ENOTFOUND|ETIMEDOUT|ECONNREFUSED|E40[34]", built.stderr):
         pytest.skip("npm's registry cannot be reached")
     assert built.returncode == 0, built.stderr

@@ -41,7 +41,7 @@ from langgraph_pgstate.operations.otlp.exports import Export
 from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.operations.record.analytics import request_analytics
 from langgraph_pgstate.operations.record.budgets import Owner, request_budget
-from langgraph_pgstate.operations.record.events import request_events, request_handoffs
+from langgraph_pgstate.operations.record.events import request_event, request_events, request_handoffs
 from langgraph_pgstate.operations.record.feedback import request_averages, request_feedback, request_feedback_list
 from langgraph_pgstate.operations.record.journal_entry import WRITTEN
 from langgraph_pgstate.operations.record.messages import request_conversation, request_search
@@ -49,7 +49,7 @@ from langgraph_pgstate.operations.record.runs import request_runaways, request_r
 from langgraph_pgstate.operations.record.spans import request_spans
 from langgraph_pgstate.operations.record.statistics import request_costs, request_statistics, request_usage
 from langgraph_pgstate.operations.record.timelines import request_timeline
-from langgraph_pgstate.operations.runs import schedules
+from langgraph_pgstate.operations.runs import assistants, schedules
 from langgraph_pgstate.operations.runs.claiming import claim
 from langgraph_pgstate.operations.runs.enqueue import enqueue
 from langgraph_pgstate.operations.runs.limits import request_limit
@@ -68,6 +68,7 @@ from langgraph_pgstate.operations.threads.search import (
     request_sorted,
     request_threads,
 )
+from langgraph_pgstate.operations.threads.trees import request_tree
 from langgraph_pgstate.operations.tools import tool_executions
 from langgraph_pgstate.operations.tools.tool_executions import Intent, Outcome, Recorded, request_recent
 from langgraph_pgstate.record.tracker import Tracker
@@ -75,7 +76,7 @@ from langgraph_pgstate.record.write_queue import WriteQueue
 from langgraph_pgstate.settings import RecorderSettings
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger
-from langgraph_pgstate.types import Delivery, EventBatch, MaintenanceReport, Price, RunKey, Wanted, Webhook
+from langgraph_pgstate.types import Delivery, EventBatch, MaintenanceReport, Price, RunKey, Wanted, WantedRuns, Webhook
 
 PACKAGE = Path(langgraph_pgstate.__file__).parent
 
@@ -396,6 +397,13 @@ class Bench:
         run_blocking(self.db.execute(self.queries.set_next_tick, key))
         return "s"
 
+    def fields(self) -> dict[str, Any]:
+        return assistants.request_fields(self.codec, {"graph": "graph"}, is_new=True)
+
+    def assistant(self) -> str:
+        run_blocking(assistants.create(self.db, self.queries, self.codec, "a", self.fields(), refuses=False))
+        return "a"
+
     def delivery(self) -> Delivery:
         return Delivery("t", "r", datetime(2026, 1, 1, tzinfo=UTC), "https://example.com", 1, {}, datetime.now(UTC))
 
@@ -462,6 +470,8 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "threads.threads.copy_thread": lambda bench: ("t", "u"),
     "threads.branches.list_branches": lambda bench: (request_branches("t", "", 10),),
     "threads.branches.get_lineage": lambda bench: (bench.address,),
+    "threads.trees.list_tree": lambda bench: (request_tree("t", None, "", 10),),
+    "threads.trees.read_checkpoint": lambda bench: (bench.codec, bench.address),
     "threads.branches.count_older": lambda bench: (bench.address,),
     "threads.branches.put_label": lambda bench: (bench.address, "before"),
     "threads.branches.delete_label": lambda bench: (bench.address,),
@@ -492,6 +502,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "record.messages.search_messages": lambda bench: (request_search("words"),),
     "record.events.list_events": lambda bench: (request_events("t", None, None, 10, None),),
     "record.events.note_action": lambda bench: ("cancel", "eve", "t"),
+    "record.events.add_event": lambda bench: (request_event("t", "action", {"by": "eve"}, None, None),),
     "record.events.count_handoffs": lambda bench: (request_handoffs(None, None, 10),),
     "record.feedback.put_feedback": lambda bench: (bench.codec, bench.feedback()),
     "record.feedback.list_feedback": lambda bench: (bench.codec, request_feedback_list(thread_id="t")),
@@ -551,9 +562,19 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "runs.listing.list_dead_letters": lambda bench: (request_dead_letters(),),
     "runs.streams.append": lambda bench: ([EventBatch(bench.claimed(), 1, 0, 1, 0, b"")],),
     "runs.streams.read": lambda bench: ([Wanted("t", "run", 0)], 10),
+    "runs.streams.read_threads": lambda bench: ([WantedRuns("t", None, None)],),
     "runs.outcomes.get_status": lambda bench: ("t", bench.enqueued().run_id),
     "runs.outcomes.get_outcome": lambda bench: (bench.codec, None, "t", bench.enqueued().run_id),
     "runs.outcomes.resumption": lambda bench: (bench.codec, "t", bench.enqueued().run_id, "new", Command(resume=1)),
+    "runs.assistants.create": lambda bench: (bench.codec, "a", bench.fields()),
+    "runs.assistants.update": lambda bench: (bench.codec, bench.assistant(), {"name": "other"}),
+    "runs.assistants.set_version": lambda bench: (bench.codec, bench.assistant(), 1),
+    "runs.assistants.delete": lambda bench: (bench.assistant(),),
+    "runs.assistants.get": lambda bench: (bench.codec, bench.assistant()),
+    "runs.assistants.get_existing": lambda bench: (bench.codec, bench.assistant()),
+    "runs.assistants.list_sorted": lambda bench: (bench.codec, assistants.request_sorted()),
+    "runs.assistants.count": lambda bench: (assistants.request_count(),),
+    "runs.assistants.list_versions": lambda bench: (bench.codec, assistants.request_versions(bench.assistant())),
     "runs.webhooks.claim": lambda bench: (10, 60.0),
     "runs.webhooks.end": lambda bench: (bench.delivery(),),
     "runs.webhooks.retry": lambda bench: (bench.webhook(),),

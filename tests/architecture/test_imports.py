@@ -49,8 +49,8 @@ def test_a_part_imports_no_other() -> None:
     assert [saver & set(HEAVY) for saver in savers] == [set(), set()]
 
 
-def test_an_open_saver_imports_nothing_more(dsn: str, schema: str) -> None:
-    """An import in the middle of a call would block the event loop."""
+def test_an_open_saver_and_an_open_state_import_nothing_more(dsn: str, schema: str) -> None:
+    """An import in the middle of a call would block the event loop. One after the other, in one process."""
     program = """
         import sys
         from langgraph_pgstate import PGStateSaver
@@ -79,13 +79,7 @@ def test_an_open_saver_imports_nothing_more(dsn: str, schema: str) -> None:
                 saver.delete_thread("u")
                 saver.revive_thread("u")
                 print(*sorted(name for name in set(sys.modules) - before if name.startswith("lang")))
-    """
-    assert run_apart(program, dsn, schema).split() == []
 
-
-def test_an_open_state_imports_nothing_more(dsn: str, schema: str) -> None:
-    program = """
-        import sys
         from langgraph_pgstate import PGState
 
         with PGState.open(sys.argv[1], schema=sys.argv[2], project=["a"]) as state:

@@ -60,6 +60,8 @@ TABLES = (
     "budgets",
     "maintenance",
     "webhooks",
+    "assistants",
+    "assistant_versions",
     "feedback",
 )
 NAMES = sorted(queries("pgstate").all)
@@ -191,11 +193,8 @@ def test_every_statement_of_a_query_file_has_a_name() -> None:
 
 def test_every_query_is_used() -> None:
     code = "\n".join(path.read_text("utf-8") for path in SQL.parent.rglob("*.py"))
-    assert [
-        name
-        for name in NAMES
-        if name not in PUTS and not re.search(rf"queries\.{name}\b|queries\([^()]*\)\.{name}\b|\"{name}\"", code)
-    ] == []
+    used = {*re.findall(r"queries(?:\([^()]*\))?\.(\w+)", code), *re.findall(r'"(\w+)"', code)}
+    assert {*NAMES} - {*PUTS} - used == set()
 
 
 def test_an_unknown_query_is_an_attribute_error() -> None:
@@ -212,7 +211,7 @@ def test_thread_id_is_the_first_column_of_every_key(saver: PGStateSaver, connect
         WHERE c.relnamespace = %s::regnamespace AND (i.indisunique OR i.indisprimary OR i.indisexclusion)
             AND c.relkind IN ('r', 'p') AND c.relname NOT IN (
                 'migrations', 'prices', 'workers', 'schedules', 'queue_limits', 'queue_keys', 'budgets', 'exporters',
-                'maintenance')
+                'maintenance', 'assistants', 'assistant_versions')
         """,
         [saver.schema],
     ).fetchall()

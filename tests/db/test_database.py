@@ -25,6 +25,7 @@ from support import (
     GUARD_SECONDS,
     config_of,
     counted,
+    crossed,
     examples,
     holding,
     invoke,
@@ -108,8 +109,7 @@ async def test_a_graph_finishes_although_every_backend_is_terminated_in_the_midd
         assert [len(values.get("items", [])) for values in found] == [0, *range(11)]
 
 
-@pytest.mark.parametrize("pool", [4, False], ids=["pool", "single"])
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize(("api", "pool"), crossed(APIS, [4, False]))
 async def test_nothing_acknowledged_is_lost_in_a_storm_of_terminations(
     api: type, pool: int | bool, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
@@ -211,8 +211,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restartable]:
         yield Restartable(directory, dsn)
 
 
-@pytest.mark.parametrize("pool", [3, False], ids=["pool", "single"])
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize(("api", "pool"), crossed(APIS, [3, False]))
 async def test_after_a_restart_of_the_server_the_next_call_succeeds(
     api: type, pool: int | bool, server: Restartable
 ) -> None:
@@ -226,8 +225,7 @@ async def test_after_a_restart_of_the_server_the_next_call_succeeds(
         assert [item.config async for item in saver.alist(config_of("t"))] == configs[::-1]
 
 
-@pytest.mark.parametrize("mode", ["fast", "immediate"])
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize(("api", "mode"), crossed(APIS, ["fast", "immediate"]))
 async def test_a_call_that_meets_an_outage_ends_when_the_server_is_back(
     api: type, mode: str, server: Restartable
 ) -> None:
@@ -726,8 +724,7 @@ def bouncer_version() -> tuple[int, ...]:
     return tuple(int(part) for part in answer.split()[1].split("."))
 
 
-@pytest.mark.parametrize("prepare_threshold", [None, 5], ids=["unprepared", "prepared"])
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize(("prepare_threshold", "api"), crossed([None, 5], APIS))
 async def test_many_operations_through_pgbouncer(
     api: type, prepare_threshold: int | None, dsn: str, schema: str, tmp_path: Path
 ) -> None:

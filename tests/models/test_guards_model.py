@@ -206,6 +206,7 @@ def test_two_that_advance_one_head(
         assert [id for id, _ in puts if id in found] == kept, order
 
 
+@pytest.mark.slow
 def test_three_that_advance_one_head(
     workers: list[Worker], saver: PGStateSaver, connection: psycopg.Connection
 ) -> None:

@@ -55,7 +55,7 @@ RECORD_TABLES = {
 QUEUE_TABLES = {
     *("queue", "run_requests", "workers", "stream_batches", "schedules"),
     *("exporters", "span_exports", "maintenance"),
-    *("queue_limits", "queue_keys", "budgets", "webhooks"),
+    *("queue_limits", "queue_keys", "budgets", "webhooks", "assistants", "assistant_versions"),
 }
 TABLES = SAVER_TABLES | RECORD_TABLES | QUEUE_TABLES
 
@@ -158,6 +158,7 @@ def test_processes_set_up_again_while_a_session_is_idle_in_a_transaction_on_the_
         assert run_children(set_up_in_a_process, [(dsn, schema)] * 4) == [""] * 4
 
 
+@pytest.mark.slow
 def test_sixteen_processes_set_up_under_repeatable_read(dsn: str, schema: str, connection: psycopg.Connection) -> None:
     """A server or a role whose default isolation is stricter makes no difference."""
     strict = make_conninfo(dsn, options="-c default_transaction_isolation=repeatable\\ read")
@@ -395,6 +396,7 @@ async def test_an_older_schema_is_refused_until_setup_has_moved_it_up(
     assert "more" in tables(connection, schema)
 
 
+@pytest.mark.slow
 def test_sixteen_processes_upgrade_at_once_while_a_session_is_idle(
     dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

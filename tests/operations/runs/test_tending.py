@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import psycopg
 import pytest
 from support_queue import Queue
@@ -35,6 +37,14 @@ def test_a_worker_learns_that_runs_were_taken_from_it(queue: Queue) -> None:
     queue.expire(runs["recovered"])
     queue.recover()
     assert queue.tend(*runs.values()).still == {runs["kept"].key}
+
+
+def test_a_delayed_run_waits_from_the_time_it_is_due(queue: Queue) -> None:
+    """Else a run of tomorrow would be reported as one that has waited for a day."""
+    queue.add("t", run_after=timedelta(hours=1))
+    queue.execute("UPDATE {}.queue SET enqueued_at = now() - interval '1 day', run_after = now() - interval '1 minute'")
+    assert queue.do(tending.make_due) == 1
+    assert queue.execute("SELECT round(extract(epoch FROM now() - enqueued_at) / 60)::integer FROM {}.queue") == [(1,)]
 
 
 def test_a_worker_learns_of_a_claim_whose_answer_was_lost(queue: Queue) -> None:
