@@ -14,7 +14,7 @@ MARKS ?= not long and not once
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo studio serve test test-ci test-all test-versions test-servers chaos check lint bench bench-quick bench-queue clean
+.PHONY: help demo studio serve test test-ci test-all test-versions test-servers test-browser chat chaos check lint bench bench-quick bench-queue bench-pages screenshots clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ studio: $(STAMP) ## Look at an agent in LangGraph Studio: `langgraph dev` on exa
 serve: $(STAMP) ## Serve the same agent by `pgstate serve`, with the embedded PostgreSQL alone
 	@cd examples/studio && PGSTATE_DSN= ../../$(BIN)/pgstate serve
 
+chat: ## Build the chat page of examples/chat, and serve it on http://127.0.0.1:5173, for `make serve`; needs npm
+	@cd examples/chat && npm start
+
 test: $(STAMP) ## Run the daily tests on the embedded PostgreSQL, or on PGSTATE_TEST_DSN
 	@$(PYTEST)
 
@@ -49,6 +52,9 @@ test-versions: $(STAMP) test-servers ## Run the tests on PostgreSQL 16 and 15, a
 test-servers: $(STAMP) ## Run the tests on PostgreSQL 16, and on Debian's 15 where it is installed; some with MARKS=smoke
 	@PGSTATE_TEST_VERSION=16 $(PYTEST) -m '$(MARKS)'
 	@if test -d /usr/lib/postgresql/15; then PGSTATE_TEST_VERSION=15 $(PYTEST) -m '$(MARKS)'; fi
+
+test-browser: $(STAMP) ## Run the JavaScript clients on the server; needs Node, npm and Chromium
+	@$(PYTEST) -m '' tests/acceptance/test_chat.py
 
 chaos: $(STAMP) ## Inject faults for an hour and verify everything: SEED=7 FAULTS=5000 MINUTES=60 WITHOUT=clock,disk QUEUE=1 KEEP=directory
 	@PYTHONPATH=tests:. $(BIN)/python -m chaos --seed $(or $(SEED),1) --faults $(or $(FAULTS),5000) \
@@ -73,6 +79,12 @@ bench-quick: $(STAMP) ## The same in two minutes, with fewer rounds; writes noth
 bench-queue: $(STAMP) ## Measure durable runs beside procrastinate, pgqueuer and DBOS; QUICK=--quick for two minutes
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench-queue]'
 	@$(BIN)/python -m benchmarks.queue $(QUICK)
+
+bench-pages: $(STAMP) ## Measure the pages of the inspector on 100,000 threads and 1,000,000 spans (five minutes)
+	@$(BIN)/python -m benchmarks.pages
+
+screenshots: $(STAMP) ## Take the screenshots of the inspector that the documents show, with Chromium
+	@$(BIN)/python -m benchmarks.screenshots
 
 clean: ## Remove the virtual environment, the embedded data and caches
 	rm -rf $(VENV) .pgstate examples/studio/.langgraph_api .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

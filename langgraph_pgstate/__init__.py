@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         RecorderSettings,
         RetryPolicy,
         ThreadKeys,
+        WebhookSettings,
     )
     from langgraph_pgstate.state import AsyncPGState, PGState
     from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
@@ -41,6 +42,7 @@ else:
             "ThreadKeys": "langgraph_pgstate.settings",
             "ToolPolicy": "langgraph_pgstate.tools.policy",
             "ToolSettings": "langgraph_pgstate.tools.policy",
+            "WebhookSettings": "langgraph_pgstate.settings",
             "Worker": "langgraph_pgstate.runs.worker",
         },
     )
@@ -62,6 +64,7 @@ __all__ = [
     "ThreadKeys",
     "ToolPolicy",
     "ToolSettings",
+    "WebhookSettings",
     "Worker",
     "__version__",
 ]

@@ -44,6 +44,7 @@ __all__ = [
     "SCRATCHPAD",
     "SEND",
     "TASK_ID",
+    "TOOLS_MODE",
     "DeltaSnapshot",
     "SerializerBase",
     "advance_ids_past",
@@ -93,6 +94,8 @@ SCRATCHPAD: Final = "__pregel_scratchpad"
 CHECKPOINTER: Final = "__pregel_checkpointer"
 DURABILITY: Final = "__pregel_durability"
 TASK_ID: Final = "__pregel_task_id"
+TOOLS_MODE: Final = "tools"
+"""The stream mode of tools' calls, which `langgraph.types.StreamMode` leaves out."""
 SEND: Final = "__pregel_send"
 """The function by which a task writes to channels."""
 RESUME: Final = "__resume__"

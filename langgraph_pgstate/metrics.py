@@ -105,6 +105,8 @@ class GaugeReader:
     async def wait_async(self) -> Snapshot:
         """Async twin of `wait`."""
         reading, seconds = self._ask()
+        if reading.done():
+            return reading.result()
         with suppress(TimeoutError):
             # Others wait for the same reading.
             return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(reading)), seconds)
@@ -115,9 +117,10 @@ class GaugeReader:
         with self._lock:
             now = time.monotonic()
             if self._reading is None or (self._reading.done() and now >= self._began + self._interval):
-                self._reading, self._began = Future(), now
+                reading: Future[Snapshot] = Future()
                 # Not of an executor, whose threads the interpreter would wait for at its exit.
-                threading.Thread(target=self._read, args=(self._reading,), name="pgstate-metrics", daemon=True).start()
+                threading.Thread(target=self._read, args=(reading,), name="pgstate-metrics", daemon=True).start()
+                self._reading, self._began = reading, now
             return self._reading, max(0.0, self._began + self._timeout - now)
 
     def _read(self, reading: Future[Snapshot]) -> None:

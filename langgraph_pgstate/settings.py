@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, cast
 from uuid import UUID
@@ -391,6 +393,60 @@ class ThreadOptions(TypedDict, total=False):
     scope: Mapping[str, Any] | None
 
 
+@dataclass(frozen=True, slots=True)
+class WebhookSettings:
+    """Delivery of webhooks.
+
+    Attributes:
+        secret: Secret with which they are signed; unsigned without. What follows `whsec_` is base64.
+        allowed_networks: Networks that are not public, but that webhooks may be delivered to, like `10.1.0.0/16`.
+        timeout: Seconds that a receiver has to answer.
+    """
+
+    secret: str | None = field(default=None, repr=False)
+    allowed_networks: Sequence[str] = ()
+    timeout: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.secret is not None and not (isinstance(self.secret, str) and self.secret):
+            raise ConfigurationError("WebhookSettings.secret must be text, and not empty")
+        timeout = self.timeout
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= 300:
+            raise ConfigurationError(f"WebhookSettings.timeout must be seconds, more than 0, not {timeout!r}")
+        _ = self.networks
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> WebhookSettings:
+        """Return the settings that `PGSTATE_WEBHOOK_SECRET` and `PGSTATE_WEBHOOK_NETWORKS` (with commas) name.
+
+        Raises:
+            ConfigurationError: If they are not usable.
+        """
+        given = os.environ if environment is None else environment
+        networks = given.get("PGSTATE_WEBHOOK_NETWORKS", "").split(",")
+        named = [one.strip() for one in networks if one.strip()]
+        return cls(given.get("PGSTATE_WEBHOOK_SECRET") or None, tuple(named))
+
+    @property
+    def networks(self) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+        """The networks that are not public, but allowed.
+
+        Raises:
+            ConfigurationError: If one is not usable.
+        """
+        if isinstance(self.allowed_networks, str):
+            raise ArgumentTypeError("WebhookSettings.allowed_networks is a list of networks, not text")
+        try:
+            return tuple(ipaddress.ip_network(one) for one in self.allowed_networks)
+        except ValueError as error:
+            raise ConfigurationError(f"WebhookSettings.allowed_networks: {error}") from None
+
+    @property
+    def claim_seconds(self) -> float:
+        """Seconds after which another process delivers what this one has claimed, and not noted."""
+        return 2 * self.timeout + 30
+
+
 class EnqueueOptions(TypedDict, total=False):
     """Options of a run that is enqueued.
 
@@ -425,7 +481,11 @@ class EnqueueOptions(TypedDict, total=False):
             thread is in the queue.
         default_answer: The answer that its interrupts get if nobody answers them in time; none by default. The runs
             that resume it have the same.
+        webhook: URL that is told when the run ends, however it does, and when a run that resumes it ends. None by
+            default.
         size_limit: Bytes that the encoded input may have; 16 MB by default.
+        traceparent: W3C `traceparent` of the caller; the spans of the run are exported as part of its trace. By default
+            that of the config, as `metadata` or `configurable`. One that cannot be read is ignored.
     """
 
     thread_id: str | int | UUID | None
@@ -451,7 +511,9 @@ class EnqueueOptions(TypedDict, total=False):
     stream_subgraphs: bool
     on_completion: Literal["keep", "delete"]
     default_answer: DefaultAnswer | None
+    webhook: str | None
     size_limit: int
+    traceparent: str | None
 
 
 class ScheduleOptions(EnqueueOptions, total=False):
@@ -487,6 +549,26 @@ class ScheduleChanges(ScheduleOptions, total=False):
     cron: str
     input: Any
     command: Command[Any] | None
+
+
+class AssistantFields(TypedDict, total=False):
+    """Fields of an assistant.
+
+    Attributes:
+        graph: Name of the graph.
+        name: Its name, for people; need not be unique.
+        description: Its description.
+        config: Config of its runs.
+        context: Context of its runs.
+        metadata: The caller's metadata.
+    """
+
+    graph: str
+    name: str
+    description: str | None
+    config: Mapping[str, Any]
+    context: Any
+    metadata: Mapping[str, Any]
 
 
 class WorkerOptions(TypedDict, total=False):

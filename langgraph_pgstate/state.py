@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -24,7 +25,7 @@ from langgraph_pgstate.db.database import (
 from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.leases.leases import AsyncLeases, Leases
-from langgraph_pgstate.operations.admin import integrity
+from langgraph_pgstate.operations.admin import integrity, maintenance, overview
 from langgraph_pgstate.operations.checkpoints.addresses import configurable_of, several, thread_id_of
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions
 from langgraph_pgstate.operations.record import conversations
@@ -37,7 +38,16 @@ from langgraph_pgstate.record.events import AsyncEvents, Events
 from langgraph_pgstate.record.messages import AsyncMessages, Messages
 from langgraph_pgstate.record.prices import AsyncPrices, Prices
 from langgraph_pgstate.record.spans import AsyncSpans, Spans
-from langgraph_pgstate.runs import AsyncRuns, AsyncSchedules, Runs, Schedules
+from langgraph_pgstate.runs import (
+    Assistants,
+    AsyncAssistants,
+    AsyncRuns,
+    AsyncSchedules,
+    AsyncWebhooks,
+    Runs,
+    Schedules,
+    Webhooks,
+)
 from langgraph_pgstate.saver import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.settings import (
     DEFAULT_EMBEDDED_PATH,
@@ -47,6 +57,7 @@ from langgraph_pgstate.settings import (
     RecorderSettings,
     SaverOptions,
     ThreadKeys,
+    WebhookSettings,
     check_options,
     database_options,
     schema_of,
@@ -54,7 +65,7 @@ from langgraph_pgstate.settings import (
 from langgraph_pgstate.sql import Queries, queries
 from langgraph_pgstate.threads import AsyncThreads, Threads
 from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger, ToolPolicy, ToolSettings
-from langgraph_pgstate.types import BackfillReport, MaintenanceReport, Progress
+from langgraph_pgstate.types import BackfillReport, DatabaseOverview, MaintenanceReport, Progress
 
 G = TypeVar("G")
 T = TypeVar("T")
@@ -105,6 +116,8 @@ class StateOptions(SaverOptions, total=False):
         graphs: Names of the graphs that may be enqueued; any by default.
         run_key: Key of enqueued runs that are given none: a path in their config, like `configurable.user_id`, or a
             function of the config. No key by default.
+        webhooks: Secret of webhooks, and where they may be delivered to; by default what `PGSTATE_WEBHOOK_SECRET` and
+            `PGSTATE_WEBHOOK_NETWORKS` name.
         recover_journal: Whether reads of the record first move what dead processes left in the journal to its tables,
             true by default. Without it, reading writes nothing.
     """
@@ -116,6 +129,7 @@ class StateOptions(SaverOptions, total=False):
     thread_ttl: timedelta | None
     graphs: Collection[str] | None
     run_key: KeySource | None
+    webhooks: WebhookSettings | None
     recover_journal: bool
 
 
@@ -137,6 +151,7 @@ class _State:
     _keys: ThreadKeys | None
     _graphs: Collection[str] | None
     _run_key: KeySource | None
+    _webhook_settings: WebhookSettings
 
     def _prepare(self, options: StateOptions) -> None:
         self._queries = queries(schema_of(options))
@@ -147,6 +162,7 @@ class _State:
         graphs = options.get("graphs")
         self._keys, self._graphs = options.get("thread_keys"), None if graphs is None else {*several("graphs", graphs)}
         self._run_key = options.get("run_key")
+        self._webhook_settings = options.get("webhooks") or WebhookSettings.from_environment()
         self._tool_settings, self._tool_default = options.get("tools"), options.get("tool_policy")
 
     def _saver_options(self, options: StateOptions) -> SaverOptions:
@@ -215,6 +231,8 @@ class PGState(_State):
         runs: The queue: enqueue runs, wait for them, cancel and retry them. Their history: status, usage, cost, the
             checkpoints they made.
         schedules: Schedules, which enqueue runs at times.
+        webhooks: Webhooks, which tell the ends of runs: those that failed, and their delivery.
+        assistants: Assistants: graphs with a config and a context of their own, for the server.
         spans: Traces, and statistics of tools.
         tools: The ledger of tool executions.
         messages: Conversations, and full-text search.
@@ -250,7 +268,10 @@ class PGState(_State):
         self._prepare(options)
         self._database = database
         self._recorder = Recorder(
-            database, options.get("recording") or self._recording(), keys=options.get("thread_keys")
+            database,
+            options.get("recording") or self._recording(),
+            keys=options.get("thread_keys"),
+            is_encrypted=not self._codec.is_native,
         )
         self._fresh = _Fresh(database, self._recorder) if options.get("recover_journal", True) else database
         self.saver = PGStateSaver._over(database, self._saver_options(options), self._hooks(options))
@@ -324,6 +345,16 @@ class PGState(_State):
         return Schedules(self._database, self._queries, self.runs)
 
     @cached_property
+    def webhooks(self) -> Webhooks:
+        """Webhooks, which tell the ends of runs."""
+        return Webhooks(self._database, self._queries, self._webhook_settings)
+
+    @cached_property
+    def assistants(self) -> Assistants:
+        """Assistants: graphs with a config and a context of their own."""
+        return Assistants(self._database, self._queries, self._codec)
+
+    @cached_property
     def spans(self) -> Spans:
         """Timed operations in runs."""
         return Spans(self._fresh, self._queries)
@@ -370,7 +401,7 @@ class PGState(_State):
         """Make the coming months' partitions, settle runs of processes that died, and drop old months if asked to.
 
         Threads that have expired are deleted, as `threads.sweep` does. Runs that are due and that no
-        worker could claim are made ready.
+        worker could claim are made ready. What was done is stored with the sizes of the tables; see `overview`.
 
         Args:
             months: How many months ahead.
@@ -378,9 +409,18 @@ class PGState(_State):
             stream_ttl: Time for which events of runs are kept at least; longer while the run is in the queue. They
                 are dropped by days (UTC).
         """
+        begun = time.monotonic()
         report = self._recorder.maintain(months=months, drop_older_than=drop_older_than, stream_ttl=stream_ttl)
         self.runs.repair()
-        return replace(report, expired=self.threads.sweep())
+        report = replace(report, expired=self.threads.sweep())
+        self._database.run(maintenance.note, self._queries, time.monotonic() - begun, report)
+        return report
+
+    def overview(self) -> DatabaseOverview:
+        """Return an overview of the database: sizes of the tables, migrations, what `maintain` did, and the statements
+        that took the most time. Five statements.
+        """
+        return self._database.run(overview.get_overview, self._queries)
 
     def backfill(
         self, thread_ids: Sequence[str] | None = None, *, progress: Callable[[Progress], None] | None = None
@@ -446,7 +486,10 @@ class AsyncPGState(_State):
         self._prepare(options)
         self._database = database
         self._recorder = AsyncRecorder(
-            database, options.get("recording") or self._recording(), keys=options.get("thread_keys")
+            database,
+            options.get("recording") or self._recording(),
+            keys=options.get("thread_keys"),
+            is_encrypted=not self._codec.is_native,
         )
         self._fresh = _AsyncFresh(database, self._recorder) if options.get("recover_journal", True) else database
         self.saver = AsyncPGStateSaver._over(database, self._saver_options(options), self._hooks(options))
@@ -513,6 +556,16 @@ class AsyncPGState(_State):
         return AsyncSchedules(self._database, self._queries, self.runs)
 
     @cached_property
+    def webhooks(self) -> AsyncWebhooks:
+        """Webhooks, which tell the ends of runs."""
+        return AsyncWebhooks(self._database, self._queries, self._webhook_settings)
+
+    @cached_property
+    def assistants(self) -> AsyncAssistants:
+        """Assistants: graphs with a config and a context of their own."""
+        return AsyncAssistants(self._database, self._queries, self._codec)
+
+    @cached_property
     def spans(self) -> AsyncSpans:
         """Timed operations in runs."""
         return AsyncSpans(self._fresh, self._queries)
@@ -557,9 +610,16 @@ class AsyncPGState(_State):
         stream_ttl: timedelta = DEFAULT_STREAM_TTL,
     ) -> MaintenanceReport:
         """Async twin of `PGState.maintain`."""
+        begun = time.monotonic()
         report = await self._recorder.maintain(months=months, drop_older_than=drop_older_than, stream_ttl=stream_ttl)
         await self.runs.repair()
-        return replace(report, expired=await self.threads.sweep())
+        report = replace(report, expired=await self.threads.sweep())
+        await self._database.run(maintenance.note, self._queries, time.monotonic() - begun, report)
+        return report
+
+    async def overview(self) -> DatabaseOverview:
+        """Async twin of `PGState.overview`."""
+        return await self._database.run(overview.get_overview, self._queries)
 
     async def backfill(
         self, thread_ids: Sequence[str] | None = None, *, progress: Callable[[Progress], None] | None = None

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from langgraph_pgstate import __version__
 from langgraph_pgstate.cli import (
     branches,
+    export,
     inspect,
     interrupts,
     ledger,
@@ -365,6 +366,7 @@ for _command in (
     limits.budgets,
     upcast.upcast,
     upcast.backfill,
+    export.export,
 ):
     app.command()(_command)
 

@@ -12,6 +12,7 @@ USAGE_KEYS: Final = ("agent", "model", "tenant", "user", "day")
 STRATEGIES: Final = ("keep_latest", "delete", "delete_all")
 DECISIONS: Final = ("done", "retry", "fail")
 ONLY_STATUS: Final = "Only with this status:"
+OTLP_VARIABLE: Final = "PGSTATE_OTLP_ENDPOINT"
 SINCE_HELP: Final = "Only what began at most this long ago, like 12h or 30d."
 
 ThreadArgument = Annotated[str, typer.Argument(metavar="THREAD", help="The thread.")]
@@ -27,6 +28,19 @@ CheckpointOption = Annotated[
     typer.Option("--checkpoint", metavar="ID", help="A checkpoint id, 4 or more characters of it, or a label."),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+OtlpEndpointOption = Annotated[
+    str | None,
+    typer.Option(
+        envvar=OTLP_VARIABLE,
+        metavar="URL",
+        show_default=False,
+        help="Export spans to this collector of OpenTelemetry.",
+    ),
+]
+OtlpContentOption = Annotated[
+    bool, typer.Option("--otlp-content", help="Export inputs, outputs and messages of errors, too.")
+]
 
 GraphsArgument = Annotated[
     list[str] | None,

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from langgraph_pgstate.cli.drawing import console, escape
-from langgraph_pgstate.cli.options import GraphsArgument, LimitOption, ThreadArgument
+from langgraph_pgstate.cli.export import exporting
+from langgraph_pgstate.cli.options import (
+    GraphsArgument,
+    LimitOption,
+    OtlpContentOption,
+    OtlpEndpointOption,
+    ThreadArgument,
+)
 from langgraph_pgstate.cli.output import (
     as_json,
     count,
@@ -71,6 +78,8 @@ def worker(
     ] = None,
     metrics_host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to serve them.")] = "127.0.0.1",
     adopt: Annotated[bool, typer.Option("--adopt", help="Also take over crashed runs that were not enqueued.")] = False,
+    otlp_endpoint: OtlpEndpointOption = None,
+    otlp_content: OtlpContentOption = False,
 ) -> None:
     """Run graphs from the queue, until SIGTERM; exit code 0 after a drain, 130 or 143 after a second signal."""
     from langgraph_pgstate.runs.graphs import load_config, load_graphs
@@ -96,7 +105,7 @@ def worker(
     logging.getLogger("langgraph_pgstate.worker").setLevel(logging.INFO)
     with target.connect():
         pass
-    with target.open() as dsn:
+    with target.open() as dsn, exporting(dsn, target.schema, otlp_endpoint, otlp_content):
         code = _work(dsn, target.schema, found, options, once=once, metrics=(metrics_host, metrics_port))
     leave(code)
 
@@ -312,7 +321,8 @@ def _serve_metrics(state: AsyncPGState, host: str, port: int) -> None:
         server, _ = start_http_server(port, host, Metrics(state).registry)
     except OSError as error:
         raise ConfigurationError(f"{host}:{port} cannot be listened on: {error.strerror or error}") from error
-    console.print(f"metrics at http://{host}:{server.server_port}/metrics", soft_wrap=True, highlight=False)
+    name = f"[{host}]" if ":" in host else host
+    logging.getLogger("langgraph_pgstate.worker").info("metrics at http://%s:%d/metrics", name, server.server_port)
 
 
 def leave(code: int) -> None:

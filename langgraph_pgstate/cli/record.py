@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -37,7 +38,9 @@ from langgraph_pgstate.cli.output import (
 )
 from langgraph_pgstate.cli.target import Parts, Target
 from langgraph_pgstate.errors import NotFoundError
+from langgraph_pgstate.operations.admin.maintenance import note as note_maintenance
 from langgraph_pgstate.settings import age
+from langgraph_pgstate.sql import queries
 from langgraph_pgstate.types import Progress, PruneResult
 
 if TYPE_CHECKING:
@@ -185,14 +188,17 @@ def maintain(
     from langgraph_pgstate.record import Recorder
 
     target: Target = ctx.obj
+    begun = time.monotonic()
     with target.connect() as parts:
         report = Recorder(parts.database).maintain(
             months=months, drop_older_than=drop_older_than, stream_ttl=age(stream_ttl)
         )
         parts.runs.repair()
         expired = _sweep(parts, None)
+        report = replace(report, expired=expired)
+        parts.database.run(note_maintenance, queries(parts.database.schema), time.monotonic() - begun, report)
     if target.is_json:
-        print_json(replace(report, expired=expired))
+        print_json(report)
         return
     made, dropped = _months(report.months_made), _months(report.months_dropped)
     settled = f"{count(report.runs_settled, 'run')} of dead processes ended"

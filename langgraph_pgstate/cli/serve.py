@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from langgraph_pgstate.cli.drawing import console
-from langgraph_pgstate.cli.options import GraphsArgument
+from langgraph_pgstate.cli.export import exporting
+from langgraph_pgstate.cli.options import GraphsArgument, OtlpContentOption, OtlpEndpointOption
 from langgraph_pgstate.cli.queue import leave
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError
@@ -36,6 +38,8 @@ def serve(
     reuse_port: Annotated[
         bool, typer.Option("--reuse-port", help="Share the port with other processes of this command.")
     ] = False,
+    otlp_endpoint: OtlpEndpointOption = None,
+    otlp_content: OtlpContentOption = False,
 ) -> None:
     """Serve graphs over LangGraph's HTTP protocol, and run them, until SIGTERM."""
     try:
@@ -53,7 +57,9 @@ def serve(
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     logging.getLogger("langgraph_pgstate.worker").setLevel(logging.INFO)
     with target.open(create=True) as dsn, listen(host, port, is_shared=reuse_port) as listener:
-        _serve(target, dsn, listener, graphs or [], config, {"worker": worker, "read_only": read_only}, concurrency)
+        options: ServerOptions = {"worker": worker, "read_only": read_only}
+        exporter = exporting(dsn, target.schema, otlp_endpoint, otlp_content)
+        _serve(target, dsn, listener, graphs or [], config, options, concurrency, exporter)
     leave(0)
 
 
@@ -65,6 +71,7 @@ def _serve(
     config: Path | None,
     given: ServerOptions,
     concurrency: int,
+    exporter: AbstractContextManager[None],
 ) -> None:
     from langgraph_pgstate.runs.graphs import load_graphs
     from langgraph_pgstate.server.app import create_app
@@ -90,7 +97,8 @@ def _serve(
     url = url_of(listener)
     lines = (f"serving {', '.join(graphs)} at {url}", f"Inspector: {url}/ui", f"Studio: {_STUDIO}{url}")
     console.print("\n".join(lines), soft_wrap=True, highlight=False)
-    run(app, listener, is_open=options.get("auth") is not None, threads=max(32, 4 * concurrency))
+    with exporter:
+        run(app, listener, is_open=options.get("auth") is not None, threads=max(32, 4 * concurrency))
 
 
 def url_of(listener: Any) -> str:

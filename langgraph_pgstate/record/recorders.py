@@ -33,11 +33,17 @@ G = TypeVar("G", bound=Any)
 class _RecorderBase(RecordingHandler):
     """The queue and the writer of either recorder, and the callbacks with which a run may end."""
 
-    def __init__(self, database: Database | AsyncDatabase, settings: RecorderSettings, keys: ThreadKeys | None) -> None:
+    def __init__(
+        self,
+        database: Database | AsyncDatabase,
+        settings: RecorderSettings,
+        keys: ThreadKeys | None,
+        is_encrypted: bool,
+    ) -> None:
         self._is_borrowed = database.is_borrowed
         self._settings = settings
         self._queue = WriteQueue(settings, has_writer=not self._is_borrowed)
-        self._tracker = Tracker(self._queue, keys)
+        self._tracker = Tracker(self._queue, keys, is_encrypted)
         runner = BlockingRunner(database) if isinstance(database, Database) else AsyncRunner(database)
         self._writer = Writer(runner, queries(database.schema), self._queue, self._tracker)
         self._budgets = Budgets(runner, queries(database.schema))
@@ -105,6 +111,7 @@ class Recorder(_RecorderBase):
             run are written when the run ends.
         settings: Recorder settings.
         keys: Config keys that name a thread's user, tenant and agent; use the saver's.
+        is_encrypted: Whether the state is stored by a serializer that may encrypt, so that no content is exported.
 
     Example:
         >>> recorder = Recorder(database)
@@ -112,9 +119,14 @@ class Recorder(_RecorderBase):
     """
 
     def __init__(
-        self, database: Database, settings: RecorderSettings | None = None, *, keys: ThreadKeys | None = None
+        self,
+        database: Database,
+        settings: RecorderSettings | None = None,
+        *,
+        keys: ThreadKeys | None = None,
+        is_encrypted: bool = False,
     ) -> None:
-        super().__init__(database, settings or RecorderSettings(), keys)
+        super().__init__(database, settings or RecorderSettings(), keys, is_encrypted)
         self._turn = threading.Condition()
         self._thread: threading.Thread | None = None
         self._asked = 0
@@ -310,9 +322,14 @@ class AsyncRecorder(_RecorderBase):
     """Async twin of `Recorder`: a task of the event loop writes. Bound to the event loop of the first run."""
 
     def __init__(
-        self, database: AsyncDatabase, settings: RecorderSettings | None = None, *, keys: ThreadKeys | None = None
+        self,
+        database: AsyncDatabase,
+        settings: RecorderSettings | None = None,
+        *,
+        keys: ThreadKeys | None = None,
+        is_encrypted: bool = False,
     ) -> None:
-        super().__init__(database, settings or RecorderSettings(), keys)
+        super().__init__(database, settings or RecorderSettings(), keys, is_encrypted)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()

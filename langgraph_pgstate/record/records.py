@@ -46,6 +46,7 @@ class RunRecord:
         "is_awaited",
         "is_begun",
         "is_changed",
+        "is_encrypted",
         "is_interrupted",
         "is_new",
         "is_unsettled",
@@ -64,6 +65,7 @@ class RunRecord:
         "taken",
         "tenant_id",
         "thread_id",
+        "traceparent",
         "unplaced",
         "user_id",
         "version",
@@ -88,6 +90,8 @@ class RunRecord:
         self.user_id: str | None = None
         self.queue_key: str | None = None
         self.release: str | None = None
+        self.traceparent: str | None = None
+        self.is_encrypted = False
         self.started_at = self.now()
         self.ended_at: float | None = None
         self.first_checkpoint_id: str | None = None
@@ -153,6 +157,8 @@ class RunRecord:
             "input": self.input_json,
             "output": render("output", self.output, settings),
             "release": _clean(self.release),
+            **({"traceparent": self.traceparent} if self.traceparent is not None else {}),
+            **({"is_encrypted": True} if self.is_encrypted else {}),
         }
 
 

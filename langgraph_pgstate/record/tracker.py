@@ -12,6 +12,7 @@ from uuid import UUID
 import orjson
 from langgraph.errors import ParentCommand
 
+from langgraph_pgstate.codec.traceparent import check_traceparent
 from langgraph_pgstate.errors import BudgetExceededError, LeaseHeldError, StaleHeadError
 from langgraph_pgstate.operations.checkpoints.addresses import Address
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
@@ -42,13 +43,15 @@ class Tracker:
     Args:
         queue: Receives what is to be written.
         keys: Config keys that name a thread's user, tenant and agent.
+        is_encrypted: Whether the state is stored by a serializer that may encrypt.
 
     Attributes:
         offset: Seconds that the database's clock is ahead of this process's.
     """
 
-    def __init__(self, queue: WriteQueue, keys: ThreadKeys | None = None) -> None:
+    def __init__(self, queue: WriteQueue, keys: ThreadKeys | None = None, is_encrypted: bool = False) -> None:
         self.offset = 0.0
+        self._is_encrypted = is_encrypted
         self._queue = queue
         self._content = queue.settings.content
         self._keys = keys or ThreadKeys()
@@ -247,6 +250,9 @@ class Tracker:
             # The run id links a checkpoint to its run; deleting a run also deletes its checkpoints.
             if columns.get("run_id") is None:
                 columns["run_id"] = run.run_id
+            if run.is_new and run.traceparent is None:
+                # Of `configurable`, which callbacks do not see.
+                run.traceparent = check_traceparent(request.merged_metadata.get("traceparent"))
             if not self._owner_keys.isdisjoint(request.merged_metadata):
                 columns = request.columns
                 for name in ("user_id", "tenant_id", "agent"):
@@ -274,6 +280,8 @@ class Tracker:
         run.user_id = _first(metadata, self._keys.user)
         run.queue_key = _first(metadata, ("run_key",))
         run.release = _first(metadata, ("release",)) or self._queue.settings.release
+        run.traceparent = check_traceparent(metadata.get("traceparent"))
+        run.is_encrypted = self._is_encrypted
         attempt = metadata.get("run_attempt")
         run.attempt = attempt if type(attempt) is int and 0 < attempt < 2**31 else None
         if self._content:

@@ -28,7 +28,14 @@ from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.record.capture import render_error
 from langgraph_pgstate.runs.claims import Claimer
 from langgraph_pgstate.runs.executing import RunExecution, RunOutcome, Stop, retry_delay, run_outcome
-from langgraph_pgstate.settings import MAX_LEASE_SECONDS, PoolSettings, RecorderSettings, WorkerOptions
+from langgraph_pgstate.runs.webhooks import Webhooks, WebhookThread
+from langgraph_pgstate.settings import (
+    MAX_LEASE_SECONDS,
+    PoolSettings,
+    RecorderSettings,
+    WebhookSettings,
+    WorkerOptions,
+)
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import ClaimedRun, RunKey
 
@@ -119,6 +126,7 @@ class Control:
         begin: Starts executions, each of which ends with a call of `report`. Must not block.
         interrupt: Cancels an execution. Returns whether that is possible; its code must then end soon.
         codec: Encodes requests.
+        webhooks: Secret of webhooks, and where they may be delivered to.
         adopts: Whether crashed runs that were not enqueued are taken over.
     """
 
@@ -133,6 +141,7 @@ class Control:
         begin: Callable[[Sequence[RunExecution]], None],
         interrupt: Callable[[RunExecution], bool],
         codec: ValueCodec,
+        webhooks: WebhookSettings,
         adopts: bool = False,
     ) -> None:
         self.worker_id = next_holder()
@@ -140,6 +149,8 @@ class Control:
         self._queries, self._graphs = queries, [*graphs]
         self._settings, self._recording = settings, recording
         self._begin, self._interrupt, self._codec, self._adopts = begin, interrupt, codec, adopts
+        self._webhook_settings = webhooks
+        self._webhooks: WebhookThread | None = None
         self._versions = accepted_versions(settings.versions, self._graphs)
         self._claimer = Claimer(
             queries, self.worker_id, self._graphs, self._versions, settings.lease_ttl, settings.poll
@@ -233,12 +244,15 @@ class Control:
                     self._versions,
                 )
                 listener = Listener(database.dsn, _CHANNEL, self._notice)
+                self._webhooks = WebhookThread(Webhooks(database, self._queries, self._webhook_settings))
+                self._webhooks.start()
                 self._started.set()
                 graphs, names = ", ".join(self._graphs), ", ".join(settings.queues)
                 log.info("worker %s runs %s from %s, %d at once", self.worker_id, graphs, names, settings.concurrency)
                 while self._turn():
                     self._wake.wait(self._pause())
                     self._wake.clear()
+                self._webhooks.stop()
                 log.info("worker %s has stopped; runs given back: %d", self.worker_id, self._given_back)
                 database.run_within(1.0, tending.delete_worker, self._queries, self.worker_id)
         except PGStateError as error:
@@ -248,6 +262,8 @@ class Control:
             log.exception("the worker failed")
             self._error = error
         finally:
+            if self._webhooks is not None:
+                self._webhooks.stop()
             if listener is not None:
                 listener.close()
             for execution in self._executions.values():
@@ -414,6 +430,8 @@ class Control:
         execution.refuse_writes()
         self._executions.pop(execution.key, None)
         self._claimer.ended(execution.claimed)
+        if self._webhooks is not None and execution.claimed.options.get("webhook"):
+            self._webhooks.wake()
         self._ended.append(execution.key.run_id)
 
     def _leave_to_sweep(self, execution: RunExecution) -> None:
@@ -445,6 +463,10 @@ class Control:
         for key in tended.unknown - self._left:
             # The answer to a claim was lost.
             self._database.run(ending.give_back, self._queries, key)
+        if self._draining_since == float("inf") and self._database.run(
+            tending.is_drain_asked, self._queries, self.worker_id
+        ):
+            self.drain()
 
     def _stop_due(self) -> None:
         """Stop runs that take too long, and, when the worker drains, all."""

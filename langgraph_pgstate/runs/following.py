@@ -11,17 +11,19 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 from langgraph_pgstate.operations.runs import streams
 from langgraph_pgstate.operations.runs.outcomes import UNFINISHED
 from langgraph_pgstate.runs.notifying import Ends, on_loop
 from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.types import StreamEvent, StreamPage, Wanted
+from langgraph_pgstate.types import StreamEvent, StreamPage, ThreadEvent, ThreadPage, ThreadRun, Wanted, WantedRuns
 
 # Seconds between two looks, if no reader is behind, and if one is.
 _PAUSE: Final = 0.05
@@ -32,6 +34,8 @@ _SHARE: Final = 5
 _BATCHES: Final = 256
 # Of a run that was rolled back, or whose thread was deleted.
 _DELETED: Final = "deleted"
+# Of the id of a run's last event.
+_END: Final = ".end"
 
 
 class Cursor:
@@ -85,14 +89,16 @@ class Cursor:
             for number, mode, namespace, data, is_replayed in streams.decode_batch(self._codec, batch, self._where):
                 if number > self._after:
                     self._after = number
-                    yield StreamEvent(str(number), mode, namespace, data, batch.attempt, is_replayed)
+                    stored_at = batch.created_at
+                    yield StreamEvent(str(number), mode, namespace, data, batch.attempt, is_replayed, stored_at)
         self.is_behind = page.is_full
         if not page.is_full and page.status not in UNFINISHED:
             self.has_ended = True
             yield from self._gap((page.last_event or 0) + 1)
             if page.status in ("error", "timeout"):
-                yield self._event("error", {"error": page.error_type, "message": page.error_message}, ".error")
-            yield self._event("end", {"status": page.status or _DELETED}, ".end")
+                error = {"error": page.error_type, "message": page.error_message}
+                yield self._event("error", error, ".error", page.ended_at)
+            yield self._event("end", {"status": page.status or _DELETED}, _END, page.ended_at)
 
     def _check(self, page: StreamPage) -> None:
         thread_id, run_id = self._run
@@ -109,8 +115,110 @@ class Cursor:
             self._after = following - 1
             yield self._event("gap", missing)
 
-    def _event(self, event: str, data: dict[str, Any], suffix: str = "") -> StreamEvent:
-        return StreamEvent(f"{self._after}{suffix}", event, (), data, self._attempt)
+    def _event(
+        self, event: str, data: dict[str, Any], suffix: str = "", stored_at: datetime | None = None
+    ) -> StreamEvent:
+        return StreamEvent(f"{self._after}{suffix}", event, (), data, self._attempt, stored_at=stored_at)
+
+    def has_news(self, page: Any) -> bool:
+        """Return whether a page has something for the reader, or it does not know yet whether it has."""
+        return bool(page.batches) or page.status not in UNFINISHED or self.is_behind
+
+
+class ThreadCursor:
+    """A reader's place in the events of a thread's runs, one run after another. No I/O.
+
+    Attributes:
+        has_ended: False: a thread may always get another run.
+
+    Args:
+        codec: Decodes events.
+        thread_id: The thread.
+        last_event_id: Id of a run and of the last of its events that the reader has, like `RUN:12`; without it, the
+            reader gets the events of the runs that have not ended, or else of the one that ended last.
+
+    Raises:
+        ConfigurationError: If the id is none.
+    """
+
+    has_ended: Final = False
+
+    def __init__(self, codec: ValueCodec, thread_id: str, last_event_id: str | None = None) -> None:
+        self._codec, self._thread_id = codec, thread_id
+        self._given: str | None = None
+        # The last event of each run that the reader has events of.
+        self._last: dict[str, str] = {}
+        if last_event_id:
+            self._given, _, id = last_event_id.rpartition(":")
+            if not self._given or _number_of(id) is None:
+                raise ConfigurationError(f"last_event_id is like RUN:12, not {last_event_id!r}")
+            self._last[self._given] = id
+        # Runs that are told when they have ended, besides those that end after a time.
+        self._expected: set[str] = set()
+        self._after: datetime | None = None
+        self._since: datetime | None = None
+        self._run: ThreadRun | None = None
+        self._cursor: Cursor | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether more events may be stored already."""
+        return self._after is None if self._cursor is None else self._cursor.is_behind
+
+    @property
+    def wanted(self) -> Wanted | WantedRuns:
+        """The events of a run, or the runs, that it needs next."""
+        if self._cursor is not None:
+            return self._cursor.wanted
+        return WantedRuns(self._thread_id, self._since, self._given)
+
+    def has_news(self, page: Any) -> bool:
+        """Return whether a page has something for the reader."""
+        if self._cursor is not None:
+            return self._cursor.has_news(page)
+        return self._after is None or self._next(page) is not None
+
+    def take(self, page: StreamPage | ThreadPage) -> Iterator[ThreadEvent]:
+        """Yield the events of a page, and move behind them."""
+        if isinstance(page, ThreadPage):
+            self._begin(page)
+            return
+        assert self._cursor is not None
+        assert self._run is not None
+        for event in self._cursor.take(page):
+            self._last[self._run.run_id] = event.id
+            yield ThreadEvent(self._run.run_id, self._run.graph, event)
+        if self._cursor.has_ended:
+            self._cursor = self._run = None
+
+    def _begin(self, page: ThreadPage) -> None:
+        """Choose the run that is followed next."""
+        unfinished = [run for run in page.runs if run.status in UNFINISHED]
+        if self._after is None:
+            given = next((run for run in page.runs if run.run_id == self._given), None)
+            self._after = page.now if given is None else given.ended_at or page.now
+            if given is not None:
+                self._expected.add(given.run_id)
+            elif page.runs and not unfinished:
+                # The caller may have started it just now.
+                self._expected.add(page.runs[-1].run_id)
+        self._expected.update(run.run_id for run in unfinished)
+        self._since = min([page.now, *(run.started_at for run in unfinished)])
+        self._run = self._next(page)
+        if self._run is not None:
+            run_id = self._run.run_id
+            self._cursor = Cursor(self._codec, self._thread_id, run_id, self._last.get(run_id))
+
+    def _next(self, page: ThreadPage) -> ThreadRun | None:
+        assert self._after is not None
+        for run in page.runs:
+            if run.status == "running":
+                return run
+            if run.ended_at is not None and run.status not in UNFINISHED:
+                is_new = run.run_id in self._expected or run.ended_at > self._after
+                if is_new and not self._last.get(run.run_id, "").endswith(_END):
+                    return run
+        return None
 
 
 def _number_of(last_event_id: str | int | None) -> int | None:
@@ -123,12 +231,16 @@ def _number_of(last_event_id: str | int | None) -> int | None:
         raise ConfigurationError(f"last_event_id is the id of an event, not {last_event_id!r}") from None
 
 
+AnyCursor = Cursor | ThreadCursor
+_Page = StreamPage | ThreadPage
+
+
 class _Request:
     """A reader that waits for events, or for the end of its run."""
 
-    def __init__(self, cursor: Cursor) -> None:
-        self.wanted, self.is_urgent = cursor.wanted, cursor.is_behind
-        self.page: StreamPage | None = None
+    def __init__(self, cursor: AnyCursor) -> None:
+        self.cursor, self.wanted, self.is_urgent = cursor, cursor.wanted, cursor.is_behind
+        self.page: StreamPage | ThreadPage | None = None
         self.error: BaseException | None = None
 
     @property
@@ -154,26 +266,37 @@ class _Schedule:
         self._took = min(1.0, self._ended_at - began_at)
 
 
-def _pages_wanted(requests: Sequence[_Request]) -> tuple[list[Wanted], int]:
-    """Return what is to be read, each once, and the number of batches for each."""
-    # Readers of one run are mostly at the same place.
-    wanted = [*dict.fromkeys(request.wanted for request in requests)]
-    return wanted, max(1, _BATCHES // len(wanted))
+def _wanted(requests: Sequence[_Request]) -> list[Wanted | WantedRuns]:
+    """Return what is to be read, each once: readers of one run are mostly at the same place."""
+    return [*dict.fromkeys(request.wanted for request in requests)]
 
 
-def _answer(requests: Sequence[_Request], wanted: Sequence[Wanted], pages: Sequence[StreamPage]) -> None:
-    """Give pages with news to those who wait for them, and any page to those who do not know yet whether it has."""
+async def _read(db: Connection, queries: Queries, wanted: Sequence[Wanted | WantedRuns]) -> list[_Page]:
+    """Return a page for each. One round trip for runs, one for threads."""
+    runs = [one for one in wanted if isinstance(one, Wanted)]
+    threads = [one for one in wanted if isinstance(one, WantedRuns)]
+    found: dict[Wanted | WantedRuns, _Page] = {}
+    if runs:
+        page_size = max(1, _BATCHES // len(runs))
+        found.update(zip(runs, await streams.read(db, queries, runs, page_size), strict=True))
+    if threads:
+        found.update(zip(threads, await streams.read_threads(db, queries, threads), strict=True))
+    return [found[one] for one in wanted]
+
+
+def _answer(requests: Sequence[_Request], wanted: Sequence[Wanted | WantedRuns], pages: Sequence[_Page]) -> None:
+    """Give pages to those for whom they have news."""
     found = dict(zip(wanted, pages, strict=True))
     for request in requests:
         page = found[request.wanted]
-        if page.batches or page.status not in UNFINISHED or request.is_urgent:
+        if request.cursor.has_news(page):
             request.page = page
 
 
 class _Waiter(_Request):
     """A thread that waits."""
 
-    def __init__(self, cursor: Cursor) -> None:
+    def __init__(self, cursor: AnyCursor) -> None:
         super().__init__(cursor)
         self.wake = threading.Event()
 
@@ -187,8 +310,8 @@ class Follower:
         self._waiters: list[_Waiter] = []
         self._lock, self._reading, self._news = threading.Lock(), threading.Lock(), threading.Event()
 
-    def next(self, cursor: Cursor) -> StreamPage:
-        """Wait for news about a run.
+    def next(self, cursor: AnyCursor) -> Any:
+        """Wait for news about a run or a thread.
 
         Raises:
             PGStateError: If the database is not available.
@@ -234,10 +357,10 @@ class Follower:
             if delay <= 0:
                 break
             self._news.wait(delay)
-        wanted, page_size = _pages_wanted(waiters)
+        wanted = _wanted(waiters)
         began_at = time.monotonic()
         try:
-            pages = self._database.run(streams.read, self._queries, wanted, page_size)
+            pages = self._database.run(_read, self._queries, wanted)
         except Exception as error:
             for one in waiters:
                 one.error = error
@@ -254,7 +377,7 @@ class Follower:
 class _Future(_Request):
     """A task that waits."""
 
-    def __init__(self, cursor: Cursor) -> None:
+    def __init__(self, cursor: AnyCursor) -> None:
         super().__init__(cursor)
         self.done = asyncio.get_running_loop().create_future()
 
@@ -269,7 +392,7 @@ class AsyncFollower:
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    async def next(self, cursor: Cursor) -> StreamPage:
+    async def next(self, cursor: AnyCursor) -> Any:
         """Async twin of `Follower.next`."""
         mine = _Future(cursor)
         self._futures[mine] = None
@@ -299,10 +422,10 @@ class AsyncFollower:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._news.wait(), delay)
                 continue
-            wanted, page_size = _pages_wanted(futures)
+            wanted = _wanted(futures)
             began_at = time.monotonic()
             try:
-                pages = await self._database.run(streams.read, self._queries, wanted, page_size)
+                pages = await self._database.run(_read, self._queries, wanted)
                 _answer(futures, wanted, pages)
             except Exception as error:
                 for one in futures:

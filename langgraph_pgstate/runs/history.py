@@ -12,8 +12,9 @@ from langgraph_pgstate.operations.checkpoints.addresses import address_of, ident
 from langgraph_pgstate.operations.record import analytics, statistics
 from langgraph_pgstate.operations.record import runs as runs_operations
 from langgraph_pgstate.operations.record import spans as spans_operations
+from langgraph_pgstate.operations.threads.search import request_scope
 from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.types import Analytics, Page, Provenance, Run, Usage
+from langgraph_pgstate.types import Analytics, Costs, Page, Provenance, Run, Usage
 
 _DAY: Final = timedelta(days=1)
 _MONTH: Final = timedelta(days=30)
@@ -59,9 +60,18 @@ class RunHistory:
         request = runs_operations.request_runs(only_failed=True, **given)
         return self._database.run(runs_operations.list_runs, self._queries, request)
 
-    def get(self, thread_id: str, run_id: str) -> Run | None:
-        """Return one run, or `None` if it does not exist. One round trip."""
-        key = thread_id_of(thread_id), identifier("run_id", run_id)
+    def get(self, thread_id: str, run_id: str, *, scope: Mapping[str, Any] | None = None) -> Run | None:
+        """Return one run, or `None` if it does not exist. One round trip.
+
+        Args:
+            thread_id: The thread.
+            run_id: The run.
+            scope: Metadata that the thread must contain; others are not found.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        key = thread_id_of(thread_id), identifier("run_id", run_id), request_scope(scope)
         return self._database.run(runs_operations.get_run, self._queries, *key)
 
     def usage(
@@ -86,6 +96,46 @@ class RunHistory:
         """
         parameters = statistics.request_usage(by, since, until, limit)
         return self._database.run(statistics.sum_usage, self._queries, parameters)
+
+    def costs(
+        self,
+        *,
+        since: Moment | None = timedelta(days=30),
+        until: datetime | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        user_id: str | None = None,
+        tenant_id: str | None = None,
+        scope: Mapping[str, Any] | None = None,
+        limit: int = 20,
+    ) -> Costs:
+        """Return model calls, tokens and cost by day, by agent, by model and by user. Two round trips; reads all model
+        calls and runs of that time.
+
+        Args:
+            since: Only calls that started at this time or later; a timedelta counts back from now; `None` for all.
+            until: Only calls that started before this time.
+            agent: Only calls of this agent.
+            model: Only calls of this model.
+            user_id: Only calls for this user.
+            tenant_id: Only calls for this tenant.
+            scope: Only calls of threads whose metadata contain this.
+            limit: Number of agents, models and users, 1,000 at most.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        parameters = statistics.request_costs(
+            since=since,
+            until=until,
+            agent=agent,
+            model=model,
+            user_id=user_id,
+            tenant_id=tenant_id,
+            scope=scope,
+            limit=limit,
+        )
+        return self._database.run(statistics.sum_costs, self._queries, parameters)
 
     def analytics(
         self,
@@ -155,9 +205,9 @@ class AsyncRunHistory:
         request = runs_operations.request_runs(only_failed=True, **given)
         return await self._database.run(runs_operations.list_runs, self._queries, request)
 
-    async def get(self, thread_id: str, run_id: str) -> Run | None:
+    async def get(self, thread_id: str, run_id: str, *, scope: Mapping[str, Any] | None = None) -> Run | None:
         """Async twin of `RunHistory.get`."""
-        key = thread_id_of(thread_id), identifier("run_id", run_id)
+        key = thread_id_of(thread_id), identifier("run_id", run_id), request_scope(scope)
         return await self._database.run(runs_operations.get_run, self._queries, *key)
 
     async def usage(
@@ -171,6 +221,31 @@ class AsyncRunHistory:
         """Async twin of `RunHistory.usage`."""
         parameters = statistics.request_usage(by, since, until, limit)
         return await self._database.run(statistics.sum_usage, self._queries, parameters)
+
+    async def costs(
+        self,
+        *,
+        since: Moment | None = timedelta(days=30),
+        until: datetime | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        user_id: str | None = None,
+        tenant_id: str | None = None,
+        scope: Mapping[str, Any] | None = None,
+        limit: int = 20,
+    ) -> Costs:
+        """Async twin of `RunHistory.costs`."""
+        parameters = statistics.request_costs(
+            since=since,
+            until=until,
+            agent=agent,
+            model=model,
+            user_id=user_id,
+            tenant_id=tenant_id,
+            scope=scope,
+            limit=limit,
+        )
+        return await self._database.run(statistics.sum_costs, self._queries, parameters)
 
     async def analytics(
         self,

@@ -103,12 +103,15 @@ class Ends:
     def __init__(self, database: Database | AsyncDatabase) -> None:
         self._database = database
         self._lock = threading.Lock()
-        self._calls: dict[str, list[Callable[[], None]]] = {}
+        self._calls: dict[str | None, list[Callable[[], None]]] = {}
         self._listener: Listener | None = None
 
     @contextmanager
-    def calling(self, run_id: str, call: Callable[[], None]) -> Iterator[None]:
-        """Have a function called, in another thread, whenever workers tell of the end of a run. It must not block."""
+    def calling(self, run_id: str | None, call: Callable[[], None]) -> Iterator[None]:
+        """Have a function called, in another thread, whenever workers tell of the end of a run. It must not block.
+
+        Without a run it is never called.
+        """
         with self._lock:
             self._calls.setdefault(run_id, []).append(call)
             if self._listener is None:

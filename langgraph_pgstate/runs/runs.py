@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from decimal import Decimal
 from typing import Any, Required, Unpack
@@ -30,7 +30,7 @@ from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
 from langgraph_pgstate.operations.threads import interrupts
 from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.runs.feedback import AsyncRunFeedback, RunFeedback
-from langgraph_pgstate.runs.following import AsyncFollower, Cursor, Follower
+from langgraph_pgstate.runs.following import AsyncFollower, Cursor, Follower, ThreadCursor
 from langgraph_pgstate.runs.handles import AsyncRunHandle, Patience, RunHandle
 from langgraph_pgstate.runs.history import AsyncRunHistory, RunHistory
 from langgraph_pgstate.runs.notifying import AsyncNotifier, Ends, Notifier, on_loop
@@ -47,6 +47,8 @@ from langgraph_pgstate.types import (
     Run,
     RunIds,
     StreamEvent,
+    ThreadEvent,
+    WorkerStatus,
 )
 
 
@@ -250,11 +252,26 @@ class Runs(RunHistory):
         """
         return self._join(Cursor(self._requests.codec, *_key(run.thread_id, run.run_id), last_event_id))
 
-    def _join(self, cursor: Cursor) -> Iterator[StreamEvent]:
+    def join_thread(self, thread_id: str, *, last_event_id: str | None = None) -> Iterator[ThreadEvent]:
+        """Yield the events of a thread's runs, past and live, one run after another; without end. As `join` does.
+
+        Without `last_event_id`, they begin with the first event of the runs that have not ended, or else of the run
+        that ended last.
+
+        Args:
+            thread_id: The thread. It may have no runs yet.
+            last_event_id: Run and id of the last event that the caller has, like `RUN:12`.
+
+        Raises:
+            ConfigurationError: If the run has no such event.
+        """
+        return self._join(ThreadCursor(self._requests.codec, thread_id_of(thread_id), last_event_id))
+
+    def _join(self, cursor: Cursor | ThreadCursor) -> Iterator[Any]:
         while not cursor.has_ended:
             yield from cursor.take(self._follower.next(cursor))
 
-    def cancel(self, thread_id: str, run_id: str, action: str = "cancel") -> str:
+    def cancel(self, thread_id: str, run_id: str, action: str = "cancel", *, by: str | None = None) -> str:
         """Cancel a run: a pending one ends at once, the worker of a running one is asked to end it. Atomic.
 
         Args:
@@ -263,6 +280,7 @@ class Runs(RunHistory):
             action: `cancel` ends it as `cancelled`, `interrupt` as `interrupted`; both keep its checkpoints. `rollback`
                 deletes the run with its checkpoints. If several are asked for before the run has ended, `rollback`
                 prevails, or else the first.
+            by: Name of the person who does it. An event of the kind `action` names it.
 
         Returns:
             The run's status; `running` if its worker was asked. A run that has ended keeps its status.
@@ -271,13 +289,18 @@ class Runs(RunHistory):
             NotFoundError: If there is no such run, or it was not enqueued.
             ConfigurationError: If the action is unknown.
         """
-        status = self._queue.run(cancelling.cancel, self._queries, *_key(thread_id, run_id), action)
+        status = self._queue.run(cancelling.cancel, self._queries, *_key(thread_id, run_id), action, by)
         self._notifier.notify()
         return status
 
-    def retry(self, thread_id: str, run_id: str) -> bool:
+    def retry(self, thread_id: str, run_id: str, *, by: str | None = None) -> bool:
         """Enqueue a run again that ended without success. Its attempts are counted anew; it goes on from its newest
         checkpoint. One round trip; safe to repeat.
+
+        Args:
+            thread_id: The thread.
+            run_id: The run.
+            by: Name of the person who does it. An event of the kind `action` names it.
 
         Returns:
             Whether it was enqueued; false if it succeeded, was discarded, or is in the queue, and if it has stored
@@ -286,7 +309,7 @@ class Runs(RunHistory):
         Raises:
             NotFoundError: If there is no such run, or it was not enqueued.
         """
-        is_enqueued = self._queue.run(cancelling.retry, self._queries, *_key(thread_id, run_id))
+        is_enqueued = self._queue.run(cancelling.retry, self._queries, *_key(thread_id, run_id), by)
         self._notifier.notify()
         return is_enqueued
 
@@ -330,8 +353,13 @@ class Runs(RunHistory):
         )
         return RunHandle(self, found.thread_id, request.answer_id, True)
 
-    def discard(self, thread_id: str, run_id: str) -> bool:
+    def discard(self, thread_id: str, run_id: str, *, by: str | None = None) -> bool:
         """Remove a run from the dead letters: it cannot be retried any more. Its history is kept.
+
+        Args:
+            thread_id: The thread.
+            run_id: The run.
+            by: Name of the person who does it. An event of the kind `action` names it.
 
         Returns:
             Whether it was one.
@@ -339,23 +367,30 @@ class Runs(RunHistory):
         Raises:
             NotFoundError: If there is no such run, or it was not enqueued.
         """
-        return self._queue.run(cancelling.discard, self._queries, *_key(thread_id, run_id))
+        return self._queue.run(cancelling.discard, self._queries, *_key(thread_id, run_id), by)
 
     def dead_letters(
-        self, *, queue: str | None = None, graph: str | None = None, limit: int = 20, cursor: str | None = None
+        self,
+        *,
+        queue: str | None = None,
+        graph: str | None = None,
+        scope: Mapping[str, Any] | None = None,
+        limit: int = 20,
+        cursor: str | None = None,
     ) -> Page[Run]:
         """Return a page of runs that failed for good, newest first; see `retry` and `discard`.
 
         Args:
             queue: Only runs of this queue.
             graph: Only runs of this graph.
+            scope: Only runs of threads whose metadata contain this.
             limit: Page size, 1,000 at most.
             cursor: `next` of the previous page.
 
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        parameters = listing.request_dead_letters(queue=queue, graph=graph, limit=limit, cursor=cursor)
+        parameters = listing.request_dead_letters(queue=queue, graph=graph, scope=scope, limit=limit, cursor=cursor)
         return self._database.run(listing.list_dead_letters, self._queries, parameters)
 
     def queued(
@@ -365,6 +400,7 @@ class Runs(RunHistory):
         queue: str | None = None,
         graph: str | None = None,
         status: str | None = None,
+        scope: Mapping[str, Any] | None = None,
         limit: int = 20,
         cursor: str | None = None,
     ) -> Page[QueuedRun]:
@@ -375,6 +411,7 @@ class Runs(RunHistory):
             queue: Only runs of this queue.
             graph: Only runs of this graph.
             status: Only `pending` or `running` ones.
+            scope: Only runs of threads whose metadata contain this.
             limit: Page size, 1,000 at most.
             cursor: `next` of the previous page.
 
@@ -382,7 +419,13 @@ class Runs(RunHistory):
             ConfigurationError: If an argument is invalid.
         """
         parameters = listing.request_queue(
-            thread_id=thread_id, queue=queue, graph=graph, status=status, limit=limit, cursor=cursor
+            thread_id=thread_id,
+            queue=queue,
+            graph=graph,
+            status=status,
+            scope=scope,
+            limit=limit,
+            cursor=cursor,
         )
         return self._queue.run(listing.list_queue, self._queries, parameters)
 
@@ -399,6 +442,34 @@ class Runs(RunHistory):
         queue.
         """
         return self._queue.run(listing.count_queue, self._queries)
+
+    def workers(self, *, limit: int = 100) -> tuple[WorkerStatus, ...]:
+        """Return the workers, those seen last first, with the number of runs of each. One round trip.
+
+        A worker that died stays in the list for a day.
+
+        Args:
+            limit: Maximum number of workers, 1,000 at most.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        return self._queue.run(listing.list_workers, self._queries, limit)
+
+    def drain(self, worker_id: str, *, by: str | None = None) -> bool:
+        """Ask a worker to drain: to claim no more runs, give back those that it runs, and end.
+
+        It does so within two seconds, and at the next superstep boundaries of its runs. `pgstate worker` ends with exit
+        code 0, so that its supervisor starts it again. Safe to repeat.
+
+        Args:
+            worker_id: The worker.
+            by: Name of the person who does it. An event of the kind `action` names it, of the thread `worker:ID`.
+
+        Returns:
+            Whether there is such a worker.
+        """
+        return self._queue.run(tending.ask_drain, self._queries, identifier("worker_id", worker_id), by)
 
     def limit(
         self, queue: str, *, key: str | None = None, concurrency: int | None = None, rate: Rate | None = None
@@ -543,20 +614,24 @@ class AsyncRuns(AsyncRunHistory):
         """Async twin of `Runs.join`."""
         return self._join(Cursor(self._requests.codec, *_key(run.thread_id, run.run_id), last_event_id))
 
-    async def _join(self, cursor: Cursor) -> AsyncIterator[StreamEvent]:
+    def join_thread(self, thread_id: str, *, last_event_id: str | None = None) -> AsyncIterator[ThreadEvent]:
+        """Async twin of `Runs.join_thread`."""
+        return self._join(ThreadCursor(self._requests.codec, thread_id_of(thread_id), last_event_id))
+
+    async def _join(self, cursor: Cursor | ThreadCursor) -> AsyncIterator[Any]:
         while not cursor.has_ended:
             for event in cursor.take(await self._follower.next(cursor)):
                 yield event
 
-    async def cancel(self, thread_id: str, run_id: str, action: str = "cancel") -> str:
+    async def cancel(self, thread_id: str, run_id: str, action: str = "cancel", *, by: str | None = None) -> str:
         """Async twin of `Runs.cancel`."""
-        status = await self._queue.run(cancelling.cancel, self._queries, *_key(thread_id, run_id), action)
+        status = await self._queue.run(cancelling.cancel, self._queries, *_key(thread_id, run_id), action, by)
         await self._notifier.notify()
         return status
 
-    async def retry(self, thread_id: str, run_id: str) -> bool:
+    async def retry(self, thread_id: str, run_id: str, *, by: str | None = None) -> bool:
         """Async twin of `Runs.retry`."""
-        is_enqueued = await self._queue.run(cancelling.retry, self._queries, *_key(thread_id, run_id))
+        is_enqueued = await self._queue.run(cancelling.retry, self._queries, *_key(thread_id, run_id), by)
         await self._notifier.notify()
         return is_enqueued
 
@@ -581,15 +656,21 @@ class AsyncRuns(AsyncRunHistory):
         )
         return AsyncRunHandle(self, found.thread_id, request.answer_id, True)
 
-    async def discard(self, thread_id: str, run_id: str) -> bool:
+    async def discard(self, thread_id: str, run_id: str, *, by: str | None = None) -> bool:
         """Async twin of `Runs.discard`."""
-        return await self._queue.run(cancelling.discard, self._queries, *_key(thread_id, run_id))
+        return await self._queue.run(cancelling.discard, self._queries, *_key(thread_id, run_id), by)
 
     async def dead_letters(
-        self, *, queue: str | None = None, graph: str | None = None, limit: int = 20, cursor: str | None = None
+        self,
+        *,
+        queue: str | None = None,
+        graph: str | None = None,
+        scope: Mapping[str, Any] | None = None,
+        limit: int = 20,
+        cursor: str | None = None,
     ) -> Page[Run]:
         """Async twin of `Runs.dead_letters`."""
-        parameters = listing.request_dead_letters(queue=queue, graph=graph, limit=limit, cursor=cursor)
+        parameters = listing.request_dead_letters(queue=queue, graph=graph, scope=scope, limit=limit, cursor=cursor)
         return await self._database.run(listing.list_dead_letters, self._queries, parameters)
 
     async def queued(
@@ -599,12 +680,19 @@ class AsyncRuns(AsyncRunHistory):
         queue: str | None = None,
         graph: str | None = None,
         status: str | None = None,
+        scope: Mapping[str, Any] | None = None,
         limit: int = 20,
         cursor: str | None = None,
     ) -> Page[QueuedRun]:
         """Async twin of `Runs.queued`."""
         parameters = listing.request_queue(
-            thread_id=thread_id, queue=queue, graph=graph, status=status, limit=limit, cursor=cursor
+            thread_id=thread_id,
+            queue=queue,
+            graph=graph,
+            status=status,
+            scope=scope,
+            limit=limit,
+            cursor=cursor,
         )
         return await self._queue.run(listing.list_queue, self._queries, parameters)
 
@@ -615,6 +703,14 @@ class AsyncRuns(AsyncRunHistory):
     async def counts(self) -> tuple[QueueCount, ...]:
         """Async twin of `Runs.counts`."""
         return await self._queue.run(listing.count_queue, self._queries)
+
+    async def workers(self, *, limit: int = 100) -> tuple[WorkerStatus, ...]:
+        """Async twin of `Runs.workers`."""
+        return await self._queue.run(listing.list_workers, self._queries, limit)
+
+    async def drain(self, worker_id: str, *, by: str | None = None) -> bool:
+        """Async twin of `Runs.drain`."""
+        return await self._queue.run(tending.ask_drain, self._queries, identifier("worker_id", worker_id), by)
 
     async def limit(
         self, queue: str, *, key: str | None = None, concurrency: int | None = None, rate: Rate | None = None

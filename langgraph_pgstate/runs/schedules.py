@@ -134,24 +134,36 @@ class Schedules:
         """Return a schedule, or `None` if there is none of this name. One round trip."""
         return self._database.run(schedules.get, self._queries, name_of("name", name))
 
-    def pause(self, name: str) -> Schedule:
+    def pause(self, name: str, *, by: str | None = None) -> Schedule:
         """Pause a schedule: its ticks pass. Safe to repeat.
 
+        Args:
+            name: The schedule.
+            by: Name of the person who does it. An event of the kind `action` names it, of the thread `schedule:NAME`.
+
         Raises:
             NotFoundError: If there is none of this name.
         """
-        return self._database.run(schedules.pause, self._queries, name_of("name", name))
+        return self._database.run(schedules.pause, self._queries, name_of("name", name), by)
 
-    def resume(self, name: str) -> Schedule:
+    def resume(self, name: str, *, by: str | None = None) -> Schedule:
         """Resume a paused schedule, with its first tick from now on. Safe to repeat.
 
+        Args:
+            name: The schedule.
+            by: Name of the person who does it. An event of the kind `action` names it, of the thread `schedule:NAME`.
+
         Raises:
             NotFoundError: If there is none of this name.
         """
-        return self._database.run(schedules.resume, self._queries, name_of("name", name))
+        return self._database.run(schedules.resume, self._queries, name_of("name", name), by)
 
-    def trigger(self, name: str) -> RunHandle:
+    def trigger(self, name: str, *, by: str | None = None) -> RunHandle:
         """Enqueue a run of a schedule now, also if it is paused. Its ticks stay.
+
+        Args:
+            name: The schedule.
+            by: Name of the person who does it. An event of the kind `action` names it, of the run's thread.
 
         Raises:
             NotFoundError: If there is none of this name.
@@ -159,7 +171,7 @@ class Schedules:
         """
         run_id = str(uuid7())
         run = self._database.run(
-            schedules.trigger, self._queries, self._runs._requests.codec, name_of("name", name), run_id
+            schedules.trigger, self._queries, self._runs._requests.codec, name_of("name", name), run_id, by
         )
         self._notifier.notify()
         return RunHandle(self._runs, run.thread_id, run.run_id, run.is_new)
@@ -245,19 +257,19 @@ class AsyncSchedules:
         """Async twin of `Schedules.get`."""
         return await self._database.run(schedules.get, self._queries, name_of("name", name))
 
-    async def pause(self, name: str) -> Schedule:
+    async def pause(self, name: str, *, by: str | None = None) -> Schedule:
         """Async twin of `Schedules.pause`."""
-        return await self._database.run(schedules.pause, self._queries, name_of("name", name))
+        return await self._database.run(schedules.pause, self._queries, name_of("name", name), by)
 
-    async def resume(self, name: str) -> Schedule:
+    async def resume(self, name: str, *, by: str | None = None) -> Schedule:
         """Async twin of `Schedules.resume`."""
-        return await self._database.run(schedules.resume, self._queries, name_of("name", name))
+        return await self._database.run(schedules.resume, self._queries, name_of("name", name), by)
 
-    async def trigger(self, name: str) -> AsyncRunHandle:
+    async def trigger(self, name: str, *, by: str | None = None) -> AsyncRunHandle:
         """Async twin of `Schedules.trigger`."""
         run_id = str(uuid7())
         run = await self._database.run(
-            schedules.trigger, self._queries, self._runs._requests.codec, name_of("name", name), run_id
+            schedules.trigger, self._queries, self._runs._requests.codec, name_of("name", name), run_id, by
         )
         await self._notifier.notify()
         return AsyncRunHandle(self._runs, run.thread_id, run.run_id, run.is_new)

@@ -52,6 +52,7 @@ class _Worker:
             self._begin,
             self._interrupt,
             state._codec,
+            state._webhook_settings,
             adopts=options.get("adopt", False),
         )
 

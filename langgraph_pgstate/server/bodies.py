@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, Self
 
 from langgraph.types import Command, Send
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
 Json = dict[str, Any]
 Limit = Annotated[int, Field(ge=1, le=1000)]
@@ -40,6 +48,8 @@ def _with_zone(value: datetime) -> datetime:
     return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
 
 
+# Keys by which a client would change how the graph runs, or who it runs for.
+_RESERVED = ("__", "langgraph_auth_")
 Modes = Annotated[list[StreamMode], BeforeValidator(_several)]
 Time = Annotated[datetime, AfterValidator(_with_zone)]
 
@@ -78,10 +88,13 @@ class SendBody(Body):
     input: Any = None
 
 
+Goto = str | SendBody | list[str | SendBody]
+
+
 class CommandBody(Body):
     """A command: an answer to interrupts, an update, nodes to go to."""
 
-    goto: str | SendBody | list[str | SendBody] | None = None
+    goto: Goto | None = None
     update: Json | list[tuple[str, Any]] | None = None
     resume: Any = None
 
@@ -304,6 +317,39 @@ class FeedbackCreate(Body):
     feedback_id: str | None = None
 
 
+class AssistantChange(Body):
+    """Changes of an assistant."""
+
+    graph_id: str | None = None
+    config: RunConfig | None = None
+    context: Any = None
+    metadata: Json | None = None
+    name: str | None = None
+    description: str | None = None
+
+
+class AssistantCreate(AssistantChange):
+    """An assistant to create."""
+
+    graph_id: str
+    assistant_id: str | None = None
+    if_exists: Literal["raise", "do_nothing"] = "raise"
+
+
+class AssistantVersions(Body):
+    """Conditions on the versions of an assistant."""
+
+    metadata: Json | None = None
+    limit: Limit = 10
+    offset: Offset = 0
+
+
+class AssistantLatest(Body):
+    """The version of an assistant that is to be the current one."""
+
+    version: Annotated[int, Field(ge=1, lt=2**31)]
+
+
 class AssistantCount(Body):
     """Conditions on assistants."""
 
@@ -358,3 +404,107 @@ class NamespaceSearch(Body):
     max_depth: Annotated[int, Field(ge=1)] | None = None
     limit: Limit = 100
     offset: Offset = 0
+
+
+class EventStream(Body):
+    """The events of a thread that a client wants, in the protocol's second version."""
+
+    channels: Annotated[list[str], Field(min_length=1)]
+    namespaces: list[list[str]] | None = None
+    depth: Annotated[int, Field(ge=0)] | None = None
+    since: Annotated[int, Field(ge=0)] | None = None
+
+
+class ThreadCommand(Body):
+    """A command to a thread, in the protocol's second version."""
+
+    id: Annotated[int, Field(ge=0)]
+    method: str
+    params: Json = Field(default_factory=dict)
+
+
+class RunParams(Body):
+    """What commands that create a run have in common."""
+
+    config: Json | None = None
+    metadata: Json | None = None
+
+
+class RunStart(RunParams):
+    """Parameters of `run.start`."""
+
+    assistant_id: str
+    input: Any = None
+    multitask_strategy: Strategy = Field(
+        "enqueue", validation_alias=AliasChoices("multitaskStrategy", "multitask_strategy")
+    )
+
+
+class InputResponse(Body):
+    """The answer to one interrupt."""
+
+    interrupt_id: str
+    response: Any = None
+
+
+class InputRespond(RunParams):
+    """Parameters of `input.respond`: one answer, or several."""
+
+    responses: Annotated[list[InputResponse], Field(min_length=1)]
+    update: Json | list[tuple[str, Any]] | None = None
+    goto: Goto | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _several(cls, value: Any) -> Any:
+        return {"responses": [value], **value} if isinstance(value, dict) and "responses" not in value else value
+
+
+class InjectedMessage(Body):
+    """A message to a graph."""
+
+    model_config = ConfigDict(extra="allow")
+
+    role: Literal["user", "system"]
+    content: str
+
+
+class InputInject(Body):
+    """Parameters of `input.inject`."""
+
+    namespace: list[str] = Field(default_factory=list)
+    message: InjectedMessage
+
+
+class StateGet(Body):
+    """Parameters of `state.get`."""
+
+    namespace: list[str] = Field(default_factory=list)
+    keys: list[str] | None = None
+
+
+class StateList(Body):
+    """Parameters of `state.listCheckpoints`."""
+
+    namespace: list[str] = Field(default_factory=list)
+    limit: Limit = 10
+    before: str | None = None
+
+
+class StateFork(RunParams):
+    """Parameters of `state.fork`."""
+
+    checkpoint_id: str
+    input: Any = None
+
+
+class AgentTree(Body):
+    """Parameters of `agent.getTree`."""
+
+    run_id: str | None = None
+
+
+def without_reserved(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a config without the keys that only the server sets."""
+    given = config.get("configurable") or {}
+    return {**config, "configurable": {name: given[name] for name in given if not name.startswith(_RESERVED)}}

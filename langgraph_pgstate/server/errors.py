@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from langgraph_pgstate.errors import (
     AlreadyAnsweredError,
+    AssistantExistsError,
     ConfigurationError,
     ConflictError,
     LeaseError,
@@ -37,6 +38,7 @@ _log = logging.getLogger("langgraph_pgstate.server")
 STATUSES: Final[Mapping[type[Exception], int]] = {
     NotFoundError: 404,
     ThreadExistsError: 409,
+    AssistantExistsError: 409,
     ThreadBusyError: 409,
     ThreadDeletedError: 409,
     StaleVersionError: 409,
@@ -86,7 +88,7 @@ async def answer_refusal(_: Request, error: Exception) -> Response:
 async def answer_invalid(_: Request, error: Exception) -> Response:
     """Answer a request whose body or query is invalid: one sentence for each place."""
     assert isinstance(error, ValidationError)
-    return answer({"detail": "; ".join(_sentences(error))}, 422)
+    return answer({"detail": "; ".join(sentences(error))}, 422)
 
 
 async def answer_failure(request: Request, error: Exception) -> Response:
@@ -114,7 +116,8 @@ HANDLERS: Final[Mapping[Any, Any]] = {
 """Exception handlers of the application."""
 
 
-def _sentences(error: ValidationError) -> list[str]:
+def sentences(error: ValidationError) -> list[str]:
+    """Return a sentence for each place where a value is invalid."""
     found = []
     for one in error.errors(include_url=False, include_input=False, include_context=False):
         place = ".".join(str(part) for part in one["loc"])

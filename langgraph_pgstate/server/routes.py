@@ -6,7 +6,19 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from langgraph_pgstate.server import assistants, bodies, crons, feedback, meta, runs, statistics, store, threads
+from langgraph_pgstate.server import (
+    assistants,
+    bodies,
+    commands,
+    crons,
+    feedback,
+    meta,
+    runs,
+    statistics,
+    store,
+    thread_streams,
+    threads,
+)
 
 if TYPE_CHECKING:
     from langgraph_pgstate.server.service import Call
@@ -54,16 +66,18 @@ OPERATIONS: Final = (
     _read("analytics", "GET", "/analytics", statistics.analytics),
     _read("assistants.search", "POST", "/assistants/search", assistants.search, bodies.AssistantSearch),
     _read("assistants.count", "POST", "/assistants/count", assistants.count, bodies.AssistantCount),
-    Operation("assistants.create", "POST", "/assistants", None),
+    Operation("assistants.create", "POST", "/assistants", assistants.create, bodies.AssistantCreate),
     _read("assistants.get", "GET", _ASSISTANT, assistants.get),
-    Operation("assistants.update", "PATCH", _ASSISTANT, None),
-    Operation("assistants.delete", "DELETE", _ASSISTANT, None),
+    Operation("assistants.update", "PATCH", _ASSISTANT, assistants.update, bodies.AssistantChange),
+    Operation("assistants.delete", "DELETE", _ASSISTANT, assistants.delete),
     _read("assistants.get_graph", "GET", f"{_ASSISTANT}/graph", assistants.get_graph),
     _read("assistants.get_schemas", "GET", f"{_ASSISTANT}/schemas", assistants.get_schemas),
     _read("assistants.get_subgraphs", "GET", f"{_ASSISTANT}/subgraphs", assistants.get_subgraphs),
     _read("assistants.get_subgraphs", "GET", f"{_ASSISTANT}/subgraphs/{{namespace}}", assistants.get_subgraphs),
-    Operation("assistants.get_versions", "POST", f"{_ASSISTANT}/versions", None),
-    Operation("assistants.set_latest", "POST", f"{_ASSISTANT}/latest", None),
+    _read(
+        "assistants.get_versions", "POST", f"{_ASSISTANT}/versions", assistants.get_versions, bodies.AssistantVersions
+    ),
+    Operation("assistants.set_latest", "POST", f"{_ASSISTANT}/latest", assistants.set_latest, bodies.AssistantLatest),
     Operation("threads.create", "POST", "/threads", threads.create, bodies.ThreadCreate),
     _read("threads.search", "POST", "/threads/search", threads.search, bodies.ThreadSearch),
     _read("threads.count", "POST", "/threads/count", threads.count, bodies.ThreadCount),
@@ -78,9 +92,9 @@ OPERATIONS: Final = (
     _read("threads.get_state", "GET", f"{_THREAD}/state/{{checkpoint_id}}", threads.get_state),
     _read("threads.get_history", "GET", f"{_THREAD}/history", threads.get_history),
     _read("threads.get_history", "POST", f"{_THREAD}/history", threads.get_history, bodies.History),
-    Operation("threads.join_stream", "GET", f"{_THREAD}/stream", None),
-    Operation("threads.stream", "POST", f"{_THREAD}/commands", None),
-    Operation("threads.stream", "POST", f"{_THREAD}/stream/events", None),
+    _read("threads.join_stream", "GET", f"{_THREAD}/stream", thread_streams.join_stream),
+    Operation("threads.stream", "POST", f"{_THREAD}/commands", commands.command, bodies.ThreadCommand),
+    _read("threads.stream", "POST", f"{_THREAD}/stream/events", thread_streams.events, bodies.EventStream),
     Operation("crons.create", "POST", "/runs/crons", crons.create, bodies.CronCreate),
     _read("crons.search", "POST", "/runs/crons/search", crons.search, bodies.CronSearch),
     _read("crons.count", "POST", "/runs/crons/count", crons.count, bodies.CronCount),

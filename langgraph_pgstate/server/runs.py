@@ -6,13 +6,17 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from langchain_core.utils.uuid import uuid7
 from starlette.responses import Response
 
 from langgraph_pgstate.errors import NotFoundError, RunCancelledError, RunFailedError, UnavailableError
+from langgraph_pgstate.operations.runs.webhooks import describe_run, webhook_of
+from langgraph_pgstate.runs.webhooks import may_connect
 from langgraph_pgstate.server import streams
-from langgraph_pgstate.server.bodies import RunCreate
+from langgraph_pgstate.server.assistants import choose
+from langgraph_pgstate.server.bodies import RunCreate, without_reserved
 from langgraph_pgstate.server.errors import ServerStoppingError, error_of, missing, refuse
 from langgraph_pgstate.server.json import selected, to_json
 from langgraph_pgstate.server.streams import BrokenOffResponse, kept_modes, location, patiently, with_client
@@ -24,29 +28,39 @@ if TYPE_CHECKING:
 
 # The thread of a stateless run is deleted with its answer; if nobody waited for that, or the process died, later.
 _STATELESS_TTL: Final = timedelta(hours=1)
-# Keys by which a client would change how the graph runs, or who it runs for.
-_RESERVED: Final = ("__", "langgraph_auth_")
 _UNFINISHED: Final = ("pending", "running")
+# The columns of a run that its clients know.
+_DESCRIBED: Final = (
+    "run_id",
+    "thread_id",
+    "agent",
+    "status",
+    "metadata",
+    "multitask_strategy",
+    "enqueued_at",
+    "started_at",
+    "ended_at",
+)
 
 
 async def create(call: Call) -> Response:
     """Create a run of a thread, or without one, and answer it."""
     call.body.stream_mode = call.body.stream_mode or ["values"]
-    handle = await _enqueue(call, call.body, call.request.path_params.get("thread_id"))
-    run = await _found(call, handle.thread_id, handle.run_id)
-    return _json(run_of(call, run), headers={"Content-Location": location(handle)})
+    handle = await enqueue(call, call.body, call.request.path_params.get("thread_id"))
+    run = await found_run(call, handle.thread_id, handle.run_id)
+    return _json(run_of(run), headers={"Content-Location": location(handle)})
 
 
 async def create_batch(call: Call) -> Response:
     """Create several runs: all or none."""
     requests = [await _request(call, body, body.thread_id) for body in call.body.runs]
     handles = await call.state.runs.enqueue_batch(requests)
-    return _json([run_of(call, await _found(call, one.thread_id, one.run_id)) for one in handles])
+    return _json([run_of(await found_run(call, one.thread_id, one.run_id)) for one in handles])
 
 
 async def wait(call: Call) -> Response:
     """Create a run and answer the values that it leaves."""
-    handle = await _enqueue(call, call.body, call.request.path_params.get("thread_id"))
+    handle = await enqueue(call, call.body, call.request.path_params.get("thread_id"))
     return _waiting(call, handle, cancels=call.body.on_disconnect == "cancel", deletes=_is_temporary(call))
 
 
@@ -54,7 +68,7 @@ async def stream(call: Call) -> Response:
     """Create a run and answer its events."""
     body = call.body
     body.stream_mode = body.stream_mode or ["values"]
-    handle = await _enqueue(call, body, call.request.path_params.get("thread_id"))
+    handle = await enqueue(call, body, call.request.path_params.get("thread_id"))
     cancels = body.on_disconnect == "cancel"
     return streams.stream(call, handle, body.stream_mode, cancels=cancels, deletes=_is_temporary(call))
 
@@ -83,12 +97,12 @@ async def list_runs(call: Call) -> Any:
     if limit == 0:
         return []
     page = await call.state.runs.list(thread_id=thread_id, status=call.query("status"), limit=limit, offset=offset)
-    return [selected(run_of(call, run), call.names("select")) for run in page.items]
+    return [selected(run_of(run), call.names("select")) for run in page.items]
 
 
 async def get(call: Call) -> Any:
     """Answer one run."""
-    return run_of(call, await _run(call))
+    return run_of(await _run(call))
 
 
 async def cancel(call: Call) -> Response:
@@ -141,22 +155,27 @@ async def delete(call: Call) -> Response:
     return Response(status_code=204)
 
 
-def run_of(call: Call, run: Run) -> dict[str, Any]:
+def run_of(run: Run) -> dict[str, Any]:
     """Return a run as the clients know it."""
-    name = run.agent or ""
-    metadata = dict(run.metadata or {})
-    created_at = run.enqueued_at or run.started_at
-    return {
-        "run_id": run.run_id,
-        "thread_id": run.thread_id,
-        "assistant_id": metadata.get("assistant_id") or call.service.assistants.id_of(name),
-        "created_at": created_at,
-        "updated_at": max(created_at, run.ended_at or run.started_at),
-        # Its clients know no other word for a run that was stopped.
-        "status": "interrupted" if run.status == "cancelled" else run.status,
-        "metadata": metadata,
-        "multitask_strategy": run.multitask_strategy or "enqueue",
-    }
+    return describe_run({name: getattr(run, name) for name in _DESCRIBED})
+
+
+def check_webhook(call: Call, url: str | None) -> None:
+    """Refuse a webhook whose address is not public, where the URL has it. One that a name has is refused later.
+
+    Raises:
+        HTTPException: 422 if it is not.
+    """
+    if url is None:
+        return
+    host = urlsplit(webhook_of(url) or "").hostname or ""
+    networks = call.state._webhook_settings.networks
+    try:
+        is_allowed = may_connect("127.0.0.1" if host == "localhost" else host, networks)
+    except ValueError:
+        return
+    if not is_allowed:
+        raise refuse(422, f"webhook: {host} is not a public address")
 
 
 async def labelled(call: Call, thread: Thread, graph: Mapping[str, Any]) -> Thread:
@@ -176,13 +195,8 @@ def config_of(call: Call, given: Mapping[str, Any]) -> dict[str, Any]:
     return config
 
 
-def without_reserved(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a config without the keys that only the server sets."""
-    given = config.get("configurable") or {}
-    return {**config, "configurable": {name: given[name] for name in given if not name.startswith(_RESERVED)}}
-
-
-async def _enqueue(call: Call, body: RunCreate, thread_id: str | None) -> AsyncRunHandle:
+async def enqueue(call: Call, body: RunCreate, thread_id: str | None) -> AsyncRunHandle:
+    """Enqueue a run for the caller."""
     options = await _request(call, body, thread_id)
     graph, input, command = options.pop("graph"), options.pop("input"), options.pop("command")
     return await call.state.runs.enqueue(graph, input, command=command, **options)
@@ -190,11 +204,10 @@ async def _enqueue(call: Call, body: RunCreate, thread_id: str | None) -> AsyncR
 
 async def _request(call: Call, body: RunCreate, thread_id: str | None) -> Any:
     """Return a run to enqueue. Its thread is made if it does not exist, and knows its graph from then on."""
-    if body.webhook is not None:
-        raise refuse(501, "webhooks are not implemented")
+    check_webhook(call, body.webhook)
     modes = kept_modes(body.stream_mode)
-    name = call.service.assistants.resolve(body.assistant_id)
-    graph = {"graph_id": name, "assistant_id": call.service.assistants.id_of(name)}
+    assistant = await choose(call, body.assistant_id)
+    name, graph = assistant.graph, assistant.labels
     value: dict[str, Any] = {
         "assistant_id": graph["assistant_id"],
         "thread_id": thread_id,
@@ -211,7 +224,8 @@ async def _request(call: Call, body: RunCreate, thread_id: str | None) -> Any:
     metadata = value.get("metadata") or {}
     thread = await _thread(call, body, thread_id, {**metadata, **graph}, scope)
     checkpoint = {} if body.checkpoint is None else body.checkpoint.configurable()
-    config = config_of(call, {} if body.config is None else body.config.model_dump(exclude_none=True))
+    given = {} if body.config is None else body.config.model_dump(exclude_none=True)
+    config = config_of(call, assistant.config_of(given))
     if checkpoint.get("checkpoint_map"):
         config["configurable"]["checkpoint_map"] = checkpoint["checkpoint_map"]
     return {
@@ -222,14 +236,16 @@ async def _request(call: Call, body: RunCreate, thread_id: str | None) -> Any:
         "run_id": value["run_id"],
         "checkpoint_id": body.checkpoint_id or checkpoint.get("checkpoint_id"),
         "config": config,
-        "context": body.context,
-        "metadata": {**thread.metadata, **metadata, **graph},
+        "context": assistant.context_of(body.context),
+        "metadata": {**assistant.metadata, **thread.metadata, **metadata, **graph},
         "interrupt_before": body.interrupt_before,
         "interrupt_after": body.interrupt_after,
         "multitask_strategy": body.multitask_strategy,
         "run_after": timedelta(seconds=body.after_seconds) if body.after_seconds else None,
+        "webhook": body.webhook,
         "stream_mode": modes,
         "stream_subgraphs": body.stream_subgraphs,
+        "traceparent": call.request.headers.get("traceparent"),
         "durability": body.durability or {None: None, True: "async", False: "exit"}[body.checkpoint_during],
     }
 
@@ -270,10 +286,15 @@ async def _run(call: Call, action: str = "read", value: Mapping[str, Any] | None
     """
     run_id = call.path("run_id")
     thread = await call.thread(action, {**(value or {}), "run_id": run_id})
-    return await _found(call, thread.thread_id, run_id)
+    return await found_run(call, thread.thread_id, run_id)
 
 
-async def _found(call: Call, thread_id: str, run_id: str) -> Run:
+async def found_run(call: Call, thread_id: str, run_id: str) -> Run:
+    """Return a run.
+
+    Raises:
+        HTTPException: 404 if there is none.
+    """
     run = await call.state.runs.get(thread_id, run_id)
     if run is None:
         raise missing("run", run_id)

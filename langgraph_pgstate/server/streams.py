@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 HEARTBEAT_SECONDS: Final = 5.0
 # Events that are read before the client has taken those before them.
 _AHEAD: Final = 64
-_HEARTBEAT: Final = b": heartbeat\n\n"
-_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+HEARTBEAT: Final = b": heartbeat\n\n"
+HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 # The modes of the SDK, by those of LangGraph that they are made of.
 _KEPT: Final[Mapping[str, Sequence[str]]] = {
-    **{mode: (mode,) for mode in ("values", "updates", "custom", "tasks", "checkpoints", "debug")},
+    **{mode: (mode,) for mode in ("values", "updates", "custom", "tasks", "checkpoints", "debug", "tools")},
     "messages-tuple": ("messages",),
     "messages": ("messages",),
 }
@@ -93,7 +93,7 @@ def stream(
     path = location(handle)
     # A client that asks again does so with this address only.
     query = f"?{urlencode({'stream_mode': list(modes)}, doseq=True)}" if modes else ""
-    headers = {**_HEADERS, "Content-Location": path, "Location": f"{path}/stream{query}"}
+    headers = {**HEADERS, "Content-Location": path, "Location": f"{path}/stream{query}"}
     chunks = _chunks(call, handle, events, Conversion(modes), cancels, deletes)
     return BrokenOffResponse(chunks, 200, headers, "text/event-stream")
 
@@ -107,17 +107,17 @@ async def _chunks(
     deletes: bool,
 ) -> AsyncIterator[bytes]:
     async with with_client(call, handle, cancels=cancels, deletes=deletes) as ended:
-        yield _HEARTBEAT
+        yield HEARTBEAT
         try:
             async for batch in patiently(call, events):
-                parts = [_encoded(event.id, *part) for event in batch for part in conversion.convert(event)]
-                yield b"".join(parts) if batch else _HEARTBEAT
+                parts = [encoded(event.id, *part) for event in batch for part in conversion.convert(event)]
+                yield b"".join(parts) if batch else HEARTBEAT
                 if batch and batch[-1].event == "end":
                     ended.set()
         except (UnavailableError, ServerStoppingError):
             raise ServerStoppingError("the stream goes on elsewhere") from None
         except PGStateError as error:
-            yield _encoded("", "error", {"error": type(error).__name__, "message": str(error)})
+            yield encoded("", "error", {"error": type(error).__name__, "message": str(error)})
 
 
 @asynccontextmanager
@@ -264,6 +264,7 @@ def _task(task: Any) -> Any:
     return {**{name: value for name, value in task.items() if name != "state"}, "checkpoint": place}
 
 
-def _encoded(id: str, name: str, data: Any) -> bytes:
+def encoded(id: str, name: str, data: Any) -> bytes:
+    """Return a server-sent event."""
     head = f"id: {id}\n" if id else ""
     return f"{head}event: {name}\ndata: ".encode() + to_json(data) + b"\n\n"

@@ -54,7 +54,7 @@ async def create(call: Call) -> Any:
             ]
             for step in body.supersteps
         ]
-        async with call.service.assistants.open(_graph_of(call, thread)) as graph:
+        async with call.service.assistants.open(graph_of(call, thread)) as graph:
             await graph.abulk_update_state(config_at(thread.thread_id, checkpoint_ns=""), supersteps)
     return await describe(call, thread)
 
@@ -171,7 +171,7 @@ async def update_state(call: Call) -> Any:
     if body.checkpoint_id is not None:
         named["checkpoint_id"] = body.checkpoint_id
     config = config_at(thread.thread_id, **{"checkpoint_ns": "", **named})
-    async with call.service.assistants.open(_graph_of(call, thread)) as graph:
+    async with call.service.assistants.open(graph_of(call, thread)) as graph:
         values = body.values if body.command is None else body.command.command()
         updated = await graph.aupdate_state(config, values, as_node=body.as_node)
     checkpoint = checkpoint_of(updated)
@@ -310,7 +310,12 @@ def _chosen(state: dict[str, Any], names: Sequence[str] | None) -> dict[str, Any
     return found
 
 
-def _graph_of(call: Call, thread: Thread) -> str:
+def graph_of(call: Call, thread: Thread) -> str:
+    """Return the name of a thread's graph.
+
+    Raises:
+        HTTPException: 400 if it has none.
+    """
     name = call.service.assistants.graph_of(thread)
     if name is None:
         raise refuse(400, f"thread {thread.thread_id!r} has no graph: run one on it, or create it with a graph_id")

@@ -103,6 +103,12 @@ def langgraph_queries(schema: str) -> Queries:
     return Queries(schema, "langgraph")
 
 
+@cache
+def extension_queries(schema: str) -> Queries:
+    """Return the queries on views of extensions, which are in `schema`."""
+    return Queries(schema, "extensions")
+
+
 def langgraph_tables(schema: str, *, create_schema: bool = True) -> str:
     """Return SQL that creates the tables of LangGraph's own PostgreSQL saver as its `setup()` does; idempotent."""
     return _created(schema, "langgraph_tables.sql", create_schema)

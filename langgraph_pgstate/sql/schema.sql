@@ -125,7 +125,7 @@ CREATE TABLE /*schema*/leases (
     expires_at timestamptz NOT NULL,
     PRIMARY KEY (thread_id)
 );
-CREATE INDEX leases_expires_at_idx ON /*schema*/leases (expires_at, thread_id);
+CREATE INDEX leases_expires_at_idx ON /*schema*/leases (expires_at);
 
 -- Deleted threads, for as long as a run may still try to write to them.
 CREATE TABLE /*schema*/tombstones (
@@ -199,6 +199,8 @@ CREATE TABLE /*schema*/runs (
     multitask_strategy text,
     metadata jsonb,
     webhook text,
+    traceparent text,
+    is_encrypted boolean NOT NULL DEFAULT false,
     release text,
     PRIMARY KEY (thread_id, run_id)
 );
@@ -259,10 +261,13 @@ CREATE TABLE /*schema*/queue (
     timeout_at timestamptz,
     version text NOT NULL DEFAULT '',
     is_limited boolean NOT NULL DEFAULT false,
+    last_event bigint NOT NULL DEFAULT 0,
+    streamed bigint NOT NULL DEFAULT 0,
+    replayed_step integer,
     PRIMARY KEY (thread_id, run_id),
     CONSTRAINT queue_running_is_ready CHECK (status = 'pending' OR is_ready),
     CONSTRAINT queue_limited_is_ready CHECK (NOT is_limited OR is_ready AND status = 'pending')
-) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0, fillfactor = 70);
 CREATE UNIQUE INDEX queue_number_idx ON /*schema*/queue (thread_id, number) WHERE number IS NOT NULL;
 CREATE UNIQUE INDEX queue_is_ready_idx ON /*schema*/queue (thread_id, is_ready) WHERE is_ready;
 CREATE INDEX queue_graph_idx ON /*schema*/queue (queue, graph, version, priority DESC, position)
@@ -296,12 +301,13 @@ CREATE TABLE /*schema*/workers (
     graphs text[] NOT NULL,
     concurrency integer NOT NULL,
     versions jsonb NOT NULL DEFAULT '{}',
+    drain_asked_at timestamptz,
     PRIMARY KEY (worker_id)
 );
 
 -- The events of runs that a worker runs, several in a row. They are numbered without gaps over all attempts of a run, by
--- one transaction at a time: it locks the run's row in `queue`, which has the worker's fencing token. `position` tells a
--- batch that is sent again. `setup()` and `pgstate maintain` make partitions by day; the default partition takes other
+-- one transaction at a time: it updates the run's row in `queue`, which has the worker's fencing token, the last number,
+-- and the number of events under this lease, by which a batch is told that is sent again. `setup()` and `pgstate maintain` make partitions by day; the default partition takes other
 -- days. Days are dropped as a whole; `runs.last_event` tells what was.
 CREATE TABLE /*schema*/stream_batches (
     thread_id text COLLATE "C" NOT NULL,
@@ -388,6 +394,27 @@ CREATE TABLE /*schema*/webhooks (
 CREATE INDEX webhooks_deliver_after_idx ON /*schema*/webhooks (deliver_after) WHERE deliver_after IS NOT NULL;
 CREATE INDEX webhooks_failed_idx ON /*schema*/webhooks (ended_at DESC, thread_id, run_id) WHERE deliver_after IS NULL;
 
+-- Assistants are graphs with a config and a context of their own. Each change makes a version; one is current, and is
+-- what runs use. Like schedules they are of no thread.
+CREATE TABLE /*schema*/assistants (
+    assistant_id text COLLATE "C" NOT NULL,
+    version integer NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (assistant_id)
+);
+CREATE TABLE /*schema*/assistant_versions (
+    assistant_id text COLLATE "C" NOT NULL,
+    version integer NOT NULL,
+    graph text NOT NULL,
+    name text NOT NULL,
+    description text,
+    metadata jsonb NOT NULL DEFAULT '{}',
+    data bytea NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (assistant_id, version)
+);
+
 -- A span is one timed operation in a run: graph, node, model call, tool call, retriever. Its row is stored within a
 -- second of its start. `setup()` and `pgstate maintain` make partitions by month; the default partition takes other
 -- months.
@@ -425,6 +452,30 @@ CREATE TABLE /*schema*/spans (
 ) PARTITION BY RANGE (started_at);
 CREATE INDEX spans_started_at_idx ON /*schema*/spans (kind, started_at);
 CREATE TABLE /*schema*/spans_default PARTITION OF /*schema*/spans DEFAULT;
+
+-- Exporters of spans. One process at a time exports, the holder; another takes over when its time has passed, by the
+-- clock of the database.
+CREATE TABLE /*schema*/exporters (
+    name text COLLATE "C" NOT NULL,
+    endpoint text NOT NULL,
+    holder_id text COLLATE "C" NOT NULL,
+    expires_at timestamptz NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (name)
+);
+
+-- Spans that have ended and are not exported yet, queued by the transaction that stores their end, while there is an
+-- exporter. So it does not matter in which order transactions commit. Rows are deleted when the spans have arrived.
+CREATE TABLE /*schema*/span_exports (
+    thread_id text COLLATE "C" NOT NULL,
+    export_id text COLLATE "C" NOT NULL,
+    run_id text COLLATE "C" NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    span_ids text[] NOT NULL,
+    started_ats timestamptz[] NOT NULL,
+    PRIMARY KEY (thread_id, export_id)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+CREATE INDEX span_exports_created_at_idx ON /*schema*/span_exports (created_at, thread_id, export_id);
 
 -- A tool execution is one action: committed before the tool runs, completed after it. The key identifies the action, so
 -- that it is done once. `result` is the exact result, encoded by the serializer, and compressed if `result_type` begins
@@ -546,6 +597,15 @@ CREATE TABLE /*schema*/budgets (
     name text NOT NULL,
     amount numeric NOT NULL,
     PRIMARY KEY (scope, name)
+);
+
+-- What each call of `maintain` did, and how large the tables were then. It has rows of no thread, like `workers`.
+CREATE TABLE /*schema*/maintenance (
+    maintained_at timestamptz NOT NULL DEFAULT now(),
+    seconds double precision NOT NULL,
+    report jsonb NOT NULL,
+    sizes jsonb NOT NULL,
+    PRIMARY KEY (maintained_at)
 );
 
 -- Views for common queries; filter and aggregate them.
@@ -862,6 +922,10 @@ COMMENT ON COLUMN /*schema*/runs.multitask_strategy IS
     'enqueue, reject, interrupt or rollback: what it did to other runs of the thread; null: it was not enqueued';
 COMMENT ON COLUMN /*schema*/runs.metadata IS
     'metadata it was enqueued with; null: none, or the state has a serializer of its own';
+COMMENT ON COLUMN /*schema*/runs.traceparent IS
+    'W3C traceparent of the caller, to whose trace the run belongs; null: the run is a trace of its own';
+COMMENT ON COLUMN /*schema*/runs.is_encrypted IS
+    'true: a serializer other than LangGraph''s own, which may encrypt, stores the state; no content is exported';
 COMMENT ON COLUMN /*schema*/runs.webhook IS 'URL that is told when the run ends; null: none';
 COMMENT ON COLUMN /*schema*/runs.release IS 'release of the application that ran it; null: not known';
 
@@ -916,6 +980,10 @@ COMMENT ON COLUMN /*schema*/queue.version IS
     'version of the graph: only workers that accept it claim the run; empty: all workers';
 COMMENT ON COLUMN /*schema*/queue.is_limited IS
     'true: its key was at its limit; not claimed until runs of the key end or a window of its rate does';
+COMMENT ON COLUMN /*schema*/queue.last_event IS 'number of its last stored event, over all attempts; 0: none';
+COMMENT ON COLUMN /*schema*/queue.streamed IS 'events stored under its present lease';
+COMMENT ON COLUMN /*schema*/queue.replayed_step IS
+    'newest superstep that events under earlier leases are of; null: there are none';
 
 COMMENT ON TABLE /*schema*/run_requests IS
     'What enqueued runs are to do. A row is deleted when its run succeeds or is discarded.';
@@ -938,6 +1006,8 @@ COMMENT ON COLUMN /*schema*/workers.graphs IS 'graphs it can run';
 COMMENT ON COLUMN /*schema*/workers.concurrency IS 'number of runs it runs at once';
 COMMENT ON COLUMN /*schema*/workers.versions IS
     'by graph, an array of the versions that it accepts besides runs without a version';
+COMMENT ON COLUMN /*schema*/workers.drain_asked_at IS
+    'time the worker was asked to drain: to claim no more, give its runs back and end; null: it was not';
 
 COMMENT ON TABLE /*schema*/queue_limits IS 'Limits of the runs that run at once, or begin in a time. Edited by the user.';
 COMMENT ON COLUMN /*schema*/queue_limits.queue IS 'the queue';
@@ -1011,6 +1081,21 @@ COMMENT ON COLUMN /*schema*/webhooks.deliver_after IS
     'time before which nobody delivers it: the next attempt, or the end of one that goes on; null: it failed for good';
 COMMENT ON COLUMN /*schema*/webhooks.attempts IS 'number of attempts that were begun';
 COMMENT ON COLUMN /*schema*/webhooks.last_error IS 'why the last attempt failed; null: none has';
+COMMENT ON TABLE /*schema*/assistants IS
+    'Assistants: graphs with a config and a context of their own. Not part of any thread.';
+COMMENT ON COLUMN /*schema*/assistants.assistant_id IS 'assistant';
+COMMENT ON COLUMN /*schema*/assistants.version IS 'version that runs use; not always the newest';
+COMMENT ON COLUMN /*schema*/assistants.created_at IS 'time it was made';
+COMMENT ON COLUMN /*schema*/assistants.updated_at IS 'time of its last change';
+COMMENT ON TABLE /*schema*/assistant_versions IS 'Versions of assistants, which do not change.';
+COMMENT ON COLUMN /*schema*/assistant_versions.assistant_id IS 'assistant';
+COMMENT ON COLUMN /*schema*/assistant_versions.version IS 'number of the version, from 1';
+COMMENT ON COLUMN /*schema*/assistant_versions.graph IS 'name of the graph';
+COMMENT ON COLUMN /*schema*/assistant_versions.name IS 'name for people; need not be unique';
+COMMENT ON COLUMN /*schema*/assistant_versions.description IS 'description for people; null: none';
+COMMENT ON COLUMN /*schema*/assistant_versions.metadata IS 'metadata of the caller; that of its runs, too';
+COMMENT ON COLUMN /*schema*/assistant_versions.data IS 'config and context; encoded';
+COMMENT ON COLUMN /*schema*/assistant_versions.created_at IS 'time it was made';
 
 COMMENT ON TABLE /*schema*/spans IS 'One row for each timed operation in a run. Partitioned by month of started_at.';
 COMMENT ON COLUMN /*schema*/spans.thread_id IS 'the thread';
@@ -1043,6 +1128,23 @@ COMMENT ON COLUMN /*schema*/spans.input IS 'input as JSON, cut at RecorderSettin
 COMMENT ON COLUMN /*schema*/spans.output IS 'output as JSON, cut at RecorderSettings.limit bytes';
 COMMENT ON COLUMN /*schema*/spans.attributes IS 'other attributes, with the GenAI names of OpenTelemetry';
 COMMENT ON COLUMN /*schema*/spans.semconv_version IS 'version of these names';
+
+COMMENT ON TABLE /*schema*/exporters IS
+    'Exporters of spans. While there is one, spans that end are queued for it. Not part of any thread.';
+COMMENT ON COLUMN /*schema*/exporters.name IS 'otlp';
+COMMENT ON COLUMN /*schema*/exporters.endpoint IS 'URL that its holder sends to, without credentials';
+COMMENT ON COLUMN /*schema*/exporters.holder_id IS 'process that exports';
+COMMENT ON COLUMN /*schema*/exporters.expires_at IS
+    'time after which another process may export; maintain removes an exporter a week later';
+COMMENT ON COLUMN /*schema*/exporters.created_at IS 'time from which spans are queued';
+
+COMMENT ON TABLE /*schema*/span_exports IS 'Spans that have ended and are not exported yet.';
+COMMENT ON COLUMN /*schema*/span_exports.thread_id IS 'the thread';
+COMMENT ON COLUMN /*schema*/span_exports.export_id IS 'random id';
+COMMENT ON COLUMN /*schema*/span_exports.run_id IS 'the run';
+COMMENT ON COLUMN /*schema*/span_exports.created_at IS 'time they were queued';
+COMMENT ON COLUMN /*schema*/span_exports.span_ids IS 'span_id of each';
+COMMENT ON COLUMN /*schema*/span_exports.started_ats IS 'started_at of each';
 
 COMMENT ON TABLE /*schema*/tool_executions IS
     'One row for each action of the tool ledger: written before the tool runs, completed after it.';
@@ -1109,7 +1211,7 @@ COMMENT ON COLUMN /*schema*/events.event_id IS 'the event; ids sort by time';
 COMMENT ON COLUMN /*schema*/events.created_at IS 'time of the event';
 COMMENT ON COLUMN /*schema*/events.kind IS
     'status, handoff, interrupt, resume, answer, fork, prune, refused (a guard refused the run), budget (a model call was '
-    'refused) or corrupt';
+    'refused), corrupt, action (of a person, on a page) or another';
 COMMENT ON COLUMN /*schema*/events.run_id IS 'run it happened in';
 COMMENT ON COLUMN /*schema*/events.checkpoint_ns IS 'empty for the root graph, parent:task|child:task for a subgraph';
 COMMENT ON COLUMN /*schema*/events.checkpoint_id IS 'the checkpoint';
@@ -1139,6 +1241,14 @@ COMMENT ON COLUMN /*schema*/budgets.name IS 'the tenant, user, agent or key; *: 
 COMMENT ON COLUMN /*schema*/budgets.amount IS 'cost at which further calls are refused, in the currency of prices';
 COMMENT ON COLUMN /*schema*/prices.cache_read IS 'price of a million tokens read from a cache; null: as input';
 COMMENT ON COLUMN /*schema*/prices.reasoning IS 'price of a million tokens of reasoning; null: as output';
+
+COMMENT ON TABLE /*schema*/maintenance IS
+    'What maintain did, for 400 days. Not part of any thread.';
+COMMENT ON COLUMN /*schema*/maintenance.maintained_at IS 'time it ended';
+COMMENT ON COLUMN /*schema*/maintenance.seconds IS 'how long it took, in seconds';
+COMMENT ON COLUMN /*schema*/maintenance.report IS 'what it made, ended and deleted: numbers and names of partitions';
+COMMENT ON COLUMN /*schema*/maintenance.sizes IS
+    'bytes of each table with its indexes and partitions, by name of the table';
 
 COMMENT ON VIEW /*schema*/failed_runs IS
     'Runs that ended with an error or took too long, and runs whose process died.';

@@ -240,7 +240,7 @@ class ActionRunner:
             await self.executor.sleep(pause)
             waited, pause = waited + pause, min(pause * 2, _FIRST_PAUSE * 5)
 
-    async def settle(self, thread_id: str, key: str, decision: str, result: Any) -> None:
+    async def settle(self, thread_id: str, key: str, decision: str, result: Any, by: str | None = None) -> None:
         """Store a person's decision about an action that no live process runs.
 
         Raises:
@@ -255,7 +255,7 @@ class ActionRunner:
         status = recorded.execution.status
         if status == "success" or (status == "running" and not is_gone(recorded)):
             raise ConfigurationError(f"{recorded.execution.tool} ({key!r}) is not in doubt: its status is {status}")
-        if not await self._settle(recorded, self._decided(recorded, decision, result), recorded.answers):
+        if not await self._settle(recorded, self._decided(recorded, decision, result), recorded.answers, by):
             raise ConfigurationError(f"{recorded.execution.tool} ({key!r}) has just changed; read it again")
 
     # Recorded actions
@@ -368,7 +368,7 @@ class ActionRunner:
         )
         return await self._before(call.intent, self._unless_stopped(call.intent, taken))
 
-    async def _settle(self, recorded: Recorded, outcome: Outcome, answers: int) -> bool:
+    async def _settle(self, recorded: Recorded, outcome: Outcome, answers: int, by: str | None = None) -> bool:
         return await self._run(
             tool_executions.settle,
             recorded,
@@ -376,6 +376,7 @@ class ActionRunner:
             new_intent_id(),
             is_gone=is_known_gone(recorded),
             answers=answers,
+            by=by,
         )
 
     # One attempt

@@ -34,7 +34,7 @@ from langgraph_pgstate.tools.middleware import middleware_of
 from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
 from langgraph_pgstate.tools.results import as_answer, parse_reference, restore
 from langgraph_pgstate.tools.tool_call import ToolCall, undone
-from langgraph_pgstate.types import CompensationReport, ToolExecution
+from langgraph_pgstate.types import CompensationReport, Page, ToolExecution
 
 F = TypeVar("F", bound=Callable[..., Any])
 AnyTool = TypeVar("AnyTool", bound=Callable[..., Any] | BaseTool)
@@ -352,6 +352,30 @@ class ToolLedger(_Ledger):
             self._executor.run(operation, self._queries, thread_id_of(thread_id), run_id, limit, _cursor(after))
         )
 
+    def recent(
+        self,
+        *,
+        tool: str | None = None,
+        unknown: bool = False,
+        scope: Mapping[str, Any] | None = None,
+        limit: int = 20,
+        cursor: str | None = None,
+    ) -> Page[ToolExecution]:
+        """Return a page of the actions of all threads, newest first. One round trip.
+
+        Args:
+            tool: Only actions of this tool.
+            unknown: Only actions whose outcome is unknown: they took too long, or their process died; see `settle`.
+            scope: Only actions of threads whose metadata contain this.
+            limit: Page size, 1,000 at most.
+            cursor: `next` of the previous page.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        request = tool_executions.request_recent(tool=tool, unknown=unknown, scope=scope, limit=limit, cursor=cursor)
+        return run_blocking(self._executor.run(tool_executions.list_recent, self._queries, request))
+
     def result(self, reference: str) -> Any:
         """Return the whole result that a summary refers to.
 
@@ -362,7 +386,7 @@ class ToolLedger(_Ledger):
         """
         return run_blocking(self._result(reference))
 
-    def settle(self, thread_id: str, key: str, decision: str, result: Any = "done") -> None:
+    def settle(self, thread_id: str, key: str, decision: str, result: Any = "done", *, by: str | None = None) -> None:
         """Decide the outcome of an action that is unknown or that failed. One compare-and-swap.
 
         Args:
@@ -371,12 +395,13 @@ class ToolLedger(_Ledger):
             decision: `done`: it took effect and returned `result`. `retry`: it did not, and its next call runs it.
                 `fail`: it is not run again.
             result: Its result: any storable value; for a tool of a `ToolNode`, a text or a `ToolMessage`.
+            by: Name of the person who decides. An event of the kind `action` names it.
 
         Raises:
             NotFoundError: If there is no such action.
             ConfigurationError: If the action is running or has succeeded.
         """
-        run_blocking(self._runner.settle(thread_id_of(thread_id), key, decision, result))
+        run_blocking(self._runner.settle(thread_id_of(thread_id), key, decision, result, by))
 
     @overload
     def compensate(self, what: Callable[..., Any], /) -> Callable[[AnyTool], AnyTool]: ...
@@ -470,13 +495,28 @@ class AsyncToolLedger(_Ledger):
             operation, self._queries, thread_id_of(thread_id), run_id, limit, _cursor(after)
         )
 
+    async def recent(
+        self,
+        *,
+        tool: str | None = None,
+        unknown: bool = False,
+        scope: Mapping[str, Any] | None = None,
+        limit: int = 20,
+        cursor: str | None = None,
+    ) -> Page[ToolExecution]:
+        """Async twin of `ToolLedger.recent`."""
+        request = tool_executions.request_recent(tool=tool, unknown=unknown, scope=scope, limit=limit, cursor=cursor)
+        return await self._executor.run(tool_executions.list_recent, self._queries, request)
+
     async def result(self, reference: str) -> Any:
         """Async twin of `ToolLedger.result`."""
         return await self._result(reference)
 
-    async def settle(self, thread_id: str, key: str, decision: str, result: Any = "done") -> None:
+    async def settle(
+        self, thread_id: str, key: str, decision: str, result: Any = "done", *, by: str | None = None
+    ) -> None:
         """Async twin of `ToolLedger.settle`."""
-        await self._runner.settle(thread_id_of(thread_id), key, decision, result)
+        await self._runner.settle(thread_id_of(thread_id), key, decision, result, by)
 
     @overload
     def compensate(self, what: Callable[..., Any], /) -> Callable[[AnyTool], AnyTool]: ...

@@ -6,6 +6,7 @@ from langgraph_pgstate._lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from langgraph_pgstate.types.analytics import Analytics, RunStatistics, ThreadStatistics
+    from langgraph_pgstate.types.assistants import Assistant
     from langgraph_pgstate.types.branches import (
         Branch,
         ChannelDifference,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         Recovered,
         RunKey,
         Tended,
+        WorkerStatus,
     )
     from langgraph_pgstate.types.reports import (
         BackfillReport,
@@ -52,19 +54,39 @@ if TYPE_CHECKING:
         TransferReport,
         UpcastReport,
     )
-    from langgraph_pgstate.types.runs import Provenance, Run, Usage
+    from langgraph_pgstate.types.runs import Costs, OwnerCosts, Provenance, Run, Usage
     from langgraph_pgstate.types.schedules import Schedule
-    from langgraph_pgstate.types.schema import SchemaStatus
-    from langgraph_pgstate.types.spans import Span, SpanNode, ToolStatistics
-    from langgraph_pgstate.types.streams import EventBatch, RunIds, StoredBatch, StreamEvent, StreamPage, Wanted
+    from langgraph_pgstate.types.schema import (
+        AppliedMigration,
+        DatabaseOverview,
+        MaintenanceNote,
+        MeasuredTable,
+        SchemaStatus,
+        SlowStatement,
+    )
+    from langgraph_pgstate.types.spans import Span, SpanNode, Timeline, TimelineSpan, ToolStatistics
+    from langgraph_pgstate.types.streams import (
+        EventBatch,
+        RunIds,
+        StoredBatch,
+        StreamEvent,
+        StreamPage,
+        ThreadEvent,
+        ThreadPage,
+        ThreadRun,
+        Wanted,
+        WantedRuns,
+    )
     from langgraph_pgstate.types.threads import RunawayThread, Thread
     from langgraph_pgstate.types.tools import CompensationReport, ToolExecution
+    from langgraph_pgstate.types.webhooks import Delivery, Webhook
 else:
     __getattr__, __dir__ = lazy_attributes(
         __name__,
         {
             "Analytics": "langgraph_pgstate.types.analytics",
             "Answer": "langgraph_pgstate.types.interrupts",
+            "Assistant": "langgraph_pgstate.types.assistants",
             "BackfillReport": "langgraph_pgstate.types.reports",
             "Branch": "langgraph_pgstate.types.branches",
             "ChannelDifference": "langgraph_pgstate.types.branches",
@@ -74,6 +96,7 @@ else:
             "CheckpointTree": "langgraph_pgstate.types.branches",
             "ClaimedRun": "langgraph_pgstate.types.queue",
             "CompensationReport": "langgraph_pgstate.types.tools",
+            "Delivery": "langgraph_pgstate.types.webhooks",
             "Difference": "langgraph_pgstate.types.branches",
             "EnqueuedRun": "langgraph_pgstate.types.queue",
             "Event": "langgraph_pgstate.types.events",
@@ -130,14 +153,31 @@ else:
             "TreeNode": "langgraph_pgstate.types.branches",
             "UpcastReport": "langgraph_pgstate.types.reports",
             "Usage": "langgraph_pgstate.types.runs",
+            "Timeline": "langgraph_pgstate.types.spans",
+            "TimelineSpan": "langgraph_pgstate.types.spans",
+            "WorkerStatus": "langgraph_pgstate.types.queue",
+            "AppliedMigration": "langgraph_pgstate.types.schema",
+            "DatabaseOverview": "langgraph_pgstate.types.schema",
+            "MaintenanceNote": "langgraph_pgstate.types.schema",
+            "MeasuredTable": "langgraph_pgstate.types.schema",
+            "SlowStatement": "langgraph_pgstate.types.schema",
+            "Costs": "langgraph_pgstate.types.runs",
+            "OwnerCosts": "langgraph_pgstate.types.runs",
             "ValueChange": "langgraph_pgstate.types.branches",
+            "ThreadEvent": "langgraph_pgstate.types.streams",
+            "ThreadPage": "langgraph_pgstate.types.streams",
+            "ThreadRun": "langgraph_pgstate.types.streams",
             "Wanted": "langgraph_pgstate.types.streams",
+            "Webhook": "langgraph_pgstate.types.webhooks",
+            "WantedRuns": "langgraph_pgstate.types.streams",
         },
     )
 
 __all__ = [
     "Analytics",
     "Answer",
+    "AppliedMigration",
+    "Assistant",
     "BackfillReport",
     "Branch",
     "Budget",
@@ -148,6 +188,9 @@ __all__ = [
     "ClaimedRun",
     "Claims",
     "CompensationReport",
+    "Costs",
+    "DatabaseOverview",
+    "Delivery",
     "Difference",
     "EnqueuedRun",
     "Event",
@@ -160,10 +203,13 @@ __all__ = [
     "Label",
     "Lease",
     "LineageStep",
+    "MaintenanceNote",
     "MaintenanceReport",
+    "MeasuredTable",
     "Message",
     "MessageChange",
     "MessageHit",
+    "OwnerCosts",
     "Page",
     "Parameters",
     "PendingInterrupt",
@@ -187,6 +233,7 @@ __all__ = [
     "RunawayThread",
     "Schedule",
     "SchemaStatus",
+    "SlowStatement",
     "Span",
     "SpanNode",
     "StoredBatch",
@@ -195,8 +242,13 @@ __all__ = [
     "TableSize",
     "Tended",
     "Thread",
+    "ThreadEvent",
+    "ThreadPage",
+    "ThreadRun",
     "ThreadSize",
     "ThreadStatistics",
+    "Timeline",
+    "TimelineSpan",
     "ToolExecution",
     "ToolStatistics",
     "TransferReport",
@@ -205,4 +257,7 @@ __all__ = [
     "Usage",
     "ValueChange",
     "Wanted",
+    "WantedRuns",
+    "Webhook",
+    "WorkerStatus",
 ]

@@ -248,3 +248,32 @@ class QueueLimit:
     rate: Rate | None
     running: int
     waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """A worker, as it has stored itself.
+
+    Attributes:
+        worker_id: The worker.
+        started_at: Time it started.
+        seen_at: Time it was last alive.
+        is_alive: Whether that was in the last 30 seconds.
+        queues: The queues that it serves.
+        graphs: The graphs that it runs.
+        concurrency: Number of runs that it runs at once at most.
+        versions: The versions of each graph that it accepts.
+        running: Number of runs that it runs.
+        drain_asked_at: Time it was asked to drain; `None` if it was not.
+    """
+
+    worker_id: str
+    started_at: datetime
+    seen_at: datetime
+    is_alive: bool
+    queues: tuple[str, ...]
+    graphs: tuple[str, ...]
+    concurrency: int
+    versions: Mapping[str, Any]
+    running: int
+    drain_asked_at: datetime | None

@@ -117,6 +117,44 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnerCosts:
+    """Runs of one agent or for one user, their tokens and cost.
+
+    Attributes:
+        name: The agent or user; `None` if the config named none.
+        runs: Number of runs.
+        input_tokens: Input tokens.
+        output_tokens: Output tokens.
+        cost: Cost in the currency of `prices`.
+    """
+
+    name: str | None
+    runs: int
+    input_tokens: int
+    output_tokens: int
+    cost: Decimal
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Model calls, tokens and cost of a time.
+
+    Attributes:
+        total: All model calls together.
+        by_day: Model calls by day (UTC), the first day first. Days without calls are left out.
+        by_model: Model calls by provider and model, the most expensive first.
+        by_agent: Runs that started in this time, by agent, the most expensive first. Empty for the calls of one model.
+        by_user: The same by user.
+    """
+
+    total: Usage
+    by_day: tuple[Usage, ...]
+    by_model: tuple[Usage, ...]
+    by_agent: tuple[OwnerCosts, ...]
+    by_user: tuple[OwnerCosts, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Provenance:
     """The origin of a checkpoint: its run, spans, tool executions and branch.
 

@@ -93,6 +93,84 @@ class SpanNode:
 
 
 @dataclass(frozen=True, slots=True)
+class TimelineSpan:
+    """A span as a line of a timeline, without its contents.
+
+    Attributes:
+        span_id: The span.
+        parent_span_id: The parent span.
+        depth: Number of the span's ancestors in the timeline; 0 if the timeline is filtered.
+        descendants: Number of spans below it.
+        kind: As in `Span`.
+        name: As in `Span`.
+        status: As in `Span`.
+        started_at: Start time.
+        ended_at: End time; `None` while the span is running.
+        checkpoint_ns: Namespace of the task it ran in.
+        checkpoint_id: The checkpoint from which its superstep started.
+        step: The superstep.
+        node: The node.
+        agent: The agent.
+        provider: The model's provider.
+        model: The model.
+        tool_call_id: For a tool span, the model's tool call.
+        input_tokens: Input tokens of the span and the spans below it.
+        output_tokens: Output tokens of the same.
+        cost: Cost of the same; `None` if none of them has a cost.
+        error_type: Qualified name of the exception.
+        error_message: The first 400 characters of its message.
+    """
+
+    span_id: str
+    parent_span_id: str | None
+    depth: int
+    descendants: int
+    kind: str
+    name: str
+    status: str
+    started_at: datetime
+    ended_at: datetime | None
+    checkpoint_ns: str | None
+    checkpoint_id: str | None
+    step: int | None
+    node: str | None
+    agent: str | None
+    provider: str | None
+    model: str | None
+    tool_call_id: str | None
+    input_tokens: int
+    output_tokens: int
+    cost: Decimal | None
+    error_type: str | None
+    error_message: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A window of a run's spans, each below its parent.
+
+    Attributes:
+        spans: The spans of the window.
+        offset: Number of spans before the window.
+        total: Number of spans in the timeline.
+        errors: Number of spans that failed, also if the timeline is filtered.
+        attempts: Start times of the run's attempts.
+        started_at: Start of the first span; `None` if there is none.
+        ended_at: End of the span that ended last; `None` if none has ended.
+        next_since: Start of the first span that the timeline leaves out because the run has too many.
+    """
+
+    spans: tuple[TimelineSpan, ...]
+    offset: int
+    total: int
+    errors: int
+    attempts: tuple[datetime, ...]
+    started_at: datetime | None
+    ended_at: datetime | None
+    next_since: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class ToolStatistics:
     """Call counts, errors and durations of one tool.
 
@@ -107,6 +185,7 @@ class ToolStatistics:
         p50: Median seconds of a finished call.
         p95: 95th percentile of the same.
         last_at: Time of the last call.
+        compensated: Calls that were compensated, as the tool ledger records them; 0 in statistics of spans.
     """
 
     tool: str
@@ -119,3 +198,4 @@ class ToolStatistics:
     p50: float | None
     p95: float | None
     last_at: datetime
+    compensated: int = 0

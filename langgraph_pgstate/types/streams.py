@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
 from langgraph_pgstate.types.queue import RunKey
@@ -22,6 +23,7 @@ class StreamEvent:
             which is `deleted` if the run no longer exists.
         attempt: The attempt of the run, from 1; 0 if none is known.
         is_replayed: Whether an earlier attempt has had events of the same superstep, which this one repeats.
+        stored_at: Time at which it was stored; of the last events, that of the run's end.
     """
 
     id: str
@@ -30,6 +32,22 @@ class StreamEvent:
     data: Any
     attempt: int
     is_replayed: bool = False
+    stored_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadEvent:
+    """An event of one of a thread's runs.
+
+    Attributes:
+        run_id: The run.
+        graph: Name of its graph.
+        event: The event.
+    """
+
+    run_id: str
+    graph: str
+    event: StreamEvent
 
 
 class RunIds(Protocol):
@@ -75,6 +93,7 @@ class StoredBatch(NamedTuple):
         attempt: The attempt.
         replayed_step: Newest superstep that events under earlier leases are of; `None` if there are none.
         data: The encoded events.
+        created_at: Time at which it was stored.
     """
 
     first_seq: int
@@ -82,6 +101,7 @@ class StoredBatch(NamedTuple):
     attempt: int
     replayed_step: int | None
     data: bytes
+    created_at: datetime | None = None
 
 
 class Wanted(NamedTuple):
@@ -102,6 +122,7 @@ class StreamPage(NamedTuple):
         last_event: Number of its last event when it last left a worker.
         batches: Batches of events, in order.
         is_full: Whether there may be more.
+        ended_at: Time at which the run ended.
     """
 
     status: str | None
@@ -110,3 +131,42 @@ class StreamPage(NamedTuple):
     last_event: int | None
     batches: list[StoredBatch]
     is_full: bool
+    ended_at: datetime | None = None
+
+
+class ThreadRun(NamedTuple):
+    """A run of a thread that is followed.
+
+    Attributes:
+        run_id: The run.
+        graph: Name of its graph.
+        status: Its status.
+        started_at: Time at which its last attempt started, or it was enqueued.
+        ended_at: Time at which it ended.
+    """
+
+    run_id: str
+    graph: str
+    status: str
+    started_at: datetime
+    ended_at: datetime | None
+
+
+class WantedRuns(NamedTuple):
+    """The runs of a thread since a time, or since the start of a run, or since the start of its newest run."""
+
+    thread_id: str
+    since: datetime | None
+    run_id: str | None
+
+
+class ThreadPage(NamedTuple):
+    """Runs of a thread: those that have not ended, and those that started since a time.
+
+    Attributes:
+        now: Time at which they were read, by the database's clock.
+        runs: The runs, by the times of their ends; those that have not ended come last.
+    """
+
+    now: datetime
+    runs: list[ThreadRun]

@@ -37,23 +37,26 @@ from langgraph_pgstate.operations.checkpoints.requests import request_put
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions
 from langgraph_pgstate.operations.checkpoints.writes import request_writes
 from langgraph_pgstate.operations.leases.listing import request_leases
+from langgraph_pgstate.operations.otlp.exports import Export
 from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.operations.record.analytics import request_analytics
 from langgraph_pgstate.operations.record.budgets import Owner, request_budget
-from langgraph_pgstate.operations.record.events import request_events, request_handoffs
+from langgraph_pgstate.operations.record.events import request_event, request_events, request_handoffs
 from langgraph_pgstate.operations.record.feedback import request_averages, request_feedback, request_feedback_list
 from langgraph_pgstate.operations.record.journal_entry import WRITTEN
 from langgraph_pgstate.operations.record.messages import request_conversation, request_search
 from langgraph_pgstate.operations.record.runs import request_runaways, request_runs
 from langgraph_pgstate.operations.record.spans import request_spans
-from langgraph_pgstate.operations.record.statistics import request_statistics, request_usage
-from langgraph_pgstate.operations.runs import schedules
+from langgraph_pgstate.operations.record.statistics import request_costs, request_statistics, request_usage
+from langgraph_pgstate.operations.record.timelines import request_timeline
+from langgraph_pgstate.operations.runs import assistants, schedules
 from langgraph_pgstate.operations.runs.claiming import claim
 from langgraph_pgstate.operations.runs.enqueue import enqueue
 from langgraph_pgstate.operations.runs.limits import request_limit
 from langgraph_pgstate.operations.runs.listing import request_dead_letters, request_queue
 from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
 from langgraph_pgstate.operations.runs.schedules import ScheduleRequest, request_schedule, request_schedules
+from langgraph_pgstate.operations.runs.webhooks import request_failed
 from langgraph_pgstate.operations.threads.branches import request_branches, request_fork
 from langgraph_pgstate.operations.threads.creating import request_thread
 from langgraph_pgstate.operations.threads.expiry import request_ttl
@@ -65,14 +68,15 @@ from langgraph_pgstate.operations.threads.search import (
     request_sorted,
     request_threads,
 )
+from langgraph_pgstate.operations.threads.trees import request_tree
 from langgraph_pgstate.operations.tools import tool_executions
-from langgraph_pgstate.operations.tools.tool_executions import Intent, Outcome, Recorded
+from langgraph_pgstate.operations.tools.tool_executions import Intent, Outcome, Recorded, request_recent
 from langgraph_pgstate.record.tracker import Tracker
 from langgraph_pgstate.record.write_queue import WriteQueue
 from langgraph_pgstate.settings import RecorderSettings
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger
-from langgraph_pgstate.types import EventBatch, Price, RunKey, Wanted
+from langgraph_pgstate.types import Delivery, EventBatch, MaintenanceReport, Price, RunKey, Wanted, WantedRuns, Webhook
 
 PACKAGE = Path(langgraph_pgstate.__file__).parent
 
@@ -393,6 +397,19 @@ class Bench:
         run_blocking(self.db.execute(self.queries.set_next_tick, key))
         return "s"
 
+    def fields(self) -> dict[str, Any]:
+        return assistants.request_fields(self.codec, {"graph": "graph"}, is_new=True)
+
+    def assistant(self) -> str:
+        run_blocking(assistants.create(self.db, self.queries, self.codec, "a", self.fields(), refuses=False))
+        return "a"
+
+    def delivery(self) -> Delivery:
+        return Delivery("t", "r", datetime(2026, 1, 1, tzinfo=UTC), "https://example.com", 1, {}, datetime.now(UTC))
+
+    def webhook(self) -> Webhook:
+        return Webhook("t", "r", datetime(2026, 1, 1, tzinfo=UTC), "https://example.com", 1, None)
+
     def enqueued(self) -> RunRequest:
         request = request_run(self.codec, "graph", {"x": 1}, thread_id="t")
         run_blocking(enqueue(self.db, self.queries, [request]))
@@ -433,6 +450,7 @@ NAMED = {
     "tools.tool_executions.mark_unknown": {"is_gone": True},
     "tools.tool_executions.settle": {"is_gone": True, "answers": 0},
     "tools.tool_executions.take_over": {"is_gone": True, "answers": 0},
+    "otlp.exports.read_spans": {"with_content": True},
 }
 
 
@@ -452,6 +470,8 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "threads.threads.copy_thread": lambda bench: ("t", "u"),
     "threads.branches.list_branches": lambda bench: (request_branches("t", "", 10),),
     "threads.branches.get_lineage": lambda bench: (bench.address,),
+    "threads.trees.list_tree": lambda bench: (request_tree("t", None, "", 10),),
+    "threads.trees.read_checkpoint": lambda bench: (bench.codec, bench.address),
     "threads.branches.count_older": lambda bench: (bench.address,),
     "threads.branches.put_label": lambda bench: (bench.address, "before"),
     "threads.branches.delete_label": lambda bench: (bench.address,),
@@ -470,6 +490,8 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "record.runs.get_run": lambda bench: ("t", "run"),
     "record.runs.list_runaway_threads": lambda bench: (request_runaways(25, None, 10, None),),
     "record.spans.list_spans": lambda bench: (request_spans("t"),),
+    "record.timelines.get_timeline": lambda bench: (request_timeline("t", "run"),),
+    "record.timelines.get_span": lambda bench: ("t", "run", "span"),
     "record.spans.get_tree": lambda bench: ("t", "run"),
     "record.spans.get_provenance": lambda bench: (Address("t", "", None),),
     "record.messages.get_conversation": lambda bench: (request_conversation("t", "messages", None, None, None),),
@@ -479,6 +501,8 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "threads.releasing.release_messages": lambda bench: ("t", [bench.address.checkpoint_id]),
     "record.messages.search_messages": lambda bench: (request_search("words"),),
     "record.events.list_events": lambda bench: (request_events("t", None, None, 10, None),),
+    "record.events.note_action": lambda bench: ("cancel", "eve", "t"),
+    "record.events.add_event": lambda bench: (request_event("t", "action", {"by": "eve"}, None, None),),
     "record.events.count_handoffs": lambda bench: (request_handoffs(None, None, 10),),
     "record.feedback.put_feedback": lambda bench: (bench.codec, bench.feedback()),
     "record.feedback.list_feedback": lambda bench: (bench.codec, request_feedback_list(thread_id="t")),
@@ -487,6 +511,9 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "record.analytics.analyze": lambda bench: (request_analytics("day", None, None, 10, None, None, None, None),),
     "record.statistics.measure_tools": lambda bench: (request_statistics(None, None, None, 10),),
     "record.statistics.measure_executions": lambda bench: (request_statistics(None, None, None, 10),),
+    "record.statistics.sum_costs": lambda bench: (
+        request_costs(**dict.fromkeys(("since", "until", "agent", "model", "user_id", "tenant_id", "scope")), limit=10),
+    ),
     "record.statistics.sum_usage": lambda bench: (request_usage("model", None, None, 10),),
     "threads.prune.next_threads": lambda bench: ("",),
     "threads.prune.prune_thread": lambda bench: (request_prune(None, "keep_latest", 1, None, False), "t"),
@@ -502,6 +529,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "tools.tool_executions.take_over": lambda bench: (bench.intent(), bench.recorded(), "holder", 15.0),
     "tools.tool_executions.task_interrupts": lambda bench: ("t", "task"),
     "tools.tool_executions.list_executions": lambda bench: ("t", None, 10),
+    "tools.tool_executions.list_recent": lambda bench: (request_recent(),),
     "tools.tool_executions.list_effects": lambda bench: ("t", None, bench.address.checkpoint_id),
     "tools.tool_executions.mark_compensated": lambda bench: ("t", "key"),
     "runs.adopting.adopt": lambda bench: (bench.codec, lambda holder: False),
@@ -516,6 +544,8 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "runs.ending.give_back": lambda bench: (bench.claimed(),),
     "runs.ending.roll_back": lambda bench: (bench.claimed(),),
     "runs.tending.put_worker": lambda bench: ("worker", ["default"], ["graph"], 10),
+    "runs.tending.ask_drain": lambda bench: ("worker", "eve"),
+    "runs.tending.is_drain_asked": lambda bench: ("worker",),
     "runs.tending.delete_worker": lambda bench: ("worker",),
     "runs.tending.tend": lambda bench: ("worker", [bench.claimed()], 12.0),
     "runs.tending.recover": lambda bench: (1 if bench.claimed() else 0, 3, lambda worker_id: True),
@@ -527,13 +557,30 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "runs.cancelling.retry": lambda bench: ("t", bench.enqueued().run_id),
     "runs.cancelling.discard": lambda bench: ("t", bench.enqueued().run_id),
     "runs.listing.list_queue": lambda bench: (request_queue(),),
+    "runs.listing.list_workers": lambda bench: (),
     "runs.listing.count_queue": lambda bench: (),
     "runs.listing.list_dead_letters": lambda bench: (request_dead_letters(),),
     "runs.streams.append": lambda bench: ([EventBatch(bench.claimed(), 1, 0, 1, 0, b"")],),
     "runs.streams.read": lambda bench: ([Wanted("t", "run", 0)], 10),
+    "runs.streams.read_threads": lambda bench: ([WantedRuns("t", None, None)],),
     "runs.outcomes.get_status": lambda bench: ("t", bench.enqueued().run_id),
     "runs.outcomes.get_outcome": lambda bench: (bench.codec, None, "t", bench.enqueued().run_id),
     "runs.outcomes.resumption": lambda bench: (bench.codec, "t", bench.enqueued().run_id, "new", Command(resume=1)),
+    "runs.assistants.create": lambda bench: (bench.codec, "a", bench.fields()),
+    "runs.assistants.update": lambda bench: (bench.codec, bench.assistant(), {"name": "other"}),
+    "runs.assistants.set_version": lambda bench: (bench.codec, bench.assistant(), 1),
+    "runs.assistants.delete": lambda bench: (bench.assistant(),),
+    "runs.assistants.get": lambda bench: (bench.codec, bench.assistant()),
+    "runs.assistants.get_existing": lambda bench: (bench.codec, bench.assistant()),
+    "runs.assistants.list_sorted": lambda bench: (bench.codec, assistants.request_sorted()),
+    "runs.assistants.count": lambda bench: (assistants.request_count(),),
+    "runs.assistants.list_versions": lambda bench: (bench.codec, assistants.request_versions(bench.assistant())),
+    "runs.webhooks.claim": lambda bench: (10, 60.0),
+    "runs.webhooks.end": lambda bench: (bench.delivery(),),
+    "runs.webhooks.retry": lambda bench: (bench.webhook(),),
+    "runs.webhooks.discard": lambda bench: (bench.webhook(),),
+    "runs.webhooks.sweep": lambda bench: (),
+    "runs.webhooks.list_failed": lambda bench: (request_failed(),),
     "runs.schedules.put": lambda bench: (bench.schedule(),),
     "runs.schedules.get": lambda bench: ("s",),
     "runs.schedules.get_existing": lambda bench: (bench.scheduled(),),
@@ -568,6 +615,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "admin.maintenance.drop_months": lambda bench: (12,),
     "admin.maintenance.make_days": lambda bench: (5,),
     "admin.maintenance.drop_days": lambda bench: (timedelta(days=1),),
+    "admin.maintenance.note": lambda bench: (1.5, MaintenanceReport()),
     "admin.maintenance.find_running": lambda bench: (["t"],),
     "admin.maintenance.list_running": lambda bench: (),
     "admin.maintenance.settle_runs": lambda bench: ("t", [("t", "run", None, True)]),
@@ -603,11 +651,18 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "record.budgets.read_spending": lambda bench: ([Owner("user", "a")], ()),
     "record.prices.list_prices": lambda bench: (),
     "record.prices.delete_price": lambda bench: ("model",),
+    "otlp.exports.hold": lambda bench: ("holder", "http://localhost", 30.0),
+    "otlp.exports.release": lambda bench: ("holder",),
+    "otlp.exports.queue_runs": lambda bench: (timedelta(days=1),),
+    "otlp.exports.list_exports": lambda bench: (10,),
+    "otlp.exports.read_spans": lambda bench: ([("t", "run", "span", datetime.now(UTC))],),
+    "otlp.exports.confirm": lambda bench: ([Export("t", "export", "run", [], [])],),
+    "otlp.exports.forget": lambda bench: (),
 }
 
 
 def test_every_operation_of_the_saver_is_called_here() -> None:
-    covered = ("checkpoints.", "threads.", "record.", "tools.", "leases.", "runs.")
+    covered = ("checkpoints.", "threads.", "record.", "tools.", "leases.", "runs.", "otlp.")
     covered += ("admin.schema.", "admin.maintenance.")
     public = {name for name in operation_functions() if name.startswith(covered) and "._" not in name}
     assert public - CALLS.keys() == set()

@@ -42,6 +42,8 @@ TABLES = (
     "runs",
     "spans",
     "spans_default",
+    "span_exports",
+    "exporters",
     "tool_executions",
     "messages",
     "events",
@@ -56,12 +58,17 @@ TABLES = (
     "queue_limits",
     "queue_keys",
     "budgets",
+    "maintenance",
     "webhooks",
+    "assistants",
+    "assistant_versions",
     "feedback",
 )
 NAMES = sorted(queries("pgstate").all)
 SQL = Path(langgraph_pgstate.sql.__file__).parent
-FILES = sorted(str(path.relative_to(SQL)) for path in SQL.rglob("*.sql") if path.parent.name != "langgraph")
+FILES = sorted(
+    str(path.relative_to(SQL)) for path in SQL.rglob("*.sql") if path.parent.name not in ("langgraph", "extensions")
+)
 
 
 def puts() -> list[str]:
@@ -203,7 +210,8 @@ def test_thread_id_is_the_first_column_of_every_key(saver: PGStateSaver, connect
             JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0]
         WHERE c.relnamespace = %s::regnamespace AND (i.indisunique OR i.indisprimary OR i.indisexclusion)
             AND c.relkind IN ('r', 'p') AND c.relname NOT IN (
-                'migrations', 'prices', 'workers', 'schedules', 'queue_limits', 'queue_keys', 'budgets')
+                'migrations', 'prices', 'workers', 'schedules', 'queue_limits', 'queue_keys', 'budgets', 'exporters',
+                'maintenance', 'assistants', 'assistant_versions')
         """,
         [saver.schema],
     ).fetchall()

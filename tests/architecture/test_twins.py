@@ -22,6 +22,6 @@ def test_both_apis_of_a_part_take_the_same_arguments(pair: tuple[type, type]) ->
     assert blocking.keys() == suspending.keys()
     for name in blocking:
         assert parameters(blocking[name]) == parameters(suspending[name]), name
-        # A handle is made without the database; `join` returns an iterator.
-        assert name in ("__init__", "handle", "join") or inspect.iscoroutinefunction(suspending[name])
+        # A handle is made without the database; the others return iterators.
+        assert name in ("__init__", "handle", "join", "join_thread") or inspect.iscoroutinefunction(suspending[name])
         assert not inspect.iscoroutinefunction(blocking[name])

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import socket
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from support import wait_until
@@ -144,6 +147,27 @@ def test_a_worker_drains_and_is_forced_by_signals(run: Any, dsn: str, schema: st
     (tmp_path / "go on").touch()
     work(dsn, schema, tmp_path, "agent.py:graph")
     assert "success" in run("runs", "--thread", "t")
+
+
+def test_a_worker_serves_metrics(run: Any, dsn: str, schema: str, tmp_path: Path) -> None:
+    run("enqueue", "agent", '{"said": "hang"}', "--thread", "t")
+    with start(dsn, schema, tmp_path, "agent.py:graph", "--metrics-port", "0") as process:
+        wait_until((tmp_path / "hangs").exists, "the node")
+        address = re.search(r"metrics at (\S+)", process.said)
+        assert address is not None
+        with urlopen(address[1], timeout=30) as answer:
+            text = answer.read().decode()
+        (tmp_path / "go on").touch()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    assert 'pgstate_queue_runs{queue="default",status="running"} 1.0' in text
+    assert 'pgstate_operation_duration_seconds_count{operation="put"}' in text
+    assert "process_cpu_seconds_total" in text
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with start(dsn, schema, tmp_path, "agent.py:graph", "--metrics-port", port) as process:
+            assert process.wait(20) == 1
+            assert f"127.0.0.1:{port} cannot be listened on" in process.said
 
 
 def test_a_worker_that_cannot_start_says_why(run: Any, dsn: str, schema: str) -> None:

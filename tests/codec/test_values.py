@@ -428,3 +428,11 @@ def test_an_interrupt_is_no_damage(monkeypatch: pytest.MonkeyPatch, nest: Callab
 
 class Wrapped(JsonPlusSerializer):
     """A serializer of the user's own."""
+
+
+def test_a_codec_without_types_builds_none() -> None:
+    codec = ValueCodec()
+    point = Point()
+    stored = codec.dumps("c", point)
+    assert codec.loads(*stored, "here") == point
+    assert codec.without_types().loads(*stored, "here") == {"x": 1, "label": "p"}

@@ -1,4 +1,7 @@
-"""Several statements as one transaction and one round trip: `Connection.execute_together`, in both APIs."""
+"""Several statements as one transaction and one round trip, in both APIs.
+
+`Connection.execute_together` and `fetch_together`.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +48,10 @@ def say(text: str) -> tuple[NamedQuery, dict[str, Any]]:
 
 async def together(db: Connection, statements: Statements) -> Any:
     return await db.execute_together(statements)
+
+
+async def fetched(db: Connection, statements: Statements) -> Any:
+    return await db.fetch_together(statements)
 
 
 async def run(database: Any, *arguments: Any) -> Any:
@@ -107,6 +114,39 @@ async def test_statements_together_take_one_round_trip(
                 trips.append(proxy.count - before)
             assert usual(trips[5:]) == 1
     assert numbers(connection, table) == list(range(1, 21))
+
+
+@pytest.mark.parametrize("prepare_threshold", [0, None])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("api", APIS)
+async def test_the_rows_of_the_last_statement_come_with_the_round_trip(
+    api: type, kind: str, prepare_threshold: int | None, dsn: str, table: str, connection: psycopg.Connection
+) -> None:
+    with counted(dsn) as proxy:
+        async with database_on(api, kind, proxy.dsn, prepare_threshold) as database:
+            trips = []
+            for step in range(1, 10):
+                before = proxy.count
+                statements = [add(table, step), say(f"SELECT n FROM {table} ORDER BY n")]
+                assert await run(database, fetched, statements) == [(number,) for number in range(1, step + 1)]
+                trips.append(proxy.count - before)
+            assert usual(trips[5:]) == 1
+            with pytest.raises(DatabaseError, match="check constraint"):
+                await run(database, fetched, [add(table, 10), add(table, -1), say("SELECT 1")])
+    assert numbers(connection, table) == list(range(1, 10))
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_rows_come_inside_a_callers_transaction_too(
+    api: type, dsn: str, table: str, connection: psycopg.Connection
+) -> None:
+    async with database_on(api, "caller's connection", dsn) as database:
+        own = database._single.connection
+        await maybe(own.execute(f"INSERT INTO {table} VALUES (100)"))
+        assert await run(database, fetched, [add(table, 1), say(f"SELECT n FROM {table} ORDER BY n")]) == [(1,), (100,)]
+        assert numbers(connection, table) == []
+        await maybe(own.commit())
+    assert numbers(connection, table) == [1, 100]
 
 
 @pytest.mark.parametrize("api", APIS)

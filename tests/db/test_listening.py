@@ -43,7 +43,7 @@ def test_a_notification_is_heard_also_after_the_connection_was_lost(
     connection: psycopg.Connection, heard: threading.Event
 ) -> None:
     assert arrives(connection, heard)
-    query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN %'"
+    query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query = 'LISTEN \"a channel\"'"
     assert connection.execute(query).fetchall() == [(True,)]
     assert arrives(connection, heard)
 

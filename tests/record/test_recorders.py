@@ -20,6 +20,7 @@ from support_recorder import config, model, recording, recording_async, rows
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.record import AsyncRecorder, Recorder
 from langgraph_pgstate.record.prices import Prices
+from langgraph_pgstate.settings import RecorderSettings
 
 pytestmark = pytest.mark.smoke
 
@@ -281,6 +282,21 @@ def test_the_same_run_again_is_another_attempt(dsn: str, schema: str, connection
             graph.invoke(hello(), {**config(), "metadata": {"run_id": "run-1"}})
     (run,) = rows(connection, schema, "runs")
     assert (run["run_id"], run["attempt"], run["status"]) == ("run-1", 2, "success")
+
+
+def test_a_run_has_the_release_of_its_metadata_or_of_the_recorder(
+    dsn: str, schema: str, connection: Connection
+) -> None:
+    def work(state: MessagesState) -> Any:
+        return {"messages": [AIMessage("done")]}
+
+    for release in (None, "2026.11"):
+        with recording(dsn, schema, settings=RecorderSettings(release=release)) as (saver, recorder):
+            graph = recorder.record(simple(saver, work))
+            graph.invoke(hello(), config())
+            graph.invoke(hello(), {**config(), "metadata": {"release": "2026.12"}})
+    found = [run["release"] for run in sorted(rows(connection, schema, "runs"), key=lambda run: run["started_at"])]
+    assert found == [None, "2026.12", "2026.11", "2026.12"]
 
 
 def test_only_graphs_that_run_here_can_be_recorded(dsn: str, schema: str) -> None:

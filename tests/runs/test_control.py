@@ -277,4 +277,4 @@ def test_a_worker_prepares_statements_as_its_state_does(threshold: int | None, d
     graphs, opened = {"agent": loop_graph(1)}, PGState.open(dsn, schema=schema, prepare_threshold=threshold)
     with opened as state, Worker(state, graphs) as worker:
         assert state.runs.enqueue("agent", {"count": 0}).wait(20)["count"] == 1
-        assert worker._control._database.prepare_threshold == threshold
+        assert worker._control._database.prepare_threshold == (None if threshold is None else 0)

@@ -16,7 +16,7 @@ from langgraph_pgstate import AsyncPGState, PGState
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, PGStateError
 from langgraph_pgstate.operations.runs import streams
 from langgraph_pgstate.runs.following import Cursor
-from langgraph_pgstate.types import ClaimedRun, StreamEvent, StreamPage
+from langgraph_pgstate.types import ClaimedRun, StreamEvent, StreamPage, ThreadEvent
 from tests.operations.runs.test_streams import batch
 
 
@@ -249,3 +249,86 @@ def test_a_reader_that_is_not_behind_waits_its_turn() -> None:
     assert cursor.is_behind
     assert [*cursor.take(StreamPage("running", None, None, None, [], False))] == []
     assert (cursor.is_behind, cursor.has_ended) == (False, False)
+
+
+class ThreadReader:
+    """A reader of a thread, of either API."""
+
+    def __init__(self, state: Any, **options: Any) -> None:
+        self.events = state.runs.join_thread("t", **options)
+        self.found: list[ThreadEvent] = []
+
+    async def next(self, count: int) -> list[Any]:
+        """Its next events: what a test has sent, and the kinds of others."""
+        found = []
+        async with asyncio.timeout(30):
+            for _ in range(count):
+                one = (
+                    await anext(self.events)
+                    if hasattr(self.events, "__anext__")
+                    else await asyncio.to_thread(next, self.events)
+                )
+                found.append(one)
+        self.found += found
+        return told([one.event for one in found])
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_the_runs_of_a_thread_are_followed_one_after_another(api: type, queue: Queue, dsn: str) -> None:
+    async with open_state(api, dsn, queue.schema) as state:
+        for text in ("a", "b"):
+            old = Producer(queue)
+            old.send(text)
+            old.end()
+        late = ThreadReader(state)
+        # The run that ended last: whoever opens a stream may have started it just before.
+        assert await late.next(2) == ["b", "end"]
+        first, second = Producer(queue), queue.add("t")
+        early = ThreadReader(state)
+        first.send("c", "d")
+        assert await early.next(2) == await late.next(2) == ["c", "d"]
+        cancelled = queue.add("t")
+        queue.cancel("t", cancelled)
+        first.end("interrupted")
+        # A pending run that was cancelled has ended before the one that ran.
+        assert sorted(map(str, await early.next(2))) == sorted(map(str, await late.next(2))) == ["end", "end"]
+        assert {one.run_id for one in early.found[2:]} == {first.run.run_id, cancelled}
+        run = queue.claim_one()
+        assert run.run_id == second
+        queue.do(streams.append, [batch(run, 0, "e")])
+        queue.finish(run)
+        assert await early.next(2) == await late.next(2) == ["e", "end"]
+        assert early.found[-1].graph == "graph"
+        times = [one.event.stored_at for one in late.found]
+        assert None not in times
+        place = next(one for one in late.found if one.event.data == "c")
+        again = ThreadReader(state, last_event_id=f"{place.run_id}:{place.event.id}")
+        assert await again.next(4) == ["d", "end", "e", "end"]
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_a_thread_without_runs_is_followed(api: type, queue: Queue, dsn: str) -> None:
+    async with open_state(api, dsn, queue.schema) as state:
+        reader = ThreadReader(state)
+        waiting = asyncio.create_task(reader.next(2))
+        await asyncio.sleep(0.3)
+        # A run that is over between two looks.
+        run = Producer(queue)
+        run.send("a")
+        run.end("error")
+        assert await waiting == ["a", "error"]
+        assert await reader.next(1) == ["end"]
+        # It is tried again, under the same id.
+        assert queue.retry("t", run.run.run_id)
+        again = queue.claim_one()
+        queue.do(streams.append, [batch(again, 0, "b")])
+        assert await reader.next(1) == ["b"]
+        queue.finish(again)
+        assert await reader.next(1) == ["end"]
+
+
+def test_the_place_of_a_reader_in_a_thread_names_a_run(dsn: str, schema: str) -> None:
+    with PGState.open(dsn, schema=schema) as state:
+        for wrong in ("7", "run:", ":7", "run:x"):
+            with pytest.raises(ConfigurationError, match=r"RUN:12|the id of an event"):
+                state.runs.join_thread("t", last_event_id=wrong)

@@ -1,4 +1,4 @@
-"""Notifications that wake workers."""
+"""Notifications that wake workers, and those that wake who waits for a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ import time
 
 import psycopg
 import pytest
+from support import wait_until
 from support_queue import STATES, Queue, call, open_state
+
+from langgraph_pgstate.operations.runs import ending
+from langgraph_pgstate.runs import following, handles
 
 
 @pytest.fixture
@@ -30,3 +34,45 @@ async def test_workers_that_listen_are_notified_a_hundred_times_a_second_at_most
             assert len(queue.rows()) == 30
         found = [*listener.notifies(timeout=0.2)]
     assert 1 <= len(found) <= seconds * 100 + 3
+
+
+def is_listening(queue: Queue) -> bool:
+    query = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND query = %s AND state = 'idle'"
+    return bool(queue.connection.execute(query, ['LISTEN "pgstate_ended"']).fetchall())
+
+
+@pytest.mark.parametrize("api", STATES)
+@pytest.mark.parametrize("how", ["wait", "join"])
+async def test_who_waits_for_a_run_is_woken_when_it_ends(
+    api: type, how: str, dsn: str, schema: str, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A poll would come too late."""
+    monkeypatch.setattr(handles, "_FIRST_PAUSE", 60.0)
+    monkeypatch.setattr(following, "_PAUSE", 60.0)
+    queue.add("other")
+    run_id = queue.add("t")
+    async with open_state(api, dsn, schema) as state:
+        handle = state.runs.handle("t", run_id)
+
+        async def follow() -> object:
+            if how == "wait":
+                return await call(handle.wait, 20)
+            if api is STATES[0]:
+                return await asyncio.to_thread(lambda: [event.event for event in handle.join()][-1])
+            return [event.event async for event in handle.join()][-1]
+
+        waiting = asyncio.create_task(follow())
+        await asyncio.to_thread(wait_until, lambda: is_listening(queue), "somebody who listens")
+        for run in queue.claim():
+            # The end of another run wakes nobody.
+            assert not waiting.done()
+            queue.finish(run)
+            queue.do(ending.notify, [run.run_id])
+            await asyncio.sleep(0.1)
+        assert await asyncio.wait_for(waiting, 10) == ({} if how == "wait" else "end")
+        assert state.runs._ends._calls == {}
+
+
+def test_a_notification_of_many_ends_is_not_too_long(queue: Queue) -> None:
+    queue.do(ending.notify, ["r" * 40] * 200)
+    queue.do(ending.notify, ["r" * 9000])

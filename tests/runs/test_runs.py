@@ -129,7 +129,9 @@ async def test_a_run_is_enqueued_in_the_callers_transaction(
             await call(state.runs.enqueue, "graph", {}, thread_id=f"t{number}", connection=connection)
             await call(state.runs.enqueue_batch, [{"graph": "graph", "input": {}}], connection=connection)
             assert queue.rows() == []
-            await call(connection.execute, "SELECT 1")
+            # The caller's own statements are planned as before.
+            found = await call(connection.execute, "SHOW enable_seqscan")
+            assert await call(found.fetchone) == ("on",)
             await call(getattr(connection, end))
             assert len(queue.rows()) == 2 * number
         if autocommit:

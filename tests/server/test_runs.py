@@ -8,8 +8,9 @@ from typing import Any
 import psycopg
 import pytest
 from langgraph_sdk.client import LangGraphClient
-from langgraph_sdk.errors import APIStatusError, ConflictError, NotFoundError
+from langgraph_sdk.errors import APIStatusError, ConflictError, NotFoundError, UnprocessableEntityError
 from support_http import ANSWER, HELLO, http, sdk, serving, until_running
+from support_queue import Queue
 
 from langgraph_pgstate.server import AgentServer
 
@@ -227,8 +228,6 @@ async def test_a_client_cannot_set_what_is_the_servers(client: LangGraphClient) 
 
 async def test_what_is_missing_is_said(client: LangGraphClient) -> None:
     await client.threads.create(thread_id="t")
-    with pytest.raises(APIStatusError, match="webhooks are not implemented"):
-        await client.runs.create("t", "chat", input=HELLO, webhook="https://example.com")
     for body, place in (
         ({}, "assistant_id"),
         ({"assistant_id": "chat", "stream_mode": ["sound"]}, "stream_mode"),
@@ -239,3 +238,15 @@ async def test_what_is_missing_is_said(client: LangGraphClient) -> None:
         with pytest.raises(APIStatusError, match=place) as refused:
             await client.http.post("/threads/t/runs", json=body)
         assert refused.value.status_code == 422
+
+
+async def test_a_webhook_is_kept_and_one_of_this_machine_is_refused(
+    client: LangGraphClient, connection: psycopg.Connection, schema: str
+) -> None:
+    thread = (await client.threads.create())["thread_id"]
+    for url in ("http://localhost/done", "http://10.0.0.1/", "nonsense", "ftp://example.com"):
+        with pytest.raises(UnprocessableEntityError):
+            await client.runs.create(thread, "chat", input=HELLO, webhook=url)
+    url = "https://example.com/done"
+    await client.runs.create(thread, "chat", input=HELLO, webhook=url, after_seconds=1000)
+    assert Queue(connection, schema).execute("SELECT webhook FROM {}.runs") == [(url,)]

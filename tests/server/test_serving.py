@@ -10,26 +10,7 @@ from support_http import chat, http, serving
 from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.errors import ConfigurationError, UnavailableError
 from langgraph_pgstate.server import create_app
-from langgraph_pgstate.server.serving import LocalOnly, is_loopback, listen, run
-
-
-@pytest.mark.parametrize(
-    ("host", "is_one"),
-    [
-        ("127.0.0.1", True),
-        ("127.8.8.8", True),
-        ("::1", True),
-        ("[::1]", True),
-        ("localhost", True),
-        ("0.0.0.0", False),
-        ("::", False),
-        ("10.0.0.1", False),
-        ("localhost.example.com", False),
-        ("", False),
-    ],
-)
-def test_loopback_addresses(host: str, is_one: bool) -> None:
-    assert is_loopback(host) is is_one
+from langgraph_pgstate.server.serving import LocalOnly, listen, run
 
 
 async def test_only_this_machine_and_studio_are_answered_without_auth(dsn: str, schema: str) -> None:

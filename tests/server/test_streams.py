@@ -95,7 +95,7 @@ async def test_a_stream_is_joined_after_every_event(server: AgentServer) -> None
 
 
 async def test_modes_that_are_not_there_are_refused(client: LangGraphClient) -> None:
-    for mode in ("events", "tools", "lifecycle"):
+    for mode in ("events", "lifecycle"):
         with pytest.raises(httpx.HTTPStatusError, match="not implemented"):
             await collected(client.runs.stream(None, "chat", input=HELLO, stream_mode=mode))  # type: ignore[arg-type]
     assert await client.threads.count() == 0

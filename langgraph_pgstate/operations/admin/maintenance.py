@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from datetime import timedelta
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.sql import Queries, drop_partition, partition
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.types import MaintenanceReport
 
 _LOCK_NOT_AVAILABLE = "55P03"
 _DROP_TIMEOUT: Final = "500ms"
@@ -218,3 +223,13 @@ async def settle_runs(db: Connection, queries: Queries, thread_id: str, dead: Se
             await db.execute(queries.total_runs, {"thread_ids": [thread_id] * len(settled), "run_ids": settled})
             await db.execute(queries.refresh_statuses, {"thread_ids": [thread_id]})
     return settled
+
+
+async def note(db: Connection, queries: Queries, seconds: float, report: MaintenanceReport) -> None:
+    """Store what maintenance did, and how large the tables are now. One statement."""
+    parameters = {
+        "seconds": seconds,
+        "report": json.dumps(asdict(report)),
+        "schema": f'"{queries.schema}"',
+    }
+    await db.execute(queries.note_maintenance, parameters)

@@ -153,7 +153,7 @@ async def _applied(db: Connection, queries: Queries) -> set[int]:
         return set()
     shipped = {step.version: step for step in migrations()}
     applied = set()
-    for version, name, checksum in await db.fetch(queries.list_migrations, {}):
+    for version, name, checksum, _ in await db.fetch(queries.list_migrations, {}):
         if version in shipped and shipped[version].checksum != checksum:
             raise MigrationConflictError(version, name)
         applied.add(version)

@@ -92,3 +92,27 @@ def request_handoffs(since: Moment | None, until: datetime | None, limit: int) -
 async def count_handoffs(db: Connection, queries: Queries, parameters: dict[str, Any]) -> tuple[HandoffStatistics, ...]:
     """Return the number and timing of handoffs by pair of agents, the most frequent first. One round trip."""
     return tuple(HandoffStatistics(*row) for row in await db.fetch(queries.count_handoffs, parameters))
+
+
+async def note_action(
+    db: Connection,
+    queries: Queries,
+    action: str,
+    by: str,
+    thread_id: str,
+    run_id: str | None = None,
+    details: Mapping[str, Any] | None = None,
+) -> None:
+    """Record what a person did: an event of the kind `action`. One statement, for the transaction of the action.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        action: What was done: `cancel`, `retry`, `settle` or another.
+        by: Name of the person.
+        thread_id: The thread; `schedule:NAME` or `worker:ID` for what belongs to none.
+        run_id: The run.
+        details: Facts about it, as JSON types.
+    """
+    payload = {**(details or {}), "action": action, "by": identifier("by", by)}
+    await add_event(db, queries, request_event(thread_id, "action", payload, run_id, None))

@@ -19,6 +19,7 @@ from langgraph_pgstate.operations.threads.paging import (
     texts_of,
     times_of,
 )
+from langgraph_pgstate.operations.threads.search import request_scope
 from langgraph_pgstate.sql import NamedQuery, Queries
 from langgraph_pgstate.types import Page, Run, RunawayThread
 
@@ -64,6 +65,7 @@ def request_runs(*, only_failed: bool = False, **filters: Unpack[RunFilter]) -> 
         **times_of(filters, "until"),
         **texts_of(filters, "user_id", "tenant_id", "agent"),
         "min_steps": filters.get("min_steps"),
+        "scope": request_scope(filters.get("scope")),
         "cursor_started_at": started_at,
         "cursor_thread": cursor_thread,
         "cursor_run": cursor_run,
@@ -91,9 +93,11 @@ async def list_runs(db: Connection, queries: Queries, filter: RunsRequest) -> Pa
     )
 
 
-async def get_run(db: Connection, queries: Queries, thread_id: str, run_id: str) -> Run | None:
-    """Return one run, or `None`. One round trip."""
-    rows = await db.fetch(queries.get_run, {"thread_id": thread_id, "run_id": run_id})
+async def get_run(
+    db: Connection, queries: Queries, thread_id: str, run_id: str, scope: str | None = None
+) -> Run | None:
+    """Return one run, or `None` if there is none in scope. One round trip."""
+    rows = await db.fetch(queries.get_run, {"thread_id": thread_id, "run_id": run_id, "scope": scope})
     return Run(*rows[0]) if rows else None
 
 

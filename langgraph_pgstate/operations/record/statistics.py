@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.filters import Moment
-from langgraph_pgstate.operations.threads.paging import page_size, since_of, text_of, time_of
+from langgraph_pgstate.operations.threads.paging import page_size, since_of, text_of, texts_of, time_of
+from langgraph_pgstate.operations.threads.search import request_scope
 from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.types import ToolStatistics, Usage
+from langgraph_pgstate.types import Costs, OwnerCosts, ToolStatistics, Usage
 
 USAGE_KEYS = ("agent", "model", "tenant", "user", "day")
+_COST_FILTERS = ("agent", "model", "user_id", "tenant_id")
 
 
-def request_statistics(since: Moment | None, until: datetime | None, agent: str | None, limit: int) -> dict[str, Any]:
+def request_statistics(
+    since: Moment | None, until: datetime | None, agent: str | None, limit: int, newest: int | None = None
+) -> dict[str, Any]:
     """Validate a request for tool statistics, and return its query parameters.
 
     Raises:
         ConfigurationError: If an argument is invalid.
     """
+    if newest is not None and (isinstance(newest, bool) or not isinstance(newest, int) or newest < 1):
+        raise ConfigurationError(f"newest must be a whole number, 1 or more, not {newest!r}")
     times = {**since_of(since), "until": time_of("until", until)}
-    return {**times, "agent": text_of("agent", agent), "page_size": page_size(limit)}
+    return {**times, "agent": text_of("agent", agent), "page_size": page_size(limit), "newest": newest}
 
 
 async def measure_tools(db: Connection, queries: Queries, parameters: dict[str, Any]) -> tuple[ToolStatistics, ...]:
@@ -53,3 +59,47 @@ def request_usage(by: str | Sequence[str], since: Moment | None, until: datetime
 async def sum_usage(db: Connection, queries: Queries, parameters: dict[str, Any]) -> tuple[Usage, ...]:
     """Return tokens and cost by the requested keys, the most expensive first. One round trip."""
     return tuple(Usage(*row) for row in await db.fetch(queries.sum_usage, parameters))
+
+
+def request_costs(
+    *,
+    since: Moment | None,
+    until: datetime | None,
+    agent: str | None,
+    model: str | None,
+    user_id: str | None,
+    tenant_id: str | None,
+    scope: Mapping[str, Any] | None,
+    limit: int,
+) -> dict[str, Any]:
+    """Validate a request for costs, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    texts = texts_of({"agent": agent, "model": model, "user_id": user_id, "tenant_id": tenant_id}, *_COST_FILTERS)
+    times = {**since_of(since), "until": time_of("until", until)}
+    return {**times, **texts, "scope": request_scope(scope), "page_size": page_size(limit)}
+
+
+async def sum_costs(db: Connection, queries: Queries, parameters: dict[str, Any]) -> Costs:
+    """Return what model calls cost by day, model, agent and user, and together. Two round trips."""
+    query = queries.sum_costs
+    if parameters["scope"] is not None:
+        query = queries.sum_costs_owned_scoped
+    elif any(parameters[name] is not None for name in ("agent", "user_id", "tenant_id")):
+        query = queries.sum_costs_owned
+    parts: dict[str, list[Usage]] = {}
+    for part, provider, model, day, *sums in await db.fetch(query, parameters):
+        parts.setdefault(part, []).append(Usage(None, provider, model, None, None, day, *sums))
+    owners: dict[str, list[OwnerCosts]] = {}
+    if parameters["model"] is None:
+        for part, *row in await db.fetch(queries.sum_owner_costs, parameters):
+            owners.setdefault(part, []).append(OwnerCosts(*row))
+    return Costs(
+        parts["all"][0],
+        tuple(parts.get("day", ())),
+        tuple(parts.get("model", ())),
+        tuple(owners.get("agent", ())),
+        tuple(owners.get("user", ())),
+    )

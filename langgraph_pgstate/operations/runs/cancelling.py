@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from langgraph_pgstate.operations.record.events import note_action
 from langgraph_pgstate.operations.threads.threads import delete_runs_of
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Parameters, Query, Rows
@@ -16,7 +17,9 @@ SUPERSEDING: Final = ("interrupt", "rollback")
 _STATUSES: Final = {"cancel": "cancelled", "interrupt": "interrupted"}
 
 
-async def cancel(db: Connection, queries: Queries, thread_id: str, run_id: str, action: str = "cancel") -> str:
+async def cancel(
+    db: Connection, queries: Queries, thread_id: str, run_id: str, action: str = "cancel", by: str | None = None
+) -> str:
     """Cancel a run. A pending one ends at once; the worker of a running one is asked to end it. One transaction.
 
     Args:
@@ -27,6 +30,7 @@ async def cancel(db: Connection, queries: Queries, thread_id: str, run_id: str, 
         action: `cancel` ends it as `cancelled`, `interrupt` as `interrupted`; both keep its checkpoints. `rollback`
             deletes the run with its checkpoints. If several are asked for before the run has ended, `rollback`
             prevails, or else the first.
+        by: Name of the person who does it, for an event.
 
     Returns:
         The run's status; `running` if its worker was asked. A run that has ended keeps its status.
@@ -43,6 +47,8 @@ async def cancel(db: Connection, queries: Queries, thread_id: str, run_id: str, 
         rows = await db.fetch(queries.lock_queued, key)
         if rows:
             await _end(db, queries, thread_id, rows, action)
+            if by is not None:
+                await note_action(db, queries, "cancel", by, thread_id, run_id, {"how": action})
         found = await db.fetch(queries.get_run_status, key)
     # A pending one that was rolled back is gone.
     return "cancelled" if rows and not found else _status_of(found, key)
@@ -79,6 +85,7 @@ async def _end(db: Connection, queries: Queries, thread_id: str, rows: Sequence[
         await db.execute(queries.ask_cancel, {"thread_id": thread_id, "run_ids": running, "cancel": action})
     for how, run_ids in pending.items():
         if how == "rollback":
+            await db.execute(queries.put_webhooks, {"thread_id": thread_id, "run_ids": run_ids})
             await delete_runs_of(db, queries, thread_id, run_ids)
         else:
             end = {"thread_id": thread_id, "run_ids": run_ids, "status": _STATUSES[how]}
@@ -95,9 +102,9 @@ async def promote_and_set_status(db: Connection, queries: Queries, thread_id: st
     await db.execute(queries.set_thread_status, {"thread_id": thread_id})
 
 
-async def retry(db: Connection, queries: Queries, thread_id: str, run_id: str) -> bool:
+async def retry(db: Connection, queries: Queries, thread_id: str, run_id: str, by: str | None = None) -> bool:
     """Enqueue a run again that ended without success. Its attempts are counted anew; it goes on from its newest
-    checkpoint. One round trip; safe to repeat.
+    checkpoint. One round trip, or one transaction with an event that names who did it; safe to repeat.
 
     Returns:
         Whether it was enqueued; false if it succeeded, was discarded, or is in the queue, and if it has stored
@@ -113,16 +120,22 @@ async def retry(db: Connection, queries: Queries, thread_id: str, run_id: str) -
         (queries.promote_next, threads),
         (queries.set_thread_status, {"thread_id": thread_id}),
     ]
-    is_enqueued = (await db.execute_together(statements))[1] > 0
+    if by is None:
+        is_enqueued = (await db.execute_together(statements))[1] > 0
+    else:
+        async with db.transaction():
+            is_enqueued = (await db.execute_together(statements))[1] > 0
+            if is_enqueued:
+                await note_action(db, queries, "retry", by, thread_id, run_id)
     if not is_enqueued:
         _status_of(await db.fetch(queries.get_run_status, key), key)
     return is_enqueued
 
 
-async def discard(db: Connection, queries: Queries, thread_id: str, run_id: str) -> bool:
+async def discard(db: Connection, queries: Queries, thread_id: str, run_id: str, by: str | None = None) -> bool:
     """Delete what an ended run was to do: it cannot be retried any more, and is no dead letter. Its record is kept.
 
-    One statement; safe to repeat.
+    One statement, or one transaction with an event that names who did it; safe to repeat.
 
     Returns:
         Whether it was stored; false if the run has not ended, has succeeded, or was discarded before.
@@ -131,7 +144,13 @@ async def discard(db: Connection, queries: Queries, thread_id: str, run_id: str)
         NotFoundError: If there is no such run, or it was not enqueued.
     """
     key = {"thread_id": thread_id, "run_id": run_id}
-    is_discarded = await db.execute(queries.discard_request, key) > 0
+    if by is None:
+        is_discarded = await db.execute(queries.discard_request, key) > 0
+    else:
+        async with db.transaction():
+            is_discarded = await db.execute(queries.discard_request, key) > 0
+            if is_discarded:
+                await note_action(db, queries, "discard", by, thread_id, run_id)
     if not is_discarded:
         _status_of(await db.fetch(queries.get_run_status, key), key)
     return is_discarded

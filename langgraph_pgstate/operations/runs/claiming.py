@@ -15,6 +15,8 @@ from langgraph_pgstate.types import ClaimedRun, Claims, Lease, Row
 # Each puts off, or sets aside, at most as many runs as are to be claimed.
 _MOST_STATEMENTS: Final = 20
 _SET_ASIDE: Final = 1000
+# As in `claim_runs`.
+_MOST_RUNS: Final = 100
 _LIMITED: Final = ("limits", "waiting")
 
 
@@ -33,9 +35,9 @@ async def claim(
 ) -> Claims:
     """Claim runs of some graphs with the leases of their threads, by priority and position.
 
-    One transaction in one round trip, or a few if leases are held by somebody else, which puts such runs off for a
-    second, or if keys are at their limits, which sets their runs aside. If the answer is lost, `tend` tells of the runs
-    that were claimed. It waits a moment only for a lock; see `locking.is_locked`.
+    One transaction in one round trip, or a few: if more than 100 runs are claimed, if leases are held by somebody else,
+    which puts such runs off for a second, or if keys are at their limits, which sets their runs aside. If the answer is
+    lost, `tend` tells of the runs that were claimed. It waits a moment only for a lock; see `locking.is_locked`.
 
     Args:
         db: The connection.
@@ -59,7 +61,7 @@ async def claim(
     claims = Claims([], has_limits, False, False)
     for _ in range(_MOST_STATEMENTS):
         statement = queries.claim_limited_runs if claims.has_limits else queries.claim_runs
-        parameters["limit"] = limit - len(claims.runs)
+        parameters["limit"] = asked = min(limit - len(claims.runs), _MOST_RUNS)
         given = {"queue": queue, "keys": [*ended], "page_size": _SET_ASIDE}
         opening: list[Statement] = [(queries.open_keys, {**given, **accepted})] if ended else []
         rows = await db.fetch_together([bounded_waits(queries), *opening, (statement, parameters)])
@@ -75,7 +77,9 @@ async def claim(
         full = [row[1] for row in rows if row[0] == "full"]
         if full:
             await db.execute(queries.limit_keys, {"queue": queue, "keys": full, "page_size": _SET_ASIDE})
-        is_done = claims.is_busy or not (full or "held" in kinds or (claims.has_limits and not was_limited))
+        claimed = sum(row[0] == "claimed" for row in rows)
+        goes_on = full or claimed == asked or "held" in kinds or (claims.has_limits and not was_limited)
+        is_done = claims.is_busy or not goes_on
         if is_done or len(claims.runs) == limit:
             break
     return claims

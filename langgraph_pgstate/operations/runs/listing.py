@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of
 from langgraph_pgstate.operations.threads.paging import FIRST, LAST, decode_cursor, page_of, page_size, text_of
+from langgraph_pgstate.operations.threads.search import request_scope
 from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.types import Page, QueueCount, QueuedRun, Run
+from langgraph_pgstate.types import Page, QueueCount, QueuedRun, Run, WorkerStatus
 
 _KIND: Final = "queued runs"
 _DEAD_KIND: Final = "dead letters"
@@ -21,6 +23,7 @@ def request_queue(
     queue: str | None = None,
     graph: str | None = None,
     status: str | None = None,
+    scope: Mapping[str, Any] | None = None,
     limit: int = 20,
     cursor: str | None = None,
 ) -> dict[str, Any]:
@@ -37,6 +40,7 @@ def request_queue(
         "queue": text_of("queue", queue),
         "graph": text_of("graph", graph),
         "status": status,
+        "scope": request_scope(scope),
         "cursor_at": at,
         "cursor_thread": cursor_thread,
         "cursor_run": cursor_run,
@@ -62,7 +66,12 @@ async def count_queue(db: Connection, queries: Queries) -> tuple[QueueCount, ...
 
 
 def request_dead_letters(
-    *, queue: str | None = None, graph: str | None = None, limit: int = 20, cursor: str | None = None
+    *,
+    queue: str | None = None,
+    graph: str | None = None,
+    scope: Mapping[str, Any] | None = None,
+    limit: int = 20,
+    cursor: str | None = None,
 ) -> dict[str, Any]:
     """Validate a request for dead letters, and return its query parameters.
 
@@ -73,6 +82,7 @@ def request_dead_letters(
     return {
         "queue": text_of("queue", queue),
         "graph": text_of("graph", graph),
+        "scope": request_scope(scope),
         "cursor_at": at,
         "cursor_thread": cursor_thread,
         "cursor_run": cursor_run,
@@ -90,3 +100,9 @@ async def list_dead_letters(db: Connection, queries: Queries, parameters: dict[s
         _DEAD_KIND,
         lambda item: (item.started_at, item.thread_id, item.run_id),
     )
+
+
+async def list_workers(db: Connection, queries: Queries, limit: int = 100) -> tuple[WorkerStatus, ...]:
+    """Return the workers, those seen last first, with the number of runs of each. One round trip."""
+    rows = await db.fetch(queries.list_workers, {"page_size": page_size(limit)})
+    return tuple(WorkerStatus(*row) for row in rows)

@@ -15,8 +15,10 @@ from langgraph.types import Command, StreamMode
 
 from langgraph_pgstate.codec.frames import pack, unpack
 from langgraph_pgstate.codec.metadata import to_json
+from langgraph_pgstate.codec.traceparent import check_traceparent
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, CorruptStateError
+from langgraph_pgstate.langgraph_compat import TOOLS_MODE
 from langgraph_pgstate.operations.checkpoints.addresses import (
     check_key_size,
     configurable_of,
@@ -24,6 +26,7 @@ from langgraph_pgstate.operations.checkpoints.addresses import (
     several,
     thread_id_of,
 )
+from langgraph_pgstate.operations.runs.webhooks import webhook_of
 from langgraph_pgstate.settings import (
     DEFAULT_QUEUE,
     DEFAULT_SIZE_LIMIT,
@@ -36,10 +39,12 @@ from langgraph_pgstate.settings import (
 
 STRATEGIES: Final = ("enqueue", "reject", "interrupt", "rollback")
 _DURABILITIES: Final = ("sync", "async", "exit")
-_MODES: Final = get_args(StreamMode)
+_MODES: Final = (*get_args(StreamMode), TOOLS_MODE)
 _NAME_BYTES: Final = 512
 _INT4_MAX: Final = 2**31 - 1
 _DEFAULT_KEYS: Final = ThreadKeys()
+# Defaults of fields, which are not stored.
+_LEFT_OUT: Final[Mapping[str, Any]] = {"config": {}, "metadata": {}, "on_completion": "keep", "stream_subgraphs": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,7 @@ class RunRequest:
         metadata: Its metadata, as JSON types, if they may be stored in clear text.
         adopts: Whether a run of this id that was not enqueued is taken over.
         start: Namespace and id of the checkpoint from which it starts; `None` for the thread's newest.
+        traceparent: The caller's span, to whose trace it belongs.
     """
 
     thread_id: str
@@ -79,6 +85,7 @@ class RunRequest:
     metadata: Mapping[str, Any] | None = None
     adopts: bool = False
     start: tuple[str, str] | None = None
+    traceparent: str | None = None
 
     @classmethod
     def again(cls, thread_id: str, run_id: str, queue: str, options: str, data: bytes) -> RunRequest:
@@ -109,6 +116,7 @@ class RunRequest:
             "checkpoint_id": self.start and self.start[1],
             "strategy": self.strategy,
             "metadata": self.metadata,
+            "traceparent": self.traceparent,
             **self.owner,
         }
 
@@ -245,6 +253,7 @@ def request_run(
             "superstep_timeout": _seconds("superstep_timeout", options.get("superstep_timeout")),
             "answer_after": None if default_answer is None else default_answer.after.total_seconds(),
             "owner": owner,
+            **({} if (webhook := webhook_of(options.get("webhook"))) is None else {"webhook": webhook}),
         },
         seal_request(codec, found, options.get("size_limit", DEFAULT_SIZE_LIMIT)),
         owner,
@@ -252,6 +261,7 @@ def request_run(
         to_json(metadata)[0] if metadata and codec.is_native else None,
         adopts,
         None if checkpoint_id is None else (str(configurable.get("checkpoint_ns") or ""), checkpoint_id),
+        check_traceparent(options.get("traceparent") or labels.get("traceparent")),
     )
 
 
@@ -263,7 +273,11 @@ def seal_request(codec: ValueCodec, request: RunInput, limit: int = DEFAULT_SIZE
         ConfigurationError: If it is larger than `limit` bytes.
     """
     fields = {name: getattr(request, name) for name in RunInput.__dataclass_fields__}
-    encoded = {name: codec.dumps(name, value) for name, value in fields.items() if value is not None}
+    encoded = {
+        name: codec.dumps(name, value)
+        for name, value in fields.items()
+        if value is not None and not (name in _LEFT_OUT and value == _LEFT_OUT[name])
+    }
     size = sum(len(data) for _, data in encoded.values())
     if size > limit:
         largest = max(encoded, key=lambda name: len(encoded[name][1]))

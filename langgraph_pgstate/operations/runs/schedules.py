@@ -14,6 +14,7 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError, PGStateError
 from langgraph_pgstate.filters import ScheduleSelection, SortedSchedules, check_filters
+from langgraph_pgstate.operations.record.events import note_action
 from langgraph_pgstate.operations.runs.enqueue import enqueue, notify
 from langgraph_pgstate.operations.runs.locking import bounded_waits
 from langgraph_pgstate.operations.runs.requests import (
@@ -232,7 +233,7 @@ async def change(db: Connection, queries: Queries, codec: ValueCodec, change: Sc
             data = change_request(codec, data, where, metadata=metadata)
         readable = _readable(run.metadata, change.metadata, json.loads(change.scope or "{}"))
         options = json.loads(stored["options"])
-        newer = {**run.options, "multitask_strategy": run.strategy}
+        newer = {"webhook": None, **run.options, "multitask_strategy": run.strategy}
         options |= {name: newer[name] for name in newer if _OPTION_OF.get(name, name) in names}
         if "config" in names:
             options["owner"] = {**options.get("owner", {}), "user_id": run.owner["user_id"]}
@@ -344,18 +345,23 @@ async def count(db: Connection, queries: Queries, parameters: dict[str, Any]) ->
     return int((await db.fetch(queries.sort_schedules_count, parameters))[0][0])
 
 
-async def pause(db: Connection, queries: Queries, name: str) -> Schedule:
-    """Pause a schedule. Two round trips; safe to repeat.
+async def pause(db: Connection, queries: Queries, name: str, by: str | None = None) -> Schedule:
+    """Pause a schedule, with an event if it is known who does it. One transaction; safe to repeat.
 
     Raises:
         NotFoundError: If there is none of this name.
     """
-    await db.execute(queries.set_next_tick, {"name": name, "next_at": None, "is_paused": True})
-    return await get_existing(db, queries, name)
+    async with db.transaction():
+        await db.execute(queries.set_next_tick, {"name": name, "next_at": None, "is_paused": True})
+        found = await get_existing(db, queries, name)
+        if by is not None:
+            await note_action(db, queries, "pause", by, f"schedule:{name}")
+    return found
 
 
-async def resume(db: Connection, queries: Queries, name: str) -> Schedule:
-    """Resume a schedule from now on, if it is paused. One transaction; safe to repeat.
+async def resume(db: Connection, queries: Queries, name: str, by: str | None = None) -> Schedule:
+    """Resume a schedule from now on, if it is paused, with an event if it is known who does it. One transaction; safe
+    to repeat.
 
     Raises:
         NotFoundError: If there is none of this name.
@@ -366,7 +372,10 @@ async def resume(db: Connection, queries: Queries, name: str) -> Schedule:
             if stored["is_paused"]:
                 first = first_tick(stored["cron"], zone_of(stored["timezone"]), now, stored["end_at"])
                 await db.execute(queries.set_next_tick, {"name": name, "next_at": first, "is_paused": False})
-        return await get_existing(db, queries, name)
+        found = await get_existing(db, queries, name)
+        if by is not None:
+            await note_action(db, queries, "resume", by, f"schedule:{name}")
+    return found
 
 
 async def delete(db: Connection, queries: Queries, name: str, scope: str | None = None) -> bool:
@@ -374,9 +383,12 @@ async def delete(db: Connection, queries: Queries, name: str, scope: str | None 
     return await db.execute(queries.delete_schedule, {"name": name, "scope": scope}) > 0
 
 
-async def trigger(db: Connection, queries: Queries, codec: ValueCodec, name: str, run_id: str) -> EnqueuedRun:
-    """Enqueue a run of a schedule now, also if it is paused. Its ticks stay. One transaction; idempotent with the run's
-    id.
+async def trigger(
+    db: Connection, queries: Queries, codec: ValueCodec, name: str, run_id: str, by: str | None = None
+) -> EnqueuedRun:
+    """Enqueue a run of a schedule now, also if it is paused, with an event if it is known who does it.
+
+    Its ticks stay. One transaction; idempotent with the run's id.
 
     Raises:
         NotFoundError: If there is none of this name.
@@ -388,7 +400,10 @@ async def trigger(db: Connection, queries: Queries, codec: ValueCodec, name: str
             raise _not_found(name)
         queue, thread_id, timezone, options, data, metadata, thread_ttl, now = rows[0]
         request = _run_of(codec, name, queue, thread_id, options, data, run_id, now.astimezone(zone_of(timezone)))
-        return await _enqueue(db, queries, request, thread_id is None, metadata, thread_ttl)
+        run = await _enqueue(db, queries, request, thread_id is None, metadata, thread_ttl)
+        if by is not None:
+            await note_action(db, queries, "trigger", by, run.thread_id, run.run_id, {"schedule": name})
+    return run
 
 
 async def find_due(db: Connection, queries: Queries, limit: int = 100) -> list[str]:

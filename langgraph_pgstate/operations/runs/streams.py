@@ -14,7 +14,16 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import CorruptStateError, SerializationError
 from langgraph_pgstate.operations.record.put_hook import Statement
 from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.types import EventBatch, RunKey, StoredBatch, StreamPage, Wanted
+from langgraph_pgstate.types import (
+    EventBatch,
+    RunKey,
+    StoredBatch,
+    StreamPage,
+    ThreadPage,
+    ThreadRun,
+    Wanted,
+    WantedRuns,
+)
 
 METADATA: Final = "metadata"
 # Of events before the first checkpoint of an attempt is known; LangGraph's steps begin at -1.
@@ -81,10 +90,9 @@ def append_statements(queries: Queries, batches: Sequence[EventBatch]) -> list[S
 
     They wait for a transaction that is storing others. Nothing is stored of a run that the worker has lost.
     """
-    if not batches:
-        return []
-    locks: list[Statement] = [(queries.lock_stream, key._asdict()) for key in sorted({one.key for one in batches})]
-    return locks + [(queries.append_batch, {**batch.key._asdict(), **batch._asdict()}) for batch in batches]
+    # Two transactions with several runs each lock them in the same order.
+    ordered = sorted(batches, key=lambda batch: (batch.key, batch.position))
+    return [(queries.append_batch, {**batch.key._asdict(), **batch._asdict()}) for batch in ordered]
 
 
 async def append(db: Connection, queries: Queries, batches: Sequence[EventBatch]) -> tuple[set[RunKey], set[RunKey]]:
@@ -131,12 +139,33 @@ async def read(db: Connection, queries: Queries, wanted: Sequence[Wanted], page_
     }
     found: dict[int, StreamPage] = {}
     for row in await db.fetch(queries.read_streams, parameters):
-        number, status, error_type, error_message, last_event = row[:5]
-        page = found.setdefault(number, StreamPage(status, error_type, error_message, last_event, [], False))
-        if row[5] is not None:
-            page.batches.append(StoredBatch(*row[5:]))
+        number, status, error_type, error_message, last_event, ended_at = row[:6]
+        page = found.setdefault(number, StreamPage(status, error_type, error_message, last_event, [], False, ended_at))
+        if row[6] is not None:
+            page.batches.append(StoredBatch(*row[6:]))
     pages = [found[number] for number in range(1, len(wanted) + 1)]
     return [page._replace(is_full=len(page.batches) == page_size) for page in pages]
+
+
+async def read_threads(db: Connection, queries: Queries, wanted: Sequence[WantedRuns]) -> list[ThreadPage]:
+    """Return runs of threads, as of one moment. One round trip.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        wanted: The threads.
+    """
+    parameters = {
+        "thread_ids": [one.thread_id for one in wanted],
+        "sinces": [one.since.isoformat() if one.since else "" for one in wanted],
+        "run_ids": [one.run_id or "" for one in wanted],
+    }
+    found: dict[int, ThreadPage] = {}
+    for number, now, run_id, *run in await db.fetch(queries.read_threads, parameters):
+        page = found.setdefault(number, ThreadPage(now, []))
+        if run_id is not None:
+            page.runs.append(ThreadRun(run_id, *run))
+    return [found[number] for number in range(1, len(wanted) + 1)]
 
 
 def _columns(batches: Sequence[EventBatch]) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.operations.record.events import note_action
+from langgraph_pgstate.operations.runs import webhooks
 from langgraph_pgstate.operations.runs.cancelling import cancel
 from langgraph_pgstate.operations.runs.locking import bounded_waits, is_locked
 from langgraph_pgstate.sql import Queries
@@ -40,6 +42,23 @@ async def put_worker(
 async def delete_worker(db: Connection, queries: Queries, worker_id: str) -> None:
     """Delete a worker that has stopped. One statement."""
     await db.execute(queries.delete_worker, {"worker_id": worker_id})
+
+
+async def ask_drain(db: Connection, queries: Queries, worker_id: str, by: str | None = None) -> bool:
+    """Ask a worker to drain, with an event if it is known who does it. Return whether there is such a worker.
+
+    One transaction; safe to repeat.
+    """
+    async with db.transaction():
+        is_there = await db.execute(queries.ask_drain, {"worker_id": worker_id}) > 0
+        if is_there and by is not None:
+            await note_action(db, queries, "drain", by, f"worker:{worker_id}")
+    return is_there
+
+
+async def is_drain_asked(db: Connection, queries: Queries, worker_id: str) -> bool:
+    """Return whether a worker was asked to drain. One statement."""
+    return bool(await db.fetch(queries.find_drain, {"worker_id": worker_id}))
 
 
 async def tend(db: Connection, queries: Queries, worker_id: str, keys: Collection[RunKey], ttl: float) -> Tended:
@@ -146,13 +165,14 @@ async def make_due(db: Connection, queries: Queries, limit: int = 1000) -> int:
 
 async def repair(db: Connection, queries: Queries, limit: int = 1000) -> int:
     """Make the next runs of threads ready of which none is. Reads the whole queue; for `maintain`, which also deletes
-    workers that have not been seen, and keys that have not been claimed, for a day.
+    workers that have not been seen, and keys that have not been claimed, for a day, and webhooks that failed long ago.
 
     Returns:
         The number of runs that were made ready.
     """
     await db.execute(queries.sweep_workers, {})
     await db.execute(queries.sweep_keys, {})
+    await webhooks.sweep(db, queries)
     threads = [row[0] for row in await db.fetch(queries.find_stranded, {"page_size": limit})]
     if not threads:
         return 0

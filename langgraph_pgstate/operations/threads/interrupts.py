@@ -25,6 +25,7 @@ from langgraph_pgstate.operations.runs.enqueue import enqueue, notify
 from langgraph_pgstate.operations.runs.outcomes import resumption
 from langgraph_pgstate.operations.runs.requests import read_field
 from langgraph_pgstate.operations.threads.paging import LAST, decode_cursor, encode_cursor, page_size, text_of, texts_of
+from langgraph_pgstate.operations.threads.search import request_scope
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Answer, InterruptedThread, Page, PendingInterrupt
 
@@ -32,7 +33,7 @@ _KIND: Final = "interrupted"
 # Pages of interrupts read for one result page, including answered interrupts, which are skipped.
 _SCAN_PAGE: Final = 200
 _SCAN_PAGES: Final = 25
-_NO_OWNER: Final[dict[str, Any]] = {"user_id": None, "tenant_id": None, "agent": None}
+_NO_OWNER: Final[dict[str, Any]] = {"user_id": None, "tenant_id": None, "agent": None, "scope": None}
 _SHOWN: Final = 60
 _DEFAULT_AGAIN: Final = timedelta(hours=1)
 _UNKNOWN: Final = datetime.fromtimestamp(0, UTC)
@@ -48,16 +49,20 @@ class InterruptedRequest:
     """A validated request for interrupted threads.
 
     Attributes:
-        owner: User, tenant and agent.
+        owner: User, tenant, agent, and the metadata of threads that the caller may see.
         answered: Threads with answers not picked up yet; otherwise threads with unanswered interrupts.
         cursor: Time, thread and task of the last one read.
         size: Page size.
+        scans: Number of pages of interrupts that are read at most.
+        scan_size: Size of these pages.
     """
 
     owner: dict[str, Any]
     answered: bool
     cursor: tuple[Any, str, str]
     size: int
+    scans: int
+    scan_size: int
 
 
 def request_interrupted(**filters: Unpack[InterruptFilter]) -> InterruptedRequest:
@@ -68,9 +73,11 @@ def request_interrupted(**filters: Unpack[InterruptFilter]) -> InterruptedReques
     """
     check_filters(filters, InterruptFilter)
     at, thread_id, task_id = decode_cursor(_KIND, filters.get("cursor"), (LAST, "", ""))
-    owner = texts_of(filters, "user_id", "tenant_id", "agent")
-    size = page_size(filters.get("limit", 20))
-    return InterruptedRequest(owner, filters.get("answered", False), (at, thread_id, task_id), size)
+    owner: dict[str, Any] = texts_of(filters, "user_id", "tenant_id", "agent")
+    owner["scope"] = request_scope(filters.get("scope"))
+    size, scan = page_size(filters.get("limit", 20)), filters.get("scan")
+    scans = (_SCAN_PAGES, _SCAN_PAGE) if scan is None else (1, page_size(scan))
+    return InterruptedRequest(owner, filters.get("answered", False), (at, thread_id, task_id), size, *scans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +125,16 @@ async def list_interrupted(
 ) -> Page[InterruptedThread]:
     """Return a page of threads with unanswered interrupts, newest interrupt first. Reads no state.
 
-    Takes three round trips for each 200 interrupts, answered ones included, and reads at most 5,000. A page may hold
+    Takes three round trips for each page of interrupts that is read, answered ones included. A page may hold
     fewer threads than requested and have a next one. A prune removes answered interrupts.
     """
     found: list[InterruptedThread] = []
     before = cursor = filter.cursor
-    for _ in range(_SCAN_PAGES):
+    for _ in range(filter.scans):
         at, thread_id, task_id = cursor
         rows = await db.fetch(
             queries.scan_interrupts,
-            {"cursor_at": at, "cursor_thread": thread_id, "cursor_task": task_id, "page_size": _SCAN_PAGE},
+            {"cursor_at": at, "cursor_thread": thread_id, "cursor_task": task_id, "page_size": filter.scan_size},
         )
         interrupted = await _read_places(db, queries, codec, [(row[0], row[1]) for row in rows], filter.owner)
         for thread_id, checkpoint_id, at, task_id in rows:
@@ -141,7 +148,7 @@ async def list_interrupted(
                     return Page(tuple(found), encode_cursor(_KIND, before))
                 found.append(place.shown())
             before = cursor
-        if len(rows) < _SCAN_PAGE:
+        if len(rows) < filter.scan_size:
             return Page(tuple(found), None)
         before = cursor
     return Page(tuple(found), encode_cursor(_KIND, cursor))

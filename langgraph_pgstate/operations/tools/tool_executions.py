@@ -12,14 +12,18 @@ from langgraph_pgstate.codec.frames import unpack
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import NotFoundError, ToolSetupError
 from langgraph_pgstate.operations.leases.guards import refuse_deleted
+from langgraph_pgstate.operations.record.events import note_action
+from langgraph_pgstate.operations.threads.paging import LAST, decode_cursor, page_of, page_size, text_of
+from langgraph_pgstate.operations.threads.search import request_scope
 from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.types import Row, ToolExecution
+from langgraph_pgstate.types import Page, Row, ToolExecution
 
 # Marks a `Command` for the parent graph that the tool raised instead of returning it.
 PARENT_RESULT: Final = "parent/"
 UNSTORABLE_RESULT: Final = "none/"
 # Marks bytes in a frame: compressed, with a checksum. Results of earlier versions have no mark.
 FRAMED_RESULT: Final = "frame/"
+_KIND: Final = "tool executions"
 _COLUMNS = len(fields(ToolExecution))
 # The maximum of PostgreSQL's timeouts in milliseconds, 24 days.
 _LONGEST_LIMIT = 2**31 - 1
@@ -224,18 +228,39 @@ async def take_over(
 
 
 async def settle(
-    db: Connection, queries: Queries, seen: Recorded, outcome: Outcome, intent_id: str, *, is_gone: bool, answers: int
+    db: Connection,
+    queries: Queries,
+    seen: Recorded,
+    outcome: Outcome,
+    intent_id: str,
+    *,
+    is_gone: bool,
+    answers: int,
+    by: str | None = None,
 ) -> bool:
     """Set the outcome of an action that no live process runs. One compare-and-swap; safe to repeat.
+
+    With the name of a person (`by`), an event is stored in the same transaction.
 
     Returns:
         Whether the row was unchanged since it was read.
     """
     key = {"thread_id": seen.execution.thread_id, "idempotency_key": seen.execution.idempotency_key}
-    rows = await db.fetch(
-        queries.settle_tool_execution,
-        {**key, **_outcome(outcome), "intent_id": intent_id, "answers": answers, **_as_seen(seen, is_gone)},
-    )
+    parameters = {
+        **key,
+        **_outcome(outcome),
+        "intent_id": intent_id,
+        "answers": answers,
+        **_as_seen(seen, is_gone),
+    }
+    if by is None:
+        rows = await db.fetch(queries.settle_tool_execution, parameters)
+    else:
+        async with db.transaction():
+            rows = await db.fetch(queries.settle_tool_execution, parameters)
+            if rows:
+                facts = {"tool": seen.execution.tool, "key": key["idempotency_key"], "status": outcome.status}
+                await note_action(db, queries, "settle", by, key["thread_id"], seen.execution.run_id, facts)
     if rows:
         return True
     now = await get(db, queries, **key)
@@ -339,6 +364,48 @@ async def list_executions(
         },
     )
     return [_execution(row) for row in rows]
+
+
+def request_recent(
+    *,
+    tool: str | None = None,
+    unknown: bool = False,
+    scope: Mapping[str, Any] | None = None,
+    limit: int = 20,
+    cursor: str | None = None,
+) -> dict[str, Any]:
+    """Validate a request for executions of all threads, and return its parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    at, cursor_thread, cursor_key = decode_cursor(_KIND, cursor, (LAST, "", ""))
+    return {
+        "tool": text_of("tool", tool),
+        "unknown": unknown,
+        "scope": request_scope(scope),
+        "cursor_at": at,
+        "cursor_thread": cursor_thread,
+        "cursor_key": cursor_key,
+        "page_size": page_size(limit) + 1,
+    }
+
+
+async def list_recent(db: Connection, queries: Queries, request: Mapping[str, Any]) -> Page[ToolExecution]:
+    """Return a page of the executions of all threads, newest first. One round trip."""
+    query = queries.list_recent_executions
+    if request["unknown"]:
+        query = queries.list_unknown_executions
+    elif request["tool"] is not None:
+        query = queries.list_recent_executions_of_tool
+    rows = await db.fetch(query, {name: value for name, value in request.items() if name != "unknown"})
+    return page_of(
+        rows,
+        request["page_size"] - 1,
+        _execution,
+        _KIND,
+        lambda item: (item.started_at, item.thread_id, item.idempotency_key),
+    )
 
 
 async def list_effects(

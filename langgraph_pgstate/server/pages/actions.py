@@ -77,6 +77,9 @@ async def edit(call: PageCall) -> Done:
         raise refuse(422, f"the values are no JSON: {error}") from None
     if not isinstance(values, dict):
         raise refuse(422, "the values are a JSON object with a field for each channel that changes")
+    # LangGraph takes any id for a checkpoint, and an empty state for that of none.
+    if all(node.checkpoint_id != at for node in (await call.state.threads.tree(found.thread_id, at, limit=1)).nodes):
+        raise missing("checkpoint", at)
     config = config_at(found.thread_id, checkpoint_ns="", checkpoint_id=at)
     async with call.service.assistants.open(name) as graph:
         updated = await graph.aupdate_state(config, values, as_node=call.field("as_node"))

@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 _LINK: Final = re.compile(r"(https?://|mailto:)", re.IGNORECASE)
 _MOST_GROWTH: Final = 5
+_MOST_CELLS: Final = 3000
 _IMAGE: Final = re.compile(r"data:image/(png|gif|jpeg|webp);base64,", re.IGNORECASE)
 
 
@@ -31,16 +32,21 @@ def to_html(text: str) -> Markup:
 
     Text whose HTML would be many times as long, like a table of empty cells, is shown as it is.
     """
+    lines = text.splitlines()
+    # Rows are filled up to the width of the widest, which takes seconds for a text of 4 KB.
+    is_wide = max((line.count("|") for line in lines), default=0) * len(lines) > _MOST_CELLS
     # The renderer escapes all text, and no rule passes HTML on.
-    found = _parser().render(text)
+    found = _parser("commonmark" if is_wide else "table").render(text)
     if len(found) > _MOST_GROWTH * len(text) + 200:
         return Markup("<pre>{}</pre>").format(text)
     return Markup(found)
 
 
 @cache
-def _parser() -> MarkdownIt:
-    parser = MarkdownIt("commonmark", {"html": False, "linkify": False}).enable(["table", "strikethrough"])
+def _parser(rules: str) -> MarkdownIt:
+    parser = MarkdownIt("commonmark", {"html": False, "linkify": False, "xhtmlOut": False}).enable("strikethrough")
+    if rules == "table":
+        parser.enable("table")
     parser.validateLink = _is_allowed  # type: ignore[method-assign]
     parser.add_render_rule("link_open", _open_link)
     parser.add_render_rule("image", _draw_image)

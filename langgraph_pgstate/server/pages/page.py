@@ -160,8 +160,8 @@ def address(base: str, *parts: str, **query: Any) -> str:
     Args:
         base: The path below which the pages are.
         parts: The parts of its path; ids need no encoding.
-        query: The parameters; those that are `None` or empty are left out.
+        query: The parameters; those that are `None` or `""` are left out.
     """
-    given = {name: value for name, value in query.items() if value not in (None, "", False)}
+    given = {name: value for name, value in query.items() if value is not None and value != ""}
     path = "/".join([base, *map(segment, parts)])
     return f"{path}?{urlencode(given)}" if given else path

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from langgraph_pgstate.server.pages import actions, person, thread, threads
+from langgraph_pgstate.server.pages import (
+    actions,
+    costs,
+    database,
+    interrupts,
+    person,
+    queue,
+    runs,
+    thread,
+    threads,
+    tools,
+)
 from langgraph_pgstate.server.pages.page import Link, PageRoute
 
 _THREAD: Final = "/threads/{thread_id}"
@@ -12,6 +23,37 @@ _THREAD: Final = "/threads/{thread_id}"
 # Actions are named after what they act on.
 PAGES: Final = (
     PageRoute("threads", "GET", "/threads", threads.threads),
+    PageRoute("runs", "GET", "/runs", runs.runs),
+    PageRoute("run", "GET", "/runs/{thread_id}/{run_id}", runs.run),
+    PageRoute("run.cancel", "POST", "/runs/{thread_id}/{run_id}/cancel", runs.cancel, "The run is being cancelled."),
+    PageRoute("run.retry", "POST", "/runs/{thread_id}/{run_id}/retry", runs.retry, "The run is enqueued again."),
+    PageRoute(
+        "run.discard", "POST", "/runs/{thread_id}/{run_id}/discard", runs.discard, "The run is no dead letter any more."
+    ),
+    PageRoute("interrupts", "GET", "/interrupts", interrupts.interrupts),
+    PageRoute(
+        "interrupt.answer",
+        "POST",
+        "/interrupts/{thread_id}/{interrupt_id}/answer",
+        interrupts.answer,
+        "The answer is stored with your name.",
+    ),
+    PageRoute("tools", "GET", "/tools", tools.tools),
+    PageRoute("tool.action", "GET", "/tools/{thread_id}/{key}", tools.action),
+    PageRoute("tool.settle", "POST", "/tools/{thread_id}/{key}/settle", tools.settle, "The outcome is settled."),
+    PageRoute("queue", "GET", "/queue", queue.queue),
+    PageRoute(
+        "worker.drain",
+        "POST",
+        "/queue/workers/{worker_id}/drain",
+        queue.drain,
+        "The worker was asked to drain; it ends when its runs have stopped.",
+    ),
+    PageRoute("schedule.pause", "POST", "/queue/schedules/{name}/pause", queue.pause, "The schedule is paused."),
+    PageRoute("schedule.resume", "POST", "/queue/schedules/{name}/resume", queue.resume, "The schedule is resumed."),
+    PageRoute("schedule.trigger", "POST", "/queue/schedules/{name}/trigger", queue.trigger, "A run is enqueued."),
+    PageRoute("costs", "GET", "/costs", costs.costs),
+    PageRoute("database", "GET", "/database", database.database),
     PageRoute("thread.value", "GET", f"{_THREAD}/value", thread.value),
     PageRoute("thread.fork", "POST", f"{_THREAD}/fork", actions.fork, "This is the new thread."),
     PageRoute("thread.run", "POST", f"{_THREAD}/run", actions.run, "The run is in the queue."),
@@ -26,5 +68,13 @@ PAGES: Final = (
 )
 """All pages and actions."""
 
-NAVIGATION: Final = (Link("threads", "Threads", "g t"),)
+NAVIGATION: Final = (
+    Link("threads", "Threads", "g t"),
+    Link("runs", "Runs", "g r"),
+    Link("interrupts", "Interrupts", "g i"),
+    Link("tools", "Tools", "g o"),
+    Link("queue", "Queue", "g q"),
+    Link("costs", "Cost", "g c"),
+    Link("database", "Database", "g d"),
+)
 """The pages that every page links to; the first is the start."""

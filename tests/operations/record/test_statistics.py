@@ -97,3 +97,51 @@ async def test_usage_is_summed_up(parts: Parts, record: Record) -> None:
     assert rows == [("big", Decimal("0.75")), ("small", Decimal("0.1"))]
     with pytest.raises(ConfigurationError, match="agent, model, tenant, user, day"):
         await ask(parts.runs.usage("api"))
+
+
+async def test_costs_have_a_part_for_days_agents_models_and_users(parts: Parts, record: Record) -> None:
+    day = 24 * 3600
+    record.thread("t", metadata={"owner": "a"})
+    record.run("r", user_id="eve", agent="travel", cost=Decimal("2.5"))
+    record.run("q", user_id="adam", agent="desk", cost=Decimal(1))
+    for number, (run_id, started, model, cost) in enumerate(
+        [("r", 0, "big", "2"), ("r", day, "small", "0.5"), ("q", day + 1, "big", "1"), ("q", day + 2, "free", None)]
+    ):
+        usage = {"input_tokens": 10, "output_tokens": 1, "cost": cost and Decimal(cost)}
+        record.span(f"s{number}", "llm", started, run_id=run_id, model=model, **usage)
+    found = await ask(parts.runs.costs(since=None))
+    assert (found.total.calls, found.total.cost, found.total.unpriced) == (4, Decimal("3.5"), 1)
+    assert [(one.day, one.cost) for one in found.by_day] == [(date(2026, 3, 1), 2), (date(2026, 3, 2), Decimal("1.5"))]
+    assert [(one.name, one.cost) for one in found.by_agent] == [("travel", Decimal("2.5")), ("desk", 1)]
+    assert [(one.model, one.cost, one.input_tokens) for one in found.by_model] == [
+        ("big", 3, 20),
+        ("small", Decimal("0.5"), 10),
+        ("free", 0, 10),
+    ]
+    assert [(one.name, one.runs, one.cost) for one in found.by_user] == [("eve", 1, Decimal("2.5")), ("adam", 1, 1)]
+    assert [one.model for one in (await ask(parts.runs.costs(since=None, limit=1))).by_model] == ["big"]
+    one = await ask(parts.runs.costs(since=None, user_id="adam", model="big"))
+    assert (one.total.cost, len(one.by_day), one.by_user) == (1, 1, ())
+    assert (await ask(parts.runs.costs(since=None, agent="travel"))).total.cost == Decimal("2.5")
+    half = await ask(parts.runs.costs(since=at(day), until=at(day + 1)))
+    assert [(one.day, one.calls, one.cost) for one in half.by_day] == [(date(2026, 3, 2), 1, Decimal("0.5"))]
+    assert (await ask(parts.runs.costs(since=None, scope={"owner": "a"}))).total.calls == 4
+    nobody = await ask(parts.runs.costs(since=None, scope={"owner": "b"}))
+    assert (nobody.total.calls, nobody.total.cost, nobody.by_day, nobody.by_user) == (0, 0, (), ())
+
+
+async def test_without_calls_there_are_no_costs(parts: Parts, record: Record) -> None:
+    found = await ask(parts.runs.costs())
+    assert (found.total.calls, found.total.cost, found.by_day, found.by_user) == (0, 0, (), ())
+
+
+async def test_statistics_may_read_the_newest_calls_only(parts: Parts, record: Record) -> None:
+    for number in range(10):
+        record.span(f"s{number}", "tool", number, name="old" if number < 8 else "new")
+        record.execution(f"k{number}", number, tool="old" if number < 8 else "new", compensated_at=at(number))
+    for statistics in (parts.spans.tools, parts.spans.executions):
+        found = await ask(statistics(since=None, newest=4))
+        assert {one.tool: one.calls for one in found} == {"old": 2, "new": 2}
+    assert [one.compensated for one in found] == [2, 2]
+    with pytest.raises(ConfigurationError):
+        await ask(parts.spans.tools(newest=0))

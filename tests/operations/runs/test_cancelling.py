@@ -225,3 +225,18 @@ def test_maintenance_settles_no_run_of_the_queue(queue: Queue) -> None:
     PGState(queue.connection, schema=queue.schema).maintain()
     assert queue.run(run.run_id) == ("running", 1, None)
     assert queue.finish(run)
+
+
+def test_who_cancels_retries_and_discards_is_an_event_of_the_thread(queue: Queue) -> None:
+    """Only of what was done, and together with it."""
+    for _ in range(2):
+        run_id = queue.add("t", run_id="r")
+        queue.do(cancelling.cancel, "t", run_id, "cancel", "eve")
+    assert queue.do(cancelling.retry, "t", "r", "adam")
+    assert not queue.do(cancelling.retry, "t", "r", "adam")
+    queue.fail(queue.claim_one())
+    assert queue.do(cancelling.discard, "t", "r", "eve")
+    assert not queue.do(cancelling.discard, "t", "r", "eve")
+    events = queue.execute("SELECT payload ->> 'action', run_id, payload ->> 'by' FROM {}.events ORDER BY event_id")
+    assert events == [("cancel", "r", "eve"), ("retry", "r", "adam"), ("discard", "r", "eve")]
+    queue.check()

@@ -133,3 +133,9 @@ def test_a_claim_reads_no_run_that_cannot_be_claimed(queue: Queue) -> None:
     assert queue.explain("find_due", {"page_size": 100}) < 20
     one = json.dumps([request("one").row])
     assert queue.explain("enqueue_runs", {"rows": one, "data": '{"\\\\x00"}'}) < 120
+
+
+def test_more_runs_than_one_statement_claims(queue: Queue) -> None:
+    queue.enqueue(*(request(f"t{number:03}") for number in range(130)))
+    assert [run.thread_id for run in queue.claim(115)] == [f"t{number:03}" for number in range(115)]
+    assert len(queue.claim(115)) == 15

@@ -496,3 +496,20 @@ def test_however_it_is_polled_paused_and_put_each_tick_has_one_run(
     # A minute may have passed while it fired.
     assert expected <= set(found_ticks)
     assert len(set(found_ticks) - expected) <= 1
+
+
+def test_who_pauses_resumes_and_triggers_is_an_event(clock: Clock) -> None:
+    clock.put()
+    clock.do(schedules.pause, "s", "eve")
+    clock.do(schedules.resume, "s", "adam")
+    run = clock.do(schedules.trigger, CODEC, "s", "run-1", "eve")
+    with pytest.raises(NotFoundError):
+        clock.do(schedules.pause, "nothing", "eve")
+    found = clock.queue.execute(
+        "SELECT thread_id, payload ->> 'action', run_id, payload ->> 'by' FROM {}.events ORDER BY event_id"
+    )
+    assert found == [
+        ("schedule:s", "pause", None, "eve"),
+        ("schedule:s", "resume", None, "adam"),
+        (run.thread_id, "trigger", "run-1", "eve"),
+    ]

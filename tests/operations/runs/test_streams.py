@@ -126,6 +126,18 @@ def test_two_transactions_that_store_one_batch_store_it_once(queue: Queue, dsn: 
     assert [one[:2] for one in numbered(queue, run)] == [(1, "x"), (2, "y"), (3, "z")]
 
 
+def test_numbers_go_on_after_a_worker_of_an_older_version(queue: Queue) -> None:
+    """It counts no events in the queue; while a new version is deployed, both work."""
+    queue.add("t")
+    old = queue.claim_one()
+    queue.do(streams.append, [batch(old, 0, "x", "y", step=4)])
+    queue.give_back(old)
+    queue.execute("UPDATE {}.queue SET last_event = 0, streamed = 0, replayed_step = NULL")
+    again = queue.claim_one()
+    queue.do(streams.append, [batch(again, 0, "z", step=4)])
+    assert numbered(queue, again) == [(1, "x", False), (2, "y", False), (3, "z", True)]
+
+
 def test_events_of_a_superstep_that_an_earlier_attempt_had_are_replayed(queue: Queue) -> None:
     queue.add("t", max_attempts=3)
     first = queue.claim_one()

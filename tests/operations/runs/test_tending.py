@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import psycopg
 import pytest
 from support_queue import Queue
 
 from langgraph_pgstate import PGStateSaver
-from langgraph_pgstate.operations.runs import tending
+from langgraph_pgstate.operations.runs import listing, tending
 from langgraph_pgstate.operations.runs.ending import finish
 
 
@@ -35,6 +37,14 @@ def test_a_worker_learns_that_runs_were_taken_from_it(queue: Queue) -> None:
     queue.expire(runs["recovered"])
     queue.recover()
     assert queue.tend(*runs.values()).still == {runs["kept"].key}
+
+
+def test_a_delayed_run_waits_from_the_time_it_is_due(queue: Queue) -> None:
+    """Else a run of tomorrow would be reported as one that has waited for a day."""
+    queue.add("t", run_after=timedelta(hours=1))
+    queue.execute("UPDATE {}.queue SET enqueued_at = now() - interval '1 day', run_after = now() - interval '1 minute'")
+    assert queue.do(tending.make_due) == 1
+    assert queue.execute("SELECT round(extract(epoch FROM now() - enqueued_at) / 60)::integer FROM {}.queue") == [(1,)]
 
 
 def test_a_worker_learns_of_a_claim_whose_answer_was_lost(queue: Queue) -> None:
@@ -212,3 +222,18 @@ def test_a_worker_that_was_not_seen_for_a_day_is_forgotten(queue: Queue) -> None
     queue.do(tending.delete_worker, "stopped")
     queue.do(tending.repair)
     assert queue.execute("SELECT worker_id FROM {}.workers") == [("new",)]
+
+
+def test_a_worker_is_asked_to_drain_by_name(queue: Queue) -> None:
+    queue.do(tending.put_worker, "worker", ["default"], ["graph"], 10)
+    assert not queue.do(tending.is_drain_asked, "worker")
+    assert queue.do(tending.ask_drain, "worker", "eve")
+    assert queue.do(tending.is_drain_asked, "worker")
+    assert not queue.do(tending.ask_drain, "another", "eve")
+    events = queue.execute("SELECT thread_id, kind, payload FROM {}.events")
+    assert events == [("worker:worker", "action", {"action": "drain", "by": "eve"})]
+    queue.add("t")
+    queue.claim_one()
+    (worker,) = queue.do(listing.list_workers)
+    assert (worker.worker_id, worker.is_alive, worker.running, worker.queues) == ("worker", True, 1, ["default"])
+    assert worker.drain_asked_at is not None

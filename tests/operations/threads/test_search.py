@@ -59,6 +59,15 @@ async def test_threads_are_filtered(parts: Parts, record: Record, filters: dict[
         ({"where": '$.booking.check_in < "2027-03-15"', "user_id": "bob"}, ""),
         ({"where": '$.booking.check_in > "2027-03-15"', "user_id": "bob"}, "b"),
         ({"where": '$.booking.hotel == "Astoria"', "tenant_id": "acme"}, ""),
+        ({"text": "hotel river"}, "ca"),
+        ({"text": '"hotel by"', "user_id": "eve"}, "a"),
+        ({"text": "river", "metadata": {"topic": "travel"}}, "a"),
+        ({"text": "river", "scope": {"price": 1.5}}, "c"),
+        ({"text": "b"}, "b"),
+        ({"text": "nowhere"}, ""),
+        ({"scope": {"topic": "travel"}}, "ba"),
+        ({"scope": {"topic": "travel"}, "user_id": "bob"}, "b"),
+        ({"scope": {}}, "cba"),
     ],
 )
 async def test_threads_are_searched(parts: Parts, record: Record, wanted: dict[str, Any], found: str) -> None:
@@ -68,6 +77,9 @@ async def test_threads_are_searched(parts: Parts, record: Record, wanted: dict[s
     record.add("projections", thread_id="a", checkpoint_id="1", state={"booking": {"check_in": "2027-03-02"}})
     late = {"booking": {"check_in": "2027-03-30", "hotel": "Astoria"}}
     record.add("projections", thread_id="b", checkpoint_id="1", state=late)
+    for id in "ac":
+        fields = {"checkpoint_id": "1", "checkpoint_ns": "", "channel": "messages", "position": 0, "change": "added"}
+        record.add("messages", thread_id=id, message_id="m", content="A hotel by the river", role="human", **fields)
     assert "".join(ids(await ask(parts.threads.search(**wanted)))) == found
     assert (
         "".join(item.thread_id for page in await every_page(parts.threads.search, limit=1, **wanted) for item in page)
@@ -164,6 +176,7 @@ async def test_threads_are_sorted_and_counted(parts: Parts, record: Record, give
         {"where": "$."},
         {"limit": 0},
         {"owner": "eve"},
+        {"text": "words"},
     ],
 )
 async def test_what_cannot_be_sorted_is_refused(parts: Parts, bad: dict[str, Any]) -> None:

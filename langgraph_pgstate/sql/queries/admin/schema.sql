@@ -11,7 +11,7 @@ ORDER BY relname;
 
 -- name: list_migrations
 -- Return the migrations applied so far.
-SELECT version, name, checksum FROM /*schema*/migrations ORDER BY version;
+SELECT version, name, checksum, applied_at FROM /*schema*/migrations ORDER BY version;
 
 -- name: record_migration
 -- Record that a migration was applied.

@@ -33,3 +33,28 @@ SELECT
     (SELECT coalesce(sum(octet_length(data)), 0)::bigint FROM /*schema*/segments WHERE thread_id = :thread_id),
     (SELECT count(*) FROM /*schema*/writes WHERE thread_id = :thread_id),
     (SELECT coalesce(sum(octet_length(data)), 0)::bigint FROM /*schema*/writes WHERE thread_id = :thread_id);
+
+-- name: measure_tables
+-- Return for each table of the schema, with its partitions, its bytes on disk, those of its indexes, PostgreSQL's
+-- estimates of its rows and dead rows, the number of partitions, and when it was vacuumed and analyzed last.
+SELECT coalesce(p.relname, c.relname)::text, sum(coalesce(pg_total_relation_size(c.oid), 0))::bigint,
+    sum(coalesce(pg_indexes_size(c.oid), 0))::bigint, sum(greatest(c.reltuples, 0))::bigint,
+    sum(coalesce(t.n_dead_tup, 0))::bigint, count(p.oid), max(greatest(t.last_vacuum, t.last_autovacuum)),
+    max(greatest(t.last_analyze, t.last_autoanalyze))
+FROM pg_catalog.pg_class c
+    LEFT JOIN pg_catalog.pg_inherits i ON i.inhrelid = c.oid
+    LEFT JOIN pg_catalog.pg_class p ON p.oid = i.inhparent
+    LEFT JOIN pg_catalog.pg_stat_all_tables t ON t.relid = c.oid
+WHERE c.relnamespace = to_regnamespace(:schema::text) AND c.relkind = 'r'
+GROUP BY 1
+ORDER BY 2 DESC, 1;
+
+-- name: describe_server
+-- Return the server's version, the time, the bytes of the database, whether the server is a standby, and the schema of
+-- the extension pg_stat_statements if it is installed.
+SELECT split_part(current_setting('server_version'), ' ', 1), now(), pg_database_size(current_database()),
+    pg_is_in_recovery(), (
+        SELECT n.nspname::text FROM pg_catalog.pg_extension e
+            JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace
+        WHERE e.extname = 'pg_stat_statements'
+    );

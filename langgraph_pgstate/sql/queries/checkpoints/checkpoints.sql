@@ -399,6 +399,8 @@ WITH gone AS (
     DELETE FROM /*schema*/runs WHERE thread_id = :thread_id AND run_id = ANY(:run_ids::text[])
 ), gone_spans AS (
     DELETE FROM /*schema*/spans WHERE thread_id = :thread_id AND run_id = ANY(:run_ids::text[])
+), gone_exports AS (
+    DELETE FROM /*schema*/span_exports WHERE thread_id = :thread_id AND run_id = ANY(:run_ids::text[])
 ), gone_events AS (
     DELETE FROM /*schema*/events WHERE thread_id = :thread_id AND run_id = ANY(:run_ids::text[])
 ), gone_labels AS (

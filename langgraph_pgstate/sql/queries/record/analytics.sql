@@ -46,8 +46,10 @@ FROM (
         n.input_tokens, n.output_tokens, n.cost
     FROM /*schema*/runs n --!with_scope
 --+with_scope     FROM (
---+with_scope         SELECT t.thread_id FROM /*schema*/threads t WHERE t.metadata @> :scope::jsonb
---+with_scope         ORDER BY t.updated_at DESC LIMIT :most
+--+with_scope         SELECT o.thread_id FROM (
+--+with_scope             SELECT t.thread_id, t.updated_at FROM /*schema*/threads t
+--+with_scope             WHERE t.metadata @> :scope::jsonb OFFSET 0
+--+with_scope         ) AS o ORDER BY o.updated_at DESC LIMIT :most
 --+with_scope     ) AS seen JOIN /*schema*/runs n ON n.thread_id = seen.thread_id
     WHERE n.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
         AND (:until::timestamptz IS NULL OR n.started_at < :until)

@@ -56,13 +56,19 @@ FROM (
         SELECT g.*
         FROM /*schema*/feedback g --!with_scope
 --+with_scope         FROM (
---+with_scope             SELECT t.thread_id FROM /*schema*/threads t WHERE t.metadata @> :scope::jsonb
---+with_scope             ORDER BY t.updated_at DESC LIMIT :most
+--+with_scope             SELECT o.thread_id FROM (
+--+with_scope                 SELECT t.thread_id, t.updated_at FROM /*schema*/threads t
+--+with_scope                 WHERE t.metadata @> :scope::jsonb OFFSET 0
+--+with_scope             ) AS o ORDER BY o.updated_at DESC LIMIT :most
 --+with_scope         ) AS seen JOIN /*schema*/feedback g ON g.thread_id = seen.thread_id
         WHERE g.created_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
             AND (:until::timestamptz IS NULL OR g.created_at < :until)
         ORDER BY g.created_at DESC LIMIT :most
-    ) AS f JOIN /*schema*/runs r ON r.thread_id = f.thread_id AND r.run_id = f.run_id
+    ) AS f CROSS JOIN LATERAL (
+        -- Looked up one by one, because a join may read all runs.
+        SELECT n.agent, n.release, n.user_id, n.tenant_id FROM /*schema*/runs n
+        WHERE n.thread_id = f.thread_id AND n.run_id = f.run_id OFFSET 0
+    ) AS r
     WHERE (:agent::text IS NULL OR r.agent = :agent)
         AND (:user_id::text IS NULL OR r.user_id = :user_id)
         AND (:tenant_id::text IS NULL OR r.tenant_id = :tenant_id)

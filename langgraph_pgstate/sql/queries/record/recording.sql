@@ -1,17 +1,19 @@
 -- name: put_runs
 -- Start and end runs. A run whose row or thread was deleted is not inserted again, and late entries do not reopen an
--- ended one. The queue writes status, attempt, end and error of the runs that were enqueued.
+-- ended one. The queue writes status, attempt, end and error of the runs that were enqueued. The trace to which a run
+-- belongs is that of its first row, so that the ids of its spans do not change.
 INSERT INTO /*schema*/runs AS stored (
     thread_id, run_id, attempt, status, agent, tenant_id, user_id, holder_id, alive_until, started_at, ended_at,
     first_checkpoint_id, last_checkpoint_id, steps, error_type, error_message, error_traceback, input, output,
-    first_started_at, release
+    first_started_at, traceparent, is_encrypted, release
 )
 SELECT
     s.thread_id, s.run_id, coalesce(s.attempt, 1), s.status, coalesce(s.agent, t.agent),
     coalesce(s.tenant_id, t.tenant_id), coalesce(s.user_id, t.user_id), s.holder_id,
     CASE WHEN s.ended_at IS NULL THEN now() + make_interval(secs => :ttl::double precision) END,
     to_timestamp(s.started_at), to_timestamp(s.ended_at), s.first_checkpoint_id, s.last_checkpoint_id, s.steps,
-    s.error_type, s.error_message, s.error_traceback, s.input, s.output, to_timestamp(s.started_at), s.release
+    s.error_type, s.error_message, s.error_traceback, s.input, s.output, to_timestamp(s.started_at), s.traceparent,
+    coalesce(s.is_encrypted, false), s.release
 FROM (
     -- The last of several rows of one run.
     SELECT DISTINCT ON (thread_id COLLATE "C", run_id COLLATE "C")
@@ -20,11 +22,11 @@ FROM (
         thread_id text, run_id text, is_new boolean, attempt integer, status text, agent text, tenant_id text,
         user_id text, holder_id text, started_at double precision, ended_at double precision, first_checkpoint_id text,
         last_checkpoint_id text, steps integer, error_type text, error_message text, error_traceback text, input jsonb,
-        output jsonb, release text
+        output jsonb, traceparent text, is_encrypted boolean, release text
     )) WITH ORDINALITY AS r (
         thread_id, run_id, is_new, attempt, status, agent, tenant_id, user_id, holder_id, started_at, ended_at,
         first_checkpoint_id, last_checkpoint_id, steps, error_type, error_message, error_traceback, input, output,
-        release, place
+        traceparent, is_encrypted, release, place
     )
     ORDER BY thread_id COLLATE "C", run_id COLLATE "C", ended_at IS NULL, place DESC
 ) AS s
@@ -58,6 +60,7 @@ ON CONFLICT (thread_id, run_id) DO UPDATE SET
     error_traceback = CASE WHEN stored.queue IS NULL THEN excluded.error_traceback ELSE stored.error_traceback END,
     input = excluded.input,
     output = excluded.output,
+    is_encrypted = stored.is_encrypted OR excluded.is_encrypted,
     release = excluded.release
 WHERE excluded.started_at > stored.started_at
     -- A run begins later than it was enqueued, whatever its process's clock says.
@@ -78,70 +81,84 @@ ORDER BY s.thread_id COLLATE "C"
 ON CONFLICT (thread_id) DO NOTHING;
 
 -- name: put_spans
--- Start and end spans of existing runs, with the cost of their tokens; late entries do not reopen an ended span.
-INSERT INTO /*schema*/spans AS stored (
-    thread_id, run_id, span_id, started_at, ended_at, parent_span_id, kind, name, status, checkpoint_ns, checkpoint_id,
-    step, node, task_id, agent, provider, model, input_tokens, output_tokens, cache_read_tokens, reasoning_tokens, cost,
-    tool_call_id, error_type, error_message, input, output, attributes, semconv_version
-)
-SELECT
-    s.thread_id, s.run_id, s.span_id, to_timestamp(s.started_at), to_timestamp(s.ended_at), s.parent_span_id, s.kind,
-    s.name, s.status, s.checkpoint_ns, s.checkpoint_id, s.step, s.node, s.task_id, s.agent, s.provider, s.model,
-    s.input_tokens, s.output_tokens, s.cache_read_tokens, s.reasoning_tokens,
-    CASE WHEN s.input_tokens IS NOT NULL OR s.output_tokens IS NOT NULL THEN (
-        SELECT (
-            (coalesce(s.input_tokens, 0) - coalesce(s.cache_read_tokens, 0)) * p.input
-            + coalesce(s.cache_read_tokens, 0) * coalesce(p.cache_read, p.input)
-            + (coalesce(s.output_tokens, 0) - coalesce(s.reasoning_tokens, 0)) * p.output
-            + coalesce(s.reasoning_tokens, 0) * coalesce(p.reasoning, p.output)
-        ) / 1000000
-        FROM /*schema*/prices p
-        WHERE p.model = s.model AND p.provider IN ('', coalesce(s.provider, ''))
-            AND p.valid_from <= to_timestamp(s.started_at)
-        ORDER BY p.provider <> '' DESC, p.valid_from DESC
-        LIMIT 1
-    ) END,
-    s.tool_call_id, s.error_type, s.error_message, s.input, s.output, coalesce(s.attributes, '{}'), :semconv_version::text
-FROM (
-    -- The last of several rows of one span, unless an earlier one has ended it.
-    SELECT DISTINCT ON (thread_id COLLATE "C", run_id COLLATE "C", span_id COLLATE "C") r.*
-    FROM ROWS FROM (jsonb_to_recordset(:rows::jsonb) AS (
-        thread_id text, run_id text, span_id text, started_at double precision, ended_at double precision,
-        parent_span_id text, kind text, name text, status text, checkpoint_ns text, checkpoint_id text, step integer,
-        node text, task_id text, agent text, provider text, model text, input_tokens bigint, output_tokens bigint,
-        cache_read_tokens bigint, reasoning_tokens bigint, tool_call_id text, error_type text, error_message text,
-        input jsonb, output jsonb, attributes jsonb
-    )) WITH ORDINALITY AS r (
+-- Start and end spans of existing runs, with the cost of their tokens; late entries do not reopen an ended span. Spans
+-- that end are queued for export, once, if there is an exporter.
+WITH written AS (
+    INSERT INTO /*schema*/spans AS stored (
         thread_id, run_id, span_id, started_at, ended_at, parent_span_id, kind, name, status, checkpoint_ns,
         checkpoint_id, step, node, task_id, agent, provider, model, input_tokens, output_tokens, cache_read_tokens,
-        reasoning_tokens, tool_call_id, error_type, error_message, input, output, attributes, place
+        reasoning_tokens, cost, tool_call_id, error_type, error_message, input, output, attributes, semconv_version
     )
-    ORDER BY thread_id COLLATE "C", run_id COLLATE "C", span_id COLLATE "C", ended_at IS NULL, place DESC
-) AS s
--- Looked up one by one, because a join would read all runs of the thread.
-WHERE s.thread_id = ANY(:thread_ids::text[])
-    AND (SELECT true FROM /*schema*/runs r WHERE r.thread_id = s.thread_id AND r.run_id = s.run_id)
-ORDER BY s.thread_id COLLATE "C", s.run_id COLLATE "C", s.span_id COLLATE "C"
-ON CONFLICT (thread_id, run_id, span_id, started_at) DO UPDATE SET
-    ended_at = excluded.ended_at,
-    kind = excluded.kind,
-    status = excluded.status,
-    checkpoint_id = coalesce(excluded.checkpoint_id, stored.checkpoint_id),
-    agent = excluded.agent,
-    provider = excluded.provider,
-    model = excluded.model,
-    input_tokens = excluded.input_tokens,
-    output_tokens = excluded.output_tokens,
-    cache_read_tokens = excluded.cache_read_tokens,
-    reasoning_tokens = excluded.reasoning_tokens,
-    cost = excluded.cost,
-    tool_call_id = excluded.tool_call_id,
-    error_type = excluded.error_type,
-    error_message = excluded.error_message,
-    input = excluded.input,
-    output = excluded.output,
-    attributes = excluded.attributes
-WHERE stored.ended_at IS NULL OR excluded.ended_at IS NOT NULL;
+    SELECT
+        s.thread_id, s.run_id, s.span_id, to_timestamp(s.started_at), to_timestamp(s.ended_at), s.parent_span_id,
+        s.kind, s.name, s.status, s.checkpoint_ns, s.checkpoint_id, s.step, s.node, s.task_id, s.agent, s.provider, s.model,
+        s.input_tokens, s.output_tokens, s.cache_read_tokens, s.reasoning_tokens,
+        CASE WHEN s.input_tokens IS NOT NULL OR s.output_tokens IS NOT NULL THEN (
+            SELECT (
+                (coalesce(s.input_tokens, 0) - coalesce(s.cache_read_tokens, 0)) * p.input
+                + coalesce(s.cache_read_tokens, 0) * coalesce(p.cache_read, p.input)
+                + (coalesce(s.output_tokens, 0) - coalesce(s.reasoning_tokens, 0)) * p.output
+                + coalesce(s.reasoning_tokens, 0) * coalesce(p.reasoning, p.output)
+            ) / 1000000
+            FROM /*schema*/prices p
+            WHERE p.model = s.model AND p.provider IN ('', coalesce(s.provider, ''))
+                AND p.valid_from <= to_timestamp(s.started_at)
+            ORDER BY p.provider <> '' DESC, p.valid_from DESC
+            LIMIT 1
+        ) END,
+        s.tool_call_id, s.error_type, s.error_message, s.input, s.output, coalesce(s.attributes, '{}'),
+        :semconv_version::text
+    FROM (
+        -- The last of several rows of one span, unless an earlier one has ended it.
+        SELECT DISTINCT ON (thread_id COLLATE "C", run_id COLLATE "C", span_id COLLATE "C") r.*
+        FROM ROWS FROM (jsonb_to_recordset(:rows::jsonb) AS (
+            thread_id text, run_id text, span_id text, started_at double precision, ended_at double precision,
+            parent_span_id text, kind text, name text, status text, checkpoint_ns text, checkpoint_id text,
+            step integer, node text, task_id text, agent text, provider text, model text, input_tokens bigint,
+            output_tokens bigint, cache_read_tokens bigint, reasoning_tokens bigint, tool_call_id text,
+            error_type text, error_message text, input jsonb, output jsonb, attributes jsonb
+        )) WITH ORDINALITY AS r (
+            thread_id, run_id, span_id, started_at, ended_at, parent_span_id, kind, name, status, checkpoint_ns,
+            checkpoint_id, step, node, task_id, agent, provider, model, input_tokens, output_tokens, cache_read_tokens,
+            reasoning_tokens, tool_call_id, error_type, error_message, input, output, attributes, place
+        )
+        ORDER BY thread_id COLLATE "C", run_id COLLATE "C", span_id COLLATE "C", ended_at IS NULL, place DESC
+    ) AS s
+    -- Looked up one by one, because a join would read all runs of the thread.
+    WHERE s.thread_id = ANY(:thread_ids::text[])
+        AND (SELECT true FROM /*schema*/runs r WHERE r.thread_id = s.thread_id AND r.run_id = s.run_id)
+    ORDER BY s.thread_id COLLATE "C", s.run_id COLLATE "C", s.span_id COLLATE "C"
+    ON CONFLICT (thread_id, run_id, span_id, started_at) DO UPDATE SET
+        ended_at = excluded.ended_at,
+        kind = excluded.kind,
+        status = excluded.status,
+        checkpoint_id = coalesce(excluded.checkpoint_id, stored.checkpoint_id),
+        agent = excluded.agent,
+        provider = excluded.provider,
+        model = excluded.model,
+        input_tokens = excluded.input_tokens,
+        output_tokens = excluded.output_tokens,
+        cache_read_tokens = excluded.cache_read_tokens,
+        reasoning_tokens = excluded.reasoning_tokens,
+        cost = excluded.cost,
+        tool_call_id = excluded.tool_call_id,
+        error_type = excluded.error_type,
+        error_message = excluded.error_message,
+        input = excluded.input,
+        output = excluded.output,
+        attributes = excluded.attributes
+    WHERE stored.ended_at IS NULL OR excluded.ended_at IS NOT NULL
+    RETURNING thread_id, run_id, span_id, started_at, ended_at
+)
+INSERT INTO /*schema*/span_exports (thread_id, export_id, run_id, span_ids, started_ats)
+SELECT w.thread_id, gen_random_uuid()::text, w.run_id, array_agg(w.span_id), array_agg(w.started_at)
+FROM written w
+WHERE w.ended_at IS NOT NULL AND EXISTS (SELECT 1 FROM /*schema*/exporters) AND (
+    -- As it was before this statement; looked up one by one.
+    SELECT o.ended_at FROM /*schema*/spans o
+    WHERE o.thread_id = w.thread_id AND o.run_id = w.run_id AND o.span_id = w.span_id AND o.started_at = w.started_at
+) IS NULL
+GROUP BY w.thread_id, w.run_id;
 
 -- name: put_events
 -- Insert events: those of a run only while the run exists, others only while the thread does.
@@ -288,6 +305,11 @@ WITH dead AS (
     FROM dead
     WHERE spans.thread_id = :thread_id AND dead.thread_id = :thread_id AND spans.run_id = dead.run_id
         AND spans.ended_at IS NULL
+    RETURNING spans.run_id, spans.span_id, spans.started_at
+), exported AS (
+    INSERT INTO /*schema*/span_exports (thread_id, export_id, run_id, span_ids, started_ats)
+    SELECT :thread_id, gen_random_uuid()::text, e.run_id, array_agg(e.span_id), array_agg(e.started_at)
+    FROM ended e WHERE EXISTS (SELECT 1 FROM /*schema*/exporters) GROUP BY e.run_id
 ), noted AS (
     INSERT INTO /*schema*/events (thread_id, event_id, kind, run_id, payload)
     SELECT dead.thread_id, to_char(dead.ended_at AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISSUS') || '-died-' || dead.run_id,
@@ -299,13 +321,19 @@ SELECT run_id FROM dead;
 
 -- name: settle_attempts
 -- End the spans that earlier attempts of some runs left running.
-UPDATE /*schema*/spans SET
-    status = 'error', ended_at = greatest(spans.started_at, r.started_at), error_type = 'ProcessDied',
-    error_message = 'the process that ran it has died'
-FROM unnest(:thread_ids::text[], :run_ids::text[]) AS begun (thread_id, run_id)
-JOIN /*schema*/runs r ON r.thread_id = begun.thread_id AND r.run_id = begun.run_id AND r.thread_id = ANY(:thread_ids)
-WHERE spans.thread_id = begun.thread_id AND spans.run_id = begun.run_id AND spans.thread_id = ANY(:thread_ids)
-    AND spans.ended_at IS NULL AND r.attempt > 1 AND spans.started_at < r.started_at;
+WITH ended AS (
+    UPDATE /*schema*/spans SET
+        status = 'error', ended_at = greatest(spans.started_at, r.started_at), error_type = 'ProcessDied',
+        error_message = 'the process that ran it has died'
+    FROM unnest(:thread_ids::text[], :run_ids::text[]) AS begun (thread_id, run_id)
+    JOIN /*schema*/runs r ON r.thread_id = begun.thread_id AND r.run_id = begun.run_id AND r.thread_id = ANY(:thread_ids)
+    WHERE spans.thread_id = begun.thread_id AND spans.run_id = begun.run_id AND spans.thread_id = ANY(:thread_ids)
+        AND spans.ended_at IS NULL AND r.attempt > 1 AND spans.started_at < r.started_at
+    RETURNING spans.thread_id, spans.run_id, spans.span_id, spans.started_at
+)
+INSERT INTO /*schema*/span_exports (thread_id, export_id, run_id, span_ids, started_ats)
+SELECT e.thread_id, gen_random_uuid()::text, e.run_id, array_agg(e.span_id), array_agg(e.started_at)
+FROM ended e WHERE EXISTS (SELECT 1 FROM /*schema*/exporters) GROUP BY e.thread_id, e.run_id;
 
 -- name: tell_time
 -- Return the database's clock, in seconds since 1970.

@@ -24,11 +24,14 @@ WHERE r.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-in
     AND (:tenant_id::text IS NULL OR r.tenant_id = :tenant_id)
     AND (:status::text IS NULL OR r.status = :status)
     AND (:min_steps::integer IS NULL OR r.steps >= :min_steps)
+    AND (:scope::jsonb IS NULL OR EXISTS (
+        SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = r.thread_id AND t.metadata @> :scope
+    ))
 ORDER BY r.started_at DESC, r.thread_id, r.run_id
 LIMIT :page_size OFFSET :offset;
 
 -- name: get_run
--- Return one run.
+-- Return one run, if its thread is one that the caller may see.
 SELECT r.thread_id, r.run_id, r.attempt, r.status,
     coalesce(
         r.status = 'running' AND r.alive_until < now()
@@ -38,7 +41,10 @@ SELECT r.thread_id, r.run_id, r.attempt, r.status,
     r.input_tokens, r.output_tokens, r.cost, r.error_type, r.error_message, r.error_traceback, r.input, r.output,
     r.enqueued_at, r.multitask_strategy, r.metadata, r.release
 FROM /*schema*/runs r
-WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text;
+WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text
+    AND (:scope::jsonb IS NULL OR EXISTS (
+        SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = :thread_id AND t.metadata @> :scope
+    ));
 
 -- name: list_runaway_threads
 -- Return a page of threads with runs of more than a number of supersteps, at least 25, longest first, below a cursor.

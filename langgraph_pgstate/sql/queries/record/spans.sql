@@ -104,3 +104,29 @@ FROM lineage h JOIN /*schema*/checkpoints c
     ON c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns AND c.checkpoint_id = h.checkpoint_id
     LEFT JOIN /*schema*/runs r ON r.thread_id = :thread_id AND r.run_id = c.run_id
 WHERE h.depth = 0;
+
+-- name: outline_spans
+-- Return place, times, status and usage of the spans of a run that started at a time or later, oldest first.
+SELECT s.span_id, s.parent_span_id, s.started_at, s.ended_at, s.kind, s.status, s.input_tokens, s.output_tokens, s.cost
+FROM /*schema*/spans s
+WHERE s.thread_id = :thread_id::text AND s.run_id = :run_id::text AND s.started_at >= :since::timestamptz
+ORDER BY s.started_at, s.span_id
+LIMIT :page_size;
+
+-- name: describe_spans
+-- Return names and places of some spans of a run, without their contents.
+SELECT s.span_id, s.started_at, s.name, s.node, s.step, s.checkpoint_ns, s.checkpoint_id, s.agent, s.provider, s.model,
+    s.tool_call_id, s.error_type, left(s.error_message, 400)
+FROM /*schema*/spans s
+WHERE s.thread_id = :thread_id::text AND s.run_id = :run_id::text AND s.span_id = ANY(:span_ids::text[])
+    AND s.started_at BETWEEN :first_at::timestamptz AND :last_at::timestamptz;
+
+-- name: get_span
+-- Return one span; of the roots of several attempts the newest.
+SELECT s.thread_id, s.run_id, s.span_id, s.parent_span_id, s.kind, s.name, s.status, s.started_at, s.ended_at,
+    s.checkpoint_ns, s.checkpoint_id, s.step, s.node, s.task_id, s.agent, s.provider, s.model, s.input_tokens,
+    s.output_tokens, s.cache_read_tokens, s.reasoning_tokens, s.cost, s.tool_call_id, s.error_type, s.error_message,
+    s.input, s.output, s.attributes
+FROM /*schema*/spans s
+WHERE s.thread_id = :thread_id::text AND s.run_id = :run_id::text AND s.span_id = :span_id::text
+ORDER BY s.started_at DESC LIMIT 1;

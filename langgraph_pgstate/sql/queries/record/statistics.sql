@@ -10,14 +10,16 @@ SELECT s.name, count(*), count(*) FILTER (WHERE s.ended_at IS NULL AND NOT s.is_
     percentile_cont(0.95) WITHIN GROUP (ORDER BY extract(epoch FROM s.ended_at - s.started_at)::double precision),
     max(s.started_at)
 FROM (
-    SELECT n.*, ((n.thread_id, n.tool_call_id) IN (
-        SELECT e.thread_id, e.tool_call_id FROM /*schema*/tool_executions e WHERE e.status IN ('timeout', 'unknown')
+    SELECT n.name, n.status, n.started_at, n.ended_at, ((n.thread_id, n.tool_call_id) IN (
+        SELECT e.thread_id, e.tool_call_id FROM /*schema*/tool_executions e
+        WHERE e.status <> 'success' AND e.status IN ('timeout', 'unknown')
     )) IS TRUE AS is_unknown
     FROM /*schema*/spans n
+    WHERE n.kind = 'tool' AND n.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
+        AND (:until::timestamptz IS NULL OR n.started_at < :until)
+        AND (:agent::text IS NULL OR n.agent = :agent)
+    ORDER BY n.started_at DESC LIMIT :newest::bigint
 ) AS s
-WHERE s.kind = 'tool' AND s.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
-    AND (:until::timestamptz IS NULL OR s.started_at < :until)
-    AND (:agent::text IS NULL OR s.agent = :agent)
 GROUP BY s.name
 ORDER BY count(*) DESC, s.name
 LIMIT :page_size;
@@ -31,11 +33,14 @@ SELECT e.tool, count(*), count(*) FILTER (WHERE e.status IN ('pending', 'running
     avg(extract(epoch FROM e.ended_at - e.started_at))::double precision,
     percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM e.ended_at - e.started_at)::double precision),
     percentile_cont(0.95) WITHIN GROUP (ORDER BY extract(epoch FROM e.ended_at - e.started_at)::double precision),
-    max(e.started_at)
-FROM /*schema*/tool_executions e
-WHERE e.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
-    AND (:until::timestamptz IS NULL OR e.started_at < :until)
-    AND (:agent::text IS NULL OR e.agent = :agent)
+    max(e.started_at), count(e.compensated_at)
+FROM (
+    SELECT n.tool, n.status, n.started_at, n.ended_at, n.compensated_at FROM /*schema*/tool_executions n
+    WHERE n.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
+        AND (:until::timestamptz IS NULL OR n.started_at < :until)
+        AND (:agent::text IS NULL OR n.agent = :agent)
+    ORDER BY n.started_at DESC LIMIT :newest::bigint
+) AS e
 GROUP BY e.tool
 ORDER BY count(*) DESC, e.tool
 LIMIT :page_size;
@@ -58,3 +63,93 @@ WHERE u.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-in
 GROUP BY 1, 2, 3, 4, 5, 6
 ORDER BY 12 DESC, 7 DESC, 1, 2, 3, 4, 5, 6
 LIMIT :page_size;
+
+-- name: sum_costs
+-- Return calls, tokens and cost of models by day, by model, and of all: rows of each have their own `part`. Of models
+-- only the most expensive. Each day is summed apart, which needs no sorting.
+-- variant: sum_costs_owned
+-- variant: sum_costs_owned_scoped
+SELECT g.part, g.provider, g.model, g.day, g.calls, g.input_tokens, g.output_tokens, g.cache_read_tokens,
+    g.reasoning_tokens, g.cost, g.unpriced
+FROM (
+    SELECT p.part, u.*, row_number() OVER (
+        PARTITION BY p.part ORDER BY u.cost DESC, u.calls DESC, u.provider, u.model
+    ) AS place
+    FROM (
+        SELECT s.provider, s.model, s.day, grouping(s.model, s.day) AS level,
+            coalesce(sum(s.calls), 0)::bigint AS calls, coalesce(sum(s.input_tokens), 0)::bigint AS input_tokens,
+            coalesce(sum(s.output_tokens), 0)::bigint AS output_tokens,
+            coalesce(sum(s.cache_read_tokens), 0)::bigint AS cache_read_tokens,
+            coalesce(sum(s.reasoning_tokens), 0)::bigint AS reasoning_tokens, coalesce(sum(s.cost), 0) AS cost,
+            coalesce(sum(s.unpriced), 0)::bigint AS unpriced
+        FROM (
+            SELECT d.day::date AS day, o.* --!owned
+            FROM ( --!owned
+                SELECT --!owned
+                    greatest(coalesce(:since::timestamptz, now() - :age::interval, '-infinity'), b.first_at) AS first_at, --!owned
+                    least(coalesce(:until::timestamptz, 'infinity'), b.last_at) AS last_at --!owned
+                FROM ( --!owned
+                    SELECT (SELECT min(m.started_at) FROM /*schema*/spans m WHERE m.kind = 'llm') AS first_at, ( --!owned
+                        SELECT max(m.started_at) + interval '1 us' FROM /*schema*/spans m WHERE m.kind = 'llm' --!owned
+                    ) AS last_at --!owned
+                ) AS b WHERE b.first_at IS NOT NULL --!owned
+            ) AS t CROSS JOIN LATERAL generate_series( --!owned
+                date_trunc('day', t.first_at AT TIME ZONE 'UTC'), t.last_at AT TIME ZONE 'UTC', interval '1 day' --!owned
+            ) AS d (day) CROSS JOIN LATERAL ( --!owned
+                SELECT n.provider, n.model, --!owned
+--+owned             SELECT (n.started_at AT TIME ZONE 'UTC')::date AS day, n.provider, n.model,
+                    count(*) AS calls, sum(n.input_tokens) AS input_tokens, sum(n.output_tokens) AS output_tokens,
+                    sum(n.cache_read_tokens) AS cache_read_tokens, sum(n.reasoning_tokens) AS reasoning_tokens,
+                    sum(n.cost) AS cost, count(*) FILTER (WHERE n.cost IS NULL) AS unpriced
+                FROM /*schema*/spans n
+--+owned                 JOIN /*schema*/runs r ON r.thread_id = n.thread_id AND r.run_id = n.run_id
+--+scoped                 JOIN /*schema*/threads h ON h.thread_id = n.thread_id AND h.metadata @> :scope::jsonb
+                WHERE n.kind = 'llm'
+                    AND n.started_at >= greatest(t.first_at, d.day AT TIME ZONE 'UTC') --!owned
+                    AND n.started_at < least(t.last_at, (d.day + interval '1 day') AT TIME ZONE 'UTC') --!owned
+--+owned                     AND n.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
+--+owned                     AND (:until::timestamptz IS NULL OR n.started_at < :until)
+--+owned                     AND (:user_id::text IS NULL OR r.user_id = :user_id)
+--+owned                     AND (:tenant_id::text IS NULL OR r.tenant_id = :tenant_id)
+--+owned                     AND (:agent::text IS NULL OR coalesce(n.agent, r.agent) = :agent)
+                    AND (:model::text IS NULL OR n.model = :model)
+                GROUP BY n.provider, n.model --!owned
+            ) AS o --!owned
+--+owned             GROUP BY 1, n.provider, n.model
+        ) AS s
+        GROUP BY GROUPING SETS ((s.provider, s.model), (s.day), ())
+    ) AS u CROSS JOIN LATERAL (
+        SELECT CASE u.level WHEN 1 THEN 'model' WHEN 2 THEN 'day' ELSE 'all' END AS part
+    ) AS p
+) AS g
+WHERE g.part = 'day' OR g.place <= :page_size::bigint
+ORDER BY g.part, g.day, g.place;
+
+-- name: sum_owner_costs
+-- Return number, tokens and cost of runs by agent and by user: rows of each have their own `part`. Only the most
+-- expensive.
+SELECT g.part, CASE g.part WHEN 'agent' THEN g.agent ELSE g.user_id END, g.runs, g.input_tokens, g.output_tokens, g.cost
+FROM (
+    SELECT s.*, p.part, row_number() OVER (
+        PARTITION BY p.part ORDER BY s.cost DESC, s.runs DESC, s.agent, s.user_id
+    ) AS place
+    FROM (
+        SELECT r.agent, r.user_id, grouping(r.user_id) AS level, count(*) AS runs,
+            sum(r.input_tokens)::bigint AS input_tokens, sum(r.output_tokens)::bigint AS output_tokens,
+            sum(r.cost) AS cost
+        FROM /*schema*/runs r
+        WHERE r.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
+            AND (:until::timestamptz IS NULL OR r.started_at < :until)
+            AND (:agent::text IS NULL OR r.agent = :agent)
+            AND (:user_id::text IS NULL OR r.user_id = :user_id)
+            AND (:tenant_id::text IS NULL OR r.tenant_id = :tenant_id)
+            AND (:scope::jsonb IS NULL OR EXISTS (
+                SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = r.thread_id AND t.metadata @> :scope
+            ))
+        GROUP BY GROUPING SETS ((r.agent), (r.user_id))
+    ) AS s CROSS JOIN LATERAL (
+        SELECT CASE s.level WHEN 1 THEN 'agent' ELSE 'user' END AS part
+    ) AS p
+) AS g
+WHERE g.place <= :page_size::bigint
+ORDER BY g.part, g.place;

@@ -17,9 +17,24 @@ WITH gone AS (
     DELETE FROM /*schema*/queue
     WHERE thread_id = :thread_id AND run_id = ANY(:run_ids) AND status = 'pending'
     RETURNING run_id
+), ended AS (
+    UPDATE /*schema*/runs SET status = :status::text, ended_at = now(), alive_until = NULL FROM gone
+    WHERE runs.thread_id = :thread_id::text AND runs.run_id = gone.run_id AND runs.run_id = ANY(:run_ids::text[])
+    RETURNING runs.thread_id, runs.run_id, runs.status, runs.agent, runs.metadata, runs.multitask_strategy,
+        runs.enqueued_at, runs.started_at, runs.ended_at, runs.error_type, runs.error_message, runs.webhook
 )
-UPDATE /*schema*/runs SET status = :status::text, ended_at = now(), alive_until = NULL FROM gone
-WHERE runs.thread_id = :thread_id::text AND runs.run_id = gone.run_id AND runs.run_id = ANY(:run_ids::text[]);
+INSERT INTO /*schema*/webhooks (thread_id, run_id, url, run)
+SELECT e.thread_id, e.run_id, e.webhook, to_jsonb(e) - 'webhook' FROM ended e WHERE e.webhook IS NOT NULL;
+
+-- name: put_webhooks
+-- Note for their webhooks that some of a thread's runs were cancelled, which are about to be deleted.
+INSERT INTO /*schema*/webhooks (thread_id, run_id, url, run)
+SELECT e.thread_id, e.run_id, e.webhook, to_jsonb(e) - 'webhook' FROM (
+    SELECT r.thread_id, r.run_id, 'cancelled' AS status, r.agent, r.metadata, r.multitask_strategy, r.enqueued_at,
+        r.started_at, now() AS ended_at, r.error_type, r.error_message, r.webhook
+    FROM /*schema*/runs r
+    WHERE r.thread_id = :thread_id::text AND r.run_id = ANY(:run_ids::text[]) AND r.webhook IS NOT NULL
+) AS e;
 
 -- name: delete_queued
 -- Delete some of a thread's runs, or all, from the queue, with what they were to do. The lease of a running one is

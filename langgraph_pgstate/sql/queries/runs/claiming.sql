@@ -1,9 +1,9 @@
 -- name: claim_runs
--- Claim ready runs of some graphs with the leases of their threads, by priority and position, and return them with what
--- they are to do. A run whose thread's lease is held or locked by somebody else is put off for a second, and returned as
--- `held`. A queue with limits is returned as `limits`, and one with runs that wait for a limit as `waiting`. Then nothing
--- is claimed, unless the variant for it is used: it keeps the limits, and returns keys that are at theirs as `full`, and
--- `busy` if another worker has just claimed.
+-- Claim ready runs of some graphs with the leases of their threads, 100 at most, by priority and position, and return
+-- them with what they are to do. A run whose thread's lease is held or locked by somebody else is put off for a second,
+-- and returned as `held`. A queue with limits is returned as `limits`, and one with runs that wait for a limit as
+-- `waiting`. Then nothing is claimed, unless the variant for it is used: it keeps the limits, and returns keys that are at
+-- theirs as `full`, and `busy` if another worker has just claimed.
 -- variant: claim_limited_runs
 WITH
 --+limited whole AS MATERIALIZED (
@@ -22,7 +22,7 @@ WITH
 --+limited ),
 candidates AS MATERIALIZED (
     SELECT c.* FROM unnest(:graphs::text[], :versions::text[]) AS g (graph, version) CROSS JOIN LATERAL (
-        SELECT q.thread_id, q.run_id, q.key, q.priority, q.position FROM /*schema*/queue q
+        SELECT q.thread_id, q.run_id, q.key, q.priority, q.position, q.last_event FROM /*schema*/queue q
         WHERE q.queue = :queue::text AND q.graph = g.graph AND q.version = g.version
             AND q.is_ready AND q.status = 'pending' AND NOT q.is_limited
             AND NOT EXISTS (SELECT 1 FROM /*schema*/queue_limits l WHERE l.queue = :queue) --!limited
@@ -33,10 +33,14 @@ candidates AS MATERIALIZED (
         FOR UPDATE SKIP LOCKED
     ) AS c
 ), chosen AS MATERIALIZED (
-    SELECT c.* FROM candidates c
-    ORDER BY c.priority DESC, c.position
-    LIMIT :limit --!limited
---+limited     LIMIT coalesce((SELECT greatest(w.free, 0) FROM whole w), :limit)
+    SELECT o.* FROM (
+        SELECT c.* FROM candidates c
+        ORDER BY c.priority DESC, c.position
+        LIMIT :limit --!limited
+--+limited         LIMIT coalesce((SELECT greatest(w.free, 0) FROM whole w), :limit)
+    ) AS o
+    -- A caller asks for no more. A plan for so few looks up each instead of reading all that are ready.
+    LIMIT 100
 ), unheld AS MATERIALIZED (
     SELECT f.thread_id FROM chosen c CROSS JOIN LATERAL (
         SELECT l.thread_id FROM /*schema*/leases l
@@ -117,25 +121,32 @@ candidates AS MATERIALIZED (
     WHERE held.holder_id IS NULL OR held.expires_at <= excluded.acquired_at
     RETURNING thread_id, fencing_token, acquired_at, renewed_at, expires_at
 ), heads AS MATERIALIZED (
-    SELECT c.thread_id, c.run_id, (
-        SELECT k.checkpoint_id FROM /*schema*/checkpoints k WHERE k.thread_id = c.thread_id AND k.checkpoint_ns = ''
+    SELECT t.*, c.run_id, c.last_event, (
+        SELECT k.checkpoint_id FROM /*schema*/checkpoints k WHERE k.thread_id = t.thread_id AND k.checkpoint_ns = ''
         ORDER BY k.checkpoint_id DESC LIMIT 1
     ) AS head_id
-    FROM chosen c --!limited
---+limited     FROM granted c
+    FROM taken t
+        JOIN chosen c ON c.thread_id = t.thread_id --!limited
+--+limited         JOIN granted c ON c.thread_id = t.thread_id
 ), claimed AS (
     UPDATE /*schema*/queue SET
-        status = 'running', attempt = queue.attempt + 1, worker_id = :worker_id, fencing_token = t.fencing_token,
-        claimed_at = now(), claimed_checkpoint_id = h.head_id,
+        status = 'running', attempt = queue.attempt + 1, worker_id = :worker_id, fencing_token = h.fencing_token,
+        claimed_at = now(), claimed_checkpoint_id = h.head_id, streamed = 0, replayed_step = b.step,
+        last_event = greatest(queue.last_event, p.last_event, b.last_seq),
         timeout_at = coalesce(
             queue.timeout_at, now() + make_interval(secs => (r.options ->> 'timeout')::double precision)
         )
-    FROM taken t
-        JOIN heads h ON h.thread_id = t.thread_id
+    FROM heads h
         LEFT JOIN /*schema*/run_requests r ON r.thread_id = h.thread_id AND r.run_id = h.run_id
+        LEFT JOIN /*schema*/runs p ON p.thread_id = h.thread_id AND p.run_id = h.run_id
+        LEFT JOIN LATERAL (
+            SELECT n.last_seq, greatest(n.step, n.replayed_step) AS step FROM /*schema*/stream_batches n
+            WHERE n.thread_id = h.thread_id AND n.run_id = h.run_id AND (h.last_event > 0 OR p.last_event > 0)
+            ORDER BY n.last_seq DESC LIMIT 1
+        ) AS b ON true
     WHERE queue.thread_id = h.thread_id AND queue.run_id = h.run_id AND queue.is_ready
     RETURNING queue.thread_id, queue.run_id, queue.graph, queue.key, queue.attempt, queue.crashes, queue.fencing_token,
-        t.acquired_at, t.renewed_at, t.expires_at, queue.cancel, queue.timeout_at, queue.priority, queue.position,
+        h.acquired_at, h.renewed_at, h.expires_at, queue.cancel, queue.timeout_at, queue.priority, queue.position,
         h.head_id, r.options, r.data
 ), put_off AS (
     UPDATE /*schema*/queue SET is_ready = false, run_after = now() + interval '1 second'

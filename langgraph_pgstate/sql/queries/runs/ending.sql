@@ -14,7 +14,7 @@ WHERE leases.thread_id = held.thread_id;
 -- were to do that their threads have gone on from. If they were interrupted, their default answers are due so long after
 -- their oldest interrupts. Runs after `release_leases` and `lock_threads_for_no_key_update`.
 WITH mine AS MATERIALIZED (
-    SELECT q.thread_id, q.run_id
+    SELECT q.thread_id, q.run_id, q.last_event
     FROM unnest(:thread_ids::text[], :run_ids::text[], :fencing_tokens::bigint[]) AS g (
         thread_id, run_id, fencing_token
     )
@@ -26,11 +26,13 @@ WITH mine AS MATERIALIZED (
     UPDATE /*schema*/runs SET
         status = :status::text, ended_at = now(), alive_until = NULL, error_type = :error_type::text,
         error_message = :error_message::text, error_traceback = :error_traceback::text,
-        last_event = coalesce((
-            SELECT max(b.last_seq) FROM /*schema*/stream_batches b
-            WHERE b.thread_id = mine.thread_id AND b.run_id = mine.run_id
-        ), runs.last_event)
+        last_event = coalesce(nullif(mine.last_event, 0), runs.last_event)
     FROM mine WHERE runs.thread_id = mine.thread_id AND runs.run_id = mine.run_id
+    RETURNING runs.thread_id, runs.run_id, runs.status, runs.agent, runs.metadata, runs.multitask_strategy,
+        runs.enqueued_at, runs.started_at, runs.ended_at, runs.error_type, runs.error_message, runs.webhook
+), told AS (
+    INSERT INTO /*schema*/webhooks (thread_id, run_id, url, run)
+    SELECT e.thread_id, e.run_id, e.webhook, to_jsonb(e) - 'webhook' FROM ended e WHERE e.webhook IS NOT NULL
 ), idle AS (
     UPDATE /*schema*/threads SET status = CASE
         WHEN :status IN ('interrupted', 'error') THEN :status WHEN :status = 'timeout' THEN 'error' ELSE 'idle' END
@@ -66,7 +68,7 @@ DELETE FROM /*schema*/queue USING mine WHERE queue.thread_id = mine.thread_id AN
 -- the other runs of its thread and its queue. One that is to be cancelled is ready at once, so that nothing waits for
 -- it. Affects no row if the lease was lost. Runs after `release_leases` and `lock_threads_for_no_key_update`.
 WITH mine AS MATERIALIZED (
-    SELECT 1 FROM /*schema*/queue q JOIN /*schema*/leases l ON l.thread_id = q.thread_id
+    SELECT q.last_event FROM /*schema*/queue q JOIN /*schema*/leases l ON l.thread_id = q.thread_id
     WHERE q.thread_id = :thread_id AND q.run_id = :run_id AND q.status = 'running'
         AND q.fencing_token = :fencing_token::bigint AND l.thread_id = :thread_id AND l.fencing_token = :fencing_token
 ), waiting AS (
@@ -74,10 +76,7 @@ WITH mine AS MATERIALIZED (
         status = 'pending', attempt = runs.attempt - :unused::integer, alive_until = NULL,
         error_type = :error_type::text, error_message = :error_message::text,
         error_traceback = :error_traceback::text,
-        last_event = coalesce((
-            SELECT max(b.last_seq) FROM /*schema*/stream_batches b
-            WHERE b.thread_id = :thread_id AND b.run_id = :run_id
-        ), runs.last_event)
+        last_event = coalesce(nullif(mine.last_event, 0), runs.last_event)
     FROM mine WHERE runs.thread_id = :thread_id AND runs.run_id = :run_id
 )
 UPDATE /*schema*/queue SET

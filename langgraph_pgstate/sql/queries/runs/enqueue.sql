@@ -75,10 +75,10 @@ WITH given AS (
     FROM ROWS FROM (jsonb_to_recordset(:rows::jsonb) AS (
         thread_id text, run_id text, queue text, graph text, version text, priority integer, key text,
         run_at double precision, delay double precision, options jsonb, agent text, user_id text, tenant_id text,
-        adopts boolean, strategy text, metadata jsonb
+        adopts boolean, strategy text, metadata jsonb, traceparent text
     ), unnest(:data::bytea[])) WITH ORDINALITY AS s (
         thread_id, run_id, queue, graph, version, priority, key, run_at, delay, options, agent, user_id, tenant_id,
-        adopts, strategy, metadata, data, place
+        adopts, strategy, metadata, traceparent, data, place
     )
     WHERE NOT EXISTS (
         SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = s.thread_id AND q.run_id = s.run_id OFFSET 0
@@ -129,14 +129,15 @@ WITH given AS (
 )
 INSERT INTO /*schema*/runs AS stored (
     thread_id, run_id, attempt, status, agent, user_id, tenant_id, started_at, queue, key, enqueued_at,
-    multitask_strategy, metadata
+    multitask_strategy, metadata, webhook, traceparent
 )
 SELECT g.thread_id, g.run_id, 0, 'pending', g.agent, g.user_id, g.tenant_id, now(), g.queue, nullif(g.key, ''), now(),
-    g.strategy, g.metadata
+    g.strategy, g.metadata, g.options ->> 'webhook', g.traceparent
 FROM given g
 ON CONFLICT (thread_id, run_id) DO UPDATE SET
     queue = excluded.queue, key = excluded.key, enqueued_at = excluded.enqueued_at,
-    multitask_strategy = excluded.multitask_strategy, metadata = excluded.metadata, status = 'pending', attempt = 0,
+    multitask_strategy = excluded.multitask_strategy, metadata = excluded.metadata, webhook = excluded.webhook,
+    status = 'pending', attempt = 0,
     alive_until = NULL, ended_at = NULL, error_type = NULL,
     error_message = NULL, error_traceback = NULL
 RETURNING run_id;

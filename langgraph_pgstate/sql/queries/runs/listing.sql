@@ -13,6 +13,9 @@ WHERE (q.enqueued_at, q.thread_id, q.run_id)
     AND (:queue::text IS NULL OR q.queue = :queue)
     AND (:graph::text IS NULL OR q.graph = :graph)
     AND (:status::text IS NULL OR q.status = :status)
+    AND (:scope::jsonb IS NULL OR EXISTS (
+        SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = q.thread_id AND t.metadata @> :scope
+    ))
 ORDER BY q.enqueued_at, q.thread_id, q.run_id
 LIMIT :page_size;
 
@@ -43,6 +46,9 @@ WHERE r.status <> 'success' AND r.status IN ('error', 'timeout') AND r.queue IS 
         WHERE d.thread_id = r.thread_id AND d.run_id = r.run_id
             AND (:graph::text IS NULL OR d.options ->> 'graph' = :graph)
     )
+    AND (:scope::jsonb IS NULL OR EXISTS (
+        SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = r.thread_id AND t.metadata @> :scope
+    ))
 ORDER BY r.started_at DESC, r.thread_id, r.run_id
 LIMIT :page_size;
 
@@ -63,3 +69,13 @@ SELECT greatest((
     SELECT max(w.checkpoint_id) FROM /*schema*/writes w
     WHERE w.thread_id = :thread_id AND w.checkpoint_ns = '' AND w.run_id = :run_id
 ));
+
+-- name: list_workers
+-- Return the workers, those seen last first, with the number of runs that each of them runs.
+SELECT w.worker_id, w.started_at, w.seen_at, w.seen_at > now() - interval '30 seconds', w.queues, w.graphs,
+    w.concurrency, w.versions, (
+        SELECT count(*) FROM /*schema*/queue q WHERE q.status = 'running' AND q.worker_id = w.worker_id
+    ), w.drain_asked_at
+FROM /*schema*/workers w
+ORDER BY w.seen_at DESC, w.worker_id
+LIMIT :page_size;

@@ -10,6 +10,14 @@ ON CONFLICT (worker_id) DO UPDATE SET
 -- Delete a worker.
 DELETE FROM /*schema*/workers WHERE worker_id = :worker_id::text;
 
+-- name: ask_drain
+-- Ask a worker to drain.
+UPDATE /*schema*/workers SET drain_asked_at = coalesce(drain_asked_at, now()) WHERE worker_id = :worker_id::text;
+
+-- name: find_drain
+-- Return whether a worker was asked to drain.
+SELECT 1 FROM /*schema*/workers WHERE worker_id = :worker_id::text AND drain_asked_at IS NOT NULL;
+
 -- name: sweep_workers
 -- Delete workers that have not been seen for a day.
 DELETE FROM /*schema*/workers WHERE seen_at < now() - interval '1 day';
@@ -101,12 +109,23 @@ WITH found AS MATERIALIZED (
             WHERE b.thread_id = :thread_id AND b.run_id = :run_id
         ), runs.last_event)
     FROM mine WHERE runs.thread_id = :thread_id AND runs.run_id = :run_id
+    RETURNING runs.thread_id, runs.run_id, runs.status, runs.agent, runs.metadata, runs.multitask_strategy,
+        runs.enqueued_at, runs.started_at, runs.ended_at, runs.error_type, runs.error_message, runs.webhook
+), noted AS (
+    INSERT INTO /*schema*/webhooks (thread_id, run_id, url, run)
+    SELECT t.thread_id, t.run_id, t.webhook, to_jsonb(t) - 'webhook' FROM told t
+    WHERE t.webhook IS NOT NULL AND t.ended_at IS NOT NULL
 ), ended AS (
     UPDATE /*schema*/spans SET
         status = 'error', ended_at = greatest(spans.started_at, now()), error_type = 'WorkerDied',
         error_message = 'the worker that ran it has died'
     FROM mine
     WHERE spans.thread_id = :thread_id AND spans.run_id = :run_id AND spans.ended_at IS NULL AND mine.is_last
+    RETURNING spans.run_id, spans.span_id, spans.started_at
+), exported AS (
+    INSERT INTO /*schema*/span_exports (thread_id, export_id, run_id, span_ids, started_ats)
+    SELECT :thread_id, gen_random_uuid()::text, e.run_id, array_agg(e.span_id), array_agg(e.started_at)
+    FROM ended e WHERE EXISTS (SELECT 1 FROM /*schema*/exporters) GROUP BY e.run_id
 ), idle AS (
     UPDATE /*schema*/threads SET status = 'error' FROM mine
     WHERE threads.thread_id = :thread_id AND mine.is_last AND NOT EXISTS (

@@ -8,7 +8,7 @@ LIMIT :page_size;
 
 -- name: get_interrupts
 -- Return the open interrupts at some checkpoints, oldest first: those of unfinished tasks whose checkpoint has no
--- children. Only of a given user's, tenant's or agent's threads, if given.
+-- children. Only of a user's, tenant's or agent's threads, or of those that a caller may see, if given.
 SELECT w.thread_id, w.checkpoint_id, w.task_id, w.run_id, w.created_at, w.data, t.user_id, t.tenant_id, t.agent, t.title
 FROM unnest(:thread_ids::text[], :checkpoint_ids::text[]) AS h (thread_id, checkpoint_id)
     JOIN /*schema*/writes w
@@ -20,6 +20,7 @@ WHERE w.thread_id = ANY(:thread_ids)
     AND (:user_id::text IS NULL OR t.user_id = :user_id)
     AND (:tenant_id::text IS NULL OR t.tenant_id = :tenant_id)
     AND (:agent::text IS NULL OR t.agent = :agent)
+    AND (:scope::jsonb IS NULL OR t.metadata @> :scope)
     AND NOT EXISTS (
         SELECT 1 FROM /*schema*/checkpoints n
         WHERE n.thread_id = w.thread_id AND n.checkpoint_ns = '' AND n.checkpoint_id > w.checkpoint_id

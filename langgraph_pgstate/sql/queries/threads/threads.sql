@@ -27,6 +27,8 @@ WITH gone_projection AS (
     DELETE FROM /*schema*/runs WHERE thread_id = :thread_id
 ), gone_spans AS (
     DELETE FROM /*schema*/spans WHERE thread_id = :thread_id
+), gone_exports AS (
+    DELETE FROM /*schema*/span_exports WHERE thread_id = :thread_id
 ), gone_answers AS (
     DELETE FROM /*schema*/answers WHERE thread_id = :thread_id
 ), gone_executions AS (

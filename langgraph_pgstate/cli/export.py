@@ -1,0 +1,96 @@
+"""The command `export`, and the exporter inside `serve` and `worker`."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from langgraph_pgstate.cli.drawing import console
+from langgraph_pgstate.cli.options import OTLP_VARIABLE
+from langgraph_pgstate.cli.output import count, one_of, print_json
+from langgraph_pgstate.cli.target import Target
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.settings import age
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from langgraph_pgstate.otlp import SpanExporter
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+def export(
+    ctx: typer.Context,
+    format: Annotated[str, typer.Argument(metavar="FORMAT", help="otlp.", callback=one_of("otlp"))],
+    endpoint: Annotated[
+        str, typer.Option(envvar=OTLP_VARIABLE, metavar="URL", help="The collector, like http://localhost:4318.")
+    ],
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AGE",
+            show_default=False,
+            help="Also what began at most this long ago, again; with --follow only if nothing was exported before.",
+        ),
+    ] = None,
+    content: Annotated[bool, typer.Option("--content", help="Also inputs, outputs and messages of errors.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on until SIGTERM.")] = False,
+) -> None:
+    """Export spans that have ended to OpenTelemetry: those that were not exported yet."""
+    target: Target = ctx.obj
+    if follow and target.is_json:
+        raise ConfigurationError("a follower prints no JSON")
+    with target.connect():
+        pass
+    with target.open() as dsn:
+        exporter = _exporter(dsn, target.schema, endpoint, content, None if since is None else age(since))
+        if follow:
+            _follow(exporter)
+            return
+        sent = exporter.export()
+    if target.is_json:
+        print_json({"spans": sent})
+    else:
+        console.print(f"exported {count(sent, 'span')}")
+
+
+@contextmanager
+def exporting(dsn: str, schema: str, endpoint: str | None, content: bool) -> Iterator[None]:
+    """Export spans during the block; do nothing, and import nothing, without an endpoint."""
+    if not endpoint:
+        yield
+        return
+    with _exporter(dsn, schema, endpoint, content, None):
+        yield
+
+
+def _exporter(dsn: str, schema: str, endpoint: str, content: bool, since: timedelta | None) -> SpanExporter:
+    try:
+        from langgraph_pgstate.otlp.exporter import SpanExporter
+    except ImportError as error:
+        raise ConfigurationError(f"{error}; pip install 'langgraph-pgstate[otlp]'") from error
+    logging.getLogger("langgraph_pgstate.otlp").setLevel(logging.INFO)
+    # The package's own messages say what it means for the spans.
+    logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
+    return SpanExporter(dsn, endpoint, schema=schema, content=content, since=since)
+
+
+def _follow(exporter: SpanExporter) -> None:
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    stopped = threading.Event()
+    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in _SIGNALS}
+    try:
+        with exporter:
+            # With a timeout, so that Python can call signal handlers.
+            while not stopped.wait(0.5):
+                pass
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,1 @@
+"""The queue of spans for OpenTelemetry, and the process that exports them."""

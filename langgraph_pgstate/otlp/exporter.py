@@ -1,0 +1,282 @@
+"""The exporter of spans: a thread that reads those that have ended, and sends them to a collector."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
+from datetime import datetime, timedelta
+from importlib.metadata import version
+from types import TracebackType
+from typing import Final, Self
+
+from opentelemetry.sdk.trace import ReadableSpan
+
+from langgraph_pgstate.codec.ids import new_revision
+from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.errors import ConfigurationError, PGStateError, UnavailableError
+from langgraph_pgstate.operations.otlp import exports
+from langgraph_pgstate.otlp.collector import Answer, Collector, endpoint_of, without_credentials
+from langgraph_pgstate.otlp.spans import convert, is_exported, resource_of_process
+from langgraph_pgstate.process_identity import holder_id
+from langgraph_pgstate.settings import DEFAULT_SCHEMA, PoolSettings, check_schema_name
+from langgraph_pgstate.sql import queries
+
+_log = logging.getLogger("langgraph_pgstate.otlp")
+_VERSION: Final = version("langgraph-pgstate")
+_LEASE_SECONDS: Final = 30.0
+_RENEW_SECONDS: Final = 10.0
+_POLL_SECONDS: Final = 1.0
+_OTHER_SECONDS: Final = 5.0
+_MOST_PAUSE_SECONDS: Final = 60.0
+_STOP_SECONDS: Final = 5.0
+# With contents a span may have some kilobytes, or what `RecorderSettings.limit` says.
+_BATCH: Final = 512
+_CONTENT_BATCH: Final = 64
+_NEVER: Final = float("-inf")
+# Short, so that an outage is noticed, and one connection.
+_POOL: Final = PoolSettings(min_size=1, max_size=1, timeout=5.0)
+
+
+class SpanExporter:
+    """An exporter of recorded spans to a collector of OpenTelemetry, in a thread of its own.
+
+    Each span is exported after its end, at least once and always with the same ids. What waits is in the database: a
+    collector or a process that is down delays spans, and loses none. Of several exporters on a schema one exports, and
+    another takes over within half a minute when its process dies.
+
+    Args:
+        dsn: The database.
+        endpoint: Address of the collector, like `http://localhost:4318`.
+        schema: Schema of the tables.
+        content: Whether inputs, outputs and messages of errors are exported. Those of runs whose state another
+            serializer than LangGraph's stores, which may encrypt, never are.
+        since: If no spans were exported from this schema before, also export those of runs that started at this time
+            or later; a timedelta counts back from now. By default only what ends from now on.
+        prepare_threshold: As in `ConnectionOptions`.
+
+    Raises:
+        ConfigurationError: If an argument is not usable.
+
+    Example:
+        >>> with SpanExporter("postgresql://localhost/app", "http://localhost:4318"):
+        ...     serve()
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        endpoint: str,
+        *,
+        schema: str = DEFAULT_SCHEMA,
+        content: bool = False,
+        since: datetime | timedelta | None = None,
+        prepare_threshold: int | None = 5,
+    ) -> None:
+        if isinstance(since, datetime) and since.tzinfo is None:
+            raise ConfigurationError(f"since needs a time zone: {since!r}")
+        self._endpoint = endpoint_of(endpoint)
+        self._dsn, self._queries = dsn, queries(check_schema_name(schema))
+        self._content, self._since, self._prepare_threshold = content, since, prepare_threshold
+        # Several exporters of one process are several.
+        self._holder_id = f"{holder_id()}:{new_revision():014x}"
+        self._collector = Collector(self._endpoint)
+        self._resource = resource_of_process()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._held_until = self._retry_at = _NEVER
+        self._failures = 0
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start the thread. Does not wait for the database or the collector."""
+        self._thread = threading.Thread(target=self._follow, name="pgstate-otlp", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Export what waits, for some seconds at most, and stop. What is left is exported by the next exporter."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(2 * _STOP_SECONDS)
+        self._collector.close()
+
+    def export(self) -> int:
+        """Export what waits, and return the number of spans. With `since`, those of these runs are exported again.
+
+        Raises:
+            ConfigurationError: If another process exports.
+            UnavailableError: If the collector or the database cannot be used. What is left waits.
+        """
+        total = 0
+        with self._connect() as database:
+            self._hold(database)
+            if self._held_until == _NEVER:
+                raise ConfigurationError("another process exports the spans of this schema")
+            try:
+                if self._since is not None:
+                    self._queue(database, self._since)
+                while (sent := self._export_next(database)) is not None:
+                    total += sent
+                    self._hold(database)
+            finally:
+                self._release(database)
+        return total
+
+    # The thread
+
+    def _follow(self) -> None:
+        while True:
+            try:
+                with self._connect() as database:
+                    while not self._stopping.is_set():
+                        self._stopping.wait(self._turn(database))
+                    self._finish(database)
+                return
+            except PGStateError as error:
+                _log.warning("spans are not exported: %s", error)
+            except Exception:
+                _log.exception("spans are not exported")
+            if self._stopping.wait(self._pause()):
+                return
+
+    def _turn(self, database: Database) -> float:
+        """Export some spans if this is the process that does, and return the seconds until the next turn."""
+        is_new = self._hold(database)
+        if self._held_until == _NEVER:
+            return _OTHER_SECONDS
+        if is_new and self._since is not None:
+            self._queue(database, self._since)
+        if (left := self._retry_at - time.monotonic()) > 0:
+            return min(left, _RENEW_SECONDS)
+        try:
+            sent = self._export_next(database)
+        except CollectorError as error:
+            pause = max(error.retry_after, self._pause())
+            self._retry_at = time.monotonic() + pause
+            _log.warning("spans wait for the collector %s: %s", without_credentials(self._endpoint), error)
+            return 0.0
+        self._failures = 0
+        return _POLL_SECONDS if sent is None else 0.0
+
+    def _finish(self, database: Database) -> None:
+        until = time.monotonic() + _STOP_SECONDS
+        if self._held_until == _NEVER:
+            return
+        with suppress(CollectorError):
+            while time.monotonic() < until and self._export_next(database) is not None:
+                pass
+        self._release(database)
+
+    def _pause(self) -> float:
+        """Return the seconds to wait after a failure, which double each time."""
+        self._failures += 1
+        return min(2.0 ** (self._failures - 1), _MOST_PAUSE_SECONDS)
+
+    # Either way
+
+    def _connect(self) -> AbstractContextManager[Database]:
+        self._held_until = _NEVER
+        return Database.open(
+            self._dsn, schema=self._queries.schema, pool=_POOL, prepare_threshold=self._prepare_threshold
+        )
+
+    def _hold(self, database: Database) -> bool:
+        """Become the process that exports, or stay it, and return whether there was none before."""
+        now = time.monotonic()
+        if now < self._held_until - _LEASE_SECONDS + _RENEW_SECONDS:
+            return False
+        shown = without_credentials(self._endpoint)
+        is_new = database.run(exports.hold, self._queries, self._holder_id, shown, _LEASE_SECONDS)
+        if is_new is None:
+            self._held_until = _NEVER
+            return False
+        if self._held_until == _NEVER:
+            _log.info("spans are exported to %s", shown)
+        self._held_until = now + _LEASE_SECONDS
+        return is_new
+
+    def _release(self, database: Database) -> None:
+        self._held_until = _NEVER
+        database.run_within(1.0, exports.release, self._queries, self._holder_id)
+
+    def _queue(self, database: Database, since: datetime | timedelta) -> None:
+        after: exports.Cursor | None = None
+        while True:
+            after = database.run(exports.queue_runs, self._queries, since, after)
+            if after is None:
+                return
+            self._hold(database)
+
+    def _export_next(self, database: Database) -> int | None:
+        """Export the spans that were queued first, and return their number; `None` if there are none.
+
+        Raises:
+            CollectorError: If the collector does not take them. They stay in the queue.
+        """
+        found = database.run(exports.list_exports, self._queries, _BATCH)
+        if not found:
+            return None
+        keys = [
+            (one.thread_id, one.run_id, *span)
+            for one in found
+            for span in zip(one.span_ids, one.started_ats, strict=True)
+        ]
+        size, sent = _CONTENT_BATCH if self._content else _BATCH, 0
+        for start in range(0, len(keys), size):
+            part = keys[start : start + size]
+            rows = database.run(exports.read_spans, self._queries, part, with_content=self._content)
+            spans = [self._convert(row) for row in rows if is_exported(row)]
+            if spans:
+                self._send(spans)
+            sent += len(spans)
+        database.run(exports.confirm, self._queries, found)
+        return sent
+
+    def _convert(self, span: exports.EndedSpan) -> ReadableSpan:
+        try:
+            return convert(span, self._resource, _VERSION)
+        except Exception:
+            # Contents can be anything, and one span must not keep the others waiting.
+            _log.exception("span %s is exported without its contents", span.span_id)
+            return convert(span._replace(input=None, output=None), self._resource, _VERSION)
+
+    def _send(self, spans: Sequence[ReadableSpan]) -> None:
+        """Send spans. Of those that the collector refuses, the others are sent without them.
+
+        Raises:
+            CollectorError: If it does not take them now.
+        """
+        answer = self._collector.send(spans)
+        if answer.is_taken:
+            return
+        if not answer.is_refused:
+            raise CollectorError(answer)
+        if len(spans) == 1:
+            found = spans[0].attributes or {}
+            _log.error("the collector refuses span %s, %s", found.get("pgstate.span.id"), answer.reason)
+            return
+        middle = len(spans) // 2
+        self._send(spans[:middle])
+        self._send(spans[middle:])
+
+
+class CollectorError(UnavailableError):
+    """The collector does not take spans.
+
+    Attributes:
+        retry_after: Seconds that it asks to wait.
+    """
+
+    def __init__(self, answer: Answer) -> None:
+        self.retry_after = answer.retry_after
+        super().__init__(answer.reason)

@@ -1,0 +1,230 @@
+"""Recorded spans as spans of OpenTelemetry: ids, names and attributes. No I/O.
+
+All of it follows from the rows, so that a span that is exported again is the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+from uuid import UUID
+
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+from langgraph_pgstate.codec.traceparent import TraceParent, parse_traceparent
+from langgraph_pgstate.operations.otlp.exports import EndedSpan
+
+_SCHEMA: Final = "https://opentelemetry.io/schemas/"
+_NAMES: Final = {
+    "invoke_workflow": "gen_ai.workflow.name",
+    "invoke_agent": "gen_ai.agent.name",
+    "execute_tool": "gen_ai.tool.name",
+    "chat": "gen_ai.request.model",
+    "text_completion": "gen_ai.request.model",
+}
+"""By operation, the attribute that follows it in the name of a span."""
+_CLIENTS: Final = frozenset({"llm", "retriever"})
+_OTHER_KINDS: Final = {"invoke_workflow": "CHAIN", "retrieval": "RETRIEVER", None: "CHAIN"}
+"""OpenInference's kinds, for operations that backends do not derive one from."""
+_ROLES: Final = {"human": "user", "ai": "assistant"}
+_USAGE: Final = "gen_ai.usage."
+_INT8: Final = range(-(2**63), 2**63)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def resource_of_process() -> Resource:
+    """Return the resource of all spans: `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`, and nothing random."""
+    return Resource({"service.name": "langgraph_pgstate"}).merge(OTELResourceDetector().detect())
+
+
+def is_exported(span: EndedSpan) -> bool:
+    """Return whether a span is exported: not if it belongs to a trace of which the caller exports nothing."""
+    caller = _caller_of(span)
+    return caller is None or caller.is_sampled
+
+
+def convert(span: EndedSpan, resource: Resource, version: str) -> ReadableSpan:
+    """Return a span of OpenTelemetry.
+
+    Args:
+        span: The recorded span.
+        resource: The resource.
+        version: Version of this package.
+    """
+    caller = _caller_of(span)
+    trace_id = _trace_id_of(span) if caller is None else caller.trace_id
+    parent_id = None
+    if span.parent_span_id is not None:
+        parent_id = _span_id_of(span, span.parent_span_id, span.parent_started_at)
+    elif caller is not None:
+        parent_id = caller.span_id
+    flags = TraceFlags(TraceFlags.SAMPLED)
+    is_remote = span.parent_span_id is None
+    attributes = _attributes_of(span)
+    status = Status(StatusCode.ERROR, span.error_message) if span.status == "error" else Status(StatusCode.UNSET)
+    return ReadableSpan(
+        name=_name_of(span, attributes),
+        context=SpanContext(trace_id, _span_id_of(span, span.span_id, span.started_at), False, flags),
+        parent=None if parent_id is None else SpanContext(trace_id, parent_id, is_remote, flags),
+        resource=resource,
+        attributes=attributes,
+        kind=SpanKind.CLIENT if span.kind in _CLIENTS else SpanKind.INTERNAL,
+        status=status,
+        start_time=_nanoseconds(span.started_at),
+        end_time=_nanoseconds(span.ended_at),
+        instrumentation_scope=InstrumentationScope("langgraph_pgstate", version, f"{_SCHEMA}{span.semconv_version}"),
+    )
+
+
+def _caller_of(span: EndedSpan) -> TraceParent | None:
+    return None if span.traceparent is None else parse_traceparent(span.traceparent)
+
+
+def _trace_id_of(span: EndedSpan) -> int:
+    """Return the id of a run's own trace: the run's id if that is a UUID, else a hash of thread and run."""
+    try:
+        return UUID(span.run_id).int or 1
+    except ValueError:
+        return _hash(16, span.thread_id, span.run_id)
+
+
+def _span_id_of(span: EndedSpan, span_id: str, started_at: datetime | None) -> int:
+    """Return the id of a span. Roots of several attempts have one id and differ in their start."""
+    return _hash(8, span.thread_id, span.run_id, span_id, "" if started_at is None else str(_nanoseconds(started_at)))
+
+
+def _hash(size: int, *parts: str) -> int:
+    digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=size, person=b"pgstate.otlp").digest()
+    # 0 is no id.
+    return int.from_bytes(digest) or 1
+
+
+def _nanoseconds(moment: datetime) -> int:
+    since = moment - _EPOCH
+    return ((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) * 1000
+
+
+def _name_of(span: EndedSpan, attributes: Mapping[str, Any]) -> str:
+    operation = attributes.get("gen_ai.operation.name")
+    if operation is None:
+        return span.name
+    key = _NAMES.get(operation)
+    name = span.name if key is None else attributes.get(key)
+    return f"{operation} {name}" if name else str(operation)
+
+
+def _attributes_of(span: EndedSpan) -> dict[str, Any]:
+    is_model = span.kind == "llm"
+    # Backends take a span with tokens for a model call.
+    stored = {name: value for name, value in span.attributes.items() if is_model or not name.startswith(_USAGE)}
+    operation = stored.get("gen_ai.operation.name")
+    found: dict[str, Any] = {
+        **stored,
+        "gen_ai.conversation.id": span.thread_id,
+        "session.id": span.thread_id,
+        "user.id": span.user_id,
+        "error.type": span.error_type,
+        "openinference.span.kind": _OTHER_KINDS.get(operation),
+        "pgstate.run.id": span.run_id,
+        "pgstate.span.id": span.span_id,
+        "pgstate.span.kind": span.kind,
+        "pgstate.status": span.status,
+        "pgstate.agent": span.agent,
+        "pgstate.tenant.id": span.tenant_id,
+        "pgstate.node": span.node,
+        "pgstate.step": span.step,
+        "pgstate.checkpoint.ns": span.checkpoint_ns or None,
+        "pgstate.cost": span.cost if is_model else None,
+    }
+    if operation == "execute_tool" and span.agent:
+        found["gen_ai.agent.name"] = span.agent
+    found |= _content_of(span, operation)
+    return {name: _plain(value) for name, value in found.items() if value is not None}
+
+
+def _content_of(span: EndedSpan, operation: str | None) -> dict[str, Any]:
+    """Return input and output; empty if they were not read."""
+    if operation == "execute_tool":
+        said = span.output
+        result = said.get("content") if isinstance(said, Mapping) and said.get("role") == "tool" else said
+        return {"gen_ai.tool.call.arguments": _text(span.input), "gen_ai.tool.call.result": _text(result)}
+    if span.kind == "llm":
+        return {
+            "gen_ai.input.messages": _messages(span.input),
+            "gen_ai.output.messages": _messages(span.output, span.attributes.get("gen_ai.response.finish_reasons")),
+        }
+    return {
+        "input.value": _text(span.input),
+        "input.mime_type": _type_of(span.input),
+        "output.value": _text(span.output),
+        "output.mime_type": _type_of(span.output),
+    }
+
+
+def _type_of(value: Any) -> str | None:
+    return None if value is None else "text/plain" if isinstance(value, str) else "application/json"
+
+
+def _messages(captured: Any, reasons: Any = None) -> str | None:
+    """Return recorded messages or a prompt in the form of OpenTelemetry, as JSON."""
+    if captured is None:
+        return None
+    if isinstance(captured, Mapping) and "$messages" in captured:
+        captured = captured["$messages"]["last"]
+    given = captured if isinstance(captured, list) else [captured]
+    known = reasons if isinstance(reasons, list) else []
+    role = "user" if reasons is None else "assistant"
+    found = []
+    for place, message in enumerate(given):
+        one = _message(message, role)
+        if reasons is not None:
+            one["finish_reason"] = known[place] if place < len(known) else "stop"
+        found.append(one)
+    return _text(found)
+
+
+def _message(message: Any, role: str) -> dict[str, Any]:
+    if not isinstance(message, Mapping) or "role" not in message:
+        return {
+            "role": role,
+            "parts": [{"type": "text", "content": message if isinstance(message, str) else _text(message)}],
+        }
+    content, calls = message.get("content"), message.get("tool_calls") or []
+    parts: list[dict[str, Any]] = []
+    if message["role"] == "tool":
+        parts.append({"type": "tool_call_response", "id": message.get("tool_call_id"), "response": content})
+    else:
+        for block in content if isinstance(content, list) else [content]:
+            if isinstance(block, Mapping) and block.get("type") == "text":
+                block = block.get("text")
+            if block:
+                parts.append({"type": "text", "content": block if isinstance(block, str) else _text(block)})
+    parts += [
+        {"type": "tool_call", "id": call.get("id"), "name": call.get("name"), "arguments": call.get("args")}
+        for call in calls
+        if isinstance(call, Mapping)
+    ]
+    return {"role": _ROLES.get(message["role"], message["role"]), "parts": parts}
+
+
+def _text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that an attribute can have: a scalar, or a list of scalars of one type; any other as JSON."""
+    if isinstance(value, str | bool | float) or (isinstance(value, int) and value in _INT8):
+        return value
+    if isinstance(value, list) and value and isinstance(value[0], str | bool | int | float):
+        kinds = {type(item) for item in value}
+        if len(kinds) == 1 and (kinds != {int} or all(item in _INT8 for item in value)):
+            return value
+    return _text(value)

@@ -1,0 +1,228 @@
+"""Commands to a thread, in the protocol's second version."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from langgraph.types import StateSnapshot
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+
+from langgraph_pgstate.errors import PGStateError, UnavailableError
+from langgraph_pgstate.server import bodies, runs
+from langgraph_pgstate.server.assistants import config_at
+from langgraph_pgstate.server.bodies import RunCreate
+from langgraph_pgstate.server.errors import STATUSES, sentences
+from langgraph_pgstate.server.threads import checkpoint_of, graph_of
+from langgraph_pgstate.server.translation import microseconds
+from langgraph_pgstate.types import Run, Thread
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.server.service import Call
+
+MODES: Final = ("values", "updates", "messages-tuple", "tools", "custom", "tasks", "checkpoints")
+"""The modes whose events are kept of a run that a command starts."""
+
+_CODES: Final[Mapping[int, str]] = {
+    400: "invalid_argument",
+    403: "permission_denied",
+    404: "no_such_run",
+    422: "invalid_argument",
+    501: "not_supported",
+}
+_STATUSES: Final = {"pending": "started", "running": "running", "success": "completed", "interrupted": "interrupted"}
+
+
+class CommandError(Exception):
+    """A command is refused.
+
+    Args:
+        code: The protocol's code.
+        message: The reason.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class _Answer(NamedTuple):
+    result: Mapping[str, Any]
+    run: Run | None = None
+
+
+async def command(call: Call) -> Any:
+    """Answer a command."""
+    given = call.body
+    try:
+        found = await _do(call, given.method, given.params)
+    except (CommandError, HTTPException, ValidationError, PGStateError) as error:
+        if isinstance(error, UnavailableError):
+            raise
+        return {"type": "error", "id": given.id, **_refusal(error)}
+    meta: dict[str, Any] = {"thread_id": call.path("thread_id")}
+    if found.run is not None:
+        # Events with lower numbers are of the thread's earlier runs.
+        meta["applied_through_seq"] = microseconds(found.run.enqueued_at)
+    return {"type": "success", "id": given.id, "result": found.result, "meta": meta}
+
+
+async def _do(call: Call, method: str, params: Mapping[str, Any]) -> _Answer:
+    if method not in _COMMANDS:
+        known = method.startswith("subscription.")
+        code, reason = ("not_supported", "needs a WebSocket") if known else ("unknown_command", "is not known")
+        raise CommandError(code, f"command {method!r} {reason}")
+    body, handler = _COMMANDS[method]
+    return await handler(call, body.of(params))
+
+
+def _refusal(error: Exception) -> dict[str, Any]:
+    if isinstance(error, CommandError):
+        return {"error": error.code, "message": str(error)}
+    if isinstance(error, ValidationError):
+        return {"error": "invalid_argument", "message": "; ".join(sentences(error))}
+    if isinstance(error, HTTPException):
+        return {"error": _CODES.get(error.status_code, "unknown_error"), "message": error.detail}
+    status = next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), None)
+    if status is None:
+        raise error
+    return {"error": _CODES.get(status, "unknown_error"), "message": str(error)}
+
+
+async def _start(call: Call, given: bodies.RunStart) -> _Answer:
+    """Start a run; if the thread waits for an answer, the input is that answer."""
+    thread_id = call.path("thread_id")
+    body: dict[str, Any] = {"input": given.input, "multitask_strategy": given.multitask_strategy}
+    is_fork = bool(((given.config or {}).get("configurable") or {}).get("checkpoint_id"))
+    if given.input is not None and not is_fork and await _is_asked(call, thread_id):
+        body = {"command": {"resume": given.input}, "multitask_strategy": given.multitask_strategy}
+    return await _run(call, given, given.assistant_id, body, if_not_exists="create")
+
+
+async def _respond(call: Call, given: bodies.InputRespond) -> _Answer:
+    """Answer interrupts, each once, and go on."""
+    thread = await call.thread("read")
+    asked = {one.interrupt_id for one in await call.state.threads.interrupts(thread.thread_id)}
+    answers = {one.interrupt_id: one.response for one in given.responses}
+    if unknown := answers.keys() - asked:
+        raise CommandError("no_such_interrupt", f"thread {thread.thread_id!r} has no interrupt {min(unknown)!r}")
+    resume = {"resume": answers, "update": given.update, "goto": given.model_dump()["goto"]}
+    # A second answer finds no interrupt, or the run of the first one.
+    return await _run(call, given, graph_of(call, thread), {"command": resume, "multitask_strategy": "reject"})
+
+
+async def _inject(call: Call, given: bodies.InputInject) -> _Answer:
+    """Enqueue a run with a message, after the runs that the thread has."""
+    if given.namespace:
+        raise CommandError("not_supported", "messages go to the graph itself, not to its subgraphs")
+    thread = await call.thread("read")
+    input = {"messages": [given.message.model_dump()]}
+    await _run(call, bodies.RunParams(), graph_of(call, thread), {"input": input})
+    return _Answer({})
+
+
+async def _fork(call: Call, given: bodies.StateFork) -> _Answer:
+    """Start a run from a checkpoint."""
+    thread = await call.thread("read")
+    body = {"input": given.input, "checkpoint_id": given.checkpoint_id}
+    found = await _run(call, given, graph_of(call, thread), body)
+    return found._replace(result={**found.result, "thread_id": thread.thread_id})
+
+
+async def _run(
+    call: Call, given: bodies.RunParams, assistant_id: str, body: Mapping[str, Any], **options: Any
+) -> _Answer:
+    made = RunCreate.of(
+        {
+            "assistant_id": assistant_id,
+            "config": given.config,
+            "metadata": given.metadata,
+            "stream_mode": MODES,
+            "stream_subgraphs": True,
+            **body,
+            **options,
+        }
+    )
+    handle = await runs.enqueue(call, made, call.path("thread_id"))
+    run = await runs.found_run(call, handle.thread_id, handle.run_id)
+    return _Answer({"run_id": run.run_id}, run)
+
+
+async def _get_state(call: Call, given: bodies.StateGet) -> _Answer:
+    thread = await call.thread("read")
+    config = config_at(thread.thread_id, checkpoint_ns="|".join(given.namespace))
+    async with call.service.assistants.open(graph_of(call, thread)) as graph:
+        snapshot = await graph.aget_state(config)
+    values = snapshot.values
+    if given.keys is not None and isinstance(values, Mapping):
+        values = {name: values[name] for name in given.keys if name in values}
+    place = checkpoint_of(snapshot.config)
+    if place is None or place["checkpoint_id"] is None:
+        return _Answer({"values": values})
+    return _Answer({"values": values, "checkpoint": {"id": place["checkpoint_id"], "ns": place["checkpoint_ns"]}})
+
+
+async def _list_checkpoints(call: Call, given: bodies.StateList) -> _Answer:
+    thread = await call.thread("read")
+    config = config_at(thread.thread_id, checkpoint_ns="|".join(given.namespace))
+    before: Any = None if given.before is None else {"configurable": {"checkpoint_id": given.before}}
+    async with call.service.assistants.open(graph_of(call, thread)) as graph:
+        history = graph.aget_state_history(config, limit=given.limit, before=before)
+        return _Answer({"checkpoints": [_summary(one) async for one in history]})
+
+
+def _summary(snapshot: StateSnapshot) -> dict[str, Any]:
+    metadata = snapshot.metadata or {}
+    return {
+        "id": snapshot.config["configurable"]["checkpoint_id"],
+        "timestamp": snapshot.created_at,
+        "step": metadata.get("step"),
+        "metadata": metadata,
+    }
+
+
+async def _get_tree(call: Call, given: bodies.AgentTree) -> _Answer:
+    """Answer a run's status, and the subgraphs of its unfinished tasks."""
+    thread = await call.thread("read")
+    if given.run_id is not None:
+        run = await runs.found_run(call, thread.thread_id, given.run_id)
+    else:
+        newest = (await call.state.runs.list(thread_id=thread.thread_id, limit=1)).items
+        if not newest:
+            raise CommandError("no_such_run", f"thread {thread.thread_id!r} has no run")
+        run = newest[0]
+    name = graph_of(call, thread)
+    async with call.service.assistants.open(name) as graph:
+        snapshot = await graph.aget_state(config_at(thread.thread_id), subgraphs=True)
+    status = _STATUSES.get(run.status, "interrupted" if run.status == "cancelled" else "failed")
+    return _Answer({"tree": {"namespace": [], "status": status, "graph_name": name, **_children(snapshot)}})
+
+
+def _children(snapshot: StateSnapshot) -> dict[str, Any]:
+    found = []
+    for task in snapshot.tasks:
+        if isinstance(task.state, StateSnapshot):
+            namespace = task.state.config["configurable"].get("checkpoint_ns", "").split("|")
+            status = "interrupted" if task.interrupts else "failed" if task.error else "running"
+            node = {"namespace": namespace, "status": status, "graph_name": task.name}
+            found.append({**node, **_children(task.state)})
+    return {"children": found} if found else {}
+
+
+async def _is_asked(call: Call, thread_id: str) -> bool:
+    thread: Thread | None = await call.state.threads.get(thread_id)
+    if thread is None or thread.status != "interrupted":
+        return False
+    return bool(await call.state.threads.interrupts(thread_id))
+
+
+_COMMANDS: Final[Mapping[str, tuple[type[bodies.Body], Callable[[Any, Any], Awaitable[_Answer]]]]] = {
+    "run.start": (bodies.RunStart, _start),
+    "input.respond": (bodies.InputRespond, _respond),
+    "input.inject": (bodies.InputInject, _inject),
+    "state.get": (bodies.StateGet, _get_state),
+    "state.listCheckpoints": (bodies.StateList, _list_checkpoints),
+    "state.fork": (bodies.StateFork, _fork),
+    "agent.getTree": (bodies.AgentTree, _get_tree),
+}

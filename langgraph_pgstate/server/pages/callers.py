@@ -1,0 +1,54 @@
+"""What callers of pages may see of all threads, and what they have asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from langgraph_pgstate.server.auth import Scope
+from langgraph_pgstate.server.errors import refuse
+from langgraph_pgstate.server.pages.page import PageCall
+
+PERIODS: Final[Mapping[str, timedelta]] = {
+    "1h": timedelta(hours=1),
+    "1d": timedelta(days=1),
+    "7d": timedelta(days=7),
+    "30d": timedelta(days=30),
+    "90d": timedelta(days=90),
+}
+"""Times up to now, by their names in addresses."""
+
+
+async def scope_of(call: PageCall, limit: int = 50) -> Scope | None:
+    """Return the metadata of the threads that the caller may see; `None` for all.
+
+    Raises:
+        HTTPException: 403 if the caller may search no threads.
+    """
+    value: dict[str, Any] = {"metadata": {}, "limit": limit, "offset": 0, "status": None}
+    scope = await call.authorize("threads", "search", value)
+    # A handler may also demand metadata in the filters of the request.
+    return {**value["metadata"], **(scope or {})} or None
+
+
+async def check_sees_all(call: PageCall) -> None:
+    """Refuse a caller who may not see all threads.
+
+    Raises:
+        HTTPException: 403 for such a caller.
+    """
+    if await scope_of(call) is not None:
+        raise refuse(403, "this page is for those who may see all threads")
+
+
+def period_of(call: PageCall, default: str) -> tuple[str, timedelta]:
+    """Return the time in the address, by its name, or by default another one.
+
+    Raises:
+        HTTPException: 422 if there is no time of this name.
+    """
+    name = call.query("since") or default
+    if name not in PERIODS:
+        raise refuse(422, f"since is one of {', '.join(PERIODS)}, not {name!r}")
+    return name, PERIODS[name]

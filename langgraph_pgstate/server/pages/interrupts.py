@@ -1,0 +1,125 @@
+"""The page of interrupts, where a named person answers them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from langgraph_pgstate.server.errors import refuse
+from langgraph_pgstate.server.pages.callers import scope_of
+from langgraph_pgstate.server.pages.page import Done, Page, PageCall
+from langgraph_pgstate.server.pages.values import view
+from langgraph_pgstate.types import InterruptedThread, PendingInterrupt
+
+_PAGE: Final = 30
+# Interrupts that are read for a page, with those that have been answered.
+_SCAN: Final = 600
+# Bytes of JSON of a value that is shown; all of a page must stay small.
+_SHOWN: Final = 3000
+
+
+async def interrupts(call: PageCall) -> Page:
+    """Show a page of the threads that wait for an answer, newest interrupt first."""
+    found = await call.state.threads.interrupted(
+        agent=call.query("agent"),
+        user_id=call.query("user"),
+        tenant_id=call.query("tenant"),
+        scope=await scope_of(call, _PAGE),
+        scan=_SCAN,
+        limit=_PAGE,
+        cursor=call.query("cursor"),
+    )
+    data = {"threads": [_shown(one) for one in found.items], "next": found.next, "scanned": _SCAN}
+    return Page("interrupts.html", "Interrupts", data, is_live=call.query("cursor") is None)
+
+
+async def answer(call: PageCall) -> Done:
+    """Answer an interrupt: with the answer of a button, or with what was written."""
+    thread = await call.thread("update")
+    choice, text = call.field("choice"), call.form.get("answer", "")
+    if choice is None and not text.strip():
+        raise refuse(422, "the answer is empty")
+    try:
+        value = json.loads(choice) if choice is not None else parsed(text)
+    except ValueError:
+        raise refuse(422, "the answer of the button is no JSON") from None
+    await call.state.threads.answer(thread.thread_id, value, by=call.actor, interrupt_id=call.path("interrupt_id"))
+    return Done(call.link("interrupts"), {"thread_id": thread.thread_id})
+
+
+def parsed(text: str) -> Any:
+    """Return what a person has written: JSON types if it is JSON, or else the text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def choices_of(interrupt: PendingInterrupt) -> list[tuple[str, str]]:
+    """Return the answers that an interrupt offers, as titles and JSON.
+
+    Those of LangChain's middleware for approvals, of LangGraph's agent inbox, of tools whose outcome is unknown, and of
+    a schema that lists its answers.
+    """
+    value, schema = interrupt.value, interrupt.response_schema
+    if isinstance(value, Mapping) and isinstance(value.get("action_requests"), list):
+        configs = value.get("review_configs")
+        allowed = [one.get("allowed_decisions") for one in configs] if isinstance(configs, list) else [None]
+        offered = [
+            name
+            for name in ("approve", "reject")
+            if all(not isinstance(names, list) or name in names for names in allowed)
+        ]
+        many = len(value["action_requests"])
+        return [(name.capitalize(), json.dumps({"decisions": [{"type": name}] * many})) for name in offered]
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], Mapping) and "action_request" in value[0]:
+        config = value[0].get("config")
+        known = (("accept", "allow_accept"), ("ignore", "allow_ignore"))
+        offered = [name for name, key in known if not isinstance(config, Mapping) or config.get(key)]
+        return [(name.capitalize(), json.dumps([{"type": name, "args": None}])) for name in offered]
+    if isinstance(value, Mapping) and value.get("type") == "tool_outcome_unknown":
+        titles = {"done": "It took effect", "retry": "It did not: run it", "fail": "Do not run it"}
+        return [(titles[name], json.dumps(name)) for name in titles]
+    if isinstance(schema, Mapping):
+        if schema.get("type") == "boolean":
+            return [("Yes", "true"), ("No", "false")]
+        if isinstance(schema.get("enum"), list):
+            return [(str(one), json.dumps(one)) for one in schema["enum"][:8] if one is not None]
+    return []
+
+
+def _shown(found: InterruptedThread) -> dict[str, Any]:
+    """Return a thread with the values of its interrupts as pages show them."""
+    return {
+        "thread_id": found.thread_id,
+        "checkpoint_id": found.checkpoint_id,
+        "since": found.since,
+        "user_id": found.user_id,
+        "tenant_id": found.tenant_id,
+        "agent": found.agent,
+        "title": found.title,
+        "answers": len(found.answers),
+        "interrupts": [
+            {
+                "interrupt_id": one.interrupt_id,
+                "asked_at": one.asked_at,
+                "run_id": one.run_id,
+                "error": one.error,
+                "value": view(one.value, _SHOWN),
+                "text": one.value if isinstance(one.value, str) else None,
+                "question": _question(one.value),
+                "choices": choices_of(one),
+                "schema": None if one.response_schema is None else view(one.response_schema, _SHOWN),
+            }
+            for one in found.interrupts
+        ],
+    }
+
+
+def _question(value: Any) -> str | None:
+    """Return the question in a value, where it has one."""
+    if not isinstance(value, Mapping):
+        return None
+    found = (value.get(name) for name in ("question", "description", "message", "prompt"))
+    return next((text[:1000] for text in found if isinstance(text, str) and text), None)

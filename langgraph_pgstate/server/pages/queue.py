@@ -1,0 +1,71 @@
+"""The page of the queue: runs that wait and run, dead letters, schedules and workers."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from langgraph_pgstate.server.errors import missing, refuse
+from langgraph_pgstate.server.pages.callers import check_sees_all, scope_of
+from langgraph_pgstate.server.pages.page import Done, Page, PageCall
+from langgraph_pgstate.server.pages.runs import brief
+
+SHOWN: Final = ("runs", "dead", "schedules")
+_PAGE: Final = 50
+
+
+async def queue(call: PageCall) -> Page:
+    """Show numbers of runs and the workers, and a list: of runs in the queue, of dead letters, or of schedules."""
+    show = call.query("show") or SHOWN[0]
+    if show not in SHOWN:
+        raise refuse(422, f"show is one of {', '.join(SHOWN)}, not {show!r}")
+    scope = await scope_of(call, _PAGE)
+    cursor, status = call.query("cursor"), call.query("status")
+    data: dict[str, Any] = {"show": show, "sees_all": scope is None, "counts": (), "workers": (), "limits": ()}
+    if scope is None:
+        data["counts"] = await call.state.runs.counts()
+        data["workers"] = await call.state.runs.workers(limit=50)
+        data["limits"] = await call.state.runs.limits()
+    filters: Any = {"queue": call.query("queue"), "graph": call.query("graph"), "limit": _PAGE, "cursor": cursor}
+    if show == "runs":
+        queued = await call.state.runs.queued(status=status, scope=scope, **filters)
+        data["runs"], data["next"] = queued.items, queued.next
+    elif show == "dead":
+        dead = await call.state.runs.dead_letters(scope=scope, **filters)
+        data["letters"], data["next"] = [brief(one) for one in dead.items], dead.next
+    else:
+        await check_sees_all(call)
+        schedules = await call.state.schedules.list(graph=filters["graph"], limit=_PAGE, cursor=cursor)
+        data["schedules"], data["next"] = schedules.items, schedules.next
+    return Page("queue.html", "Queue", data, is_live=cursor is None)
+
+
+async def drain(call: PageCall) -> Done:
+    """Ask a worker to drain."""
+    await check_sees_all(call)
+    worker_id = call.path("worker_id")
+    if not await call.state.runs.drain(worker_id, by=call.actor):
+        raise missing("worker", worker_id)
+    return Done(call.link("queue"), {"worker_id": worker_id})
+
+
+async def pause(call: PageCall) -> Done:
+    """Pause a schedule."""
+    await check_sees_all(call)
+    return _scheduled(call, await call.state.schedules.pause(call.path("name"), by=call.actor))
+
+
+async def resume(call: PageCall) -> Done:
+    """Resume a schedule."""
+    await check_sees_all(call)
+    return _scheduled(call, await call.state.schedules.resume(call.path("name"), by=call.actor))
+
+
+async def trigger(call: PageCall) -> Done:
+    """Enqueue a run of a schedule now."""
+    await check_sees_all(call)
+    run = await call.state.schedules.trigger(call.path("name"), by=call.actor)
+    return Done(call.link("runs", run.thread_id, run.run_id), {"thread_id": run.thread_id, "run_id": run.run_id})
+
+
+def _scheduled(call: PageCall, schedule: Any) -> Done:
+    return Done(call.link("queue", show="schedules"), {"name": schedule.name, "next_at": schedule.next_at})

@@ -1,0 +1,178 @@
+"""The pages of runs: all runs, and one with its spans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from langgraph_pgstate.operations.record.runs import STATUSES
+from langgraph_pgstate.server.errors import missing, refuse
+from langgraph_pgstate.server.pages.callers import PERIODS, period_of, scope_of
+from langgraph_pgstate.server.pages.page import Done, Page, PageCall
+from langgraph_pgstate.server.pages.values import view
+from langgraph_pgstate.types import Run, Span, Timeline, TimelineSpan
+
+KINDS: Final = ("graph", "node", "chain", "llm", "tool", "retriever")
+FAILED: Final = "failed"
+_PAGE: Final = 50
+_WINDOW: Final = 150
+_CONTENTS: Final = ("input", "output", "error_traceback", "metadata")
+# Where a drawing of spans ends.
+_WIDTH: Final = 1000
+
+
+async def runs(call: PageCall) -> Page:
+    """Show a page of the runs that pass the filters of the address, newest first."""
+    status = call.query("status")
+    if status not in (None, FAILED, *STATUSES):
+        raise refuse(422, f"status is {FAILED} or one of {', '.join(STATUSES)}, not {status!r}")
+    filters: Any = {
+        "agent": call.query("agent"),
+        "user_id": call.query("user"),
+        "tenant_id": call.query("tenant"),
+        "scope": await scope_of(call, _PAGE),
+        "limit": _PAGE,
+        "cursor": call.query("cursor"),
+        "since": None if call.query("since") is None else period_of(call, "")[1],
+    }
+    if status == FAILED:
+        found = await call.state.runs.failed(**filters)
+    else:
+        found = await call.state.runs.list(status=status, **filters)
+    data = {
+        "runs": [brief(one) for one in found.items],
+        "next": found.next,
+        "statuses": (FAILED, *STATUSES),
+        "periods": tuple(PERIODS),
+    }
+    return Page("runs.html", "Runs", data, is_live=call.query("cursor") is None)
+
+
+async def run(call: PageCall) -> Page:
+    """Show a run, a window of its spans, and one of them in full if the address names it."""
+    thread_id = call.path("thread_id")
+    scope = await call.authorize("threads", "read", {"thread_id": thread_id})
+    found = await call.state.runs.get(thread_id, call.path("run_id"), scope=scope)
+    if found is None:
+        raise missing("run", call.path("run_id"))
+    key = (found.thread_id, found.run_id)
+    kind, status = call.query("kind"), call.query("status")
+    if kind not in (None, *KINDS):
+        raise refuse(422, f"kind is one of {', '.join(KINDS)}, not {kind!r}")
+    timeline = await call.state.spans.timeline(
+        *key, offset=call.number("offset", 0), limit=_WINDOW, kind=kind, status=status, since=_since(call)
+    )
+    span_id = call.query("span")
+    span = None if span_id is None else await call.state.spans.get(*key, span_id)
+    if span_id is not None and span is None:
+        raise missing("span", span_id)
+    begun = min(filter(None, (timeline.started_at, found.started_at)))
+    # A run that goes on ends where its last span does, on this page.
+    ended = found.ended_at or timeline.ended_at or begun
+    first, last = extent(timeline) if timeline.total > len(timeline.spans) else (begun, ended)
+    seconds = max(0.0, (last - first).total_seconds())
+    offset = (first - begun).total_seconds()
+    data: dict[str, Any] = {
+        "run": brief(found),
+        "traceback": found.error_traceback,
+        "contents": {name: view(value) for name in ("input", "output") if (value := getattr(found, name)) is not None},
+        "metadata": found.metadata,
+        "duration": max(0.0, (ended - begun).total_seconds()),
+        "timeline": timeline,
+        "bars": [bar(one, first, seconds) for one in timeline.spans],
+        "axis": [offset, offset + seconds / 2, offset + seconds],
+        "window": _WINDOW,
+        "span": None if span is None else shown_span(span),
+        "kinds": KINDS,
+        "before": checkpoint_before(found, timeline),
+        "can_cancel": found.enqueued_at is not None and found.status in ("pending", "running"),
+        "can_retry": found.enqueued_at is not None and found.status in ("error", "timeout", "cancelled"),
+    }
+    return Page("run.html", "Run", data, is_live=found.status in ("pending", "running") and span is None)
+
+
+async def cancel(call: PageCall) -> Done:
+    """Cancel a run."""
+    thread = await call.thread("update")
+    status = await call.state.runs.cancel(
+        thread.thread_id, call.path("run_id"), call.field("how") or "cancel", by=call.actor
+    )
+    return _done(call, status=status)
+
+
+async def retry(call: PageCall) -> Done:
+    """Enqueue a run again that failed."""
+    thread = await call.thread("update")
+    if not await call.state.runs.retry(thread.thread_id, call.path("run_id"), by=call.actor):
+        raise refuse(409, "the run cannot be retried: it is in the queue, was discarded, or its thread has gone on")
+    return _done(call)
+
+
+async def discard(call: PageCall) -> Done:
+    """Remove a run from the dead letters."""
+    thread = await call.thread("update")
+    if not await call.state.runs.discard(thread.thread_id, call.path("run_id"), by=call.actor):
+        raise refuse(409, "the run is no dead letter")
+    return _done(call)
+
+
+def brief(run: Run) -> Mapping[str, Any]:
+    """Return a run without its contents."""
+    found = {field.name: getattr(run, field.name) for field in fields(run) if field.name not in _CONTENTS}
+    return {**found, "error_message": None if run.error_message is None else run.error_message[:400]}
+
+
+def shown_span(span: Span) -> dict[str, Any]:
+    """Return a span with its contents as pages show them."""
+    found = {field.name: getattr(span, field.name) for field in fields(span)}
+    contents = {name: view(found.pop(name)) for name in ("input", "output") if found[name] is not None}
+    return {**found, "input": None, "output": None, "contents": contents, "duration": span.duration}
+
+
+def bar(span: TimelineSpan, begun: datetime, seconds: float) -> tuple[float, float]:
+    """Return place and width of a span in a drawing of its run, which is 1,000 wide."""
+    if seconds <= 0:
+        return 0, _WIDTH
+    start = (span.started_at - begun).total_seconds() / seconds
+    end = 1.0 if span.ended_at is None else (span.ended_at - begun).total_seconds() / seconds
+    left = min(max(start, 0.0), 1.0) * _WIDTH
+    return round(left, 1), round(max(2.0, min(end, 1.0) * _WIDTH - left), 1)
+
+
+def extent(timeline: Timeline) -> tuple[datetime, datetime]:
+    """Return the time that the spans of a window take, without the roots, which may be much longer."""
+    spans = [one for one in timeline.spans if one.depth > 0] or list(timeline.spans)
+    if not spans:
+        now = timeline.started_at or datetime.now(UTC)
+        return now, now
+    return min(one.started_at for one in spans), max(one.ended_at or one.started_at for one in spans)
+
+
+def checkpoint_before(run: Run, timeline: Timeline) -> str | None:
+    """Return the checkpoint of the root namespace from which a run that failed can be tried again."""
+    if run.status not in ("error", "timeout", "cancelled") and not run.is_crashed:
+        return None
+    if run.last_checkpoint_id is not None:
+        return run.last_checkpoint_id
+    known = (one.checkpoint_id for one in timeline.spans if one.checkpoint_id and not one.checkpoint_ns)
+    return next(known, None)
+
+
+def _since(call: PageCall) -> datetime | None:
+    text = call.query("since")
+    try:
+        found = None if text is None else datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if text is not None and (found is None or found.tzinfo is None):
+        raise refuse(422, f"since is a time with a time zone, not {text!r}")
+    return found
+
+
+def _done(call: PageCall, **data: Any) -> Done:
+    """Go back to the page that the form names, or to that of the run."""
+    if call.field("back") == "queue":
+        return Done(call.link("queue", show=call.field("show")), data)
+    return Done(call.link("runs", call.path("thread_id"), call.path("run_id")), data)

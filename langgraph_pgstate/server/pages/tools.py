@@ -1,0 +1,85 @@
+"""The pages of tools: statistics, effects in doubt, and one action of the ledger."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from langgraph_pgstate.server.errors import missing, refuse
+from langgraph_pgstate.server.pages.callers import PERIODS, period_of, scope_of
+from langgraph_pgstate.server.pages.interrupts import parsed
+from langgraph_pgstate.server.pages.page import Done, Page, PageCall
+from langgraph_pgstate.server.pages.values import view
+from langgraph_pgstate.types import ToolExecution
+
+NEWEST: Final = 20_000
+"""Calls of which statistics are made; older ones are left out, and the page says so."""
+
+_PAGE: Final = 50
+_TOOLS: Final = 40
+_DECISIONS: Final = ("done", "retry", "fail")
+
+
+async def tools(call: PageCall) -> Page:
+    """Show effects in doubt and statistics of tools, or the actions of one tool."""
+    scope, tool = await scope_of(call, _PAGE), call.query("tool")
+    name, since = period_of(call, "30d")
+    data: dict[str, Any] = {
+        "tool": tool,
+        "since": name,
+        "periods": tuple(PERIODS),
+        "newest": NEWEST,
+        "calls": (),
+        "actions": (),
+        "sees_all": scope is None,
+    }
+    if scope is None:
+        data["calls"] = await call.state.spans.tools(since=since, newest=NEWEST, limit=_TOOLS)
+        data["actions"] = await call.state.spans.executions(since=since, newest=NEWEST, limit=_TOOLS)
+    cursor = call.query("cursor")
+    unknown = await call.state.tools.recent(tool=tool, unknown=True, scope=scope, limit=_PAGE)
+    data["unknown"] = [brief(one) for one in unknown.items]
+    data["has_more_unknown"] = unknown.next is not None
+    recent = await call.state.tools.recent(tool=tool, scope=scope, limit=_PAGE, cursor=cursor)
+    data["recent"], data["next"] = [brief(one) for one in recent.items], recent.next
+    data["is_cut"] = any(sum(one.calls for one in data[part]) >= NEWEST for part in ("calls", "actions"))
+    data["slowest"] = max((one.p95 or 0 for one in data["calls"]), default=0)
+    return Page("tools.html", "Tools", data, is_live=cursor is None)
+
+
+async def action(call: PageCall) -> Page:
+    """Show one action of the ledger."""
+    thread = await call.thread("read")
+    found = await call.state.tools.get(thread.thread_id, call.path("key"))
+    if found is None:
+        raise missing("action", call.path("key"))
+    shown = brief(found)
+    data = {"action": shown, "arguments": view(found.arguments), "preview": found.preview, "decisions": _DECISIONS}
+    return Page("action.html", found.tool, data)
+
+
+async def settle(call: PageCall) -> Done:
+    """Decide the outcome of an action."""
+    thread, key = await call.thread("update"), call.path("key")
+    decision, result = call.field("decision"), call.field("result")
+    if decision not in _DECISIONS:
+        raise refuse(422, f"the decision is one of {', '.join(_DECISIONS)}")
+    given: dict[str, Any] = {} if result is None or decision != "done" else {"result": parsed(result)}
+    await call.state.tools.settle(thread.thread_id, key, decision, by=call.actor, **given)
+    return Done(call.link("tools", thread.thread_id, key), {"decision": decision})
+
+
+def brief(found: ToolExecution) -> dict[str, Any]:
+    """Return an action with the beginning of its texts, and whether it is in doubt."""
+    shown = {field.name: getattr(found, field.name) for field in fields(found) if field.name != "arguments"}
+    for name in ("preview", "error_message"):
+        shown[name] = None if shown[name] is None else shown[name][:400]
+    return {**shown, "summary": view(found.arguments, 300).text, "in_doubt": is_in_doubt(found)}
+
+
+def is_in_doubt(found: ToolExecution) -> bool:
+    """Return whether the outcome of an action is unknown, as the view `unknown_effects` has it."""
+    if found.status == "running":
+        return found.alive_until is not None and found.alive_until < datetime.now(UTC)
+    return found.status in ("timeout", "unknown")

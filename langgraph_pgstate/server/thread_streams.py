@@ -1,0 +1,104 @@
+"""Streams of threads, in both versions of the protocol. They go on from run to run until the client goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import Response
+
+from langgraph_pgstate.errors import PGStateError, UnavailableError
+from langgraph_pgstate.server.errors import ServerStoppingError, refuse
+from langgraph_pgstate.server.streams import (
+    HEADERS,
+    HEARTBEAT,
+    HEARTBEAT_SECONDS,
+    BrokenOffResponse,
+    Conversion,
+    encoded,
+    patiently,
+)
+from langgraph_pgstate.server.translation import EventFilter, Translation
+from langgraph_pgstate.types import ThreadEvent
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.server.service import Call
+
+_MODES: Final = ("run_modes", "lifecycle")
+_LIFECYCLE: Final = ("metadata", "error", "end")
+
+
+async def join_stream(call: Call) -> Response:
+    """Answer the events of a thread's runs, in the first version of the protocol."""
+    thread = await call.thread("read")
+    modes = call.names("stream_mode") or ["run_modes"]
+    for mode in modes:
+        if mode not in _MODES:
+            raise refuse(501, f"stream_mode {mode!r} is not implemented")
+    conversions: dict[str, Conversion] = {}
+
+    def convert(found: ThreadEvent) -> Iterator[bytes]:
+        if "run_modes" not in modes and found.event.event not in _LIFECYCLE:
+            return
+        conversion = conversions.setdefault(found.run_id, Conversion(()))
+        for name, data in conversion.convert(found.event):
+            yield encoded(f"{found.run_id}:{found.event.id}", name, data)
+        if found.event.event == "end":
+            del conversions[found.run_id]
+
+    given = call.request.headers.get("last-event-id") or None
+    events = call.state.runs.join_thread(thread.thread_id, last_event_id=None if given == "-1" else given)
+    return _answer(call, events, convert, lambda error: encoded("", "error", _error(error)))
+
+
+async def events(call: Call) -> Response:
+    """Answer the events of a thread's runs, in the second version of the protocol."""
+    thread = await call.thread("read")
+    body = call.body
+    translation = Translation(EventFilter(body.channels, body.namespaces, body.depth), body.since)
+
+    def convert(found: ThreadEvent) -> Iterator[bytes]:
+        for event in translation.translate(found):
+            yield encoded(str(event["seq"]), event["method"], event)
+
+    def fail(error: PGStateError) -> bytes:
+        told = {"type": "error", "id": None, "error": "unknown_error", "message": _error(error)["message"]}
+        return encoded("", "error", told)
+
+    return _answer(call, call.state.runs.join_thread(thread.thread_id), convert, fail)
+
+
+def _answer(
+    call: Call,
+    events: AsyncIterator[ThreadEvent],
+    convert: Callable[[ThreadEvent], Iterator[bytes]],
+    fail: Callable[[PGStateError], bytes],
+) -> Response:
+    return BrokenOffResponse(_chunks(call, events, convert, fail), 200, HEADERS, "text/event-stream")
+
+
+async def _chunks(
+    call: Call,
+    events: AsyncIterator[ThreadEvent],
+    convert: Callable[[ThreadEvent], Iterator[bytes]],
+    fail: Callable[[PGStateError], bytes],
+) -> AsyncIterator[bytes]:
+    # Browsers resolve `fetch` with the first bytes.
+    yield HEARTBEAT
+    sent_at = time.monotonic()
+    try:
+        async for batch in patiently(call, events):
+            chunk = b"".join(part for found in batch for part in convert(found))
+            # Of events that the client does not want, nothing would be sent for long.
+            if chunk or not batch or time.monotonic() - sent_at >= HEARTBEAT_SECONDS:
+                yield chunk or HEARTBEAT
+                sent_at = time.monotonic()
+    except (UnavailableError, ServerStoppingError):
+        raise ServerStoppingError("the stream goes on elsewhere") from None
+    except PGStateError as error:
+        yield fail(error)
+
+
+def _error(error: PGStateError) -> dict[str, Any]:
+    return {"error": type(error).__name__, "message": str(error)}

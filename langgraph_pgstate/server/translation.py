@@ -1,0 +1,230 @@
+"""Events of runs as events of the protocol's second version."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from langgraph.types import Interrupt
+
+from langgraph_pgstate.server.blocks import MessageParts
+from langgraph_pgstate.server.errors import short_error
+from langgraph_pgstate.types import StreamEvent, ThreadEvent
+
+CHANNELS: Final = ("values", "updates", "messages", "tools", "lifecycle", "input", "checkpoints", "tasks", "custom")
+# Numbers that each event of a run has for those that it becomes.
+_WIDTH: Final = 16
+# After which values have no checkpoint any more.
+_BOUNDARIES: Final = ("metadata", "error", "end", "gap")
+_INTERRUPT: Final = "__interrupt__"
+_STATUSES: Final = {"success": "completed", "error": "failed", "timeout": "failed"}
+_METHODS: Final = {"input": "input.requested"}
+Told = tuple[str, Sequence[str], Any, str | None]
+"""A channel, a namespace, data, and a node."""
+
+
+class EventFilter:
+    """The events that a client wants.
+
+    Args:
+        channels: The channels.
+        namespaces: Beginnings of namespaces; all if there are none.
+        depth: Greatest number of parts that a namespace has after its beginning.
+    """
+
+    def __init__(
+        self, channels: Collection[str], namespaces: Sequence[Sequence[str]] | None = None, depth: int | None = None
+    ) -> None:
+        self.channels = frozenset(channels)
+        self._namespaces, self._depth = namespaces, depth
+
+    def wants(self, channel: str, namespace: Sequence[str], data: Any) -> bool:
+        """Return whether an event is wanted."""
+        if channel not in self.channels:
+            name = data.get("name") if channel == "custom" and isinstance(data, Mapping) else None
+            if name is None or f"custom:{name}" not in self.channels:
+                return False
+        return not self._namespaces or any(self._is_below(namespace, start) for start in self._namespaces)
+
+    def _is_below(self, namespace: Sequence[str], start: Sequence[str]) -> bool:
+        if len(start) > len(namespace) or (self._depth is not None and len(namespace) - len(start) > self._depth):
+            return False
+        # The name of a node stands for all its tasks.
+        return all(part in (found, found.partition(":")[0]) for part, found in zip(start, namespace, strict=False))
+
+
+class Translation:
+    """The events of a thread in the form of the protocol, for one stream.
+
+    What an event becomes depends on the earlier ones of its run, so all of them are translated. Ids are the same in all
+    streams. Sequence numbers grow with time, also from run to run: they are microseconds, as of the first event.
+
+    Args:
+        wanted: The events that the client wants.
+        since: Number of the last event that it has.
+    """
+
+    def __init__(self, wanted: EventFilter, since: int | None = None) -> None:
+        self._wanted, self._since = wanted, since or 0
+        self._run: _Run | None = None
+        self._seq = 0
+
+    def translate(self, found: ThreadEvent) -> Iterator[dict[str, Any]]:
+        """Yield the events that stand for one."""
+        event = found.event
+        if self._run is None or self._run.run_id != found.run_id:
+            self._run = _Run(found.run_id, found.graph, event.stored_at, "messages" in self._wanted.channels)
+        first = self._run.first_seq + _number_of(event.id) * _WIDTH
+        counts: dict[str, int] = {}
+        for place, (channel, namespace, data, node) in enumerate(self._run.tell(event)):
+            counts[channel] = counts.get(channel, 0) + 1
+            seq = first + min(place, _WIDTH - 1)
+            self._seq = max(seq, self._seq + 1)
+            if seq > self._since and self._wanted.wants(channel, namespace, data):
+                yield {
+                    "type": "event",
+                    "event_id": f"{found.run_id}:{event.id}:{channel}:{counts[channel]}",
+                    "seq": self._seq,
+                    "method": _METHODS.get(channel, channel),
+                    "params": {
+                        "namespace": namespace,
+                        "timestamp": microseconds(event.stored_at) // 1000,
+                        **({} if node is None else {"node": node}),
+                        "data": data,
+                    },
+                }
+
+
+class _Run:
+    """What the events of one run have told so far."""
+
+    def __init__(self, run_id: str, graph: str, began_at: datetime | None, has_messages: bool) -> None:
+        self.run_id, self.first_seq = run_id, microseconds(began_at)
+        self._graph = graph
+        self._messages = MessageParts() if has_messages else None
+        # Where each message is, that it may be finished there.
+        self._places: dict[str, tuple[Sequence[str], str | None]] = {}
+        # Namespaces of subgraphs, with the tasks of their parents; false when they have ended.
+        self._subgraphs: dict[tuple[str, ...], bool] = {}
+        self._calls: dict[str, str] = {}
+        self._asked: set[str] = set()
+        # The last values of each namespace, until their checkpoint is known.
+        self._held: dict[tuple[str, ...], Any] = {}
+        self._error: str | None = None
+
+    def tell(self, event: StreamEvent) -> Iterator[Told]:
+        mode, namespace, data = event.event, event.namespace, event.data
+        if mode == "checkpoints":
+            # LangGraph yields a checkpoint after its values, and clients expect it before them.
+            yield "checkpoints", namespace, _checkpoint(data), None
+        for place in [*self._held] if mode in _BOUNDARIES else [namespace] if namespace in self._held else []:
+            yield "values", place, self._held.pop(place), None
+        if mode == "metadata":
+            yield from self._finish_messages()
+            yield "lifecycle", (), {"event": "running", "graph_name": self._graph}, None
+        elif mode == "error":
+            self._error = short_error(data).get("message")
+        elif mode == "end":
+            yield from self._finish_messages()
+            yield from self._end(data["status"])
+        elif mode == "messages":
+            yield from self._message(namespace, *data)
+        elif mode == "values":
+            yield from self._ask(namespace, data)
+            if isinstance(data, Mapping):
+                data = {name: value for name, value in data.items() if name != _INTERRUPT}
+            if data or not isinstance(data, Mapping):
+                self._held[namespace] = data
+        elif mode == "updates" and isinstance(data, Mapping):
+            yield from self._ask(namespace, data)
+            for node, values in data.items():
+                if node != _INTERRUPT:
+                    yield "updates", namespace, {"node": node, "values": values}, node
+        elif mode == "tasks":
+            yield from self._task(namespace, data)
+            yield "tasks", namespace, data, None
+        elif mode == "custom":
+            yield "custom", namespace, {"payload": data}, None
+        elif mode == "tools":
+            yield "tools", namespace, data, None
+
+    def _message(self, namespace: Sequence[str], message: Any, metadata: Any) -> Iterator[Told]:
+        if self._messages is None:
+            return
+        node = metadata.get("langgraph_node")
+        self._places[getattr(message, "id", None) or ""] = (namespace, node)
+        for part in self._messages.add(message, metadata):
+            yield "messages", namespace, part, node
+
+    def _finish_messages(self) -> Iterator[Told]:
+        if self._messages is not None:
+            for part in self._messages.finish():
+                namespace, node = self._places[part["id"]]
+                yield "messages", namespace, part, node
+        self._places.clear()
+
+    def _ask(self, namespace: Sequence[str], data: Any) -> Iterator[Told]:
+        asked = data.get(_INTERRUPT, ()) if isinstance(data, Mapping) else ()
+        for interrupt in asked if isinstance(asked, Sequence) else ():
+            if isinstance(interrupt, Interrupt) and interrupt.id not in self._asked:
+                self._asked.add(interrupt.id)
+                asking = {"interrupt_id": interrupt.id, "payload": interrupt.value}
+                # The SDK in Python reads the value by its other name.
+                yield "input", namespace, {**asking, "value": interrupt.value}, None
+
+    def _task(self, namespace: tuple[str, ...], data: Any) -> Iterator[Told]:
+        """Yield starts and ends of subgraphs, each of which is below the task that runs it."""
+        if "result" in data:
+            for subgraph, is_open in [*self._subgraphs.items()]:
+                if is_open and subgraph[:-1] == namespace and subgraph[-1].endswith(f":{data['id']}"):
+                    status = "interrupted" if data.get("interrupts") else "failed" if data.get("error") else "completed"
+                    error = str(data["error"]) if status == "failed" else None
+                    yield self._ended(subgraph, status, error)
+            return
+        given = data.get("input")
+        call = given.get("tool_call") if isinstance(given, Mapping) else None
+        if isinstance(call, Mapping) and isinstance(call.get("id"), str):
+            self._calls[data["id"]] = call["id"]
+        if namespace and namespace not in self._subgraphs:
+            self._subgraphs[namespace] = True
+            name, _, task_id = namespace[-1].partition(":")
+            cause = {"type": "toolCall", "tool_call_id": self._calls[task_id]} if task_id in self._calls else None
+            started = {"event": "started", "namespace": namespace, "graph_name": name, "trigger_call_id": task_id}
+            yield "lifecycle", namespace, started | ({} if cause is None else {"cause": cause}), None
+
+    def _ended(self, namespace: tuple[str, ...], status: str, error: str | None) -> Told:
+        self._subgraphs[namespace] = False
+        told = {"event": status, "graph_name": namespace[-1].partition(":")[0]}
+        return "lifecycle", namespace, told | ({} if error is None else {"error": error}), None
+
+    def _end(self, status: str) -> Iterator[Told]:
+        told = _STATUSES.get(status, "interrupted")
+        for subgraph, is_open in reversed([*self._subgraphs.items()]):
+            if is_open:
+                yield self._ended(subgraph, told, self._error)
+        error = self._error or (f"the run ended as {status}" if told == "failed" else None)
+        end = {"event": told, "graph_name": self._graph}
+        yield "lifecycle", (), end | ({} if error is None else {"error": error}), None
+
+
+def _checkpoint(data: Any) -> dict[str, Any]:
+    """Return a checkpoint without its state."""
+    metadata = data.get("metadata") or {}
+    found = {"id": _id_of(data.get("config")), "step": metadata.get("step"), "source": metadata.get("source")}
+    parent_id = _id_of(data.get("parent_config"))
+    return found | ({} if parent_id is None else {"parent_id": parent_id})
+
+
+def _id_of(config: Any) -> Any:
+    return config["configurable"].get("checkpoint_id") if config else None
+
+
+def _number_of(id: str) -> int:
+    number, dot, _ = id.partition(".")
+    return int(number) + bool(dot)
+
+
+def microseconds(time: datetime | None) -> int:
+    """Return a time as microseconds since 1970; 0 if it is not known."""
+    return 0 if time is None else round(time.timestamp() * 1_000_000)

@@ -1,0 +1,96 @@
+-- name: hold_exporter
+-- Become the process that exports, or stay it, unless another one is. Return whether spans are queued from now on only.
+INSERT INTO /*schema*/exporters AS held (name, endpoint, holder_id, expires_at)
+VALUES ('otlp', :endpoint::text, :holder_id::text, now() + make_interval(secs => :ttl::double precision))
+ON CONFLICT (name) DO UPDATE SET
+    endpoint = excluded.endpoint, holder_id = excluded.holder_id, expires_at = excluded.expires_at
+WHERE held.holder_id = excluded.holder_id OR held.expires_at < now()
+RETURNING created_at = now();
+
+-- name: release_exporter
+-- Let another process export.
+UPDATE /*schema*/exporters SET expires_at = now() WHERE name = 'otlp' AND holder_id = :holder_id::text;
+
+-- name: queue_runs
+-- Queue the ended spans of a page of runs, newest first, below a cursor. Return the runs of the page.
+WITH page AS MATERIALIZED (
+    SELECT r.started_at, r.thread_id, r.run_id FROM /*schema*/runs r
+    WHERE r.started_at >= coalesce(:since::timestamptz, now() - :age::interval)
+        AND r.started_at <= :cursor_started_at::timestamptz
+        AND (r.started_at < :cursor_started_at OR (r.thread_id, r.run_id) > (:cursor_thread::text, :cursor_run::text))
+    ORDER BY r.started_at DESC, r.thread_id, r.run_id LIMIT :page_size
+), queued AS (
+    INSERT INTO /*schema*/span_exports (thread_id, export_id, run_id, span_ids, started_ats)
+    SELECT n.thread_id, gen_random_uuid()::text, n.run_id, array_agg(n.span_id), array_agg(n.started_at)
+    FROM (
+        SELECT s.thread_id, s.run_id, s.span_id, s.started_at, (
+            row_number() OVER (PARTITION BY s.thread_id, s.run_id ORDER BY s.started_at, s.span_id) - 1
+        ) / :most_spans::integer AS part
+        FROM page p JOIN /*schema*/spans s ON s.thread_id = p.thread_id AND s.run_id = p.run_id
+        WHERE s.ended_at IS NOT NULL
+    ) AS n
+    GROUP BY n.thread_id, n.run_id, n.part
+)
+SELECT p.started_at, p.thread_id, p.run_id FROM page p ORDER BY p.started_at DESC, p.thread_id, p.run_id;
+
+-- name: list_exports
+-- Return the queued spans, those queued first, about as many as are asked for.
+SELECT e.thread_id, e.export_id, e.run_id, e.span_ids, e.started_ats
+FROM (
+    SELECT o.*, sum(cardinality(o.span_ids)) OVER (ORDER BY o.created_at, o.thread_id, o.export_id) AS total
+    FROM (
+        SELECT x.* FROM /*schema*/span_exports x ORDER BY x.created_at, x.thread_id, x.export_id
+        LIMIT :most_spans::integer
+    ) AS o
+) AS e
+WHERE e.total - cardinality(e.span_ids) < :most_spans
+ORDER BY e.created_at, e.thread_id, e.export_id;
+
+-- name: read_ended_spans
+-- Return some spans that have ended, with what is needed of their runs and parents. A parent that began several times,
+-- as roots of attempts may, is the last one that began before the span.
+-- variant: read_ended_spans_content
+SELECT s.thread_id, s.run_id, s.span_id, s.started_at, s.ended_at, s.parent_span_id, p.started_at, s.kind, s.name,
+    s.status, s.checkpoint_ns, s.step, s.node, s.agent, s.cost::double precision, s.error_type, s.attributes,
+    s.semconv_version, r.tenant_id, r.user_id, r.traceparent
+--+content     , CASE WHEN NOT r.is_encrypted THEN s.error_message END
+--+content     , CASE WHEN NOT r.is_encrypted THEN coalesce(s.input, CASE WHEN s.parent_span_id IS NULL THEN r.input END) END
+--+content     , CASE WHEN NOT r.is_encrypted THEN coalesce(s.output, CASE WHEN s.parent_span_id IS NULL THEN r.output END) END
+FROM unnest(:thread_ids::text[], :run_ids::text[], :span_ids::text[], :started_ats::timestamptz[])
+    AS k (thread_id, run_id, span_id, started_at)
+-- Looked up one by one (`OFFSET 0`), because a join would read all spans of the threads.
+CROSS JOIN LATERAL (
+    SELECT e.* FROM /*schema*/spans e
+    WHERE e.thread_id = k.thread_id AND e.run_id = k.run_id AND e.span_id = k.span_id AND e.started_at = k.started_at
+        AND e.ended_at IS NOT NULL
+    OFFSET 0
+) AS s
+CROSS JOIN LATERAL (
+    SELECT o.* FROM /*schema*/runs o WHERE o.thread_id = k.thread_id AND o.run_id = k.run_id OFFSET 0
+) AS r
+LEFT JOIN LATERAL (
+    SELECT b.started_at FROM /*schema*/spans b
+    WHERE b.thread_id = s.thread_id AND b.run_id = s.run_id AND b.span_id = s.parent_span_id
+        AND b.started_at <= s.started_at
+    ORDER BY b.started_at DESC LIMIT 1
+) AS p ON true
+ORDER BY s.thread_id, s.run_id, s.started_at, s.span_id;
+
+-- name: delete_exports
+-- Delete queued spans that have been exported.
+DELETE FROM /*schema*/span_exports e
+USING unnest(:thread_ids::text[], :export_ids::text[]) AS k (thread_id, export_id)
+WHERE e.thread_id = k.thread_id AND e.export_id = k.export_id AND e.thread_id = ANY(:thread_ids);
+
+-- name: forget_exporters
+-- Delete the exporters that have not exported for a time.
+DELETE FROM /*schema*/exporters WHERE expires_at < now() - :age::interval;
+
+-- name: drop_exports
+-- Delete some queued spans that no exporter will export.
+DELETE FROM /*schema*/span_exports e
+USING (
+    SELECT x.thread_id, x.export_id FROM /*schema*/span_exports x
+    WHERE NOT EXISTS (SELECT 1 FROM /*schema*/exporters) ORDER BY x.created_at LIMIT :page_size
+) AS k
+WHERE e.thread_id = k.thread_id AND e.export_id = k.export_id;

@@ -1,0 +1,47 @@
+-- name: claim_webhooks
+-- Claim webhooks that are due for some seconds, the longest due first, and return them with the time. What another
+-- process is claiming is not waited for.
+WITH due AS MATERIALIZED (
+    SELECT w.thread_id, w.run_id, w.ended_at FROM /*schema*/webhooks w
+    WHERE w.deliver_after <= now()
+    ORDER BY w.deliver_after LIMIT :limit::integer
+    FOR UPDATE SKIP LOCKED
+)
+UPDATE /*schema*/webhooks SET
+    deliver_after = now() + make_interval(secs => :seconds::double precision), attempts = webhooks.attempts + 1
+FROM due
+WHERE webhooks.thread_id = due.thread_id AND webhooks.run_id = due.run_id AND webhooks.ended_at = due.ended_at
+RETURNING webhooks.thread_id, webhooks.run_id, webhooks.ended_at, webhooks.url, webhooks.attempts, webhooks.run, now();
+
+-- name: delete_webhook
+-- Delete a webhook that was delivered, or is not wanted any more; one that somebody else has claimed since stays.
+DELETE FROM /*schema*/webhooks
+WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND ended_at = :ended_at::timestamptz
+    AND (:attempts::integer IS NULL OR attempts = :attempts);
+
+-- name: postpone_webhook
+-- Note why a webhook was not delivered, and when it is tried again; without a delay, never.
+UPDATE /*schema*/webhooks SET
+    deliver_after = now() + make_interval(secs => :delay::double precision), last_error = :error::text
+WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND ended_at = :ended_at::timestamptz
+    AND attempts = :attempts::integer;
+
+-- name: retry_webhook
+-- Let a webhook that has failed be tried again from now on, with all its attempts.
+UPDATE /*schema*/webhooks SET deliver_after = now(), attempts = 0
+WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND ended_at = :ended_at::timestamptz
+    AND deliver_after IS NULL;
+
+-- name: list_webhooks
+-- Return a page of webhooks that have failed, newest first, below a cursor.
+SELECT w.thread_id, w.run_id, w.ended_at, w.url, w.attempts, w.last_error FROM /*schema*/webhooks w
+WHERE w.deliver_after IS NULL
+    AND w.ended_at <= :cursor_at::timestamptz
+    AND (w.ended_at < :cursor_at OR (w.thread_id, w.run_id) > (:cursor_thread::text, :cursor_run::text))
+ORDER BY w.ended_at DESC, w.thread_id, w.run_id
+LIMIT :page_size;
+
+-- name: sweep_webhooks
+-- Delete webhooks of runs that ended so long ago, and have failed.
+DELETE FROM /*schema*/webhooks
+WHERE deliver_after IS NULL AND ended_at < now() - make_interval(secs => :seconds::double precision);

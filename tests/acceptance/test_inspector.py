@@ -1,0 +1,239 @@
+"""The inspector in a real browser: every screen and action, by mouse and by keys, without an error of the console."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph_sdk import Auth
+from support_http import listening
+from support_pages import HOSTILE, inspected, state_of, travel
+
+from langgraph_pgstate import AsyncPGState
+from langgraph_pgstate.server.pages.page import segment
+from langgraph_pgstate.server.pages.thread import VIEWS
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+pytestmark = [pytest.mark.once, pytest.mark.skipif(CHROMIUM is None, reason="Debian's chromium is not installed")]
+async_api = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
+
+
+class Screen:
+    """A page of the browser, whose errors are collected.
+
+    Args:
+        page: The page.
+        url: Address of the pages.
+        state: The state of the server.
+    """
+
+    def __init__(self, page: Any, url: str, state: AsyncPGState) -> None:
+        self.page, self.url, self.state = page, url, state
+        self.errors: list[str] = []
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
+        page.on("dialog", lambda dialog: self.errors.append(f"dialog {dialog.message}"))
+
+    async def open(self, path: str) -> None:
+        """Open a page."""
+        response = await self.page.goto(f"{self.url}{path}")
+        assert response.status == 200, path
+
+    async def is_too_wide(self) -> bool:
+        """Whether the page is wider than the window."""
+        return bool(await self.page.evaluate("document.documentElement.scrollWidth > innerWidth"))
+
+
+@asynccontextmanager
+async def chromium() -> AsyncIterator[Any]:
+    """A browser."""
+    async with async_api.async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        await browser.close()
+
+
+@pytest.fixture
+async def screen(dsn: str, schema: str) -> AsyncIterator[Screen]:
+    """A browser on a server with a worker. At the end there must have been no error."""
+    async with inspected(dsn, schema, worker=True) as (server, _), listening(server) as url, chromium() as browser:
+        screen = Screen(await browser.new_page(), f"{url}/ui", state_of(server))
+        yield screen
+    assert screen.errors == []
+
+
+def paths(thread_id: str) -> list[str]:
+    """All screens."""
+    thread = f"/threads/{segment(thread_id)}"
+    views = [f"{thread}?view={view}" for view in VIEWS]
+    return ["/threads", "/threads?user=nobody", *views, f"{thread}/delete", "/person"]
+
+
+async def test_every_screen_fits_every_window_in_light_and_dark(screen: Screen) -> None:
+    ids = await travel(screen.state, title="A weekend with a very long title " * 5, user_id="u" * 200)
+    for width, scheme in ((320, "dark"), (900, "light"), (3840, "dark")):
+        await screen.page.set_viewport_size({"width": width, "height": 800})
+        await screen.page.emulate_media(color_scheme=scheme)
+        for path in [*paths("t"), f"/threads/t/edit?at={ids[0]}"]:
+            await screen.open(path)
+            assert not await screen.is_too_wide(), (path, width)
+
+
+async def test_script_that_is_planted_everywhere_does_not_run(screen: Screen) -> None:
+    names: Any = dict.fromkeys(("user_id", "tenant_id", "title"), HOSTILE)
+    ids = await travel(screen.state, HOSTILE, metadata={HOSTILE: HOSTILE, "graph_id": "trip"}, **names)
+    await screen.state.threads.label({"configurable": {"thread_id": HOSTILE}}, HOSTILE)
+    await screen.state.events.add(HOSTILE, HOSTILE, {HOSTILE: HOSTILE, "by": HOSTILE})
+    for path in [*paths(HOSTILE), f"/threads/{segment(HOSTILE)}/edit?at={ids[0]}", f"/threads?q={segment(HOSTILE)}"]:
+        await screen.open(path)
+        assert await screen.page.locator("img").count() == 0
+        assert await screen.page.evaluate("document.querySelectorAll('script:not([src])').length") == 0
+
+
+async def test_a_person_forks_labels_edits_and_deletes_by_mouse(screen: Screen) -> None:
+    page = screen.page
+    await travel(screen.state)
+    await screen.open("/threads")
+    await page.click("td.main a")
+    await page.click("text=Say who you are to act")
+    await page.fill("input[name=name]", "Eve")
+    await page.click("button:text-is('Keep')")
+    await page.wait_for_url("**/threads/t?*")
+    await page.click("text=tools")
+    await page.click("summary:text-is('Label')")
+    await page.fill("input[name=label]", "before booking")
+    await page.click("button:text-is('Set')")
+    await page.wait_for_selector(".tag.label:text-is('before booking')")
+    await page.click("summary:text-is('Fork')")
+    await page.fill("input[name=to]", "forked")
+    await page.click("button:text-is('Fork and run')")
+    await page.wait_for_url("**/threads/forked?*")
+    await page.click("a:text-is('Edit')")
+    await page.fill("textarea", json.dumps({"booking": {"hotel": "Astoria"}}))
+    await page.select_option("select[name=as_node]", "approve")
+    await page.click("button:text-is('Change')")
+    await page.wait_for_selector("text=The state is changed.")
+    await page.click(".tabs >> text=State")
+    await page.wait_for_selector("text=Astoria")
+    await page.click("a:text-is('Delete')")
+    await page.click("text=Delete the thread")
+    await page.wait_for_selector("text=The thread is deleted.")
+    assert await screen.state.threads.get("forked") is None
+    (event, *_) = (await screen.state.events.list("t", kind="action")).items
+    assert event.payload["by"] == "Eve"
+
+
+async def test_keys_alone_reach_a_fork_that_runs(screen: Screen) -> None:
+    page = screen.page
+    await travel(screen.state)
+    await screen.state.threads.create("other")
+    await screen.open("/person")
+    await page.keyboard.type("Eve")
+    await page.keyboard.press("Enter")
+    await page.wait_for_url("**/threads?*")
+    await page.keyboard.press("?")
+    assert "Next row" in await page.inner_text("dialog[open]")
+    await page.keyboard.press("Escape")
+    for key in ("j", "j", "k", "j"):
+        await page.keyboard.press(key)
+    await page.keyboard.press("Enter")
+    await page.wait_for_url("**/threads/t")
+    await page.keyboard.press("b")
+    await page.wait_for_url("**at=*")
+    await page.keyboard.press("f")
+    await page.keyboard.type("forked")
+    await page.keyboard.press("Enter")
+    await page.wait_for_url("**/threads/forked*")
+    await page.keyboard.press("5")
+    await page.wait_for_url("**view=events*")
+    assert "Eve" in await page.inner_text("table")
+    await page.keyboard.press("g")
+    await page.keyboard.press("t")
+    await page.wait_for_url("**/threads")
+    await page.keyboard.press("/")
+    await page.keyboard.type("lisbon")
+    await page.keyboard.press("Enter")
+    await page.wait_for_url("**/threads?q=lisbon")
+    assert await page.locator("tr[data-row]").count() == 2
+
+
+async def test_an_open_page_shows_what_is_new_and_does_not_disturb(screen: Screen) -> None:
+    page = screen.page
+    await screen.state.threads.create("first")
+    await screen.open("/threads")
+    await page.focus("td.main a")
+    await screen.state.threads.create("second")
+    await page.wait_for_selector("text=second")
+    assert await page.evaluate("document.activeElement.closest('td.main') !== null")
+    await page.keyboard.press("l")
+    assert await page.get_attribute(".live", "aria-pressed") == "false"
+
+
+async def test_pages_are_read_without_scripts(dsn: str, schema: str) -> None:
+    async with inspected(dsn, schema) as (server, _), listening(server) as url, chromium() as browser:
+        await travel(state_of(server))
+        page = await (await browser.new_context(java_script_enabled=False)).new_page()
+        for path in paths("t"):
+            await page.goto(f"{url}/ui{path}")
+            assert await page.locator(".scripted:visible").count() == 0
+        await page.goto(f"{url}/ui/threads")
+        await page.click("td.main a")
+        await page.click("text=plan")
+        assert "at=" in page.url
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The script of axe-core, from npm."""
+    folder = tmp_path_factory.mktemp("axe")
+    if shutil.which("npm") is None:
+        pytest.skip("npm is not installed")
+    try:
+        command = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder), "axe-core@4"]
+        subprocess.run(command, check=True, timeout=60, capture_output=True)
+    except (subprocess.SubprocessError, OSError):
+        pytest.skip("axe-core cannot be fetched from npm")
+    return (Path(folder) / "node_modules/axe-core/axe.min.js").read_text()
+
+
+async def test_axe_finds_nothing_serious(screen: Screen, axe: str) -> None:
+    ids = await travel(screen.state, title="A weekend")
+    await screen.open("/person")
+    await screen.page.fill("input[name=name]", "Eve")
+    await screen.page.keyboard.press("Enter")
+    await screen.page.wait_for_url("**/threads?*")
+    found = []
+    for scheme in ("light", "dark"):
+        await screen.page.emulate_media(color_scheme=scheme)
+        for path in [*paths("t"), f"/threads/t/edit?at={ids[0]}"]:
+            await screen.open(path)
+            await screen.page.evaluate(axe)
+            result = await screen.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+            found += [
+                (path, scheme, one["id"], one["nodes"][0]["html"][:200])
+                for one in result["violations"]
+                if one["impact"] in ("serious", "critical")
+            ]
+    assert found == []
+
+
+async def test_a_viewer_sees_no_action(dsn: str, schema: str) -> None:
+    auth = Auth()
+
+    @auth.authenticate
+    async def authenticate(authorization: str | None) -> Any:
+        return {"identity": "vera", "permissions": ["pages:read"]}
+
+    async with inspected(dsn, schema, auth=auth) as (server, _), listening(server) as url, chromium() as browser:
+        await travel(state_of(server))
+        page = await browser.new_page()
+        for path in paths("t")[:-2]:
+            await page.goto(f"{url}/ui{path}")
+            assert await page.locator("form[method=post]").count() == 0
+        assert "vera" in await page.inner_text(".about")

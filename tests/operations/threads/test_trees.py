@@ -1,0 +1,82 @@
+"""The part of a tree around a checkpoint, and the state there, in both APIs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from support import config_of, put_arguments
+from support_record import ask
+
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from tests.test_state import APIS, open_state
+
+
+@pytest.fixture(params=APIS, ids=lambda api: api.__name__)
+async def state(request: pytest.FixtureRequest, dsn: str, schema: str) -> AsyncIterator[Any]:
+    async with open_state(request.param, dsn, schema) as state:
+        yield state
+
+
+async def chain(state: Any, count: int, first: Any = None, step: int = 0) -> list[Any]:
+    """Checkpoints one after the other; their configs."""
+    saver, config, found = state.saver, first or config_of("t"), []
+    put = saver.aput if type(state).__name__.startswith("Async") else saver.put
+    for number in range(count):
+        config = await ask(put(*put_arguments(config, step + number)))
+        found.append(config)
+    return found
+
+
+def ids_of(configs: list[Any]) -> list[str]:
+    return [config["configurable"]["checkpoint_id"] for config in configs]
+
+
+async def test_the_newest_are_returned_or_those_around_one(state: Any) -> None:
+    ids = ids_of(await chain(state, 30))
+    newest = await ask(state.threads.tree("t", limit=10))
+    assert [node.checkpoint_id for node in newest.nodes] == ids[:19:-1]
+    assert (newest.has_newer, newest.has_older) == (False, True)
+    assert newest.nodes[0].parent_checkpoint_id == ids[28]
+    for place in range(30):
+        found = await ask(state.threads.tree("t", ids[place], limit=10))
+        shown = [node.checkpoint_id for node in found.nodes]
+        assert ids[place] in shown
+        assert len(shown) == 10
+        assert found.has_newer == (shown[0] != ids[-1])
+        assert found.has_older == (shown[-1] != ids[0])
+    whole = await ask(state.threads.tree("t", ids[3]))
+    assert (len(whole.nodes), whole.has_newer, whole.has_older) == (30, False, False)
+    assert (await ask(state.threads.tree("none"))).nodes == ()
+    with pytest.raises(ConfigurationError):
+        await ask(state.threads.tree("t", limit=0))
+
+
+async def test_labels_tasks_and_interrupts_are_told(state: Any) -> None:
+    first, second = await chain(state, 2)
+    writes = state.saver.aput_writes if type(state).__name__.startswith("Async") else state.saver.put_writes
+    await ask(writes(first, [("a", 1), ("b", 2)], "one", "~__pregel_pull, agent"))
+    await ask(writes(first, [("__interrupt__", ("why",))], "one", "~__pregel_pull, agent"))
+    await ask(writes(first, [("__resume__", 5)], "00000000-0000-0000-0000-000000000000"))
+    await ask(writes(second, [("__interrupt__", ("why",))], "two", "~__pregel_push, 0000000000"))
+    await ask(state.threads.label(first, "before"))
+    newer, older = (await ask(state.threads.tree("t"))).nodes
+    assert (older.label, older.tasks, older.interrupts, older.pending) == ("before", ("agent",), 1, 0)
+    assert (newer.label, newer.tasks, newer.interrupts, newer.pending) == (None, ("",), 1, 1)
+
+
+async def test_a_state_is_read_with_what_ran_after_it(state: Any) -> None:
+    config = (await chain(state, 1))[0]
+    writes = state.saver.aput_writes if type(state).__name__.startswith("Async") else state.saver.put_writes
+    await ask(writes(config, [("__interrupt__", ("why", "how"))], "one"))
+    await ask(writes(config, [("__error__", "no hotel")], "two"))
+    found = await ask(state.threads.state_at(config_of("t")))
+    assert found.checkpoint_id == config["configurable"]["checkpoint_id"]
+    assert found.parent_checkpoint_id is None
+    assert found.interrupts == ("why", "how")
+    assert found.errors == ("no hotel",)
+    assert not any(name.startswith("branch:") for name in found.values)
+    assert (await ask(state.threads.state_at(config))).values == found.values
+    with pytest.raises(NotFoundError):
+        await ask(state.threads.state_at(config_of("none")))

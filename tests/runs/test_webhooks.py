@@ -1,0 +1,233 @@
+"""Webhooks that are delivered over HTTP: signed, checked, tried again, by workers and by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import psycopg
+import pytest
+from support import loop_graph, wait_until
+from support_queue import STATES, Queue, call, open_state
+from support_worker import WORKERS, worker
+
+from langgraph_pgstate import PGState, WebhookSettings
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.runs.webhooks import may_connect, signed_headers
+
+SECRET = "whsec_" + base64.b64encode(b"a secret of some bytes").decode()
+HERE = ("127.0.0.0/8", "::1/128")
+
+
+class Receiver:
+    """An HTTP server that notes what it gets."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[dict[str, str], bytes]] = []
+        self.answers: list[int] = []
+        self.seconds = 0.0
+        noted = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                noted.got.append(({name.lower(): value for name, value in self.headers.items()}, body))
+                time.sleep(noted.seconds)
+                self.send_response(noted.answers.pop(0) if noted.answers else 204)
+                self.send_header("location", f"{noted.url}/elsewhere")
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self.server.server_port
+        self.url = f"http://127.0.0.1:{self.port}/done"
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    found = Receiver()
+    threading.Thread(target=found.server.serve_forever, daemon=True).start()
+    yield found
+    found.server.shutdown()
+    found.server.server_close()
+
+
+@pytest.fixture
+def queue(connection: psycopg.Connection, schema: str) -> Queue:
+    return Queue(connection, schema)
+
+
+def end_one(queue: Queue, url: str) -> str:
+    """A run that has ended and whose webhook is due."""
+    run_id = queue.add(webhook=url)
+    queue.finish(queue.claim_one())
+    return run_id
+
+
+def settings(**options: Any) -> WebhookSettings:
+    return WebhookSettings(**{"secret": SECRET, "allowed_networks": HERE, **options})
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_a_webhook_is_signed_and_delivered_once(
+    api: type, dsn: str, schema: str, queue: Queue, receiver: Receiver
+) -> None:
+    run_id = end_one(queue, receiver.url)
+    async with open_state(api, dsn, schema, webhooks=settings()) as state:
+        assert [await call(state.webhooks.deliver) for _ in range(2)] == [1, 0]
+        assert (await call(state.webhooks.failed)).items == ()
+    ((headers, body),) = receiver.got
+    assert (json.loads(body)["run_id"], headers["content-type"]) == (run_id, "application/json")
+    assert abs(int(headers["webhook-timestamp"]) - time.time()) < 60
+    signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+    expected = hmac.new(b"a secret of some bytes", signed, hashlib.sha256).digest()
+    assert headers["webhook-signature"] == f"v1,{base64.b64encode(expected).decode()}"
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_what_fails_is_tried_again_under_its_id_and_then_listed(
+    api: type, dsn: str, schema: str, queue: Queue, receiver: Receiver
+) -> None:
+    receiver.answers = [500, 302, 200]
+    end_one(queue, receiver.url)
+    async with open_state(api, dsn, schema, webhooks=settings()) as state:
+        for delivered in (0, 0, 1):
+            assert await call(state.webhooks.deliver) == delivered
+            queue.execute("UPDATE {}.webhooks SET deliver_after = now()")
+        # The redirection was not followed.
+        assert len(receiver.got) == 3
+        assert len({headers["webhook-id"] for headers, _ in receiver.got}) == 1
+        receiver.server.socket.close()
+        end_one(queue, receiver.url)
+        queue.execute("UPDATE {}.webhooks SET attempts = 100")
+        assert await call(state.webhooks.deliver) == 0
+        (lost,) = (await call(state.webhooks.failed)).items
+        assert "Error" in str(lost.last_error)
+        assert [await call(state.webhooks.retry, lost) for _ in range(2)] == [True, False]
+        assert [await call(state.webhooks.discard, lost) for _ in range(2)] == [True, False]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "0.0.0.0", "2130706433"])
+def test_addresses_that_are_not_public_are_refused_for_good(
+    host: str, dsn: str, schema: str, queue: Queue, receiver: Receiver
+) -> None:
+    end_one(queue, f"http://{host}:{receiver.port}/")
+    with PGState.open(dsn, schema=schema, webhooks=WebhookSettings()) as state:
+        assert state.webhooks.deliver() == 0
+        (lost,) = state.webhooks.failed().items
+    assert "not a public address" in str(lost.last_error)
+    assert receiver.got == []
+
+
+def test_a_name_is_resolved_once_and_what_was_checked_is_connected_to(
+    dsn: str, schema: str, queue: Queue, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name whose address changes after the check would lead elsewhere."""
+    asked: list[str] = []
+    resolve = socket.getaddrinfo
+
+    def rebinding(host: Any, *arguments: Any, **options: Any) -> Any:
+        if host != "rebinding.test":
+            return resolve(host, *arguments, **options)
+        asked.append(host)
+        return resolve("127.0.0.1" if len(asked) == 1 else "127.0.0.2", *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", rebinding)
+    end_one(queue, f"http://rebinding.test:{receiver.port}/done")
+    with PGState.open(dsn, schema=schema, webhooks=settings(allowed_networks=["127.0.0.1/32"])) as state:
+        assert state.webhooks.deliver() == 1
+    assert asked == ["rebinding.test"]
+    assert receiver.got[0][0]["host"] == f"rebinding.test:{receiver.port}"
+
+
+def test_a_slow_receiver_is_not_waited_for(dsn: str, schema: str, queue: Queue, receiver: Receiver) -> None:
+    receiver.seconds = 3.0
+    end_one(queue, receiver.url)
+    with PGState.open(dsn, schema=schema, webhooks=settings(timeout=0.2)) as state:
+        assert state.webhooks.deliver() == 0
+    assert queue.execute("SELECT attempts, last_error LIKE 'TimeoutError%%' FROM {}.webhooks") == [(1, True)]
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+def test_a_worker_delivers(kind: type, dsn: str, schema: str, queue: Queue, receiver: Receiver) -> None:
+    opened = {"webhooks": settings()}
+    with PGState.open(dsn, schema=schema) as state:
+        handle = state.runs.enqueue("agent", {"items": [], "count": 0}, webhook=receiver.url)
+    with worker(kind, dsn, schema, {"agent": loop_graph(2)}, "run_until_idle", opened=opened) as process:
+        process.join(60)
+    wait_until(lambda: receiver.got, "the webhook")
+    assert json.loads(receiver.got[0][1])["status"] == "success"
+    assert json.loads(receiver.got[0][1])["run_id"] == handle.run_id
+    assert queue.execute("SELECT 1 FROM {}.webhooks") == []
+
+
+async def test_deliveries_that_were_cancelled_are_delivered_by_another(
+    dsn: str, schema: str, queue: Queue, receiver: Receiver
+) -> None:
+    receiver.seconds = 1.0
+    end_one(queue, receiver.url)
+    async with open_state(STATES[1], dsn, schema, webhooks=settings()) as state:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await state.webhooks.deliver()
+        assert await state.webhooks.deliver() == 0
+        queue.execute("UPDATE {}.webhooks SET deliver_after = now()")
+        assert await state.webhooks.deliver() == 1
+    assert len({headers["webhook-id"] for headers, _ in receiver.got}) == 1
+
+
+@pytest.mark.parametrize(
+    ("address", "is_public"),
+    [
+        ("93.184.216.34", True),
+        ("2606:4700::1111", True),
+        ("10.0.0.1", False),
+        ("169.254.169.254", False),
+        ("100.64.0.1", False),
+        ("0.0.0.0", False),
+        ("224.0.0.1", False),
+        ("255.255.255.255", False),
+        ("::1", False),
+        ("fe80::1%eth0", False),
+        ("fd00::1", False),
+        ("ff0e::1", False),
+        ("::ffff:10.0.0.1", False),
+        ("::ffff:93.184.216.34", True),
+        ("64:ff9b::a00:1", False),
+        ("64:ff9b::5db8:d822", True),
+        ("2002:a00:1::", False),
+    ],
+)
+def test_which_addresses_are_public(address: str, is_public: bool) -> None:
+    assert may_connect(address, ()) is is_public
+    assert may_connect("10.0.0.1", WebhookSettings(allowed_networks=("fd00::/8", "10.0.0.0/8")).networks)
+
+
+def test_a_webhook_without_a_secret_is_not_signed() -> None:
+    assert signed_headers(None, "id", 1, b"") == {"webhook-id": "id", "webhook-timestamp": "1"}
+    one, other = (signed_headers(secret, "id", 1, b"")["webhook-signature"] for secret in ("plain", "whsec_plain?"))
+    assert one != other
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"secret": ""}, {"allowed_networks": "10.0.0.0/8"}, {"allowed_networks": ["10.0.0.1/8"]}, {"timeout": 0}],
+)
+def test_settings_are_checked(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="WebhookSettings"):
+        WebhookSettings(**options)
+    named = {"PGSTATE_WEBHOOK_SECRET": "s", "PGSTATE_WEBHOOK_NETWORKS": "10.0.0.0/8, fd00::/8"}
+    assert WebhookSettings.from_environment(named) == WebhookSettings("s", ("10.0.0.0/8", "fd00::/8"))
+    assert WebhookSettings.from_environment({}) == WebhookSettings()
+    assert "secret" not in repr(WebhookSettings("a secret"))

@@ -1,0 +1,81 @@
+"""What callers may see of all threads: their own in every list, and no page about all."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from langgraph_sdk import Auth
+from support_http import serving
+from support_pages import Visitor, state_of, travel, trip, visiting
+from support_record import Record
+
+from langgraph_pgstate.server import AgentServer
+
+USERS = {"eve": ["pages:act"], "bob": ["pages:read"], "root": ["pages:act"]}
+
+
+def auth() -> Auth:
+    """Everybody sees threads of their own; `root` all."""
+    made = Auth()
+
+    @made.authenticate
+    async def authenticate(authorization: str | None) -> Auth.types.MinimalUserDict:
+        if authorization not in USERS:
+            raise Auth.exceptions.HTTPException(401)
+        return {"identity": authorization, "permissions": USERS[authorization]}  # type: ignore[typeddict-unknown-key]
+
+    @made.on
+    async def own(ctx: Auth.types.AuthContext, value: dict[str, object]) -> dict[str, str] | None:
+        return None if ctx.user.identity == "root" else {"owner": ctx.user.identity}
+
+    return made
+
+
+@pytest.fixture
+async def server(dsn: str, schema: str) -> AsyncIterator[AgentServer]:
+    async with serving(dsn, schema, graphs={"trip": trip()}, inspector=True, worker=False, auth=auth()) as server:
+        yield server
+
+
+async def test_a_caller_sees_and_changes_what_belongs_to_the_caller(server: AgentServer, record: Record) -> None:
+    state = state_of(server)
+    for owner in ("eve", "bob"):
+        await travel(state, owner, metadata={"owner": owner})
+        await state.runs.enqueue("trip", {"messages": []}, thread_id=owner, run_id=f"run-{owner}")
+        record.execution("k", thread_id=owner, status="unknown")
+        record.span("s", "llm", thread_id=owner, run_id=f"run-{owner}", model="m", cost=1)
+    record.connection.execute(f"UPDATE {record.schema}.spans SET started_at = now(), ended_at = now()")
+
+    async def seen(visitor: Visitor) -> dict[str, set[str]]:
+        queued = (await visitor.data("/queue"))["runs"]
+        return {
+            "runs": {one["thread_id"] for one in (await visitor.data("/runs"))["runs"]},
+            "interrupts": {one["thread_id"] for one in (await visitor.data("/interrupts"))["threads"]},
+            "tools": {one["thread_id"] for one in (await visitor.data("/tools"))["unknown"]},
+            "recent": {one["thread_id"] for one in (await visitor.data("/tools", tool="pay"))["recent"]},
+            "queue": {one["thread_id"] for one in queued},
+        }
+
+    for name, threads in (("eve", {"eve"}), ("bob", {"bob"}), ("root", {"eve", "bob"})):
+        async with visiting(server, {"authorization": name}) as visitor:
+            assert set(map(frozenset, (await seen(visitor)).values())) == {frozenset(threads)}, name
+            calls = (await visitor.data("/costs"))["costs"]["total"]["calls"]
+            assert calls == len(threads)
+            for path in ("/database", "/queue?show=schedules"):
+                status = (await visitor.client.get(f"/ui{path}")).status_code
+                assert status == (200 if name == "root" else 403), (name, path)
+    async with visiting(server, {"authorization": "eve"}) as eve:
+        data = await eve.data("/queue")
+        assert (data["counts"], data["workers"], (await eve.data("/tools"))["calls"]) == ([], [], [])
+        for path in ("/runs/bob/run-bob", "/tools/bob/k"):
+            assert (await eve.client.get(f"/ui{path}")).status_code == 404, path
+        for path in ("/runs/bob/run-bob/cancel", "/tools/bob/k/settle", "/interrupts/bob/x/answer"):
+            assert (await eve.act(path, decision="done", answer="yes")).status_code == 404, path
+        for path in ("/queue/workers/w/drain", "/queue/schedules/s/trigger", "/queue/schedules/s/pause"):
+            assert (await eve.act(path)).status_code == 403, path
+    async with visiting(server, {"authorization": "bob"}) as bob:
+        assert "Retry" not in await bob.page("/runs/bob/run-bob")
+        assert (await bob.act("/runs/bob/run-bob/cancel")).status_code == 403
+    async with visiting(server) as nobody:
+        assert (await nobody.client.get("/ui/runs")).status_code == 401

@@ -1,0 +1,56 @@
+"""The page of costs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+from support_pages import HOSTILE, statements
+from support_record import Record
+
+from langgraph_pgstate.server.pages.costs import filled
+from langgraph_pgstate.types import Costs, Usage
+
+from .conftest import Place
+
+
+async def test_costs_are_shown_by_day_agent_model_and_user(place: Place, record: Record) -> None:
+    _, visitor = place
+    record.thread("t")
+    now = datetime.now(UTC)
+    record.add("runs", thread_id="t", run_id="r", status="success", started_at=now, user_id=HOSTILE, cost=Decimal(3))
+    for number, (agent, model, cost) in enumerate([(HOSTILE, "big", 2), ("desk", HOSTILE, 1), ("desk", "free", None)]):
+        record.add(
+            "spans",
+            **{"thread_id": "t", "run_id": "r", "span_id": f"s{number}", "kind": "llm", "name": "m", "model": model},
+            **{"started_at": now, "status": "success", "agent": agent, "cost": cost, "semconv_version": "1"},
+        )
+    with statements() as sent:
+        html = await visitor.page("/costs")
+    assert len(sent) <= 5, sent
+    assert "<script>alert" not in html
+    assert "1 call of models without a price is" in html
+    data = await visitor.data("/costs", agent="desk")
+    assert (data["costs"]["total"]["calls"], data["costs"]["total"]["cost"]) == (2, 1.0)
+    assert "Users" not in await visitor.page("/costs", model="big")
+    assert "No model was called" in await visitor.page("/costs", user="nobody")
+    assert (await visitor.client.get("/ui/costs", params={"since": "x"})).status_code == 422
+
+
+def test_days_without_calls_are_days() -> None:
+    def usage(**values: object) -> Usage:
+        blank = dict.fromkeys(Usage.__dataclass_fields__)
+        numbers = dict.fromkeys(("calls", "input_tokens", "output_tokens", "unpriced"), 0)
+        return Usage(**{**blank, **numbers, "cost": Decimal(0), **values})  # type: ignore[arg-type]
+
+    today = datetime(2026, 3, 10, tzinfo=UTC).date()
+    day = today - timedelta(days=2)
+    costs = Costs(usage(), (usage(day=day, calls=3),), (), (), ())
+    found = filled(costs, timedelta(days=4), today)
+    assert [(one, part.calls) for one, part in found] == [
+        (today - timedelta(days=3), 0),
+        (day, 3),
+        (today - timedelta(days=1), 0),
+        (today, 0),
+    ]
+    assert len(filled(Costs(usage(), (), (), (), ()), timedelta(days=1), today)) == 1

@@ -1,0 +1,141 @@
+"""The pages of runs: lists, the spans of one, and what may be done to it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from support_pages import HOSTILE, inspected, state_of, statements
+from support_record import Record, at
+
+from langgraph_pgstate.server.pages.runs import bar
+from langgraph_pgstate.types import TimelineSpan
+
+from .conftest import Place
+
+
+def failed(record: Record) -> None:
+    """A thread with a run that failed in a tool, and one that was a success."""
+    record.thread("t", metadata={"owner": "eve"})
+    error = {"error_type": "app.NoSuchHotelError", "error_message": HOSTILE, "error_traceback": HOSTILE}
+    record.run("bad", 10, 9, status="error", agent=HOSTILE, user_id="eve", last_checkpoint_id="c2", **error)
+    record.run("good", 0, 5, agent="desk", input={"text": HOSTILE})
+    record.span("root", "graph", 10, 9, run_id="bad", status="error")
+    record.span("think", "llm", 11, 2, run_id="bad", parent_span_id="root", model="gpt", input_tokens=7, cost=1)
+    record.span(
+        "pay", "tool", 14, 1, run_id="bad", parent_span_id="root", status="error", name=HOSTILE, output={"x": HOSTILE}
+    )
+
+
+async def test_runs_are_listed_by_the_filters_of_the_address(place: Place, record: Record) -> None:
+    _, visitor = place
+    failed(record)
+    assert [one["run_id"] for one in (await visitor.data("/runs"))["runs"]] == ["bad", "good"]
+    for query, found in (
+        ({"status": "error"}, ["bad"]),
+        ({"status": "success"}, ["good"]),
+        ({"agent": "desk"}, ["good"]),
+        ({"user": "eve"}, ["bad"]),
+        ({"tenant": "nobody"}, []),
+        ({"since": "1h"}, []),
+        ({"status": "failed", "since": "90d"}, []),
+    ):
+        assert [one["run_id"] for one in (await visitor.data("/runs", **query))["runs"]] == found, query
+    for query in ({"status": "lost"}, {"since": "9y"}, {"cursor": "x"}):
+        assert (await visitor.client.get("/ui/runs", params=query)).status_code == 422
+    html = await visitor.page("/runs")
+    assert "<script>alert" not in html
+    assert "NoSuchHotelError" in html
+    assert "No run passes" in await visitor.page("/runs", tenant="nobody")
+
+
+async def test_a_run_shows_its_spans_its_error_and_the_checkpoint_before(place: Place, record: Record) -> None:
+    _, visitor = place
+    failed(record)
+    with statements() as sent:
+        html = await visitor.page("/runs/t/bad", span="pay")
+    assert len(sent) <= 5, sent
+    assert "<script>alert" not in html
+    assert "Traceback" in html
+    assert 'href="/ui/threads/t?at=c2"' in html
+    data = await visitor.data("/runs/t/bad")
+    assert [(one["span_id"], one["depth"]) for one in data["timeline"]["spans"]] == [
+        ("root", 0),
+        ("think", 1),
+        ("pay", 1),
+    ]
+    assert (data["before"], data["duration"], data["bars"][1]) == ("c2", 9.0, [111.1, 222.2])
+    errors = await visitor.data("/runs/t/bad", status="error")
+    assert [one["span_id"] for one in errors["timeline"]["spans"]] == ["root", "pay"]
+    assert "No span is of this kind" in await visitor.page("/runs/t/bad", kind="retriever")
+    assert (await visitor.data("/runs/t/good"))["before"] is None
+    assert "No spans" in await visitor.page("/runs/t/good")
+    for path in ("/runs/t/none", "/runs/none/bad", "/runs/t/bad?span=none"):
+        assert (await visitor.client.get(f"/ui{path}")).status_code == 404, path
+    for path in ("/runs/t/bad?kind=x", "/runs/t/bad?offset=x", "/runs/t/bad?since=x", "/runs/t/bad?since=2027-01-01"):
+        assert (await visitor.client.get(f"/ui{path}")).status_code == 422, path
+
+
+async def test_a_run_of_many_spans_is_shown_a_window_at_a_time(place: Place, record: Record) -> None:
+    _, visitor = place
+    record.thread("t")
+    record.run("r", 0, 1000)
+    record.connection.execute(
+        f"""
+        INSERT INTO {record.schema}.spans (
+            thread_id, run_id, span_id, parent_span_id, kind, name, status, started_at, ended_at, semconv_version
+        )
+        SELECT 't', 'r', 's' || n, CASE WHEN n > 0 THEN 's0' END, 'node', repeat('long name ', 20), 'success',
+            %s + n * interval '0.1 s', %s + n * interval '0.1 s' + interval '1 s', '1'
+        FROM generate_series(0, 9999) AS n
+        """,
+        [at(0), at(0)],
+    )
+    first = await visitor.page("/runs/t/r")
+    assert "1–150 of 10,000 spans" in first
+    last = await visitor.page("/runs/t/r", offset=9900)
+    assert "9,901–10,000 of 10,000 spans" in last
+    assert 'rel="next"' not in last
+
+
+async def test_a_run_is_cancelled_retried_and_discarded_by_name(dsn: str, schema: str) -> None:
+    async with inspected(dsn, schema) as (server, visitor):
+        state = state_of(server)
+        await state.threads.create("t", agent="trip")
+        run = await state.runs.enqueue("trip", {"messages": []}, thread_id="t")
+        path = f"/runs/t/{run.run_id}"
+        assert (await visitor.act(f"{path}/cancel")).status_code == 403
+        await visitor.introduce("Eve")
+        assert "Cancel" in await visitor.page(path)
+        assert "Cancel" in await visitor.page("/queue")
+        response = await visitor.act(f"{path}/cancel", back="queue")
+        assert (response.status_code, response.headers["location"]) == (303, "/ui/queue?notice=run.cancel")
+        assert await run.status() == "cancelled"
+        assert "Retry" in await visitor.page(path)
+        assert (await visitor.act(f"{path}/retry")).headers["location"] == f"/ui{path}?notice=run.retry"
+        assert (await visitor.act(f"{path}/retry")).status_code == 409
+        assert await run.status() == "pending"
+        assert (await visitor.act(f"{path}/cancel", how="nonsense")).status_code == 422
+        await visitor.act(f"{path}/cancel")
+        assert (await visitor.act(f"{path}/discard")).status_code == 303
+        assert (await visitor.act(f"{path}/discard")).status_code == 409
+        assert (await visitor.act("/runs/t/none/cancel")).status_code == 404
+        events = await state.events.list("t", kind="action")
+        done = [(one.payload["action"], one.payload["by"], one.run_id) for one in events.items]
+        assert done == [(name, "Eve", run.run_id) for name in ("cancel", "retry", "cancel", "discard")]
+
+
+def test_a_bar_stays_in_its_drawing() -> None:
+    begun = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def place(start: float, end: float | None, seconds: float = 10) -> tuple[float, float]:
+        blank = dict.fromkeys(TimelineSpan.__dataclass_fields__)
+        times = [begun + timedelta(seconds=start), None if end is None else begun + timedelta(seconds=end)]
+        span = TimelineSpan(**{**blank, "started_at": times[0], "ended_at": times[1]})  # type: ignore[arg-type]
+        return bar(span, begun, seconds)
+
+    assert place(0, 10) == (0, 1000)
+    assert place(2.5, 5) == (250, 250)
+    assert place(5, None) == (500, 500)
+    assert place(-5, 20) == (0, 1000)
+    assert place(1, 1) == (100, 2)
+    assert place(0, 0, 0) == (0, 1000)

@@ -1,0 +1,104 @@
+"""The list of threads."""
+
+from __future__ import annotations
+
+import re
+
+from support_pages import HOSTILE, state_of, statements, travel
+
+from .conftest import Place
+
+
+async def test_threads_are_found_by_every_filter(place: Place) -> None:
+    server, visitor = place
+    state = state_of(server)
+    await travel(state, "t-1", user_id="eve", tenant_id="acme", title="Lisbon", metadata={"priority": 2, "team": "red"})
+    await travel(state, "t-2", user_id="adam", agent="other", metadata={"priority": "2"})
+    await state.threads.create("empty")
+
+    async def found(**query: str) -> list[str]:
+        return sorted(one["thread_id"] for one in (await visitor.data("/threads", **query))["threads"])
+
+    assert await found() == ["empty", "t-1", "t-2"]
+    assert await found(user="eve") == ["t-1"]
+    assert await found(tenant="acme") == ["t-1"]
+    assert await found(agent="other") == ["t-2"]
+    assert await found(status="interrupted") == ["t-1", "t-2"]
+    assert await found(status="idle") == ["empty"]
+    assert await found(metadata="priority=2, team=red") == ["t-1"]
+    assert await found(metadata='{"priority": "2"}') == ["t-2"]
+    assert await found(q="weekend lisbon") == ["t-1", "t-2"]
+    assert await found(q="weekend", user="adam", status="interrupted") == ["t-2"]
+    assert await found(q="t-") == ["t-1", "t-2"]
+    assert await found(q="nowhere") == []
+    assert await found(after="2020-01-01", before="2999-01-01T00:00:00+02:00") == ["empty", "t-1", "t-2"]
+    assert await found(before="2020-01-01") == []
+
+
+async def test_a_filter_that_makes_no_sense_is_explained(place: Place) -> None:
+    _, visitor = place
+    queries = (
+        {"status": "lost"},
+        {"metadata": "{"},
+        {"metadata": "x"},
+        {"after": "soon"},
+        {"cursor": "x"},
+        {"user": "\0"},
+    )
+    for query in queries:
+        for kind in ("text/html", "application/json"):
+            response = await visitor.client.get("/ui/threads", params=query, headers={"accept": kind})
+            assert response.status_code == 422
+            assert response.headers["content-type"].startswith(kind)
+            assert next(iter(query)) in response.text
+
+
+async def test_pages_follow_one_another(place: Place) -> None:
+    server, visitor = place
+    for number in range(120):
+        await state_of(server).threads.create(f"t{number}", metadata={"a": 1})
+    seen: list[str] = []
+    page = await visitor.page("/threads", metadata="a=1")
+    assert "Live" in page
+    while True:
+        seen += re.findall(r'<a href="/ui/threads/(\w+)">', page)
+        following = re.search(r'href="/ui/threads\?([^"]*)" rel="next"', page)
+        if following is None:
+            break
+        assert "metadata=a%3D1" in following[1]
+        page = (await visitor.client.get(f"/ui/threads?{following[1].replace('&amp;', '&')}")).text
+        assert ">Live<" not in page
+    assert seen == [f"t{number}" for number in reversed(range(120))]
+
+
+async def test_the_list_is_one_statement(place: Place) -> None:
+    server, visitor = place
+    await travel(state_of(server))
+    for query in ({}, {"q": "weekend"}, {"user": "eve"}, {"agent": "trip"}, {"metadata": "a=1", "status": "busy"}):
+        await visitor.page("/threads", **query)
+        with statements() as names:
+            await visitor.page("/threads", **query)
+        assert len([name for name in names if name != "find_entries"]) == 1, names
+
+
+async def test_what_is_planted_in_a_thread_stays_inert(place: Place) -> None:
+    server, visitor = place
+    names = {
+        "agent": HOSTILE,
+        "user_id": HOSTILE,
+        "tenant_id": HOSTILE,
+        "title": HOSTILE,
+        "metadata": {HOSTILE: HOSTILE},
+    }
+    await state_of(server).threads.create(HOSTILE, **names)
+    for query in ({}, {"q": HOSTILE}, {"user": HOSTILE}, {"metadata": f"{HOSTILE}={HOSTILE}"}, {"notice": HOSTILE}):
+        page = await visitor.page("/threads", **query)
+        assert "<script>alert" not in page
+        assert "<img" not in page
+    assert (await visitor.data("/threads"))["threads"][0]["thread_id"] == HOSTILE
+
+
+async def test_an_empty_list_says_what_to_do(place: Place) -> None:
+    _, visitor = place
+    assert "No threads yet" in await visitor.page("/threads")
+    assert "No thread passes these filters" in await visitor.page("/threads", user="nobody")

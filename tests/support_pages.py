@@ -1,0 +1,138 @@
+"""Visitors of the inspector's pages, and threads to look at."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import interrupt
+from support_http import serving
+
+from langgraph_pgstate import AsyncPGState
+from langgraph_pgstate.db.adapters import AsyncConnection
+from langgraph_pgstate.server import AgentServer
+
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
+
+
+class Trip(MessagesState, total=False):
+    """The state of `trip`."""
+
+    booking: dict[str, Any]
+
+
+def trip() -> Any:
+    """A graph that plans, asks a person and answers, without a model."""
+
+    def plan(state: Trip) -> dict[str, Any]:
+        call = {"name": "search", "args": {"city": "Lisbon"}, "id": "c1"}
+        return {"messages": [AIMessage("", id="plan", tool_calls=[call])]}
+
+    def tools(state: Trip) -> dict[str, Any]:
+        return {"messages": [ToolMessage("found it", id="tool", tool_call_id="c1", name="search")]}
+
+    def approve(state: Trip) -> dict[str, Any]:
+        return {"booking": {"approved": interrupt({"question": "Book it?"})}}
+
+    builder = StateGraph(Trip)
+    for node in (plan, tools, approve):
+        builder.add_node(node.__name__, node)
+    builder.add_edge(START, "plan").add_edge("plan", "tools").add_edge("tools", "approve").add_edge("approve", END)
+    return builder.compile()
+
+
+class Visitor:
+    """A browser without scripts: it keeps cookies, and sends forms with their token.
+
+    Args:
+        client: A client of the server.
+    """
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self.client = client
+
+    async def page(self, path: str, **query: Any) -> str:
+        """The HTML of a page."""
+        response = await self.client.get(f"/ui{path}", params=query)
+        assert response.status_code == 200, response.text
+        assert len(response.content) <= 300_000
+        return response.text
+
+    async def data(self, path: str, **query: Any) -> Any:
+        """The data of a page."""
+        response = await self.client.get(f"/ui{path}", params=query, headers={"accept": "application/json"})
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    async def act(self, path: str, headers: Mapping[str, str] | None = None, **fields: str) -> httpx.Response:
+        """The answer to a form."""
+        if "pgstate_token" not in self.client.cookies:
+            await self.client.get("/ui/person")
+        token = self.client.cookies.get("pgstate_token", "")
+        return await self.client.post(f"/ui{path}", data={"token": token, **fields}, headers=headers)
+
+    async def introduce(self, name: str = "Eve") -> None:
+        """Say who visits."""
+        assert (await self.act("/person", name=name)).status_code == 303
+
+
+@asynccontextmanager
+async def visiting(
+    server: AgentServer, headers: Mapping[str, str] | None = None, client: str = "127.0.0.1", host: str = "localhost"
+) -> AsyncIterator[Visitor]:
+    """A visitor of a server, from an address."""
+    transport = httpx.ASGITransport(server, raise_app_exceptions=False, client=(client, 1))
+    async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}", headers=headers, timeout=60) as made:
+        yield Visitor(made)
+
+
+@asynccontextmanager
+async def inspected(dsn: str, schema: str, **options: Any) -> AsyncIterator[tuple[AgentServer, Visitor]]:
+    """A server with pages and the graph `trip`, and a visitor on the same machine."""
+    given = {"graphs": {"trip": trip()}, "inspector": True, "worker": False, **options}
+    async with serving(dsn, schema, **given) as server, visiting(server) as visitor:
+        yield server, visitor
+
+
+async def travel(state: AsyncPGState, thread_id: str = "t", **thread: Any) -> list[str]:
+    """A thread of `trip` that waits for an answer; the ids of its checkpoints, newest first."""
+    await state.threads.create(thread_id, **{"agent": "trip", **thread})
+    graph = state.record(trip().copy({"checkpointer": state.saver}))
+    config: Any = {"configurable": {"thread_id": thread_id}}
+    await graph.ainvoke({"messages": [HumanMessage("A weekend in **Lisbon**.", id="human")]}, config)
+    await state.flush()
+    tree = await state.threads.tree(thread_id)
+    return [node.checkpoint_id for node in tree.nodes]
+
+
+def state_of(server: AgentServer) -> AsyncPGState:
+    """The state of a server that runs."""
+    assert server.service is not None
+    return server.service.state
+
+
+@contextmanager
+def statements() -> Iterator[list[str]]:
+    """The names of the statements that are sent on asynchronous connections meanwhile."""
+    names: list[str] = []
+
+    def noting(method: Any, name_of: Any) -> Any:
+        async def sent(self: Any, *arguments: Any) -> Any:
+            names.extend(name_of(*arguments))
+            return await method(self, *arguments)
+
+        return sent
+
+    with pytest.MonkeyPatch.context() as patch:
+        for method in ("fetch", "execute"):
+            patch.setattr(
+                AsyncConnection, method, noting(getattr(AsyncConnection, method), lambda query, _: [query.name])
+            )
+        together = noting(AsyncConnection.execute_together, lambda statements: [query.name for query, _ in statements])
+        patch.setattr(AsyncConnection, "execute_together", together)
+        yield names
