@@ -24,6 +24,7 @@
     │   └── LeaseLostError                   the lease expired or was taken over; further writes are refused
     ├── ThreadDeletedError                   the thread was deleted during a run
     ├── ThreadExistsError                    a thread is to be created under the id of another one
+    ├── AssistantExistsError                 an assistant is to be created under the id of another one
     ├── ThreadBusyError                      the thread has another run, and this one must not wait for it
     ├── RunFailedError                       an enqueued run ended with an error or took too long
     ├── RunCancelledError                    an enqueued run was cancelled, or deleted
@@ -380,6 +381,18 @@ class ThreadExistsError(PGStateError):
     def __init__(self, thread_id: str) -> None:
         self.thread_id = thread_id
         super().__init__(f"there is a thread {thread_id!r} already")
+
+
+class AssistantExistsError(PGStateError):
+    """There is an assistant under the id of one that is to be created. Nothing was written.
+
+    Attributes:
+        assistant_id: The assistant.
+    """
+
+    def __init__(self, assistant_id: str) -> None:
+        self.assistant_id = assistant_id
+        super().__init__(f"there is an assistant {assistant_id!r} already")
 
 
 class ThreadBusyError(PGStateError):

@@ -38,7 +38,16 @@ from langgraph_pgstate.record.events import AsyncEvents, Events
 from langgraph_pgstate.record.messages import AsyncMessages, Messages
 from langgraph_pgstate.record.prices import AsyncPrices, Prices
 from langgraph_pgstate.record.spans import AsyncSpans, Spans
-from langgraph_pgstate.runs import AsyncRuns, AsyncSchedules, AsyncWebhooks, Runs, Schedules, Webhooks
+from langgraph_pgstate.runs import (
+    Assistants,
+    AsyncAssistants,
+    AsyncRuns,
+    AsyncSchedules,
+    AsyncWebhooks,
+    Runs,
+    Schedules,
+    Webhooks,
+)
 from langgraph_pgstate.saver import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.settings import (
     DEFAULT_EMBEDDED_PATH,
@@ -223,6 +232,7 @@ class PGState(_State):
             checkpoints they made.
         schedules: Schedules, which enqueue runs at times.
         webhooks: Webhooks, which tell the ends of runs: those that failed, and their delivery.
+        assistants: Assistants: graphs with a config and a context of their own, for the server.
         spans: Traces, and statistics of tools.
         tools: The ledger of tool executions.
         messages: Conversations, and full-text search.
@@ -338,6 +348,11 @@ class PGState(_State):
     def webhooks(self) -> Webhooks:
         """Webhooks, which tell the ends of runs."""
         return Webhooks(self._database, self._queries, self._webhook_settings)
+
+    @cached_property
+    def assistants(self) -> Assistants:
+        """Assistants: graphs with a config and a context of their own."""
+        return Assistants(self._database, self._queries, self._codec)
 
     @cached_property
     def spans(self) -> Spans:
@@ -544,6 +559,11 @@ class AsyncPGState(_State):
     def webhooks(self) -> AsyncWebhooks:
         """Webhooks, which tell the ends of runs."""
         return AsyncWebhooks(self._database, self._queries, self._webhook_settings)
+
+    @cached_property
+    def assistants(self) -> AsyncAssistants:
+        """Assistants: graphs with a config and a context of their own."""
+        return AsyncAssistants(self._database, self._queries, self._codec)
 
     @cached_property
     def spans(self) -> AsyncSpans:

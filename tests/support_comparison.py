@@ -74,7 +74,7 @@ class Script:
 async def play(client: LangGraphClient) -> dict[str, Any]:
     """Make all calls; their answers by name."""
     script = Script(client)
-    for part in (assistants, threads, states, runs, strategies, interrupts, streams, crons):
+    for part in (assistants, threads, states, runs, strategies, interrupts, streams, crons, own_assistants):
         await part(script, client)
     return script.answers
 
@@ -297,6 +297,39 @@ async def crons(script: Script, client: LangGraphClient) -> None:
     await call("crons.update unknown", crons.update(str(uuid4()), enabled=True))
     await call("crons.delete", crons.delete(cron_id))
     await call("crons.delete again", crons.delete(cron_id))
+
+
+async def own_assistants(script: Script, client: LangGraphClient) -> None:
+    """Assistants with a config or a context of their own, in versions."""
+    call, part = script.call, client.assistants
+    config: Any = {"tags": ["x"], "configurable": {"a": 1}}
+    made = await call("own.create", part.create("slow", config, metadata={"m": 1}, name="mine", description="d"))
+    id = made["assistant_id"]
+    await call("own.create again", part.create("slow", assistant_id=id))
+    await call("own.create if not exists", part.create("chat", assistant_id=id, if_exists="do_nothing"))
+    await call("own.create of context", part.create("slow", context={"seconds": 1}))
+    await call("own.create of both", part.create("slow", config, context={"seconds": 1}))
+    await call("own.create of nothing", part.create("nothing"))
+    await call("own.update", part.update(id, metadata={"n": 2}, config={"configurable": {"a": 2}}))
+    await call("own.update name", part.update(id, name="renamed"))
+    await call("own.update context", part.update(id, context={"seconds": 5}))
+    await call("own.update unknown", part.update(str(uuid4()), name="x"))
+    await call("own.update of nothing", part.update(id, graph_id="nothing"))
+    await call("own.get", part.get(id))
+    await call("own.search", part.search(metadata={"m": 1}))
+    await call("own.versions", part.get_versions(id))
+    await call("own.versions limit", part.get_versions(id, limit=1, offset=1))
+    await call("own.versions unknown", part.get_versions(str(uuid4())))
+    await call("own.set_latest unknown", part.set_latest(id, 99))
+    await call("own.set_latest", part.set_latest(id, 1))
+    await call("own.get_graph", part.get_graph(id))
+    thread = (await client.threads.create())["thread_id"]
+    await call("own.run", client.runs.wait(thread, id, input={"count": 1}))
+    await call("own.run: runs", client.runs.list(thread))
+    await call("own.delete", part.delete(id, delete_threads=True))
+    await call("own.get deleted", part.get(id))
+    await call("own.delete again", part.delete(id))
+    await call("own.run: thread", client.threads.get(thread))
 
 
 async def _until(client: LangGraphClient, thread_id: str, run_id: str) -> None:

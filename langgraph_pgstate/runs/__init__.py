@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from langgraph_pgstate._lazy import lazy_attributes
 
 if TYPE_CHECKING:
+    from langgraph_pgstate.runs.assistants import Assistants, AsyncAssistants
     from langgraph_pgstate.runs.handles import AsyncRunHandle, RunHandle
     from langgraph_pgstate.runs.runs import AsyncRuns, Runs
     from langgraph_pgstate.runs.schedules import AsyncSchedules, Schedules
@@ -14,6 +15,8 @@ else:
     __getattr__, __dir__ = lazy_attributes(
         __name__,
         {
+            "Assistants": "langgraph_pgstate.runs.assistants",
+            "AsyncAssistants": "langgraph_pgstate.runs.assistants",
             "AsyncRunHandle": "langgraph_pgstate.runs.handles",
             "AsyncRuns": "langgraph_pgstate.runs.runs",
             "AsyncSchedules": "langgraph_pgstate.runs.schedules",
@@ -28,6 +31,8 @@ else:
     )
 
 __all__ = [
+    "Assistants",
+    "AsyncAssistants",
     "AsyncRunHandle",
     "AsyncRuns",
     "AsyncSchedules",

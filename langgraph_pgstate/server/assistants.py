@@ -1,32 +1,75 @@
-"""Assistants: each graph is one, under its name and under a UUID made of it."""
+"""Assistants: each graph is one, under its name and under a UUID made of it; others are stored."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
 from pydantic import TypeAdapter
+from starlette.responses import Response
 
 from langgraph_pgstate.operations.runs.webhooks import assistant_id_of
 from langgraph_pgstate.runs.graphs import GraphSource
 from langgraph_pgstate.saver import AsyncPGStateSaver
-from langgraph_pgstate.server.auth import Scope, contains
-from langgraph_pgstate.server.errors import missing
+from langgraph_pgstate.server.bodies import without_reserved
+from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.json import answer, selected
-from langgraph_pgstate.types import Thread
+from langgraph_pgstate.types import Assistant, Thread
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
-
-    from langgraph_pgstate.server.bodies import AssistantCount
+    from langgraph_pgstate.server.bodies import AssistantChange, AssistantCount
     from langgraph_pgstate.server.service import Call
 
 Graph = Pregel[Any, Any, Any, Any]
+
+_OF_THE_SYSTEM: Final = {"created_by": "system"}
+_SORT_KEYS: Final = {"graph_id": "graph"}
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """An assistant that runs a graph.
+
+    Attributes:
+        graph: Name of the graph.
+        assistant_id: Its id.
+        config: Config of its runs.
+        context: Context of its runs; `None` for none.
+        metadata: Metadata of its runs.
+    """
+
+    graph: str
+    assistant_id: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    context: Any = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The metadata by which runs and threads know it."""
+        return {"graph_id": self.graph, "assistant_id": self.assistant_id}
+
+    def config_of(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the config of a run: what it gives goes before what the assistant has."""
+        merged = {**self.config, **given}
+        context = self.context if isinstance(self.context, Mapping) else {}
+        for name, more in (("configurable", context), ("metadata", {})):
+            found = {**(self.config.get(name) or {}), **more, **(given.get(name) or {})}
+            if found:
+                merged[name] = found
+        return merged
+
+    def context_of(self, given: Any) -> Any:
+        """Return the context of a run, in the same way."""
+        if isinstance(self.context, Mapping) and isinstance(given, Mapping):
+            return {**self.context, **given}
+        return self.context if given is None else given
 
 
 class Assistants:
@@ -40,46 +83,39 @@ class Assistants:
     def __init__(self, sources: Mapping[str, GraphSource], saver: AsyncPGStateSaver) -> None:
         self._sources, self._saver = sources, saver
         self._ids = {assistant_id_of(name): name for name in sources}
-        self._created_at = datetime.now(UTC)
+        self._created_at = datetime.now(UTC).isoformat()
 
-    def resolve(self, assistant_id: str) -> str:
-        """Return the graph's name of an assistant.
-
-        Raises:
-            HTTPException: 404 if there is no such assistant.
-        """
+    def graph_named(self, assistant_id: str) -> str | None:
+        """Return the graph whose name or own id this is, if there is one."""
         name = self._ids.get(assistant_id, assistant_id)
-        if name not in self._sources:
-            raise missing("assistant", assistant_id)
-        return name
+        return name if name in self._sources else None
 
     def id_of(self, name: str) -> str:
         """Return the id of a graph's assistant."""
         return assistant_id_of(name)
 
-    def describe(self, name: str) -> dict[str, Any]:
-        """Return a graph's assistant."""
-        return {
-            "assistant_id": self.id_of(name),
-            "graph_id": name,
-            "name": name,
-            "description": None,
-            "config": {},
-            "context": {},
-            "metadata": {"created_by": "system"},
-            "version": 1,
-            "created_at": self._created_at,
-            "updated_at": self._created_at,
-        }
+    def check(self, graph: str) -> None:
+        """Raise a refusal if no graph of a name is served.
 
-    def search(self, wanted: AssistantCount, scope: Scope | None) -> list[dict[str, Any]]:
-        """Return the assistants that fulfil some conditions."""
+        Raises:
+            HTTPException: 404.
+        """
+        if graph not in self._sources:
+            raise missing("graph", graph)
+
+    @property
+    def of_graphs(self) -> list[dict[str, Any]]:
+        """The assistants of the graphs, which are not stored."""
         return [
-            one
-            for one in map(self.describe, self._sources)
-            if (wanted.graph_id in (None, one["graph_id"]))
-            and (wanted.name or "").lower() in one["name"].lower()
-            and contains(one["metadata"], {**(wanted.metadata or {}), **(scope or {})})
+            {
+                "assistant_id": id,
+                "graph": name,
+                "name": name,
+                "description": None,
+                "metadata": _OF_THE_SYSTEM,
+                "created_at": self._created_at,
+            }
+            for id, name in self._ids.items()
         ]
 
     def named(self, metadata: Mapping[str, Any]) -> str | None:
@@ -92,54 +128,160 @@ class Assistants:
         return self.named(thread.metadata) or self.named({"graph_id": thread.agent})
 
     @asynccontextmanager
-    async def open(self, name: str) -> AsyncIterator[Graph]:
-        """Provide a graph with the saver."""
-        async with self._sources[name].aopen({"configurable": {"graph_id": name}}) as graph:
+    async def open(self, name: str, config: Mapping[str, Any] | None = None) -> AsyncIterator[Graph]:
+        """Provide a graph with the saver. A function that makes graphs gets the config."""
+        configurable = {**((config or {}).get("configurable") or {}), "graph_id": name}
+        async with self._sources[name].aopen({"configurable": configurable}) as graph:
             yield graph.copy({"checkpointer": self._saver})
 
 
 async def search(call: Call) -> Response:
     """Answer a page of assistants."""
     wanted = call.body
-    value = {"graph_id": wanted.graph_id, "metadata": {}, "limit": wanted.limit, "offset": wanted.offset}
-    found = call.service.assistants.search(wanted, await call.authorize("assistants", "search", value))
-    found.sort(key=lambda one: str(one[wanted.sort_by or "name"]), reverse=wanted.sort_order == "desc")
-    page = found[wanted.offset : wanted.offset + wanted.limit]
-    headers = page_headers(wanted.offset, len(page), len(found) > wanted.offset + len(page))
-    return answer([selected(one, wanted.select) for one in page], headers=headers)
+    filters = await _filters(call, wanted, wanted.limit, wanted.offset)
+    by: Any = _SORT_KEYS.get(wanted.sort_by, wanted.sort_by or "name")
+    ascending = wanted.sort_order != "desc"
+    place = {"offset": wanted.offset, "limit": wanted.limit}
+    found = await call.state.assistants.sorted(**filters, **place, by=by, ascending=ascending)
+    page = [selected(describe(one), wanted.select) for one in found]
+    return answer(page, headers=page_headers(wanted.offset, len(page), len(page) == wanted.limit))
 
 
 async def count(call: Call) -> int:
     """Answer the number of assistants."""
-    value = {"graph_id": call.body.graph_id, "metadata": {}, "limit": 0, "offset": 0}
-    return len(call.service.assistants.search(call.body, await call.authorize("assistants", "search", value)))
+    return await call.state.assistants.count(**await _filters(call, call.body, 0, 0))
 
 
 async def get(call: Call) -> dict[str, Any]:
     """Answer one assistant."""
-    return call.service.assistants.describe(await _named(call))
+    return describe(await _visible(call, call.path("assistant_id")))
+
+
+async def create(call: Call) -> dict[str, Any]:
+    """Create an assistant: a graph with a config and a context."""
+    body = call.body
+    call.service.assistants.check(body.graph_id)
+    fields = _fields(body)
+    value: dict[str, Any] = {**body.model_dump(exclude_unset=True), "metadata": {**(body.metadata or {})}}
+    scope = await call.authorize("assistants", "create", value)
+    fields["metadata"] = value.get("metadata") or {}
+    if body.assistant_id is not None and call.service.assistants.graph_named(body.assistant_id) is not None:
+        raise refuse(409, f"assistant {body.assistant_id!r} is that of a graph")
+    made = await call.state.assistants.create(body.assistant_id, if_exists=body.if_exists, scope=scope, **fields)
+    return describe(made)
+
+
+async def update(call: Call) -> dict[str, Any]:
+    """Make a new version of an assistant the current one."""
+    body, assistant_id = call.body, _own(call)
+    if body.graph_id is not None:
+        call.service.assistants.check(body.graph_id)
+    fields = _fields(body)
+    value: dict[str, Any] = {
+        **body.model_dump(exclude_unset=True),
+        "assistant_id": assistant_id,
+        "metadata": {**(body.metadata or {})},
+    }
+    scope = await call.authorize("assistants", "update", value)
+    if value.get("metadata"):
+        fields["metadata"] = value["metadata"]
+    return describe(await call.state.assistants.update(assistant_id, scope=scope, **fields))
+
+
+async def delete(call: Call) -> Response:
+    """Delete an assistant with its crons, and its threads if that is asked for."""
+    assistant_id = _own(call)
+    scope = await call.authorize("assistants", "delete", {"assistant_id": assistant_id})
+    threads = None
+    if call.flag("delete_threads"):
+        threads = await call.authorize("threads", "delete", {"metadata": {"assistant_id": assistant_id}})
+    if not await call.state.assistants.delete(assistant_id, scope=scope):
+        raise missing("assistant", assistant_id)
+    if call.flag("delete_threads"):
+        filters: Any = {"metadata": {"assistant_id": assistant_id}, "scope": threads, "limit": 100}
+        while found := await call.state.threads.sorted(**filters):
+            for thread in found:
+                await call.state.saver.adelete_thread(thread.thread_id)
+    return Response(status_code=204)
+
+
+async def get_versions(call: Call) -> list[dict[str, Any]]:
+    """Answer versions of an assistant, newest first."""
+    body = call.body
+    found = await _visible(call, call.path("assistant_id"))
+    filters: Any = {"metadata": body.metadata, "limit": body.limit, "offset": body.offset}
+    versions = await call.state.assistants.versions(found.assistant_id, **filters)
+    if not versions and body.offset == 0 and call.service.assistants.graph_named(found.assistant_id) is not None:
+        versions = (found,)
+    return [{name: value for name, value in describe(one).items() if name != "updated_at"} for one in versions]
+
+
+async def set_latest(call: Call) -> dict[str, Any]:
+    """Make another version of an assistant the current one."""
+    assistant_id, version = _own(call), call.body.version
+    value = {"assistant_id": assistant_id, "version": version, "metadata": {}}
+    scope = await call.authorize("assistants", "update", value)
+    return describe(await call.state.assistants.set_version(assistant_id, version, scope=scope))
+
+
+async def choose(call: Call, assistant_id: str) -> Chosen:
+    """Return the assistant that a run is to have: one of a graph, or one that the caller may see.
+
+    Raises:
+        HTTPException: 404 if there is none.
+    """
+    known = call.service.assistants
+    name = known.graph_named(assistant_id)
+    if name is not None:
+        return Chosen(name, known.id_of(name))
+    found = await _visible(call, assistant_id)
+    known.check(found.graph)
+    return Chosen(found.graph, found.assistant_id, found.config, found.context, found.metadata)
+
+
+def describe(assistant: Assistant) -> dict[str, Any]:
+    """Return an assistant as the clients know it: what is configurable is its context, too."""
+    config, context = dict(assistant.config), assistant.context
+    if context is None:
+        context = config.get("configurable") or {}
+    elif isinstance(context, Mapping) and context:
+        config["configurable"] = {**(config.get("configurable") or {}), **context}
+    return {
+        "assistant_id": assistant.assistant_id,
+        "graph_id": assistant.graph,
+        "name": assistant.name,
+        "description": assistant.description,
+        "config": config,
+        "context": context,
+        "metadata": assistant.metadata,
+        "version": assistant.version,
+        "created_at": assistant.created_at,
+        "updated_at": assistant.updated_at,
+    }
 
 
 async def get_graph(call: Call) -> dict[str, Any]:
     """Answer the drawing of a graph."""
     xray = call.query("xray") or "false"
     depth: int | bool = int(xray) if xray.isdecimal() else call.flag("xray")
-    async with call.service.assistants.open(await _named(call)) as graph:
+    chosen = await _chosen(call)
+    async with call.service.assistants.open(chosen.graph, chosen.config) as graph:
         return (await graph.aget_graph(xray=depth)).to_json()
 
 
 async def get_schemas(call: Call) -> dict[str, Any]:
     """Answer the JSON schemas of a graph."""
-    name = await _named(call)
-    async with call.service.assistants.open(name) as graph:
-        return {"graph_id": name, **_schemas(graph)}
+    chosen = await _chosen(call)
+    async with call.service.assistants.open(chosen.graph, chosen.config) as graph:
+        return {"graph_id": chosen.graph, **_schemas(graph)}
 
 
 async def get_subgraphs(call: Call) -> dict[str, Any]:
     """Answer the JSON schemas of a graph's subgraphs, by namespace."""
-    name = await _named(call)
+    chosen = await _chosen(call)
+    name = chosen.graph
     namespace = call.request.path_params.get("namespace")
-    async with call.service.assistants.open(name) as graph:
+    async with call.service.assistants.open(name, chosen.config) as graph:
         found = graph.aget_subgraphs(namespace=namespace, recurse=call.flag("recurse"))
         return {ns: {"graph_id": name, **_schemas(one)} async for ns, one in found if isinstance(one, Pregel)}
 
@@ -152,14 +294,80 @@ def page_headers(offset: int, count: int, has_more: bool) -> dict[str, str]:
     return {"X-Pagination-Next": str(following), "X-Pagination-Total": str(following + 1)}
 
 
-async def _named(call: Call) -> str:
-    """Return the graph's name of the assistant that the path names, if the caller may see it."""
-    assistant_id = call.path("assistant_id")
-    scope = await call.authorize("assistants", "read", {"assistant_id": assistant_id})
-    name = call.service.assistants.resolve(assistant_id)
-    if not contains(call.service.assistants.describe(name)["metadata"], scope or {}):
+async def _visible(call: Call, assistant_id: str) -> Assistant:
+    """Return an assistant that the caller may see.
+
+    Raises:
+        HTTPException: 403 or 404 otherwise.
+    """
+    known = call.service.assistants
+    name = known.graph_named(assistant_id)
+    id = assistant_id if name is None else known.id_of(name)
+    scope = await call.authorize("assistants", "read", {"assistant_id": id, "metadata": {}})
+    filters: Any = {"assistant_id": id, "scope": scope, "others": known.of_graphs if name is not None else ()}
+    found = await call.state.assistants.sorted(**filters)
+    if not found:
         raise missing("assistant", assistant_id)
-    return name
+    return found[0]
+
+
+async def _chosen(call: Call) -> Chosen:
+    """Return the assistant that the path names, if the caller may see it and its graph is served."""
+    found = await _visible(call, call.path("assistant_id"))
+    call.service.assistants.check(found.graph)
+    return Chosen(found.graph, found.assistant_id, found.config, found.context)
+
+
+def _own(call: Call) -> str:
+    """Return the id that the path names.
+
+    Raises:
+        HTTPException: 403 if it is that of a graph.
+    """
+    assistant_id = call.path("assistant_id")
+    if call.service.assistants.graph_named(assistant_id) is not None:
+        raise refuse(403, "the assistant of a graph is not changed: create one of your own")
+    return assistant_id
+
+
+def _fields(body: AssistantChange) -> Any:
+    """Return the fields that a body gives.
+
+    Raises:
+        HTTPException: 400 if it gives what is configurable twice.
+    """
+    fields: dict[str, Any] = {
+        name: value
+        for name, value in (
+            ("graph", body.graph_id),
+            ("name", body.name),
+            ("description", body.description),
+            ("config", None if body.config is None else body.config.model_dump(exclude_none=True)),
+            ("context", body.context),
+        )
+        if value is not None
+    }
+    if (fields.get("config") or {}).get("configurable") and fields.get("context"):
+        raise refuse(400, "give the context or config.configurable, not both")
+    if "config" in fields:
+        fields["config"] = without_reserved(fields["config"])
+        # The one replaces the other.
+        fields.setdefault("context", None)
+    elif "context" in fields:
+        fields["config"] = {}
+    return fields
+
+
+async def _filters(call: Call, wanted: AssistantCount, limit: int, offset: int) -> Any:
+    value = {"graph_id": wanted.graph_id, "metadata": {**(wanted.metadata or {})}, "limit": limit, "offset": offset}
+    scope = await call.authorize("assistants", "search", value)
+    return {
+        "graph": wanted.graph_id,
+        "name": wanted.name,
+        "metadata": wanted.metadata,
+        "scope": scope,
+        "others": call.service.assistants.of_graphs,
+    }
 
 
 def _schemas(graph: Graph) -> dict[str, Any]:

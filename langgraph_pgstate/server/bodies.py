@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, Self
 
@@ -48,6 +48,8 @@ def _with_zone(value: datetime) -> datetime:
     return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
 
 
+# Keys by which a client would change how the graph runs, or who it runs for.
+_RESERVED = ("__", "langgraph_auth_")
 Modes = Annotated[list[StreamMode], BeforeValidator(_several)]
 Time = Annotated[datetime, AfterValidator(_with_zone)]
 
@@ -315,6 +317,39 @@ class FeedbackCreate(Body):
     feedback_id: str | None = None
 
 
+class AssistantChange(Body):
+    """Changes of an assistant."""
+
+    graph_id: str | None = None
+    config: RunConfig | None = None
+    context: Any = None
+    metadata: Json | None = None
+    name: str | None = None
+    description: str | None = None
+
+
+class AssistantCreate(AssistantChange):
+    """An assistant to create."""
+
+    graph_id: str
+    assistant_id: str | None = None
+    if_exists: Literal["raise", "do_nothing"] = "raise"
+
+
+class AssistantVersions(Body):
+    """Conditions on the versions of an assistant."""
+
+    metadata: Json | None = None
+    limit: Limit = 10
+    offset: Offset = 0
+
+
+class AssistantLatest(Body):
+    """The version of an assistant that is to be the current one."""
+
+    version: Annotated[int, Field(ge=1, lt=2**31)]
+
+
 class AssistantCount(Body):
     """Conditions on assistants."""
 
@@ -467,3 +502,9 @@ class AgentTree(Body):
     """Parameters of `agent.getTree`."""
 
     run_id: str | None = None
+
+
+def without_reserved(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a config without the keys that only the server sets."""
+    given = config.get("configurable") or {}
+    return {**config, "configurable": {name: given[name] for name in given if not name.startswith(_RESERVED)}}

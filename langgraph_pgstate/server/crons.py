@@ -9,11 +9,11 @@ from langchain_core.utils.uuid import uuid7
 from starlette.responses import Response
 
 from langgraph_pgstate.errors import NotFoundError
-from langgraph_pgstate.server.assistants import page_headers
-from langgraph_pgstate.server.bodies import RunConfig
+from langgraph_pgstate.server.assistants import Chosen, choose, page_headers
+from langgraph_pgstate.server.bodies import RunConfig, without_reserved
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.json import answer, selected
-from langgraph_pgstate.server.runs import check_webhook, config_of, labelled, without_reserved
+from langgraph_pgstate.server.runs import check_webhook, config_of, labelled
 from langgraph_pgstate.server.streams import kept_modes
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ async def create(call: Call) -> Any:
     """Create a cron, whose runs are on one thread, or each on a new one."""
     body, cron_id = call.body, str(uuid7())
     thread_id = call.request.path_params.get("thread_id")
-    name = call.service.assistants.resolve(body.assistant_id)
-    labels = {"graph_id": name, "assistant_id": call.service.assistants.id_of(name)}
+    assistant = await choose(call, body.assistant_id)
+    labels = assistant.labels
     run: dict[str, Any] = {
         "assistant_id": labels["assistant_id"],
         "thread_id": thread_id,
@@ -69,10 +69,14 @@ async def create(call: Call) -> Any:
     metadata = {**({} if thread is None else thread.metadata), **(value.get("metadata") or {}), **labels}
     completion: Any = None if thread_id is not None else body.on_run_completed or "delete"
     body.config = body.config or RunConfig()
-    options = {**_options(call, body, cron_id), "metadata": metadata, "scope": scope}
+    options = {
+        **_options(call, body, cron_id, assistant),
+        "metadata": {**assistant.metadata, **metadata},
+        "scope": scope,
+    }
     made = await call.state.schedules.put(
         cron_id,
-        name,
+        assistant.graph,
         options.pop("input", None),
         **options,
         **_on_completion(completion),
@@ -94,7 +98,13 @@ async def update(call: Call) -> Any:
         "metadata": {**(body.metadata or {})},
     }
     scope = await call.authorize("crons", "update", value)
-    options = {**_options(call, body, cron_id), **_on_completion(body.on_run_completed)}
+    assistant = None
+    if body.config is not None or body.context is not None:
+        # What the cron gives goes before what its assistant has.
+        found = await call.state.schedules.sorted(name=cron_id, scope=scope)
+        assistant_id = found[0].metadata.get("assistant_id") if found else None
+        assistant = None if assistant_id is None else await choose(call, assistant_id)
+    options = {**_options(call, body, cron_id, assistant), **_on_completion(body.on_run_completed)}
     if value.get("metadata"):
         options["metadata"] = value["metadata"]
     try:
@@ -178,17 +188,20 @@ async def _filters(call: Call, body: CronCount, limit: int, offset: int) -> Any:
     metadata = {**(body.metadata or {})}
     if body.assistant_id is not None:
         known = call.service.assistants
-        metadata["assistant_id"] = known.id_of(known.resolve(body.assistant_id))
+        name = known.graph_named(body.assistant_id)
+        metadata["assistant_id"] = body.assistant_id if name is None else known.id_of(name)
     return {"thread_id": body.thread_id, "metadata": metadata, "scope": scope}
 
 
-def _options(call: Call, body: CronChange, cron_id: str) -> dict[str, Any]:
+def _options(call: Call, body: CronChange, cron_id: str, assistant: Chosen | None) -> dict[str, Any]:
     """Return what a body says about a schedule and its runs."""
     given: Any = body.model_dump(
         include={"input", "context", "interrupt_before", "interrupt_after", "stream_subgraphs", "durability"},
         exclude_unset=True,
     )
     found = {name: value for name, value in given.items() if value is not None}
+    if assistant is not None and (context := assistant.context_of(body.context)) is not None:
+        found["context"] = context
     if body.schedule is not None:
         found["cron"] = body.schedule
     if body.timezone is not None:
@@ -198,7 +211,8 @@ def _options(call: Call, body: CronChange, cron_id: str) -> dict[str, Any]:
     if body.enabled is not None:
         found["paused"] = not body.enabled
     if body.config is not None:
-        config = config_of(call, body.config.model_dump(exclude_none=True))
+        config = body.config.model_dump(exclude_none=True)
+        config = config_of(call, config if assistant is None else assistant.config_of(config))
         config["configurable"]["cron_id"] = cron_id
         found["config"] = config
     if body.webhook is not None:

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from langgraph_pgstate.errors import (
     AlreadyAnsweredError,
+    AssistantExistsError,
     ConfigurationError,
     ConflictError,
     LeaseError,
@@ -37,6 +38,7 @@ _log = logging.getLogger("langgraph_pgstate.server")
 STATUSES: Final[Mapping[type[Exception], int]] = {
     NotFoundError: 404,
     ThreadExistsError: 409,
+    AssistantExistsError: 409,
     ThreadBusyError: 409,
     ThreadDeletedError: 409,
     StaleVersionError: 409,

@@ -15,7 +15,8 @@ from langgraph_pgstate.errors import NotFoundError, RunCancelledError, RunFailed
 from langgraph_pgstate.operations.runs.webhooks import describe_run, webhook_of
 from langgraph_pgstate.runs.webhooks import may_connect
 from langgraph_pgstate.server import streams
-from langgraph_pgstate.server.bodies import RunCreate
+from langgraph_pgstate.server.assistants import choose
+from langgraph_pgstate.server.bodies import RunCreate, without_reserved
 from langgraph_pgstate.server.errors import ServerStoppingError, error_of, missing, refuse
 from langgraph_pgstate.server.json import selected, to_json
 from langgraph_pgstate.server.streams import BrokenOffResponse, kept_modes, location, patiently, with_client
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 # The thread of a stateless run is deleted with its answer; if nobody waited for that, or the process died, later.
 _STATELESS_TTL: Final = timedelta(hours=1)
-# Keys by which a client would change how the graph runs, or who it runs for.
-_RESERVED: Final = ("__", "langgraph_auth_")
 _UNFINISHED: Final = ("pending", "running")
 # The columns of a run that its clients know.
 _DESCRIBED: Final = (
@@ -196,12 +195,6 @@ def config_of(call: Call, given: Mapping[str, Any]) -> dict[str, Any]:
     return config
 
 
-def without_reserved(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a config without the keys that only the server sets."""
-    given = config.get("configurable") or {}
-    return {**config, "configurable": {name: given[name] for name in given if not name.startswith(_RESERVED)}}
-
-
 async def enqueue(call: Call, body: RunCreate, thread_id: str | None) -> AsyncRunHandle:
     """Enqueue a run for the caller."""
     options = await _request(call, body, thread_id)
@@ -213,8 +206,8 @@ async def _request(call: Call, body: RunCreate, thread_id: str | None) -> Any:
     """Return a run to enqueue. Its thread is made if it does not exist, and knows its graph from then on."""
     check_webhook(call, body.webhook)
     modes = kept_modes(body.stream_mode)
-    name = call.service.assistants.resolve(body.assistant_id)
-    graph = {"graph_id": name, "assistant_id": call.service.assistants.id_of(name)}
+    assistant = await choose(call, body.assistant_id)
+    name, graph = assistant.graph, assistant.labels
     value: dict[str, Any] = {
         "assistant_id": graph["assistant_id"],
         "thread_id": thread_id,
@@ -231,7 +224,8 @@ async def _request(call: Call, body: RunCreate, thread_id: str | None) -> Any:
     metadata = value.get("metadata") or {}
     thread = await _thread(call, body, thread_id, {**metadata, **graph}, scope)
     checkpoint = {} if body.checkpoint is None else body.checkpoint.configurable()
-    config = config_of(call, {} if body.config is None else body.config.model_dump(exclude_none=True))
+    given = {} if body.config is None else body.config.model_dump(exclude_none=True)
+    config = config_of(call, assistant.config_of(given))
     if checkpoint.get("checkpoint_map"):
         config["configurable"]["checkpoint_map"] = checkpoint["checkpoint_map"]
     return {
@@ -242,8 +236,8 @@ async def _request(call: Call, body: RunCreate, thread_id: str | None) -> Any:
         "run_id": value["run_id"],
         "checkpoint_id": body.checkpoint_id or checkpoint.get("checkpoint_id"),
         "config": config,
-        "context": body.context,
-        "metadata": {**thread.metadata, **metadata, **graph},
+        "context": assistant.context_of(body.context),
+        "metadata": {**assistant.metadata, **thread.metadata, **metadata, **graph},
         "interrupt_before": body.interrupt_before,
         "interrupt_after": body.interrupt_after,
         "multitask_strategy": body.multitask_strategy,

@@ -394,6 +394,27 @@ CREATE TABLE /*schema*/webhooks (
 CREATE INDEX webhooks_deliver_after_idx ON /*schema*/webhooks (deliver_after) WHERE deliver_after IS NOT NULL;
 CREATE INDEX webhooks_failed_idx ON /*schema*/webhooks (ended_at DESC, thread_id, run_id) WHERE deliver_after IS NULL;
 
+-- Assistants are graphs with a config and a context of their own. Each change makes a version; one is current, and is
+-- what runs use. Like schedules they are of no thread.
+CREATE TABLE /*schema*/assistants (
+    assistant_id text COLLATE "C" NOT NULL,
+    version integer NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (assistant_id)
+);
+CREATE TABLE /*schema*/assistant_versions (
+    assistant_id text COLLATE "C" NOT NULL,
+    version integer NOT NULL,
+    graph text NOT NULL,
+    name text NOT NULL,
+    description text,
+    metadata jsonb NOT NULL DEFAULT '{}',
+    data bytea NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (assistant_id, version)
+);
+
 -- A span is one timed operation in a run: graph, node, model call, tool call, retriever. Its row is stored within a
 -- second of its start. `setup()` and `pgstate maintain` make partitions by month; the default partition takes other
 -- months.
@@ -1060,6 +1081,21 @@ COMMENT ON COLUMN /*schema*/webhooks.deliver_after IS
     'time before which nobody delivers it: the next attempt, or the end of one that goes on; null: it failed for good';
 COMMENT ON COLUMN /*schema*/webhooks.attempts IS 'number of attempts that were begun';
 COMMENT ON COLUMN /*schema*/webhooks.last_error IS 'why the last attempt failed; null: none has';
+COMMENT ON TABLE /*schema*/assistants IS
+    'Assistants: graphs with a config and a context of their own. Not part of any thread.';
+COMMENT ON COLUMN /*schema*/assistants.assistant_id IS 'assistant';
+COMMENT ON COLUMN /*schema*/assistants.version IS 'version that runs use; not always the newest';
+COMMENT ON COLUMN /*schema*/assistants.created_at IS 'time it was made';
+COMMENT ON COLUMN /*schema*/assistants.updated_at IS 'time of its last change';
+COMMENT ON TABLE /*schema*/assistant_versions IS 'Versions of assistants, which do not change.';
+COMMENT ON COLUMN /*schema*/assistant_versions.assistant_id IS 'assistant';
+COMMENT ON COLUMN /*schema*/assistant_versions.version IS 'number of the version, from 1';
+COMMENT ON COLUMN /*schema*/assistant_versions.graph IS 'name of the graph';
+COMMENT ON COLUMN /*schema*/assistant_versions.name IS 'name for people; need not be unique';
+COMMENT ON COLUMN /*schema*/assistant_versions.description IS 'description for people; null: none';
+COMMENT ON COLUMN /*schema*/assistant_versions.metadata IS 'metadata of the caller; that of its runs, too';
+COMMENT ON COLUMN /*schema*/assistant_versions.data IS 'config and context; encoded';
+COMMENT ON COLUMN /*schema*/assistant_versions.created_at IS 'time it was made';
 
 COMMENT ON TABLE /*schema*/spans IS 'One row for each timed operation in a run. Partitioned by month of started_at.';
 COMMENT ON COLUMN /*schema*/spans.thread_id IS 'the thread';

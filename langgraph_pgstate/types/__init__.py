@@ -6,6 +6,7 @@ from langgraph_pgstate._lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from langgraph_pgstate.types.analytics import Analytics, RunStatistics, ThreadStatistics
+    from langgraph_pgstate.types.assistants import Assistant
     from langgraph_pgstate.types.branches import (
         Branch,
         ChannelDifference,
@@ -85,6 +86,7 @@ else:
         {
             "Analytics": "langgraph_pgstate.types.analytics",
             "Answer": "langgraph_pgstate.types.interrupts",
+            "Assistant": "langgraph_pgstate.types.assistants",
             "BackfillReport": "langgraph_pgstate.types.reports",
             "Branch": "langgraph_pgstate.types.branches",
             "ChannelDifference": "langgraph_pgstate.types.branches",
@@ -175,6 +177,7 @@ __all__ = [
     "Analytics",
     "Answer",
     "AppliedMigration",
+    "Assistant",
     "BackfillReport",
     "Branch",
     "Budget",

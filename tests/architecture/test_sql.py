@@ -60,6 +60,8 @@ TABLES = (
     "budgets",
     "maintenance",
     "webhooks",
+    "assistants",
+    "assistant_versions",
     "feedback",
 )
 NAMES = sorted(queries("pgstate").all)
@@ -209,7 +211,7 @@ def test_thread_id_is_the_first_column_of_every_key(saver: PGStateSaver, connect
         WHERE c.relnamespace = %s::regnamespace AND (i.indisunique OR i.indisprimary OR i.indisexclusion)
             AND c.relkind IN ('r', 'p') AND c.relname NOT IN (
                 'migrations', 'prices', 'workers', 'schedules', 'queue_limits', 'queue_keys', 'budgets', 'exporters',
-                'maintenance')
+                'maintenance', 'assistants', 'assistant_versions')
         """,
         [saver.schema],
     ).fetchall()

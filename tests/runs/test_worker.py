@@ -419,3 +419,19 @@ async def test_a_worker_whose_start_is_cancelled_stops(dsn: str, schema: str) ->
         with pytest.raises(asyncio.CancelledError):
             await starting
         await asyncio.to_thread(wait_until, lambda: not worker._control._thread.is_alive(), "the end")
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+async def test_a_worker_that_is_asked_to_drain_gives_its_runs_back_and_ends(
+    kind: type, dsn: str, schema: str, state: PGState
+) -> None:
+    graphs = {"loop": loop_graph(900, lambda _: time.sleep(0.02))}
+    async with working(kind, dsn, schema, graphs, lease_ttl=1.0) as worker:
+        run = state.runs.enqueue("loop", {"count": 0}, config={"recursion_limit": 1000})
+        await asyncio.to_thread(wait_until, lambda: run.status() == "running", "the run's start")
+        assert state.runs.drain(worker.worker_id, by="eve")
+        await asyncio.to_thread(wait_until, lambda: state.runs.workers() == (), "the worker's end")
+        assert run.status() == "pending"
+        assert not state.runs.drain(worker.worker_id)
+    (queued,) = state.runs.queued().items
+    assert queued.attempt == 0

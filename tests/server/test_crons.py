@@ -70,8 +70,7 @@ async def test_crons_are_searched(client: LangGraphClient) -> None:
     assert await client.crons.count() == 4
     assert await client.crons.count(assistant_id="chat") == 3
     assert await client.crons.count(assistant_id="chat", metadata={"n": 2}) == 1
-    with pytest.raises(NotFoundError):
-        await client.crons.search(assistant_id="nothing")
+    assert await client.crons.search(assistant_id="nothing") == []
 
 
 async def test_what_is_no_cron_is_refused(client: LangGraphClient) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -10,9 +11,16 @@ from typing import Any
 import psycopg
 import pytest
 
+from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.operations.otlp import exports
-from langgraph_pgstate.sql import queries
+from langgraph_pgstate.operations.runs.claiming import claim
+from langgraph_pgstate.operations.runs.enqueue import enqueue
+from langgraph_pgstate.operations.runs.requests import request_run
+from langgraph_pgstate.operations.runs.tending import recover
+from langgraph_pgstate.operations.threads.threads import delete_runs_of, delete_thread
+from langgraph_pgstate.sql import Queries, queries
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 
@@ -125,3 +133,100 @@ def test_only_exporters_that_are_long_gone_are_forgotten(
     run(exports.forget)
     assert run(exports.list_exports, 10) == []
     assert run(exports.hold, "one", "http://a", 30.0) is True
+
+
+def span_of(connection: psycopg.Connection, schema: str, run_id: str) -> None:
+    """A span of a run that has not ended."""
+    connection.execute(
+        f"INSERT INTO {schema}.spans (thread_id, run_id, span_id, started_at, kind, name, status, semconv_version)"
+        " VALUES ('t', %s, 'open', now() - interval '1 hour', 'node', 'n', 'running', '1')",
+        [run_id],
+    )
+
+
+def test_spans_of_a_run_that_lost_its_worker_are_queued(
+    run: Callable[..., Any], connection: psycopg.Connection, schema: str
+) -> None:
+    run(exports.hold, "one", "http://a", 30.0)
+    run(enqueue, [request_run(ValueCodec(None), "graph", {"x": 1}, thread_id="t", run_id="r")])
+    run(claim, "worker", "default", ["graph"], 1, 12.0)
+    span_of(connection, schema, "r")
+    run(recover, 1, 1, lambda worker_id: True)
+    (found,) = run(exports.list_exports, 10)
+    assert (found.run_id, found.span_ids) == ("r", ["open"])
+
+
+def test_spans_of_an_attempt_that_was_cut_off_are_queued(
+    run: Callable[..., Any], connection: psycopg.Connection, schema: str
+) -> None:
+    run(exports.hold, "one", "http://a", 30.0)
+    connection.execute(
+        f"INSERT INTO {schema}.runs (thread_id, run_id, status, started_at, attempt)"
+        " VALUES ('t', 'r', 'running', now(), 2)"
+    )
+    span_of(connection, schema, "r")
+    run(execute, "settle_attempts", {"thread_ids": ["t"], "run_ids": ["r"]})
+    (found,) = run(exports.list_exports, 10)
+    assert found.span_ids == ["open"]
+
+
+def test_a_span_is_queued_when_it_ends_and_not_when_its_end_is_written_again(
+    run: Callable[..., Any], connection: psycopg.Connection, schema: str
+) -> None:
+    run(exports.hold, "one", "http://a", 30.0)
+    connection.execute(
+        f"INSERT INTO {schema}.runs (thread_id, run_id, status, started_at) VALUES ('t', 'r', 'running', now())"
+    )
+
+    def write(ended_at: float | None) -> int:
+        row = {"thread_id": "t", "run_id": "r", "span_id": "s", "kind": "node", "name": "n", "status": "success"}
+        rows = json.dumps([{**row, "started_at": START.timestamp(), "ended_at": ended_at}])
+        run(execute, "put_spans", {"thread_ids": ["t"], "rows": rows, "semconv_version": "1"})
+        return len(run(exports.list_exports, 10))
+
+    assert [write(at) for at in (None, START.timestamp() + 1, START.timestamp() + 2)] == [0, 1, 1]
+
+
+async def execute(db: Connection, known: Queries, name: str, parameters: dict[str, Any]) -> None:
+    await db.execute(known.all[name], parameters)
+
+
+@pytest.mark.parametrize("delete", [delete_thread, delete_runs_of])
+def test_what_is_deleted_is_not_exported(run: Callable[..., Any], add: Callable[..., None], delete: Any) -> None:
+    add("r", 1)
+    run(exports.queue_runs, START)
+    assert run(exports.list_exports, 10) != []
+    run(delete, "t", *([["r"]] if delete is delete_runs_of else []))
+    assert run(exports.list_exports, 10) == []
+
+
+def test_waiting_spans_are_found_by_index(connection: psycopg.Connection, schema: str) -> None:
+    """Also in a thread with many spans, of which few are asked for."""
+    connection.execute(
+        f"INSERT INTO {schema}.span_exports (thread_id, export_id, run_id, span_ids, started_ats)"
+        " SELECT 't', 'e' || n, 'r', '{s}', '{2026-11-01}' FROM generate_series(1, 20000) AS n"
+    )
+    connection.execute(
+        f"INSERT INTO {schema}.spans"
+        " (thread_id, run_id, span_id, started_at, ended_at, kind, name, status, semconv_version)"
+        " SELECT 't', 'r', 's' || n, '2026-11-01', '2026-11-01', 'node', 'n', 'success', '1'"
+        " FROM generate_series(1, 20000) AS n"
+    )
+    connection.execute(
+        f"INSERT INTO {schema}.runs (thread_id, run_id, status, started_at)"
+        " SELECT 't', 'r' || n, 'success', '2026-11-01' FROM generate_series(1, 20000) AS n"
+    )
+    connection.execute(f"ANALYZE {schema}.span_exports, {schema}.spans, {schema}.runs")
+    known = queries(schema)
+    keys = {"thread_ids": ["t"], "run_ids": ["r"], "span_ids": ["s7"], "started_ats": [START]}
+    for query, parameters in (
+        (known.list_exports, {"most_spans": 512}),
+        (known.read_ended_spans, keys),
+        (known.delete_exports, {"thread_ids": ["t"], "export_ids": ["e7"]}),
+    ):
+        text = query.text.decode()
+        for place, name in reversed([*enumerate(query.parameters, 1)]):
+            text = text.replace(f"${place}", f"%({name})s")
+        explained = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {text}"
+        plan = connection.execute(explained.encode(), parameters).fetchall()[0][0][0]
+        assert plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"] < 150, query.name

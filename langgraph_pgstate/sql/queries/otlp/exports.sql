@@ -58,16 +58,22 @@ SELECT s.thread_id, s.run_id, s.span_id, s.started_at, s.ended_at, s.parent_span
 --+content     , CASE WHEN NOT r.is_encrypted THEN coalesce(s.output, CASE WHEN s.parent_span_id IS NULL THEN r.output END) END
 FROM unnest(:thread_ids::text[], :run_ids::text[], :span_ids::text[], :started_ats::timestamptz[])
     AS k (thread_id, run_id, span_id, started_at)
-JOIN /*schema*/spans s ON s.thread_id = k.thread_id AND s.run_id = k.run_id AND s.span_id = k.span_id
-    AND s.started_at = k.started_at AND s.thread_id = ANY(:thread_ids)
-JOIN /*schema*/runs r ON r.thread_id = k.thread_id AND r.run_id = k.run_id AND r.thread_id = ANY(:thread_ids)
+-- Looked up one by one (`OFFSET 0`), because a join would read all spans of the threads.
+CROSS JOIN LATERAL (
+    SELECT e.* FROM /*schema*/spans e
+    WHERE e.thread_id = k.thread_id AND e.run_id = k.run_id AND e.span_id = k.span_id AND e.started_at = k.started_at
+        AND e.ended_at IS NOT NULL
+    OFFSET 0
+) AS s
+CROSS JOIN LATERAL (
+    SELECT o.* FROM /*schema*/runs o WHERE o.thread_id = k.thread_id AND o.run_id = k.run_id OFFSET 0
+) AS r
 LEFT JOIN LATERAL (
     SELECT b.started_at FROM /*schema*/spans b
     WHERE b.thread_id = s.thread_id AND b.run_id = s.run_id AND b.span_id = s.parent_span_id
         AND b.started_at <= s.started_at
     ORDER BY b.started_at DESC LIMIT 1
 ) AS p ON true
-WHERE s.ended_at IS NOT NULL
 ORDER BY s.thread_id, s.run_id, s.started_at, s.span_id;
 
 -- name: delete_exports

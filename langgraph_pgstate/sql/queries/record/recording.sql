@@ -153,12 +153,11 @@ WITH written AS (
 INSERT INTO /*schema*/span_exports (thread_id, export_id, run_id, span_ids, started_ats)
 SELECT w.thread_id, gen_random_uuid()::text, w.run_id, array_agg(w.span_id), array_agg(w.started_at)
 FROM written w
-WHERE w.ended_at IS NOT NULL AND EXISTS (SELECT 1 FROM /*schema*/exporters) AND NOT EXISTS (
-    -- As it was before this statement.
-    SELECT 1 FROM /*schema*/spans o
+WHERE w.ended_at IS NOT NULL AND EXISTS (SELECT 1 FROM /*schema*/exporters) AND (
+    -- As it was before this statement; looked up one by one.
+    SELECT o.ended_at FROM /*schema*/spans o
     WHERE o.thread_id = w.thread_id AND o.run_id = w.run_id AND o.span_id = w.span_id AND o.started_at = w.started_at
-        AND o.ended_at IS NOT NULL
-)
+) IS NULL
 GROUP BY w.thread_id, w.run_id;
 
 -- name: put_events

@@ -1,0 +1,4 @@
+-- Removes assistants.
+
+DROP TABLE /*schema*/assistant_versions;
+DROP TABLE /*schema*/assistants;

@@ -1,0 +1,91 @@
+-- name: create_assistant
+-- Insert an assistant with its first version, unless there is one under its id.
+WITH made AS (
+    INSERT INTO /*schema*/assistants (assistant_id, version) VALUES (:assistant_id::text, 1)
+    ON CONFLICT (assistant_id) DO NOTHING RETURNING assistant_id
+)
+INSERT INTO /*schema*/assistant_versions (assistant_id, version, graph, name, description, metadata, data)
+SELECT m.assistant_id, 1, :graph::text, :name::text, :description::text, :metadata::jsonb, :data::bytea FROM made m;
+
+-- name: lock_assistant
+-- Lock an assistant until the transaction ends.
+SELECT 1 FROM /*schema*/assistants WHERE assistant_id = :assistant_id::text FOR NO KEY UPDATE;
+
+-- name: get_current_version
+-- Return the current version of an assistant that a caller may change. Runs after `lock_assistant`, because only the next
+-- statement sees versions committed during its wait.
+SELECT v.graph, v.name, v.description, v.metadata, v.data
+FROM /*schema*/assistants a
+    JOIN /*schema*/assistant_versions v ON v.assistant_id = a.assistant_id AND v.version = a.version
+WHERE a.assistant_id = :assistant_id::text AND (:scope::jsonb IS NULL OR v.metadata @> :scope);
+
+-- name: add_version
+-- Insert a version of an assistant, and make it the current one. Runs after `lock_assistant`.
+WITH added AS (
+    INSERT INTO /*schema*/assistant_versions (assistant_id, version, graph, name, description, metadata, data)
+    SELECT :assistant_id::text, max(o.version) + 1, :graph::text, :name::text, :description::text, :metadata::jsonb,
+        :data::bytea
+    FROM /*schema*/assistant_versions o WHERE o.assistant_id = :assistant_id
+    RETURNING version
+)
+UPDATE /*schema*/assistants SET version = added.version, updated_at = now() FROM added
+WHERE assistants.assistant_id = :assistant_id;
+
+-- name: set_version
+-- Make another version of an assistant the current one, if there is such a version. Runs after `lock_assistant`.
+UPDATE /*schema*/assistants SET version = :version::integer, updated_at = now()
+WHERE assistant_id = :assistant_id::text AND EXISTS (
+    SELECT 1 FROM /*schema*/assistant_versions v WHERE v.assistant_id = :assistant_id AND v.version = :version
+);
+
+-- name: delete_assistant
+-- Delete an assistant with its versions and the schedules that name it. Runs after `lock_assistant`.
+WITH versions AS (
+    DELETE FROM /*schema*/assistant_versions WHERE assistant_id = :assistant_id
+), schedules AS (
+    DELETE FROM /*schema*/schedules WHERE metadata ->> 'assistant_id' = :assistant_id
+)
+DELETE FROM /*schema*/assistants WHERE assistant_id = :assistant_id::text;
+
+-- name: sort_assistants
+-- Return assistants in the order of one of their columns, from an offset, among them some that are not stored; or count
+-- them.
+-- variant: sort_assistants_count
+WITH found AS (
+    SELECT g.assistant_id COLLATE "C" AS assistant_id, g.graph, g.name, g.description, g.metadata, NULL::bytea AS data,
+        1 AS version, g.created_at, g.created_at AS updated_at
+    FROM jsonb_to_recordset(:others::jsonb) AS g (
+        assistant_id text, graph text, name text, description text, metadata jsonb, created_at timestamptz
+    )
+    UNION ALL
+    SELECT a.assistant_id, v.graph, v.name, v.description, v.metadata, v.data, a.version, a.created_at, a.updated_at
+    FROM /*schema*/assistants a
+        JOIN /*schema*/assistant_versions v ON v.assistant_id = a.assistant_id AND v.version = a.version
+)
+--+count SELECT count(*)
+SELECT f.assistant_id, f.graph, f.name, f.description, f.metadata, f.data, f.version, f.created_at, f.updated_at --!count
+FROM found f
+WHERE (:assistant_id::text IS NULL OR f.assistant_id = :assistant_id)
+    AND (:graph::text IS NULL OR f.graph = :graph)
+    AND (:name::text IS NULL OR position(lower(:name) IN lower(f.name)) > 0)
+    AND (:metadata::jsonb IS NULL OR f.metadata @> :metadata)
+    AND (:scope::jsonb IS NULL OR f.metadata @> :scope)
+ORDER BY --!count
+    CASE WHEN :ascending::boolean THEN CASE :by::text WHEN 'assistant_id' THEN f.assistant_id --!count
+        WHEN 'graph' THEN f.graph WHEN 'name' THEN f.name END END, --!count
+    CASE WHEN NOT :ascending THEN CASE :by WHEN 'assistant_id' THEN f.assistant_id --!count
+        WHEN 'graph' THEN f.graph WHEN 'name' THEN f.name END END DESC, --!count
+    CASE WHEN :ascending THEN CASE :by --!count
+        WHEN 'created_at' THEN f.created_at WHEN 'updated_at' THEN f.updated_at END END, --!count
+    CASE WHEN NOT :ascending THEN CASE :by --!count
+        WHEN 'created_at' THEN f.created_at WHEN 'updated_at' THEN f.updated_at END END DESC, f.assistant_id --!count
+LIMIT :page_size OFFSET :offset --!count
+;
+
+-- name: list_versions
+-- Return versions of an assistant, newest first, from an offset.
+SELECT v.assistant_id, v.graph, v.name, v.description, v.metadata, v.data, v.version, v.created_at, v.created_at
+FROM /*schema*/assistant_versions v
+WHERE v.assistant_id = :assistant_id::text AND (:metadata::jsonb IS NULL OR v.metadata @> :metadata)
+ORDER BY v.version DESC
+LIMIT :page_size OFFSET :offset;
