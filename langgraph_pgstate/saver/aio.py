@@ -171,7 +171,8 @@ class AsyncPGStateSaver(CommonSaver):
         try:
             if self._guards.lease:
                 await self.lease_manager.begin(address.thread_id, config, call_site)
-            loaded = await self._get_tuple(address)
+            is_new = self.lease_manager.has_nothing_to_read(address)
+            loaded = None if is_new else await self._get_tuple(address)
             is_past = False
             if loaded is not None and address.checkpoint_id is not None:
                 is_past = await self._run(guards.has_child, self._queries, address)
@@ -279,10 +280,10 @@ class AsyncPGStateSaver(CommonSaver):
                     if guard is None:
                         raise
 
-    async def adelete_thread(self, thread_id: str) -> None:
+    async def adelete_thread(self, thread_id: str, *, by: str | None = None) -> None:
         """Async twin of `delete_thread`."""
         id = thread_id_of(thread_id)
-        await self._run(threads.delete_thread, self._queries, id, self._guards.tombstones_for)
+        await self._run(threads.delete_thread, self._queries, id, self._guards.tombstones_for, by)
         self.lease_manager.note_deleted(id)
         self._forget(id)
 
@@ -420,9 +421,9 @@ class AsyncPGStateSaver(CommonSaver):
         """`aput_writes`, for callers on another thread."""
         self._wait(self.aput_writes(config, writes, task_id, task_path))
 
-    def delete_thread(self, thread_id: str) -> None:
+    def delete_thread(self, thread_id: str, *, by: str | None = None) -> None:
         """`adelete_thread`, for callers on another thread."""
-        self._wait(self.adelete_thread(thread_id))
+        self._wait(self.adelete_thread(thread_id, by=by))
 
     def revive_thread(self, thread_id: str) -> bool:
         """`arevive_thread`, for callers on another thread."""

@@ -210,7 +210,8 @@ class PGStateSaver(CommonSaver):
         try:
             if self._guards.lease:
                 self.lease_manager.begin(address.thread_id, config, call_site)
-            loaded = self._get_tuple(address)
+            is_new = self.lease_manager.has_nothing_to_read(address)
+            loaded = None if is_new else self._get_tuple(address)
             is_past = False
             if loaded is not None and address.checkpoint_id is not None:
                 is_past = self._run(guards.has_child, self._queries, address)
@@ -331,13 +332,14 @@ class PGStateSaver(CommonSaver):
                     if guard is None:
                         raise
 
-    def delete_thread(self, thread_id: str) -> None:
+    def delete_thread(self, thread_id: str, *, by: str | None = None) -> None:
         """Remove every row of a thread. All or nothing; an unknown thread is no error.
 
-        With a guard it leaves a tombstone: what a run that is still going writes to the thread is refused.
+        With a guard it leaves a tombstone: what a run that is still going writes to the thread is refused. With the
+        name of a person (`by`), an event of the kind `action` records the deletion, and stays.
         """
         id = thread_id_of(thread_id)
-        self._run(threads.delete_thread, self._queries, id, self._guards.tombstones_for)
+        self._run(threads.delete_thread, self._queries, id, self._guards.tombstones_for, by)
         self.lease_manager.note_deleted(id)
         self._forget(id)
 
@@ -483,9 +485,9 @@ class PGStateSaver(CommonSaver):
         """Async twin of `put_writes`."""
         await asyncio.to_thread(self.put_writes, config, writes, task_id, task_path)
 
-    async def adelete_thread(self, thread_id: str) -> None:
+    async def adelete_thread(self, thread_id: str, *, by: str | None = None) -> None:
         """Async twin of `delete_thread`."""
-        await asyncio.to_thread(self.delete_thread, thread_id)
+        await asyncio.to_thread(self.delete_thread, thread_id, by=by)
 
     async def arevive_thread(self, thread_id: str) -> bool:
         """Async twin of `revive_thread`."""

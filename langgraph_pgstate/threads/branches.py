@@ -71,10 +71,11 @@ class Branches(ThreadsBase):
         """
         return self._database.run(branches.get_lineage, self._queries, address_of(config))
 
-    def label(self, config: Mapping[str, Any], text: str) -> dict[str, Any]:
+    def label(self, config: Mapping[str, Any], text: str, *, by: str | None = None) -> dict[str, Any]:
         """Label a checkpoint, like `"before refund"`; by default the newest. Safe to repeat.
 
-        A checkpoint has at most one label; a new one replaces it. A prune keeps labelled checkpoints.
+        A checkpoint has at most one label; a new one replaces it. A prune keeps labelled checkpoints. With the name of
+        a person (`by`), an event of the kind `action` records it.
 
         Returns:
             The checkpoint's config.
@@ -83,10 +84,10 @@ class Branches(ThreadsBase):
             NotFoundError: If there is no such checkpoint.
             ConfigurationError: If the text is empty, longer than 200 characters, or has several lines.
         """
-        return self._database.run(branches.put_label, self._queries, *branches.request_label(config, text))
+        return self._database.run(branches.put_label, self._queries, *branches.request_label(config, text), by)
 
-    def unlabel(self, config: Mapping[str, Any]) -> bool:
-        """Remove the label of a checkpoint. Safe to repeat.
+    def unlabel(self, config: Mapping[str, Any], *, by: str | None = None) -> bool:
+        """Remove the label of a checkpoint. Safe to repeat. `by` is as for `label`.
 
         Returns:
             Whether the checkpoint had a label.
@@ -94,7 +95,7 @@ class Branches(ThreadsBase):
         Raises:
             ConfigurationError: If the config names no checkpoint.
         """
-        return self._database.run(branches.delete_label, self._queries, branches.request_unlabel(config))
+        return self._database.run(branches.delete_label, self._queries, branches.request_unlabel(config), by)
 
     def labels(self, thread_id: str) -> tuple[Label, ...]:
         """Return a thread's labelled checkpoints, newest first. One query."""
@@ -114,7 +115,9 @@ class Branches(ThreadsBase):
         parameters = thread_id_of(thread_id), identifier("name", name)
         return self._database.run(branches.find_checkpoint, self._queries, *parameters).config
 
-    def fork(self, thread_id: str, checkpoint_id: str | None = None, to: str | None = None) -> dict[str, Any]:
+    def fork(
+        self, thread_id: str, checkpoint_id: str | None = None, to: str | None = None, *, by: str | None = None
+    ) -> dict[str, Any]:
         """Create a thread that starts from a checkpoint of another one. One transaction; safe to repeat.
 
         Copies the checkpoint's ancestors with their subgraphs, writes, messages, labels and tool executions (so that
@@ -128,6 +131,7 @@ class Branches(ThreadsBase):
             thread_id: The thread.
             checkpoint_id: The checkpoint in the root namespace; by default the newest.
             to: The new thread's id; by default a random one.
+            by: Name of the person who does it, for an event of the kind `action` of both threads.
 
         Returns:
             The checkpoint's config in the new thread. `Thread.forked_from_thread_id` and an event of both threads
@@ -137,7 +141,7 @@ class Branches(ThreadsBase):
             NotFoundError: If there is no such checkpoint.
             ConfigurationError: If `to` already has a history other than this fork's. Nothing was written.
         """
-        request = branches.request_fork(thread_id, checkpoint_id, to)
+        request = branches.request_fork(thread_id, checkpoint_id, to, by)
         return self._database.run(branches.fork_thread, self._queries, self._codec, request).config
 
     def diff(self, first: Mapping[str, Any], second: Mapping[str, Any], *, plain: bool = False) -> Difference:
@@ -185,13 +189,13 @@ class AsyncBranches(AsyncThreadsBase):
         """Async twin of `Threads.lineage`."""
         return await self._database.run(branches.get_lineage, self._queries, address_of(config))
 
-    async def label(self, config: Mapping[str, Any], text: str) -> dict[str, Any]:
+    async def label(self, config: Mapping[str, Any], text: str, *, by: str | None = None) -> dict[str, Any]:
         """Async twin of `Threads.label`."""
-        return await self._database.run(branches.put_label, self._queries, *branches.request_label(config, text))
+        return await self._database.run(branches.put_label, self._queries, *branches.request_label(config, text), by)
 
-    async def unlabel(self, config: Mapping[str, Any]) -> bool:
+    async def unlabel(self, config: Mapping[str, Any], *, by: str | None = None) -> bool:
         """Async twin of `Threads.unlabel`."""
-        return await self._database.run(branches.delete_label, self._queries, branches.request_unlabel(config))
+        return await self._database.run(branches.delete_label, self._queries, branches.request_unlabel(config), by)
 
     async def labels(self, thread_id: str) -> tuple[Label, ...]:
         """Async twin of `Threads.labels`."""
@@ -202,9 +206,11 @@ class AsyncBranches(AsyncThreadsBase):
         parameters = thread_id_of(thread_id), identifier("name", name)
         return (await self._database.run(branches.find_checkpoint, self._queries, *parameters)).config
 
-    async def fork(self, thread_id: str, checkpoint_id: str | None = None, to: str | None = None) -> dict[str, Any]:
+    async def fork(
+        self, thread_id: str, checkpoint_id: str | None = None, to: str | None = None, *, by: str | None = None
+    ) -> dict[str, Any]:
         """Async twin of `Threads.fork`."""
-        request = branches.request_fork(thread_id, checkpoint_id, to)
+        request = branches.request_fork(thread_id, checkpoint_id, to, by)
         return (await self._database.run(branches.fork_thread, self._queries, self._codec, request)).config
 
     async def diff(self, first: Mapping[str, Any], second: Mapping[str, Any], *, plain: bool = False) -> Difference:

@@ -596,3 +596,23 @@ async def test_results_of_tools_made_before_a_fork_are_reused_after_it(
             pruned["configurable"]["thread_id"],
         )
         assert keys == [("charge:o1",), ("charge:o2",)]
+
+
+async def test_what_a_person_does_is_recorded_with_the_name(state: Any) -> None:
+    saver = state.saver
+    is_async = type(state).__name__.startswith("Async")
+    config = await answer_of((saver.aput if is_async else saver.put)(*put_arguments(config_of("t"), 0)))
+    await answer_of(state.threads.label(config, "before", by="eve"))
+    for _ in range(2):
+        await answer_of(state.threads.unlabel(config, by="adam"))
+        await answer_of(state.threads.fork("t", to="u", by="eve"))
+    await answer_of(saver.adelete_thread("u", by="eve") if is_async else saver.delete_thread("u", by="eve"))
+    found = (await answer_of(state.events.list("t", kind="action"))).items
+    assert [event.payload for event in found] == [
+        {"action": "label", "by": "eve", "label": "before"},
+        {"action": "label", "by": "adam", "label": None},
+        {"action": "fork", "by": "eve", "source": "t", "target": "u"},
+    ]
+    assert {event.checkpoint_id for event in found} == {id_of(config)}
+    left = (await answer_of(state.events.list("u"))).items
+    assert [event.payload for event in left] == [{"action": "delete", "by": "eve"}]

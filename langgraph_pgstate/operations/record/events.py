@@ -102,6 +102,7 @@ async def note_action(
     thread_id: str,
     run_id: str | None = None,
     details: Mapping[str, Any] | None = None,
+    checkpoint_id: str | None = None,
 ) -> None:
     """Record what a person did: an event of the kind `action`. One statement, for the transaction of the action.
 
@@ -113,6 +114,7 @@ async def note_action(
         thread_id: The thread; `schedule:NAME` or `worker:ID` for what belongs to none.
         run_id: The run.
         details: Facts about it, as JSON types.
+        checkpoint_id: The checkpoint.
     """
     payload = {**(details or {}), "action": action, "by": identifier("by", by)}
-    await add_event(db, queries, request_event(thread_id, "action", payload, run_id, None))
+    await add_event(db, queries, request_event(thread_id, "action", payload, run_id, checkpoint_id))

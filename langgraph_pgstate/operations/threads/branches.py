@@ -25,6 +25,7 @@ from langgraph_pgstate.operations.checkpoints.getting import get_tuple
 from langgraph_pgstate.operations.checkpoints.reading import load_value
 from langgraph_pgstate.operations.leases.guards import refuse_deleted
 from langgraph_pgstate.operations.record import journal
+from langgraph_pgstate.operations.record.events import note_action
 from langgraph_pgstate.operations.record.projections import projected
 from langgraph_pgstate.operations.threads.paging import page_size
 from langgraph_pgstate.sql import Queries
@@ -145,8 +146,11 @@ def request_unlabel(config: Mapping[str, Any]) -> Address:
     return address
 
 
-async def put_label(db: Connection, queries: Queries, address: Address, label: str) -> dict[str, Any]:
-    """Label a checkpoint, by default the newest; replaces an earlier label. One transaction; safe to repeat.
+async def put_label(
+    db: Connection, queries: Queries, address: Address, label: str, by: str | None = None
+) -> dict[str, Any]:
+    """Label a checkpoint, by default the newest; replaces an earlier label. One transaction; safe to repeat. With the
+    name of a person, an event records who did it.
 
     Returns:
         The checkpoint's config.
@@ -157,14 +161,23 @@ async def put_label(db: Connection, queries: Queries, address: Address, label: s
     async with db.transaction():
         await db.fetch(queries.lock_thread_for_update, {"thread_id": address.thread_id})
         rows = await db.fetch(queries.put_label, {**address._asdict(), "label": label})
+        if rows and by is not None:
+            facts = {"label": label}
+            await note_action(db, queries, "label", by, address.thread_id, details=facts, checkpoint_id=rows[0][0])
     if not rows:
         raise NotFoundError(f"there is no {address}" if address.checkpoint_id else _nothing(address.thread_id))
     return address._replace(checkpoint_id=rows[0][0]).config
 
 
-async def delete_label(db: Connection, queries: Queries, address: Address) -> bool:
-    """Remove a checkpoint's label, and return whether it had one. One statement."""
-    return await db.execute(queries.delete_label, address._asdict()) > 0
+async def delete_label(db: Connection, queries: Queries, address: Address, by: str | None = None) -> bool:
+    """Remove a checkpoint's label, and return whether it had one. One transaction; see `put_label`."""
+    async with db.transaction():
+        had_one = await db.execute(queries.delete_label, address._asdict()) > 0
+        if had_one and by is not None:
+            facts = {"label": None}
+            checkpoint_id = address.checkpoint_id
+            await note_action(db, queries, "label", by, address.thread_id, details=facts, checkpoint_id=checkpoint_id)
+    return had_one
 
 
 async def list_labels(db: Connection, queries: Queries, thread_id: str) -> tuple[Label, ...]:
@@ -200,14 +213,16 @@ class ForkRequest:
         source_id: The thread.
         checkpoint_id: The checkpoint to start from; `None` for the newest, until it is read.
         target_id: The new thread.
+        by: Name of the person who forks it, for an event of both threads.
     """
 
     source_id: str
     checkpoint_id: str | None
     target_id: str
+    by: str | None = None
 
 
-def request_fork(thread_id: str, checkpoint_id: str | None, to: str | None) -> ForkRequest:
+def request_fork(thread_id: str, checkpoint_id: str | None, to: str | None, by: str | None = None) -> ForkRequest:
     """Validate a fork. Without a target id it gets a random one, which stays the same when it is retried.
 
     Raises:
@@ -221,7 +236,7 @@ def request_fork(thread_id: str, checkpoint_id: str | None, to: str | None) -> F
         )
     id = identifier("checkpoint_id", checkpoint_id) if checkpoint_id else None
     check_key_size("thread_id and checkpoint_id", target_id, id)
-    return ForkRequest(source_id, id, target_id)
+    return ForkRequest(source_id, id, target_id, by)
 
 
 async def count_older(db: Connection, queries: Queries, address: Address) -> int:
@@ -286,6 +301,11 @@ async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, reque
                     "payload": orjson.dumps(payload).decode(),
                 },
             )
+            if request.by is not None:
+                facts = {"source": source_id, "target": target_id}
+                await note_action(
+                    db, queries, "fork", request.by, thread_id, details=facts, checkpoint_id=checkpoint_id
+                )
     return forked
 
 

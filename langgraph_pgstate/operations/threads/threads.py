@@ -10,13 +10,18 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.leases.guards import leave_tombstone, refuse_deleted
 from langgraph_pgstate.operations.record import journal
+from langgraph_pgstate.operations.record.events import note_action
 from langgraph_pgstate.operations.threads.releasing import release_messages
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import PruneResult
 
 
 async def delete_thread(
-    db: Connection, queries: Queries, thread_id: str, tombstones_for: timedelta = timedelta(0)
+    db: Connection,
+    queries: Queries,
+    thread_id: str,
+    tombstones_for: timedelta = timedelta(0),
+    by: str | None = None,
 ) -> PruneResult:
     """Remove every row of a thread from every table. One transaction; an unknown thread is not an error.
 
@@ -25,6 +30,7 @@ async def delete_thread(
         queries: The queries of the schema.
         thread_id: The thread.
         tombstones_for: Time for which guarded writes to the thread are refused.
+        by: Name of the person who deletes it: the event that records it stays.
 
     Returns:
         The removed rows.
@@ -49,6 +55,8 @@ async def delete_thread(
         # Before the record, because a writer may be moving a journal entry; this statement waits for it.
         await db.execute(queries.delete_entries, {**key, "run_ids": None})
         await db.execute(queries.delete_record, key)
+        if by is not None:
+            await note_action(db, queries, "delete", by, thread_id)
     return result + PruneResult(segments=segments, bytes=size)
 
 

@@ -26,12 +26,10 @@ async def fork(call: PageCall) -> Done:
     if await call.state.threads.get(target_id) is not None:
         # Maybe of somebody who may not see it.
         raise refuse(409, f"there is a thread {target_id!r} already")
-    await call.state.threads.fork(source.thread_id, at, target_id)
+    await call.state.threads.fork(source.thread_id, at, target_id, by=call.actor)
     if value["metadata"] != source.metadata:
         await call.state.threads.update_metadata(target_id, value["metadata"])
     made = await call.visible(target_id, scope)
-    for thread_id in (source.thread_id, target_id):
-        await call.record(thread_id, "fork", checkpoint_id=at, source=source.thread_id, target=target_id)
     run_id = await _run(call, made, at) if call.field("run") else None
     return Done(call.link("threads", target_id), {"thread_id": target_id, "run_id": run_id})
 
@@ -96,10 +94,9 @@ async def label(call: PageCall) -> Done:
     at, text = _checkpoint(call), call.field("label")
     config = config_at(found.thread_id, checkpoint_ns="", checkpoint_id=at)
     if text is None:
-        await call.state.threads.unlabel(config)
+        await call.state.threads.unlabel(config, by=call.actor)
     else:
-        await call.state.threads.label(config, text)
-    await call.record(found.thread_id, "label", checkpoint_id=at, label=text)
+        await call.state.threads.label(config, text, by=call.actor)
     return Done(call.link("threads", found.thread_id, at=at), {"label": text})
 
 
@@ -115,8 +112,7 @@ async def ask_for_deletion(call: PageCall) -> Page:
 async def delete(call: PageCall) -> Done:
     """Delete a thread. The event that says who did it stays."""
     found = await call.thread("delete")
-    await call.state.saver.adelete_thread(found.thread_id)
-    await call.record(found.thread_id, "delete")
+    await call.state.saver.adelete_thread(found.thread_id, by=call.actor)
     return Done(call.link("threads"), {"thread_id": found.thread_id})
 
 
