@@ -98,7 +98,7 @@ class QueueMachine(RuleBasedStateMachine):
             connection = self.stack.enter_context(psycopg.connect(self.dsn, autocommit=True))
             self.queues.append(Queue(connection, self.schema, f"worker {number}"))
         tables = sql.SQL(", ").join(sql.Identifier(self.schema, table) for table in TABLES)
-        self.queues[0].connection.execute(sql.SQL("TRUNCATE {}").format(tables))
+        self.queues[0].connection.execute(sql.SQL("TRUNCATE {} CASCADE").format(tables))
         self.model = Model()
         self.held: list[Held] = []
 
