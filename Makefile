@@ -14,7 +14,7 @@ MARKS ?= not long and not once
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo studio serve test test-ci test-all test-versions test-servers test-browser chat chaos check lint bench bench-quick bench-queue bench-pages screenshots clean
+.PHONY: help demo studio serve test test-ci test-all test-versions test-servers test-browser chat chaos check lint bench bench-quick bench-queue bench-pages bench-server screenshots clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +79,9 @@ bench-quick: $(STAMP) ## The same in two minutes, with fewer rounds; writes noth
 bench-queue: $(STAMP) ## Measure durable runs beside procrastinate, pgqueuer and DBOS; QUICK=--quick for two minutes
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench-queue]'
 	@$(BIN)/python -m benchmarks.queue $(QUICK)
+
+bench-server: $(STAMP) ## Measure the server beside `langgraph dev`, with our saver and its own (eight minutes)
+	@$(BIN)/python -m benchmarks.serving
 
 bench-pages: $(STAMP) ## Measure the pages of the inspector on 100,000 threads and 1,000,000 spans (five minutes)
 	@$(BIN)/python -m benchmarks.pages

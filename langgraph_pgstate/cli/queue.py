@@ -159,10 +159,17 @@ def join(
         str | None, typer.Option(metavar="ID", help="Only events after this one.", show_default=False)
     ] = None,
 ) -> None:
-    """Print the events of a run as lines of JSON, past and live, until it ends."""
+    """Print the events of a run as lines of JSON, past and live, until it ends.
+
+    If no worker accepts the run, this is said, and it waits for one.
+    """
     target: Target = ctx.obj
     with target.connect() as parts:
-        for event in parts.runs.join(find_run(parts.runs, thread, run), last_event_id=after):
+        found = find_run(parts.runs, thread, run)
+        for queued in parts.runs.queued(thread_id=found.thread_id, status="pending").items:
+            if queued.run_id == found.run_id and not queued.is_accepted:
+                typer.echo(f"run {found.run_id} waits: no worker accepts {queued.graph} of {queued.queue}", err=True)
+        for event in parts.runs.join(found, last_event_id=after):
             print(json.dumps(as_json(event), ensure_ascii=False, default=str), flush=True)
 
 

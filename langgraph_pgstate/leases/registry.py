@@ -21,7 +21,7 @@ from typing import Any, Final
 from langgraph_pgstate.call_site import CallSite, run_of
 from langgraph_pgstate.errors import ConfigurationError, LeaseHeldError, LeaseLostError, ThreadDeletedError
 from langgraph_pgstate.langgraph_compat import RUNTIME
-from langgraph_pgstate.operations.checkpoints.addresses import configurable_of
+from langgraph_pgstate.operations.checkpoints.addresses import Address, configurable_of
 from langgraph_pgstate.process_identity import holder_id
 from langgraph_pgstate.settings import GuardSettings
 from langgraph_pgstate.types import Lease
@@ -58,6 +58,7 @@ class HeldLease:
         is_returned: Whether its release has begun.
         is_lost: Whether it is known to be taken over.
         is_deleted: Whether the holder itself has deleted the thread, and the lease with it.
+        is_of_new_thread: Whether the thread had no checkpoint when the lease was taken, and nobody has asked since.
     """
 
     lease: Lease
@@ -71,6 +72,7 @@ class HeldLease:
     is_returned: bool = False
     is_lost: bool = False
     is_deleted: bool = False
+    is_of_new_thread: bool = False
 
     def is_over(self, asker: object = None) -> bool:
         """Return whether the run has ended, as far as its objects tell. A suspended stream has not ended.
@@ -360,18 +362,30 @@ class LeaseRegistry:
         return None if held is None or held.has_ended else held
 
     @contextmanager
-    def hold_claimed(self, lease: Lease) -> Iterator[HeldLease]:
+    def hold_claimed(self, lease: Lease, *, is_of_new_thread: bool = False) -> Iterator[HeldLease]:
         """Provide a lease that the caller has taken to the runs of a block. The caller renews and releases it.
 
         Marked as lost, it makes further writes fail without a round trip. After the block, late writes are accepted
         until another process or run takes the lease.
+
+        Args:
+            lease: The lease.
+            is_of_new_thread: Whether the thread had no checkpoint when it was taken; saves the first read of one.
         """
-        held = HeldLease(lease, is_read_first=True)
+        held = HeldLease(lease, is_read_first=True, is_of_new_thread=is_of_new_thread)
         try:
             with self._around(held):
                 yield held
         finally:
             held.end()
+
+    def has_nothing_to_read(self, address: Address) -> bool:
+        """Return whether a thread is known to have no checkpoint, for the read with which the claimed run begins."""
+        held = self._around_here(address.thread_id)
+        if held is None or not held.is_of_new_thread or address.checkpoint_ns or address.checkpoint_id is not None:
+            return False
+        held.is_of_new_thread = False
+        return True
 
     @contextmanager
     def _around(self, held: HeldLease) -> Iterator[None]:

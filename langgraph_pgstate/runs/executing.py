@@ -6,7 +6,7 @@ import asyncio
 import random
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
 from uuid import UUID
@@ -220,7 +220,7 @@ class GraphExecutor:
     def execute(self, execution: RunExecution) -> RunOutcome:
         """Execute a run, and return its outcome. Raises nothing."""
         try:
-            with self._saver.lease_manager.hold_claimed(execution.claimed.lease) as held:
+            with self._hold(execution) as held:
                 execution.use(held)
                 is_interrupted = self._execute(execution)
         except BaseException as error:
@@ -230,12 +230,16 @@ class GraphExecutor:
     async def aexecute(self, execution: RunExecution) -> RunOutcome:
         """Async twin of `execute`."""
         try:
-            with self._saver.lease_manager.hold_claimed(execution.claimed.lease) as held:
+            with self._hold(execution) as held:
                 execution.use(held)
                 is_interrupted = await self._aexecute(execution)
         except BaseException as error:
             return run_outcome(execution, error)
         return run_outcome(execution, None, is_interrupted=is_interrupted)
+
+    def _hold(self, execution: RunExecution) -> AbstractContextManager[HeldLease]:
+        claimed = execution.claimed
+        return self._saver.lease_manager.hold_claimed(claimed.lease, is_of_new_thread=claimed.head_id is None)
 
     def _execute(self, execution: RunExecution) -> bool:
         claimed = execution.claimed

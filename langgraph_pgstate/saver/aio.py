@@ -171,7 +171,8 @@ class AsyncPGStateSaver(CommonSaver):
         try:
             if self._guards.lease:
                 await self.lease_manager.begin(address.thread_id, config, call_site)
-            loaded = await self._get_tuple(address)
+            is_new = self.lease_manager.has_nothing_to_read(address)
+            loaded = None if is_new else await self._get_tuple(address)
             is_past = False
             if loaded is not None and address.checkpoint_id is not None:
                 is_past = await self._run(guards.has_child, self._queries, address)

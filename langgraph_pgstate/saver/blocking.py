@@ -210,7 +210,8 @@ class PGStateSaver(CommonSaver):
         try:
             if self._guards.lease:
                 self.lease_manager.begin(address.thread_id, config, call_site)
-            loaded = self._get_tuple(address)
+            is_new = self.lease_manager.has_nothing_to_read(address)
+            loaded = None if is_new else self._get_tuple(address)
             is_past = False
             if loaded is not None and address.checkpoint_id is not None:
                 is_past = self._run(guards.has_child, self._queries, address)

@@ -17,6 +17,8 @@ from pydantic import (
     model_validator,
 )
 
+from langgraph_pgstate.server.json import PATH
+
 Json = dict[str, Any]
 Limit = Annotated[int, Field(ge=1, le=1000)]
 Offset = Annotated[int, Field(ge=0, lt=2**31)]
@@ -51,6 +53,7 @@ def _with_zone(value: datetime) -> datetime:
 # Keys by which a client would change how the graph runs, or who it runs for.
 _RESERVED = ("__", "langgraph_auth_")
 Modes = Annotated[list[StreamMode], BeforeValidator(_several)]
+JsonPath = Annotated[str, Field(pattern=f"^{PATH}$", max_length=500)]
 Time = Annotated[datetime, AfterValidator(_with_zone)]
 
 
@@ -165,6 +168,7 @@ class ThreadSearch(ThreadCount):
     sort_by: Literal["thread_id", "status", "created_at", "updated_at", "state_updated_at"] | None = None
     sort_order: SortOrder | None = None
     select: list[str] | None = None
+    extract: Annotated[dict[str, JsonPath], Field(max_length=10)] | None = None
 
 
 class ThreadPrune(Body):

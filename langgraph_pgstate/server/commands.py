@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID, uuid5
 
 from langgraph.types import StateSnapshot
 from pydantic import ValidationError
@@ -31,6 +32,8 @@ _CODES: Final[Mapping[int, str]] = {
     422: "invalid_argument",
     501: "not_supported",
 }
+# Of the ids of runs that go on with answers.
+_ANSWERS: Final = UUID("0f6f6c9e-5d6c-5d0b-9f57-3f6c1a8f9d52")
 _STATUSES: Final = {"pending": "started", "running": "running", "success": "completed", "interrupted": "interrupted"}
 
 
@@ -103,13 +106,20 @@ async def _start(call: Call, given: bodies.RunStart) -> _Answer:
 async def _respond(call: Call, given: bodies.InputRespond) -> _Answer:
     """Answer interrupts, each once, and go on."""
     thread = await call.thread("read")
-    asked = {one.interrupt_id for one in await call.state.threads.interrupts(thread.thread_id)}
     answers = {one.interrupt_id: one.response for one in given.responses}
-    if unknown := answers.keys() - asked:
-        raise CommandError("no_such_interrupt", f"thread {thread.thread_id!r} has no interrupt {min(unknown)!r}")
+    run_id = ""
+    while True:
+        asked = {one.interrupt_id: one.run_id for one in await call.state.threads.interrupts(thread.thread_id)}
+        if unknown := answers.keys() - asked.keys():
+            raise CommandError("no_such_interrupt", f"thread {thread.thread_id!r} has no interrupt {min(unknown)!r}")
+        # A second answer has the id of the first one's run, which may have ended without using its answers.
+        names = [thread.thread_id, run_id, *(f"{id} {asked[id]}" for id in sorted(answers))]
+        run_id = str(uuid5(_ANSWERS, "\n".join(names)))
+        run = await call.state.runs.get(thread.thread_id, run_id)
+        if run is None or run.ended_at is None:
+            break
     resume = {"resume": answers, "update": given.update, "goto": given.model_dump()["goto"]}
-    # A second answer finds no interrupt, or the run of the first one.
-    return await _run(call, given, graph_of(call, thread), {"command": resume, "multitask_strategy": "reject"})
+    return await _run(call, given, graph_of(call, thread), {"command": resume}, run_id)
 
 
 async def _inject(call: Call, given: bodies.InputInject) -> _Answer:
@@ -131,7 +141,12 @@ async def _fork(call: Call, given: bodies.StateFork) -> _Answer:
 
 
 async def _run(
-    call: Call, given: bodies.RunParams, assistant_id: str, body: Mapping[str, Any], **options: Any
+    call: Call,
+    given: bodies.RunParams,
+    assistant_id: str,
+    body: Mapping[str, Any],
+    run_id: str | None = None,
+    **options: Any,
 ) -> _Answer:
     made = RunCreate.of(
         {
@@ -144,7 +159,9 @@ async def _run(
             **options,
         }
     )
-    handle = await runs.enqueue(call, made, call.path("thread_id"))
+    handle = await runs.enqueue(call, made, call.path("thread_id"), run_id)
+    if not handle.is_new:
+        raise CommandError("no_such_interrupt", "the interrupt is answered already")
     run = await runs.found_run(call, handle.thread_id, handle.run_id)
     return _Answer({"run_id": run.run_id}, run)
 

@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from decimal import Decimal
@@ -16,6 +17,10 @@ from langgraph.types import Interrupt
 from pydantic import BaseModel
 from starlette.responses import Response
 
+# An index in brackets, or a name.
+_STEP: Final = re.compile(r"\[(-?\d+)\]|([^.\[\]]+)")
+PATH: Final = r"\w+(\.[^.\[\]]+|\[-?\d{1,9}\])*"
+"""The form of a path in a JSON value."""
 _OPTIONS: Final = (
     orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_UTC_Z | orjson.OPT_PASSTHROUGH_DATACLASS
 )
@@ -86,3 +91,15 @@ def _refuse(value: Any) -> Any:
 def selected(value: Mapping[str, Any], names: Iterable[str] | None) -> dict[str, Any]:
     """Return an object with some of its fields, or all."""
     return dict(value) if names is None else {name: value[name] for name in names if name in value}
+
+
+def extracted(value: Any, path: str) -> Any:
+    """Return what is at a path like `values.messages[-1].content` of a JSON value; `None` if there is nothing."""
+    for number, name in _STEP.findall(path):
+        if name:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        else:
+            place = int(number)
+            is_there = isinstance(value, list) and -len(value) <= place < len(value)
+            value = value[place] if is_there else None
+    return value

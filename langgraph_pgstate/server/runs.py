@@ -195,14 +195,14 @@ def config_of(call: Call, given: Mapping[str, Any]) -> dict[str, Any]:
     return config
 
 
-async def enqueue(call: Call, body: RunCreate, thread_id: str | None) -> AsyncRunHandle:
-    """Enqueue a run for the caller."""
-    options = await _request(call, body, thread_id)
+async def enqueue(call: Call, body: RunCreate, thread_id: str | None, run_id: str | None = None) -> AsyncRunHandle:
+    """Enqueue a run for the caller; one of a given id once."""
+    options = await _request(call, body, thread_id, run_id)
     graph, input, command = options.pop("graph"), options.pop("input"), options.pop("command")
     return await call.state.runs.enqueue(graph, input, command=command, **options)
 
 
-async def _request(call: Call, body: RunCreate, thread_id: str | None) -> Any:
+async def _request(call: Call, body: RunCreate, thread_id: str | None, run_id: str | None = None) -> Any:
     """Return a run to enqueue. Its thread is made if it does not exist, and knows its graph from then on."""
     check_webhook(call, body.webhook)
     modes = kept_modes(body.stream_mode)
@@ -211,7 +211,7 @@ async def _request(call: Call, body: RunCreate, thread_id: str | None) -> Any:
     value: dict[str, Any] = {
         "assistant_id": graph["assistant_id"],
         "thread_id": thread_id,
-        "run_id": str(uuid7()),
+        "run_id": run_id or str(uuid7()),
         "status": "pending",
         "metadata": {**(body.metadata or {})},
         "multitask_strategy": body.multitask_strategy,

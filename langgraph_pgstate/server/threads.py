@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import orjson
 from langchain_core.utils.uuid import uuid7
 from langgraph.types import StateSnapshot, StateUpdate
 from starlette.responses import Response
@@ -13,7 +14,7 @@ from starlette.responses import Response
 from langgraph_pgstate.server.assistants import config_at, page_headers
 from langgraph_pgstate.server.bodies import CheckpointBody
 from langgraph_pgstate.server.errors import error_of, refuse
-from langgraph_pgstate.server.json import answer, selected
+from langgraph_pgstate.server.json import answer, extracted, selected, to_json
 from langgraph_pgstate.types import Thread
 
 if TYPE_CHECKING:
@@ -78,10 +79,18 @@ async def search(call: Call) -> Response:
         limit=body.limit,
     )
     limit = asyncio.Semaphore(_AT_ONCE)
+    paths = [] if body.extract is None else [path.partition(".")[0].partition("[")[0] for path in body.extract.values()]
+    wanted = None if body.select is None else [*body.select, *paths]
 
     async def one(thread: Thread) -> dict[str, Any]:
         async with limit:
-            return selected(await describe(call, thread, body.select), body.select)
+            found = await describe(call, thread, wanted)
+            shown = selected(found, body.select)
+            if body.extract is None:
+                return shown
+            # As the client would see it: messages are objects.
+            plain = orjson.loads(to_json(found))
+            return {**shown, "extracted": {name: extracted(plain, path) for name, path in body.extract.items()}}
 
     page = await asyncio.gather(*map(one, found))
     return answer(page, headers=page_headers(body.offset, len(page), len(page) == body.limit))

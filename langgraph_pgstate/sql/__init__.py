@@ -20,10 +20,10 @@ import hashlib
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
+from typing import NamedTuple
 
 from langgraph_pgstate.settings import check_schema_name
 
@@ -37,8 +37,7 @@ _PERIOD = re.compile(r"[0-9]{4,}_[0-9]{2}(_[0-9]{2})?")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
 
-@dataclass(frozen=True, slots=True)
-class NamedQuery:
+class NamedQuery(NamedTuple):
     """One statement for one schema.
 
     Attributes:
@@ -70,8 +69,7 @@ class Queries:
         raise AttributeError(f"no query is named {name!r}")
 
 
-@dataclass(frozen=True, slots=True)
-class Migration:
+class Migration(NamedTuple):
     """One numbered step of the schema.
 
     Attributes:

@@ -290,7 +290,8 @@ CREATE TABLE /*schema*/run_requests (
     PRIMARY KEY (thread_id, run_id)
 ) WITH (toast_tuple_target = 4080);
 ALTER TABLE /*schema*/run_requests ALTER COLUMN data SET STORAGE EXTERNAL;
-CREATE INDEX run_requests_answer_at_idx ON /*schema*/run_requests (answer_at) WHERE answer_at IS NOT NULL;
+CREATE INDEX run_requests_answer_at_idx ON /*schema*/run_requests ((options ->> 'graph'), answer_at)
+    WHERE answer_at IS NOT NULL;
 
 -- The workers, so that runs which no living worker accepts can be found.
 CREATE TABLE /*schema*/workers (

@@ -37,6 +37,7 @@ OTHERWISE: Final = {
     "threads.get_state selected": "the names are those that are selected",
     "threads.copy of none": "a copy shows its values",
     "threads.copy": "a copy shows its values",
+    "own.set_latest": "the context is that of the version",
     "stream checkpoints": "stateless runs have checkpoints, too",
     "stream debug": "stateless runs have checkpoints, too",
 }

@@ -539,6 +539,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "runs.claiming.open_keys": lambda bench: ("default", ["graph"]),
     "runs.limits.put_limit": lambda bench: (request_limit("default", None, 1, None),),
     "runs.limits.list_limits": lambda bench: (),
+    "runs.ending.notify": lambda bench: (["run"],),
     "runs.ending.finish": lambda bench: (bench.claimed(), "success"),
     "runs.ending.finish_together": lambda bench: ([bench.claimed()], "success"),
     "runs.ending.give_back": lambda bench: (bench.claimed(),),

@@ -101,6 +101,17 @@ def test_runs_are_enqueued_listed_run_and_cancelled(run: Any, dsn: str, schema: 
     assert [json.loads(line) for line in run("join", "t", "--after", events[-2]["id"]).splitlines()] == events[-1:]
 
 
+def test_join_says_that_no_worker_accepts_the_run_for_which_it_waits(
+    run: Any, dsn: str, schema: str, tmp_path: Path
+) -> None:
+    run("enqueue", "other", '{"said": "you"}', "--thread", "u")
+    with Forked("--dsn", dsn, "--schema", schema, "join", "u", cwd=tmp_path) as process:
+        wait_until(lambda: "no worker accepts other of default" in process.said, "the hint")
+        run("cancel", "u")
+        output, _ = process.communicate()
+    assert [json.loads(line)["event"] for line in output.splitlines()] == ["end"]
+
+
 def test_an_answer_is_taken_up_by_a_worker(run: Any, dsn: str, schema: str, tmp_path: Path) -> None:
     (tmp_path / "langgraph.json").write_text('{"graphs": {"shop": "./agent.py:graph"}}')
     run("enqueue", "shop", '{"said": "ask"}', "--thread", "t")

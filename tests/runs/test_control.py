@@ -157,7 +157,13 @@ def test_runs_that_end_together_let_the_next_of_their_keys_begin_at_once(
     ):
         state.runs.limit("default", key="*", concurrency=1)
         turn = worker._control._turn
-        monkeypatch.setattr(worker._control, "_turn", lambda: time.sleep(0.1) or turn())
+
+        def turn_of_pairs() -> bool:
+            while len(worker._control._reports) == 1:
+                time.sleep(0.01)
+            return turn()
+
+        monkeypatch.setattr(worker._control, "_turn", turn_of_pairs)
         runs = state.runs.enqueue_batch(
             [{"graph": "agent", "input": {"count": 0}, "key": key} for _ in range(3) for key in ("a", "b")]
         )

@@ -16,6 +16,7 @@ from support_worker import WORKERS
 
 from langgraph_pgstate import AsyncWorker, Backoff, PGState, Worker
 from langgraph_pgstate.errors import RunFailedError
+from langgraph_pgstate.operations.checkpoints import getting
 from tests.runs.test_worker import State, graph_of, result, working
 
 
@@ -166,3 +167,28 @@ async def test_a_run_whose_checkpoint_is_gone_fails_instead_of_starting_on_nothi
     async with working(kind, dsn, schema, {"agent": graph_of(note)}):
         with pytest.raises(RunFailedError, match="no longer has checkpoint"):
             await result(late)
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+async def test_a_thread_that_its_claim_found_new_is_not_read(
+    kind: type, dsn: str, schema: str, state: PGState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+    inner = getting.get_tuple
+
+    def count(*arguments: Any) -> Any:
+        reads.append(arguments[3].thread_id)
+        return inner(*arguments)
+
+    monkeypatch.setattr(getting, "get_tuple", count)
+
+    def add(state: State) -> dict[str, Any]:
+        return {"seen": f"{len(state['messages'])}"}
+
+    async with working(kind, dsn, schema, {"agent": graph_of(add)}):
+        for number, expected in enumerate((0, 1)):
+            run = state.runs.enqueue("agent", {"messages": [f"message {number}"]}, thread_id="t")
+            await asyncio.to_thread(wait_until, lambda run=run: run.status() == "success", "the end")
+            # The second run goes on from the first one's state.
+            assert (await result(run))["seen"] == str(number + 1)
+            assert bool(reads) == bool(expected)

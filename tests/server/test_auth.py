@@ -283,3 +283,30 @@ async def test_a_wrong_token_is_the_sdks_error(server: AgentServer) -> None:
             await mallory.threads.create()
         with pytest.raises(APIStatusError):
             await mallory.assistants.search()
+
+
+async def test_nobody_commands_or_streams_the_thread_of_somebody_else(people: Any) -> None:
+    eve, bob = people
+    await eve.threads.create(thread_id="t")
+    started = {"id": 1, "method": "run.start", "params": {"assistant_id": "asking", "input": {"count": 0}}}
+    run = (await eve.http.client.post("/threads/t/commands", json=started)).json()["result"]
+    await eve.runs.join("t", run["run_id"])
+    asked = (await eve.threads.get_state("t"))["interrupts"][0]["id"]
+    commands: dict[str, Any] = {
+        "run.start": {"assistant_id": "asking", "input": {"count": 0}},
+        "input.respond": {"interrupt_id": asked, "response": "yes"},
+        "input.inject": {"message": {"role": "user", "content": "x"}},
+        "state.get": {},
+        "state.listCheckpoints": {},
+        "state.fork": {"checkpoint_id": "c"},
+        "agent.getTree": {},
+    }
+    for method, params in commands.items():
+        body = {"id": 1, "method": method, "params": params}
+        answered = (await bob.http.client.post("/threads/t/commands", json=body)).json()
+        assert (answered["type"], "result" in answered) == ("error", False), method
+    assert (await bob.http.client.get("/threads/t/stream")).status_code == 404
+    refused = await bob.http.client.post("/threads/t/stream/events", json={"channels": ["values"]})
+    assert refused.status_code == 404
+    assert len(await eve.runs.list("t")) == 1
+    assert (await eve.threads.get("t"))["status"] == "interrupted"

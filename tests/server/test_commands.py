@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from langgraph_sdk.client import LangGraphClient
-from support_http import ANSWER, HELLO, http, sdk
+from support_http import ANSWER, HELLO, http, sdk, serving
 
 from langgraph_pgstate.server import AgentServer
 
@@ -129,3 +129,28 @@ async def test_a_busy_thread_refuses_a_run(server: AgentServer, strategy: str) -
         again = {"assistant_id": "slow", "input": {"count": 1}, strategy: "reject"}
         assert await refused(client, "run.start", **again) == "unknown_error"
         await client.runs.cancel("t", run["run_id"])
+
+
+async def test_a_run_that_is_about_to_ask_may_be_answered_at_once(client: LangGraphClient) -> None:
+    """Pages answer some interrupts by themselves, before the run that asks has ended."""
+    run = await done(client, "run.start", **ASKED)
+    async with asyncio.timeout(60):
+        while not (await client.threads.get_state("t"))["interrupts"]:  # type: ignore[typeddict-item]
+            await asyncio.sleep(0)
+    state: Any = await client.threads.get_state("t")
+    answer = await done(client, "input.respond", interrupt_id=state["interrupts"][0]["id"], response="yes")
+    assert await client.runs.join("t", answer["run_id"]) == {"count": 1, "answer": "yes"}
+    assert (await client.runs.get("t", run["run_id"]))["status"] == "interrupted"
+
+
+async def test_an_answer_that_was_cancelled_is_given_again(dsn: str, schema: str) -> None:
+    async with serving(dsn, schema) as server, sdk(server) as client:
+        asked = await interrupt(client)
+    async with serving(dsn, schema, worker=False) as server, sdk(server) as client:
+        first = await done(client, "input.respond", interrupt_id=asked, response="yes")
+        assert await refused(client, "input.respond", interrupt_id=asked, response="yes") == "no_such_interrupt"
+        await client.runs.cancel("t", first["run_id"])
+        again = await done(client, "input.respond", interrupt_id=asked, response="no")
+        assert again["run_id"] != first["run_id"]
+    async with serving(dsn, schema) as server, sdk(server) as client:
+        assert await client.runs.join("t", again["run_id"]) == {"count": 1, "answer": "no"}

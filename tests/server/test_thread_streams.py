@@ -10,9 +10,11 @@ from typing import Any
 
 import httpx
 import pytest
+from langgraph.config import get_stream_writer
+from langgraph.graph import START, StateGraph
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
-from support_http import ANSWER, HELLO, listening, sdk, serving
+from support_http import ANSWER, HELLO, Steps, listening, sdk, serving
 
 from langgraph_pgstate.server import AgentServer, streams
 from langgraph_pgstate.server.translation import CHANNELS
@@ -153,7 +155,7 @@ async def test_the_first_version_has_the_runs_of_a_thread(server: AgentServer) -
         assert await read(3, stream_mode="lifecycle", last_event_id=found[2].id) == [found[3], found[4], found[7]]
 
 
-async def test_a_thread_of_somebody_else_is_not_streamed(server: AgentServer) -> None:
+async def test_a_thread_that_does_not_exist_is_not_streamed(server: AgentServer) -> None:
     async with sdk(server) as client:
         for call in ("join", "events"):
             answered = await client.http.client.request(
@@ -169,3 +171,32 @@ async def test_what_is_wanted_is_checked(server: AgentServer, body: Any) -> None
     async with sdk(server) as client:
         answered = await client.http.client.post("/threads/t/stream/events", json=body)
         assert answered.status_code == 422
+
+
+async def test_a_slow_reader_holds_up_nobody_and_gets_everything(dsn: str, schema: str) -> None:
+    async def pour(state: Steps) -> Steps:
+        write = get_stream_writer()
+        for number in range(200):
+            write({"number": number, "text": "x" * 50_000})
+            await asyncio.sleep(0)
+        return {"count": 1}
+
+    builder = StateGraph(Steps).add_node(pour).add_edge(START, "pour")
+    async with serving(dsn, schema, graphs={"pour": builder.compile()}) as server, listening(server) as url:
+        await command(url, "t", "run.start", assistant_id="pour", input={})
+        host, _, port = url.removeprefix("http://").partition(":")
+        # So small a buffer is full after one event; what follows waits in the database, not in the server.
+        reader, writer = await asyncio.open_connection(host, int(port), limit=2**10)
+        body = json.dumps({"channels": ["custom", "lifecycle"]})
+        head = "POST /threads/t/stream/events HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        async with opened(url, "t") as quick:
+            await quick.until("lifecycle", "completed")
+            poured = [event for event in quick.found if event["method"] == "custom"]
+            assert [event["params"]["data"]["payload"]["number"] for event in poured] == [*range(200)]
+        found = b""
+        async with asyncio.timeout(60):
+            while b'"completed"' not in found:
+                found += await reader.read(2**20)
+        assert found.count(b'"number":') == 200
+        writer.close()

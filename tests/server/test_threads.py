@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from langgraph_sdk.client import LangGraphClient
-from langgraph_sdk.errors import APIStatusError, BadRequestError, ConflictError, NotFoundError
-from support_http import HELLO, sdk, serving
+from langgraph_sdk.errors import APIStatusError, BadRequestError, ConflictError, NotFoundError, UnprocessableEntityError
+from support_http import ANSWER, HELLO, sdk, serving
 
 from langgraph_pgstate.server import AgentServer
 
@@ -194,3 +194,21 @@ async def test_what_is_invalid_is_refused_with_its_place(client: LangGraphClient
         with pytest.raises(APIStatusError, match=place) as refused:
             await client.http.post(path, json=body)  # type: ignore[arg-type]
         assert refused.value.status_code == 422
+
+
+async def test_parts_of_threads_are_extracted(client: LangGraphClient) -> None:
+    await client.threads.create(thread_id="t", metadata={"team": {"name": "sales"}})
+    await client.runs.wait("t", "chat", input=HELLO)
+    paths = {
+        "last": "values.messages[-1].content",
+        "first": "values.messages[0].type",
+        "team": "metadata.team.name",
+        "none": "values.messages[7].content",
+        "nothing": "metadata.team[0].name",
+    }
+    (found,) = await client.threads.search(select=["thread_id"], extract=paths)
+    told = {"last": ANSWER, "first": "human", "team": "sales", "none": None, "nothing": None}
+    assert found == {"thread_id": "t", "extracted": told}
+    for refused in ({"a": "values..b"}, {"a": "values[x]"}, {str(number): "values" for number in range(11)}):
+        with pytest.raises(UnprocessableEntityError):
+            await client.threads.search(extract=refused)

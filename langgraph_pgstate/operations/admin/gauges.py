@@ -33,6 +33,11 @@ GAUGES: Final = {
     "oldest_unknown_effect_seconds": "Time since the oldest action with an unknown outcome began.",
     "journal_entries": "Recorded entries that are not in the tables yet.",
     "oldest_journal_entry_seconds": "Age of the oldest entry that is not in the tables yet.",
+    "pending_webhooks": "Webhooks that are to be delivered, at once or again.",
+    "oldest_pending_webhook_seconds": "Time since the end of the run whose webhook has waited longest.",
+    "recent_failed_webhooks": "Webhooks of runs of the last day that could not be delivered.",
+    "pending_span_exports": "Batches of ended spans that the exporter of traces has not sent yet.",
+    "oldest_pending_span_export_seconds": "Age of the oldest of these batches.",
     "expired_threads": "Threads that have expired and are not deleted yet.",
     "oldest_expired_thread_seconds": "Time since the first of the threads that are not deleted yet expired.",
 }
@@ -40,7 +45,7 @@ GAUGES: Final = {
 
 
 async def read_gauges(db: Connection, queries: Queries, within: timedelta) -> list[Gauge]:
-    """Return the numbers of `GAUGES`. Ten statements in one transaction; each reads at most `MOST_ROWS` rows.
+    """Return the numbers of `GAUGES`. Twelve statements in one transaction; each reads at most `MOST_ROWS` rows.
 
     Args:
         db: The connection.
@@ -73,6 +78,13 @@ async def read_gauges(db: Connection, queries: Queries, within: timedelta) -> li
         entries, age = (await db.fetch(queries.measure_journal, most))[0]
         found.append(Gauge("journal_entries", {}, entries))
         found.append(Gauge("oldest_journal_entry_seconds", {}, age))
+        webhooks, age, failed = (await db.fetch(queries.measure_webhooks, most))[0]
+        found.append(Gauge("pending_webhooks", {}, webhooks))
+        found.append(Gauge("oldest_pending_webhook_seconds", {}, age))
+        found.append(Gauge("recent_failed_webhooks", {}, failed))
+        exports, age = (await db.fetch(queries.measure_exports, most))[0]
+        found.append(Gauge("pending_span_exports", {}, exports))
+        found.append(Gauge("oldest_pending_span_export_seconds", {}, age))
         threads, age = (await db.fetch(queries.measure_expired, most))[0]
         found.append(Gauge("expired_threads", {}, threads))
         found.append(Gauge("oldest_expired_thread_seconds", {}, age))

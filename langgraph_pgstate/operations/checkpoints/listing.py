@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 from langgraph.checkpoint.base import CheckpointTuple
 
@@ -43,8 +43,7 @@ _INT4_MAX: Final = 2**31 - 1
 _logger = logging.getLogger("langgraph_pgstate")
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(NamedTuple):
     """A query for checkpoints, and how far it has been read.
 
     Attributes:
@@ -218,7 +217,7 @@ def _following(listing: Listing, found: Rows, page_size: int) -> Listing | None:
     if len(found) < page_size or remaining == 0:
         return None
     thread_id, namespace, checkpoint_id = found[-1][:3]
-    return replace(listing, limit=remaining, cursor=(checkpoint_id, thread_id, namespace))
+    return listing._replace(limit=remaining, cursor=(checkpoint_id, thread_id, namespace))
 
 
 async def _read_values(db: Connection, queries: Queries, codec: ValueCodec, page: Page) -> set[Address]:

@@ -291,7 +291,7 @@ class _SegmentWriter:
 
 def _renumber(entry: Entry, ids: Mapping[int, int]) -> Entry:
     if isinstance(entry, Slice):
-        return replace(entry, segment_id=ids.get(entry.segment_id, entry.segment_id))
+        return entry._replace(segment_id=ids.get(entry.segment_id, entry.segment_id))
     if isinstance(entry, Elements):
         return replace(
             entry, runs=tuple(replace(run, segment_id=ids.get(run.segment_id, run.segment_id)) for run in entry.runs)

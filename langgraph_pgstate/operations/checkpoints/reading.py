@@ -60,8 +60,7 @@ class CheckpointRow:
         return self._decoded
 
 
-@dataclass(frozen=True, slots=True)
-class WritesRow:
+class WritesRow(NamedTuple):
     """A row of `writes`."""
 
     task_id: str

@@ -420,7 +420,19 @@ async def fire(db: Connection, queries: Queries, codec: ValueCodec, name: str) -
 
     Returns:
         The runs.
+
+    Raises:
+        ConfigurationError: If this machine does not know the schedule's time zone. `last_error` tells it, and the
+            schedule stays due, for a worker on another machine.
     """
+    try:
+        return await _fire(db, queries, codec, name)
+    except ConfigurationError as unknown:
+        await db.execute(queries.set_schedule_error, {"name": name, "error": str(unknown)})
+        raise
+
+
+async def _fire(db: Connection, queries: Queries, codec: ValueCodec, name: str) -> list[EnqueuedRun]:
     is_callers = db.is_in_transaction
     async with db.transaction():
         if not is_callers:
@@ -498,7 +510,11 @@ def _shown(row: Row) -> Schedule:
     found = Schedule(*row)
     if found.next_at is None:
         return found
-    ticks = next_ticks(found.cron, zone_of(found.timezone), found.next_at, _SHOWN_TICKS)
+    try:
+        ticks = next_ticks(found.cron, zone_of(found.timezone), found.next_at, _SHOWN_TICKS)
+    except ConfigurationError:
+        # This machine does not know its time zone. Other schedules are shown all the same.
+        return found
     return replace(found, next_ticks=tuple(tick for tick in ticks if found.end_at is None or tick <= found.end_at))
 
 

@@ -6,9 +6,8 @@ import json
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from langgraph.checkpoint.base import CheckpointMetadata
 from langgraph.checkpoint.serde.types import TASKS
@@ -37,8 +36,7 @@ _THREAD_PAGE: Final = 200
 _STATE_PAGE: Final = 200
 
 
-@dataclass(frozen=True, slots=True)
-class PruneRequest:
+class PruneRequest(NamedTuple):
     """A validated prune.
 
     Attributes:
@@ -226,8 +224,7 @@ def _ancestors(outline: Sequence[_Row], kept: set[tuple[str, str]]) -> set[tuple
     return passed
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(NamedTuple):
     """A checkpoint's data that decide whether it stays."""
 
     namespace: str

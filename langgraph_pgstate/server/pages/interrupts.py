@@ -15,8 +15,10 @@ from langgraph_pgstate.types import InterruptedThread, PendingInterrupt
 _PAGE: Final = 30
 # Interrupts that are read for a page, with those that have been answered.
 _SCAN: Final = 600
-# Bytes of JSON of a value that is shown; all of a page must stay small.
+# Characters of a value that are shown, and those of all values of a page, to each of which a form is added.
 _SHOWN: Final = 3000
+_MOST_SHOWN: Final = 40_000
+_FORM: Final = 500
 
 
 async def interrupts(call: PageCall) -> Page:
@@ -30,7 +32,11 @@ async def interrupts(call: PageCall) -> Page:
         limit=_PAGE,
         cursor=call.query("cursor"),
     )
-    data = {"threads": [_shown(one) for one in found.items], "next": found.next, "scanned": _SCAN}
+    threads, left = [], _MOST_SHOWN
+    for one in found.items:
+        threads.append(_shown(one, left))
+        left -= sum(len(part["value"].text) + _FORM for part in threads[-1]["interrupts"])
+    data = {"threads": threads, "next": found.next, "scanned": _SCAN}
     return Page("interrupts.html", "Interrupts", data, is_live=call.query("cursor") is None)
 
 
@@ -89,9 +95,12 @@ def choices_of(interrupt: PendingInterrupt) -> list[tuple[str, str]]:
     return []
 
 
-def _shown(found: InterruptedThread) -> dict[str, Any]:
-    """Return a thread with the values of its interrupts as pages show them."""
+def _shown(found: InterruptedThread, most: int) -> dict[str, Any]:
+    """Return a thread with the values of its interrupts as pages show them, of at most so many characters."""
+    fitting = found.interrupts[: max(1, most // _FORM)]
+    size = max(200, min(_SHOWN, most // len(fitting) - _FORM))
     return {
+        "hidden": len(found.interrupts) - len(fitting),
         "thread_id": found.thread_id,
         "checkpoint_id": found.checkpoint_id,
         "since": found.since,
@@ -106,13 +115,13 @@ def _shown(found: InterruptedThread) -> dict[str, Any]:
                 "asked_at": one.asked_at,
                 "run_id": one.run_id,
                 "error": one.error,
-                "value": view(one.value, _SHOWN),
+                "value": view(one.value, size),
                 "text": one.value if isinstance(one.value, str) else None,
                 "question": _question(one.value),
                 "choices": choices_of(one),
-                "schema": None if one.response_schema is None else view(one.response_schema, _SHOWN),
+                "schema": None if one.response_schema is None else view(one.response_schema, size),
             }
-            for one in found.interrupts
+            for one in fitting
         ],
     }
 

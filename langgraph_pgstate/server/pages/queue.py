@@ -24,7 +24,7 @@ async def queue(call: PageCall) -> Page:
     if scope is None:
         data["counts"] = await call.state.runs.counts()
         data["workers"] = await call.state.runs.workers(limit=50)
-        data["limits"] = await call.state.runs.limits()
+        data["limits"] = (await call.state.runs.limits())[:_PAGE]
     filters: Any = {"queue": call.query("queue"), "graph": call.query("graph"), "limit": _PAGE, "cursor": cursor}
     if show == "runs":
         queued = await call.state.runs.queued(status=status, scope=scope, **filters)

@@ -18,6 +18,7 @@ KINDS: Final = ("graph", "node", "chain", "llm", "tool", "retriever")
 FAILED: Final = "failed"
 _PAGE: Final = 50
 _WINDOW: Final = 150
+_TRACEBACK: Final = 16_000
 _CONTENTS: Final = ("input", "output", "error_traceback", "metadata")
 # Where a drawing of spans ends.
 _WIDTH: Final = 1000
@@ -76,9 +77,9 @@ async def run(call: PageCall) -> Page:
     offset = (first - begun).total_seconds()
     data: dict[str, Any] = {
         "run": brief(found),
-        "traceback": found.error_traceback,
+        "traceback": None if found.error_traceback is None else found.error_traceback[-_TRACEBACK:],
         "contents": {name: view(value) for name in ("input", "output") if (value := getattr(found, name)) is not None},
-        "metadata": found.metadata,
+        "metadata": view(found.metadata) if found.metadata else None,
         "duration": max(0.0, (ended - begun).total_seconds()),
         "timeline": timeline,
         "bars": [bar(one, first, seconds) for one in timeline.spans],
@@ -128,7 +129,9 @@ def shown_span(span: Span) -> dict[str, Any]:
     """Return a span with its contents as pages show them."""
     found = {field.name: getattr(span, field.name) for field in fields(span)}
     contents = {name: view(found.pop(name)) for name in ("input", "output") if found[name] is not None}
-    return {**found, "input": None, "output": None, "contents": contents, "duration": span.duration}
+    attributes = view(span.attributes) if span.attributes else None
+    given = {"input": None, "output": None, "attributes": attributes, "contents": contents}
+    return {**found, **given, "duration": span.duration}
 
 
 def bar(span: TimelineSpan, begun: datetime, seconds: float) -> tuple[float, float]:

@@ -59,6 +59,9 @@ async def test_numbers_of_the_database(database: Any, record: Record) -> None:
         "unknown_effects{pay}": 2,
         "journal_entries": 1,
         "expired_threads": 1,
+        "pending_webhooks": 2,
+        "recent_failed_webhooks": 1,
+        "pending_span_exports": 1,
     }
     assert {name: found[name] for name in expected} == expected
     ages = {
@@ -69,6 +72,8 @@ async def test_numbers_of_the_database(database: Any, record: Record) -> None:
         "oldest_unknown_effect_seconds{pay}": 900,
         "oldest_journal_entry_seconds": 30,
         "oldest_expired_thread_seconds": 600,
+        "oldest_pending_webhook_seconds": 300,
+        "oldest_pending_span_export_seconds": 40,
     }
     assert {name: found[name] // 10 * 10 for name in ages} == ages
     assert {f"{name}" for name in GAUGES} <= {name.partition("{")[0] for name in found}
@@ -132,6 +137,12 @@ def fill(record: Record) -> None:
             ('a', '3', 'pay', 'success', now(), NULL, '{}'), ('a', '4', 'pay', 'error', now(), NULL, '{}');
         INSERT INTO journal (thread_id, entry_id, created_at, data)
             VALUES ('a', '1', now() - interval '30 seconds', '');
+        INSERT INTO webhooks (thread_id, run_id, ended_at, url, run, deliver_after) VALUES
+            ('a', 'r1', now() - interval '5 minutes', 'http://a', '{}', now() + interval '1 hour'),
+            ('a', 'r2', now(), 'http://a', '{}', now()), ('a', 'r3', now(), 'http://a', '{}', NULL),
+            ('a', 'r4', now() - interval '25 hours', 'http://a', '{}', NULL);
+        INSERT INTO span_exports (thread_id, export_id, run_id, created_at, span_ids, started_ats)
+            VALUES ('a', '1', 'r1', now() - interval '40 seconds', '{}', '{}');
         """
     )
     record.connection.execute("SET search_path = DEFAULT")

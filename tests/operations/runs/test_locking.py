@@ -128,7 +128,7 @@ def test_a_frozen_worker_keeps_no_limited_queue_and_no_schedule_locked(
     queue.add("t0")
     queue.finish(queue.claim_one())
     run = request("t1")
-    due = schedules.request_schedule("s", run, {}, cron="0 * * * *", timezone="UTC", missed="skip")
+    due = schedules.request_schedule("s", run, {}, cron="0 * * * *")
     queue.do(schedules.put, due)
     queue.execute("UPDATE {}.schedules SET next_at = now()")
     for thread_id in ("t1", "t2"):

@@ -10,7 +10,8 @@ from support_http import serving
 from support_pages import Visitor, state_of, travel, trip, visiting
 from support_record import Record
 
-from langgraph_pgstate.server import AgentServer
+from langgraph_pgstate import AsyncPGState
+from langgraph_pgstate.server import AgentServer, create_app
 
 USERS = {"eve": ["pages:act"], "bob": ["pages:read"], "root": ["pages:act"]}
 
@@ -79,3 +80,22 @@ async def test_a_caller_sees_and_changes_what_belongs_to_the_caller(server: Agen
         assert (await bob.act("/runs/bob/run-bob/cancel")).status_code == 403
     async with visiting(server) as nobody:
         assert (await nobody.client.get("/ui/runs")).status_code == 401
+
+
+async def test_pages_of_runs_write_nothing(dsn: str, schema: str, record: Record) -> None:
+    """On a standby every write is refused."""
+    record.thread("t")
+    record.run("r")
+    record.span("s", "graph")
+    record.execution("k", status="unknown")
+    only_reads = f"{dsn}{'&' if '?' in dsn else '?'}options=-c%20default_transaction_read_only%3Don"
+    app = create_app(
+        lambda: AsyncPGState.open(only_reads, schema=schema, recover_journal=False), {}, inspector=True, read_only=True
+    )
+    async with app.lifespan(), visiting(app) as visitor:
+        for path in (
+            *("/runs", "/runs/t/r", "/runs/t/r?span=s", "/interrupts", "/tools", "/tools/t/k", "/queue"),
+            *("/queue?show=dead", "/queue?show=schedules", "/costs", "/database"),
+        ):
+            response = await visitor.client.get(f"/ui{path}")
+            assert (response.status_code, 'method="post"' in response.text) == (200, False), path

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from support_pages import HOSTILE, inspected, state_of, statements, travel
 from support_record import at
 
-from langgraph_pgstate.server.pages.interrupts import choices_of, parsed
-from langgraph_pgstate.types import PendingInterrupt
+from langgraph_pgstate.server.pages.interrupts import _shown, choices_of, parsed
+from langgraph_pgstate.types import InterruptedThread, PendingInterrupt
 
 
 def asked(value: Any, schema: Any = None) -> PendingInterrupt:
@@ -98,3 +99,14 @@ async def test_interrupts_are_filtered_and_paged(dsn: str, schema: str, monkeypa
         for name in ("c", "b"):
             await state.threads.answer(name, "yes")
         assert "Older ones follow" in await visitor.page("/interrupts")
+
+
+def test_many_large_interrupts_stay_small() -> None:
+    large = {f"key {number}": "long " * 20 for number in range(100)}
+    several = tuple(replace(asked(large), interrupt_id=f"i{number}") for number in range(200))
+    thread = InterruptedThread("t", "c", at(0), several, (), None, None, None, None)
+    for most in (40_000, 400, -5000):
+        shown = _shown(thread, most)
+        assert len(shown["interrupts"]) + shown["hidden"] == 200
+        assert sum(len(one["value"].text) for one in shown["interrupts"]) <= max(most, 200) + 200
+    assert len(_shown(thread, 40_000)["interrupts"]) == 80

@@ -100,3 +100,24 @@ SELECT count(*), coalesce(max(extract(epoch FROM now() - t.expires_at)), 0)::dou
 FROM (
     SELECT n.expires_at FROM /*schema*/threads n WHERE n.expires_at <= now() ORDER BY n.expires_at LIMIT :most
 ) AS t;
+
+-- name: measure_webhooks
+-- Return the number of webhooks that are to be delivered, the seconds since the end of the oldest of their runs, and the
+-- number of those that could not be delivered in the last day. Reads at most a number of each.
+SELECT count(*), coalesce(max(extract(epoch FROM now() - w.ended_at)), 0)::double precision, (
+    SELECT count(*) FROM (
+        SELECT 1 FROM /*schema*/webhooks f
+        WHERE f.deliver_after IS NULL AND f.ended_at >= now() - interval '1 day' LIMIT :most
+    ) AS failed
+)
+FROM (
+    SELECT n.ended_at FROM /*schema*/webhooks n WHERE n.deliver_after IS NOT NULL LIMIT :most
+) AS w;
+
+-- name: measure_exports
+-- Return the number of rows of spans that are to be exported, and the age in seconds of the oldest. Reads at most a
+-- number of rows.
+SELECT count(*), coalesce(max(extract(epoch FROM now() - e.created_at)), 0)::double precision
+FROM (
+    SELECT n.created_at FROM /*schema*/span_exports n ORDER BY n.created_at LIMIT :most
+) AS e;

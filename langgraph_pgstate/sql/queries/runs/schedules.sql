@@ -114,3 +114,8 @@ UPDATE /*schema*/schedules SET
     last_thread_id = coalesce(:thread_id::text, last_thread_id), last_run_id = coalesce(:run_id::text, last_run_id),
     last_error = CASE WHEN :last_at IS NULL THEN last_error ELSE :error::text END
 WHERE name = :name::text;
+
+-- name: set_schedule_error
+-- Note why the next tick of a schedule cannot be found. It stays due, for workers that can find it.
+UPDATE /*schema*/schedules SET last_error = :error::text
+WHERE name = :name::text AND last_error IS DISTINCT FROM :error;

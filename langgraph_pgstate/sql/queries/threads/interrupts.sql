@@ -83,9 +83,12 @@ ON CONFLICT (thread_id, event_id) DO NOTHING;
 
 -- name: find_due_answers
 -- Return interrupted runs of some graphs whose interrupts are to get the default answer now, the longest due first.
-SELECT d.thread_id, d.run_id FROM /*schema*/run_requests d
-WHERE d.answer_at <= now() AND d.options ->> 'graph' = ANY(:graphs::text[])
-ORDER BY d.answer_at LIMIT :page_size;
+SELECT due.thread_id, due.run_id FROM unnest(:graphs::text[]) AS g (graph) CROSS JOIN LATERAL (
+    SELECT d.thread_id, d.run_id, d.answer_at FROM /*schema*/run_requests d
+    WHERE d.options ->> 'graph' = g.graph AND d.answer_at <= now()
+    ORDER BY d.answer_at LIMIT :page_size::bigint
+) AS due
+ORDER BY due.answer_at LIMIT :page_size;
 
 -- name: get_default_answer
 -- Return the default answer of a run, how long its interrupts wait for another, and the time.

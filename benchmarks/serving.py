@@ -1,0 +1,359 @@
+"""The server beside `langgraph dev`, with this package's saver and with its own in memory.
+
+    python -m benchmarks.serving [--rounds 5] [--threads 100000] [--streams 500]
+
+makes the same calls by LangGraph's client in interleaved rounds, prints a table, and writes
+`benchmarks/results/serving.json`. Figures are medians, and ratios those of medians. The search is among as many threads
+as are given for this server, which are inserted by SQL, and among `--their-threads` for the others, which are created
+over HTTP.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import psycopg
+from langgraph.graph import END, START, StateGraph
+from langgraph_sdk import get_client
+from langgraph_sdk.client import LangGraphClient
+from typing_extensions import TypedDict
+
+from benchmarks.server import open_server
+from langgraph_pgstate import PGState
+
+RESULT: Final = Path(__file__).parent / "results" / "serving.json"
+ROOT: Final = Path(__file__).parents[1]
+OURS: Final = "pgstate serve"
+THEIRS: Final = ("langgraph dev", "langgraph dev, our saver")
+MEASURES: Final = {
+    "create": "thread, created",
+    "state": "state of a thread",
+    "history": "history of 100 checkpoints",
+    "search": "search of 10 threads",
+    "wait": "run of three nodes, wait",
+    "first": "run of three nodes, first event",
+}
+_CALLS: Final = 8
+_STEPS: Final = 99
+_START_SECONDS: Final = 60.0
+
+
+class Count(TypedDict, total=False):
+    """What the graphs know."""
+
+    count: int
+
+
+def three() -> Any:
+    """A graph of three nodes."""
+    builder = StateGraph(Count)
+    names = ("one", "two", "three")
+    for name in names:
+        builder.add_node(name, lambda state: {"count": state.get("count", 0) + 1})
+    for before, after in zip((START, *names), (*names, END), strict=True):
+        builder.add_edge(before, after)
+    return builder.compile()
+
+
+def many() -> Any:
+    """A graph of as many supersteps as are asked for."""
+
+    async def step(state: Count) -> Count:
+        return {"count": state["count"] - 1}
+
+    return _loop(step)
+
+
+def waiting() -> Any:
+    """A graph whose supersteps take half a minute."""
+
+    async def step(state: Count) -> Count:
+        await asyncio.sleep(30)
+        return {"count": state["count"] - 1}
+
+    return _loop(step)
+
+
+def _loop(step: Any) -> Any:
+    builder = StateGraph(Count)
+    builder.add_node("step", step)
+    builder.add_edge(START, "step")
+    builder.add_conditional_edges("step", lambda state: "step" if state["count"] > 0 else END, ["step", END])
+    return builder.compile()
+
+
+@contextmanager
+def running(name: str, dsn: str, directory: Path) -> Iterator[tuple[str, int]]:
+    """A server as a process: its address, and the process."""
+    directory.mkdir()
+    config: dict[str, Any] = {
+        "dependencies": ["."],
+        "graphs": {graph: f"{__file__}:{graph}" for graph in ("three", "many", "waiting")},
+    }
+    if name == THEIRS[1]:
+        config["checkpointer"] = {"path": "langgraph_pgstate.agent_server:checkpointer"}
+    (directory / "langgraph.json").write_text(json.dumps(config))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+    programs = Path(sys.executable).parent
+    if name == OURS:
+        command = [str(programs / "pgstate"), "--dsn", dsn, "serve", "--config", "langgraph.json", "--port", port]
+    else:
+        command = [str(programs / "langgraph"), "dev", "--no-browser", "--no-reload", "--port", port]
+        command += ["--n-jobs-per-worker", "10"]
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("PGSTATE_", "LANG"))},
+        "PYTHONPATH": str(ROOT),
+        "PGSTATE_DSN": dsn,
+        "LANGGRAPH_NO_VERSION_CHECK": "1",
+        "LANGGRAPH_CLI_NO_ANALYTICS": "1",
+        "LANGSMITH_TRACING": "false",
+    }
+    log = directory / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, cwd=directory, env=environment, stdout=output, stderr=output)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        until = time.monotonic() + _START_SECONDS
+        while not _answers(url):
+            if process.poll() is not None or time.monotonic() > until:
+                raise RuntimeError(f"{name} did not start: {log.read_text()[-2000:]}")
+            time.sleep(0.1)
+        yield url, process.pid
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/ok", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def fill(dsn: str, threads: int) -> None:
+    """Insert threads, as many as are to be searched."""
+    with PGState.open(dsn) as state:
+        state.setup()
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO pgstate.threads (thread_id, agent, metadata, created_at, updated_at)"
+            " SELECT gen_random_uuid(), 'three', jsonb_build_object('team', n %% 1000, 'graph_id', 'three'), t, t"
+            " FROM generate_series(1, %s) AS n, LATERAL (SELECT now() - n * interval '1 second' AS t) AS l",
+            [threads],
+        )
+        connection.execute("ANALYZE pgstate.threads")
+
+
+class Contestant:
+    """A server under test, with the threads that it is asked about.
+
+    Args:
+        name: Its name.
+        client: A client of it.
+    """
+
+    def __init__(self, name: str, client: LangGraphClient) -> None:
+        self.name, self.client = name, client
+        self.times: dict[str, list[float]] = {measure: [] for measure in MEASURES}
+        self._thread = self._long = ""
+
+    async def prepare(self, threads: int) -> None:
+        """Create the threads."""
+        client = self.client
+        limit = asyncio.Semaphore(16)
+
+        async def one(number: int) -> None:
+            async with limit:
+                await client.threads.create(metadata={"team": number % 1000}, graph_id="three")
+
+        await asyncio.gather(*map(one, range(threads)))
+        self._thread = (await client.threads.create())["thread_id"]
+        await client.runs.wait(self._thread, "three", input={"count": 0})
+        self._long = (await client.threads.create())["thread_id"]
+        config: Any = {"recursion_limit": 1000}
+        await client.runs.wait(self._long, "many", input={"count": _STEPS}, config=config)
+        found = await client.threads.get_history(self._long, limit=100)
+        assert len(found) == 100, (self.name, len(found))
+
+    async def measure(self, name: str) -> None:
+        """Call an operation a few times, and note how long each took."""
+        call: Callable[[], Any] = getattr(self, f"_{name}")
+        for _ in range(_CALLS):
+            began = time.perf_counter()
+            ended = await call()
+            self.times[name].append((ended or time.perf_counter()) - began)
+
+    async def _create(self) -> None:
+        await self.client.threads.create(metadata={"team": 1})
+
+    async def _state(self) -> None:
+        assert (await self.client.threads.get_state(self._thread))["values"]
+
+    async def _history(self) -> None:
+        assert len(await self.client.threads.get_history(self._long, limit=100)) == 100
+
+    async def _search(self) -> None:
+        assert await self.client.threads.search(metadata={"team": 7}, limit=10)
+
+    async def _wait(self) -> None:
+        assert await self.client.runs.wait(self._thread, "three", input={"count": 0})
+
+    async def _first(self) -> float | None:
+        first = None
+        async for part in self.client.runs.stream(self._thread, "three", input={"count": 0}, stream_mode="updates"):
+            if first is None and part.event == "updates":
+                first = time.perf_counter()
+        assert first is not None
+        return first
+
+
+@asynccontextmanager
+async def contestants(dsns: dict[str, str], directory: Path) -> AsyncIterator[list[tuple[Contestant, int]]]:
+    """All servers, started, with their processes."""
+    async with AsyncExitStack() as stack:
+        with ExitStack() as processes:
+            found = []
+            for number, (name, dsn) in enumerate(dsns.items()):
+                url, pid = processes.enter_context(running(name, dsn, directory / str(number)))
+                client = await stack.enter_async_context(get_client(url=url, api_key=None))
+                found.append((Contestant(name, client), pid))
+            yield found
+
+
+async def memory_of_streams(contestant: Contestant, pid: int, number: int) -> float:
+    """Return the bytes of the server's memory that an open stream takes, of many on one run."""
+    client = contestant.client
+    thread = (await client.threads.create())["thread_id"]
+    run = await client.runs.create(thread, "waiting", input={"count": 20}, stream_mode="updates")
+    path = f"/threads/{thread}/runs/{run['run_id']}/stream"
+    base = str(client.http.client.base_url)
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(base_url=base, timeout=60, limits=limits) as plain, AsyncExitStack() as stack:
+
+        async def open_one() -> None:
+            answer = await stack.enter_async_context(plain.stream("GET", path))
+            assert answer.status_code == 200
+            await anext(answer.aiter_bytes())
+
+        # What the first ones take once is not counted.
+        for _ in range(10):
+            await open_one()
+        before = _resident(pid)
+        for _ in range(number):
+            await open_one()
+        grown = _resident(pid) - before
+    await client.runs.cancel(thread, run["run_id"], wait=True)
+    return grown / number
+
+
+def _resident(pid: int) -> int:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def table(result: dict[str, Any]) -> str:
+    """Return the result as a table in Markdown."""
+    medians, ours = result["medians_ms"], result["medians_ms"][OURS]
+    lines = [
+        f"| median of {result['calls']} calls | {OURS} | " + " | ".join(f"{name} | ratio" for name in THEIRS) + " |",
+        "|---|---:" + "|---:|---:" * len(THEIRS) + "|",
+    ]
+    for measure, title in MEASURES.items():
+        cells = [f"{ours[measure]:.2f} ms"]
+        for name in THEIRS:
+            cells += [f"{medians[name][measure]:.2f} ms", f"{ours[measure] / medians[name][measure]:.2f}"]
+        lines.append(f"| {title} | " + " | ".join(cells) + " |")
+    few, number = result["search_among_few_ms"], result["threads"]
+    lines += [
+        "",
+        f"Search among {number[OURS]:,} threads here, {number[THEIRS[0]]:,} there; here among {number['few']:,}: "
+        f"{few:.2f} ms. Memory for each of {result['streams']} open streams: "
+        f"{result['bytes_per_stream'] / 1024:.1f} KB.",
+        f"PostgreSQL {result['postgresql']}, langgraph-api {result['langgraph_api']}, {os.cpu_count()} CPUs.",
+    ]
+    return "\n".join(lines)
+
+
+async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measure all, and return the result."""
+    with open_server(arguments.dsn) as server, tempfile.TemporaryDirectory() as directory, ExitStack() as databases:
+        names = (OURS, *THEIRS)
+        dsns = {name: databases.enter_context(server.database("serving")) for name in names}
+        few = arguments.their_threads
+        fill(dsns[OURS], few)
+        with PGState.open(dsns[THEIRS[1]]) as state:
+            state.setup()
+        async with contestants(dsns, Path(directory)) as found:
+            for contestant, _ in found:
+                await contestant.prepare(0 if contestant.name == OURS else few)
+            ours, pid = found[0]
+            await ours.measure("search")
+            ours.times["search"].clear()
+            await ours.measure("search")
+            among_few = 1000 * statistics.median(ours.times["search"])
+            ours.times["search"].clear()
+            fill(dsns[OURS], arguments.threads - few)
+            for name in MEASURES:
+                for contestant, _ in found:
+                    await contestant.measure(name)
+                    contestant.times[name].clear()
+                for number in range(arguments.rounds):
+                    # Each of them is the first in turn.
+                    for place in range(len(found)):
+                        await found[(place + number) % len(found)][0].measure(name)
+            return {
+                "rounds": arguments.rounds,
+                "calls": arguments.rounds * _CALLS,
+                "medians_ms": {
+                    contestant.name: {name: 1000 * statistics.median(times) for name, times in contestant.times.items()}
+                    for contestant, _ in found
+                },
+                "threads": {OURS: arguments.threads, THEIRS[0]: few, "few": few},
+                "search_among_few_ms": among_few,
+                "streams": arguments.streams,
+                "bytes_per_stream": await memory_of_streams(ours, pid, arguments.streams),
+                "postgresql": server.version(),
+                "langgraph_api": version("langgraph-api"),
+                "load": os.getloadavg()[0],
+            }
+
+
+def main() -> None:
+    """Measure, print the table, and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=100_000)
+    parser.add_argument("--their-threads", type=int, default=2_000)
+    parser.add_argument("--streams", type=int, default=500)
+    parser.add_argument("--dsn", default=None, help="a server of yours; else an embedded one")
+    result = asyncio.run(measure(parser.parse_args()))
+    RESULT.write_text(json.dumps(result, indent=2) + "\n")
+    print(table(result))
+
+
+if __name__ == "__main__":
+    main()
