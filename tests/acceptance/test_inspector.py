@@ -105,7 +105,7 @@ async def test_a_person_forks_labels_edits_and_deletes_by_mouse(screen: Screen) 
     await page.fill("input[name=name]", "Eve")
     await page.click("button:text-is('Keep')")
     await page.wait_for_url("**/threads/t?*")
-    await page.click("text=tools")
+    await page.click(".tree >> text=tools")
     await page.click("summary:text-is('Label')")
     await page.fill("input[name=label]", "before booking")
     await page.click("button:text-is('Set')")
@@ -184,7 +184,7 @@ async def test_pages_are_read_without_scripts(dsn: str, schema: str) -> None:
             assert await page.locator(".scripted:visible").count() == 0
         await page.goto(f"{url}/ui/threads")
         await page.click("td.main a")
-        await page.click("text=plan")
+        await page.click(".tree >> text=plan")
         assert "at=" in page.url
 
 
