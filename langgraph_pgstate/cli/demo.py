@@ -21,6 +21,7 @@ from langgraph_pgstate.cli.agent import FIRST_WISH, OTHER_WISH, VOUCHER_WISH
 from langgraph_pgstate.cli.children import DemoError, ToolRuns, started
 from langgraph_pgstate.cli.demo_child import QUEUED_GRAPH, Job
 from langgraph_pgstate.cli.drawing import console
+from langgraph_pgstate.cli.options import INSPECTOR_PORT
 from langgraph_pgstate.cli.output import bytes_in_words, count, progress, shorten
 from langgraph_pgstate.cli.tree import draw, outline, short_id
 from langgraph_pgstate.cli.weigh import WholeValues
@@ -307,6 +308,7 @@ class Demo:
             f"{self._program} tree {self._thread_id}": "its checkpoints again",
             f"{self._program} status": "tables, rows and bytes",
             f"{self._program} check --thread {self._thread_id}": "re-read and verify it",
+            f"{self._program} inspect": f"it in a browser: http://127.0.0.1:{INSPECTOR_PORT}/ui/threads/{self._thread_id}",
         }
         if Path(_EXAMPLE).exists():
             commands[f"{min(sys.executable, os.path.relpath(sys.executable), key=len)} {_EXAMPLE}"] = (

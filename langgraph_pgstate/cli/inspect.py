@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from langgraph_pgstate.cli.drawing import console
+from langgraph_pgstate.cli.options import INSPECTOR_PORT
 from langgraph_pgstate.cli.queue import leave
 from langgraph_pgstate.cli.serve import url_of
 from langgraph_pgstate.cli.target import Target
@@ -15,7 +16,9 @@ from langgraph_pgstate.errors import ConfigurationError
 
 def inspect(
     ctx: typer.Context,
-    port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="The port; 0 for a free one.")] = 2025,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, metavar="N", help="The port; 0 for a free one.")
+    ] = INSPECTOR_PORT,
 ) -> None:
     """Show threads, runs and costs as pages in a browser on this machine, until SIGTERM. Writes nothing."""
     try:
