@@ -55,7 +55,7 @@ _POOL_COUNTERS: Final = {
 
 
 class Snapshot(NamedTuple):
-    """What was read from the database.
+    """A reading of the database.
 
     Attributes:
         gauges: The numbers; `None` if they could not be read.

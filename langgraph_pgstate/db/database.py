@@ -323,7 +323,7 @@ class Database:
 
     @property
     def pool_statistics(self) -> dict[str, int]:
-        """What psycopg's pool has counted, as its `get_stats` describes; empty without a pool."""
+        """Return what psycopg's pool has counted, as its `get_stats` describes; empty without a pool."""
         return {} if self._pool is None else self._pool.get_stats()
 
     @property

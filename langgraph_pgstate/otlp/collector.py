@@ -26,7 +26,7 @@ _MOST_SECONDS: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a request.
+    """The outcome of a request.
 
     Attributes:
         is_taken: Whether the collector has the spans.

@@ -428,7 +428,7 @@ class ThreadCommand(Body):
 
 
 class RunParams(Body):
-    """What commands that create a run have in common."""
+    """The parameters that commands which create a run have in common."""
 
     config: Json | None = None
     metadata: Json | None = None

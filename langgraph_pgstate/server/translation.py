@@ -97,7 +97,7 @@ class Translation:
 
 
 class _Run:
-    """What the events of one run have told so far."""
+    """The state of one run, as its events have told it so far."""
 
     def __init__(self, run_id: str, graph: str, began_at: datetime | None, has_messages: bool) -> None:
         self.run_id, self.first_seq = run_id, microseconds(began_at)

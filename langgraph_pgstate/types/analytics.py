@@ -82,7 +82,7 @@ class RunStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Analytics:
-    """What agents did in a time.
+    """Statistics of threads and runs over a time.
 
     Attributes:
         threads: Threads by agent and status, most first.

@@ -44,7 +44,7 @@ HEADERS: Final[Mapping[str, str]] = {
 
 
 class Access(NamedTuple):
-    """What the sender of a request may do.
+    """The rights of the sender of a request.
 
     Attributes:
         user: The user, if the server authenticates.

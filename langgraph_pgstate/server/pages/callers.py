@@ -1,4 +1,4 @@
-"""What callers of pages may see of all threads, and what they have asked for."""
+"""The threads that the caller of a page may see, and the filters that were asked for."""
 
 from __future__ import annotations
 
