@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -117,9 +117,10 @@ async def _run_blocking(spec: Spec, journal: Journal, options: Any) -> int:
         graph = build(journal, Outside(spec.directory / "outside", journal), state.tools, is_async=False)
 
         class Runner(Worker):
-            def _begin(self, execution: Any) -> None:
-                _note_claim(journal, execution.claimed)
-                super()._begin(execution)
+            def _begin(self, executions: Sequence[Any]) -> None:
+                for execution in executions:
+                    _note_claim(journal, execution.claimed)
+                super()._begin(executions)
 
         runner = Runner(state, {GRAPH: graph}, **options)
         journal.note("ready", worker=runner.worker_id)
@@ -131,9 +132,10 @@ async def _run_async(spec: Spec, journal: Journal, options: Any) -> int:
         graph = build(journal, Outside(spec.directory / "outside", journal), state.tools, is_async=True)
 
         class Runner(AsyncWorker):
-            def _begin(self, execution: Any) -> None:
-                _note_claim(journal, execution.claimed)
-                super()._begin(execution)
+            def _begin(self, executions: Sequence[Any]) -> None:
+                for execution in executions:
+                    _note_claim(journal, execution.claimed)
+                super()._begin(executions)
 
         runner = Runner(state, {GRAPH: graph}, **options)
         journal.note("ready", worker=runner.worker_id)
