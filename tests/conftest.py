@@ -6,6 +6,7 @@ import functools
 import itertools
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -23,6 +24,9 @@ from langgraph_pgstate.db.embedded import embedded_server
 
 # Its `CliRunner` would build all commands at each call, which takes 60 ms.
 typer.testing._get_command = functools.cache(typer.testing._get_command)
+# A shell starts what it runs in the background with SIGINT ignored; some tests interrupt themselves.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 _TESTS = Path(__file__).parent
 _numbers = itertools.count(1)
 # The embedded extra carries 18 and 16; Debian's package of 15 is used where it is installed.
