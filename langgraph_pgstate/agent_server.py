@@ -273,9 +273,9 @@ def state() -> AsyncPGState:
     found = _here()
     if found is None:
         raise ConfigurationError(
-            "there is no PGState on this event loop: langgraph.json must name "
-            "langgraph_pgstate.agent_server:checkpointer, and this must be called on the server's loop, not in "
-            "a blocking function (a test may open `async with checkpointer()`)"
+            "there is no PGState on this event loop. `pgstate serve` and `pgstate worker` have one; for LangGraph's "
+            "own server, langgraph.json must name langgraph_pgstate.agent_server:checkpointer. Call this on the loop, "
+            "not in a blocking function (a test may open `async with checkpointer()`)"
         )
     return found.state
 

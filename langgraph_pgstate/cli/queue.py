@@ -290,6 +290,7 @@ def _work(
     metrics: tuple[str, int | None],
 ) -> int:
     """Run a worker until it stops, and return its exit code."""
+    from langgraph_pgstate.agent_server import serving
     from langgraph_pgstate.runs.worker import AsyncWorker
     from langgraph_pgstate.settings import PoolSettings
     from langgraph_pgstate.state import AsyncPGState
@@ -299,7 +300,9 @@ def _work(
             if metrics[1] is not None:
                 _serve_metrics(state, metrics[0], metrics[1])
             worker = AsyncWorker(state, graphs, **options)
-            return await (worker.run_until_idle() if once else worker.run_forever())
+            # Graphs that import the ledger of `agent_server` run here as they do in `serve`.
+            with serving(state):
+                return await (worker.run_until_idle() if once else worker.run_forever())
 
     loop = asyncio.new_event_loop()
     # Blocking nodes run in these threads, several of one run at once.

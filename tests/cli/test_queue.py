@@ -47,6 +47,30 @@ graph = builder.compile()
 """
 
 
+SHOP = """
+from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph_pgstate.agent_server import tools
+
+@tool
+async def buy(what: str) -> str:
+    "Buy something."
+    return "bought " + what
+
+def plan(state):
+    return {"messages": [AIMessage("", tool_calls=[{"name": "buy", "args": {"what": "tea"}, "id": "c1"}])]}
+
+builder = StateGraph(MessagesState)
+builder.add_node("plan", plan)
+builder.add_node("tools", ToolNode([buy], awrap_tool_call=tools))
+builder.add_edge(START, "plan")
+builder.add_edge("plan", "tools")
+graph = builder.compile()
+"""
+
+
 @pytest.fixture
 def run(dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """What `pgstate` prints, from a directory with an agent."""
@@ -122,6 +146,16 @@ def test_an_answer_is_taken_up_by_a_worker(run: Any, dsn: str, schema: str, tmp_
         found = state.saver.get_tuple({"configurable": {"thread_id": "t"}})
     assert found is not None
     assert found.checkpoint["channel_values"]["heard"] == "this"
+
+
+def test_a_worker_runs_graphs_that_have_the_ledger_of_the_server(
+    run: Any, dsn: str, schema: str, tmp_path: Path
+) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    run("enqueue", "shop", '{"messages": []}', "--thread", "t")
+    work(dsn, schema, tmp_path, "shop=shop.py:graph")
+    with PGState.open(dsn, schema=schema) as state:
+        assert [one.status for one in state.tools.list("t")] == ["success"]
 
 
 def test_dead_letters_are_listed_retried_and_discarded(run: Any, dsn: str, schema: str, tmp_path: Path) -> None:
