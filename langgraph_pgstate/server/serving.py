@@ -118,8 +118,7 @@ async def _serve(app: AgentServer, server: _Server, listener: socket.socket, mem
     loop = asyncio.get_running_loop()
     async with app.lifespan():
         if member is not None:
-            loop.add_reader(member.supervisor, server.end, loop)
-            member.report()
+            server.follow(loop, member)
         await server.serve([listener])
 
 
@@ -132,18 +131,26 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """Stop accepting requests, and end streams."""
-        if self._member is not None and self.should_exit:
+        if self._member is not None:
+            self._end()
             return
         self._app.stop()
         super().handle_exit(sig, frame)
 
-    def end(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Do as at SIGTERM, because the supervisor stops or has died."""
-        assert self._member is not None
-        loop.remove_reader(self._member.supervisor)
+    def follow(self, loop: asyncio.AbstractEventLoop, member: Membership) -> None:
+        """Report to the supervisor, and do as at SIGTERM when it stops or has died."""
+
+        def leave() -> None:
+            loop.remove_reader(member.supervisor)
+            self._end()
+
+        loop.add_reader(member.supervisor, leave)
+        member.report()
+
+    def _end(self) -> None:
         if not self.should_exit:
-            self._app.stop()
             self.should_exit = True
+            self._app.stop()
 
 
 def _may_call(origin: str) -> bool:

@@ -92,7 +92,13 @@ class Supervisor:
             now = time.monotonic()
             for number in [number for number, at in due.items() if at <= now]:
                 del due[number]
-                self._members[number] = self._start(number, is_first=not serves)
+                try:
+                    self._members[number] = self._start(number, is_first=not serves)
+                except OSError as error:
+                    if not serves:
+                        raise
+                    _log.error("server-%d cannot be started yet: %s", number, error)
+                    due[number] = now + _PAUSE_SECONDS
             self._wait(() if serves else (self._members[1].ready,))
             if not serves and (serves := _serves(self._members[1])):
                 due = dict.fromkeys(range(2, self._count + 1), 0.0)
@@ -146,7 +152,13 @@ class Supervisor:
         # Ctrl-C reaches all processes of a terminal; the supervisor tells them what to do.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        raise SystemExit(self._target(Membership(is_first, self._reader.fileno(), lambda: ready.send(True))))
+        raise SystemExit(self._target(Membership(is_first, self._reader.fileno(), lambda: _report(ready))))
+
+
+def _report(ready: Connection) -> None:
+    # A supervisor that has died is noticed by its pipe.
+    with suppress(BrokenPipeError):
+        ready.send(True)
 
 
 def _serves(member: _Member) -> bool:

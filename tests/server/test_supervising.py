@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import time
@@ -109,6 +110,22 @@ def test_a_process_that_dies_at_once_is_started_again_after_a_pause(tmp_path: Pa
     os.kill(process.pid, signal.SIGTERM)
     assert code_of(process) == 0
     assert len(pids(tmp_path)) == 4
+
+
+def test_a_process_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
+    process = supervised(lambda member: until_told(tmp_path, member))
+    wait_until(lambda: len(pids(tmp_path)) == 3, "three processes")
+    files = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (4, files[1]))
+    killed = pids(tmp_path)[0]
+    os.kill(killed, signal.SIGKILL)
+    (tmp_path / str(killed)).unlink()
+    process.join(3.0)
+    assert (process.exitcode, len(pids(tmp_path))) == (None, 2)
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, files)
+    wait_until(lambda: len(pids(tmp_path)) == 3, "three processes again")
+    os.kill(process.pid, signal.SIGTERM)
+    assert code_of(process) == 0
 
 
 def test_a_process_that_fails_while_it_drains_is_told_by_the_exit_code(tmp_path: Path) -> None:
