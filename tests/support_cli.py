@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -81,7 +82,16 @@ class Forked:
     def communicate(self, timeout: float = GUARD_SECONDS) -> tuple[str, str]:
         """What it printed until its end, and what it said on standard error."""
         self.wait(timeout)
-        return self._read(0), self.said
+        return self.printed, self.said
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
+
+    @property
+    def printed(self) -> str:
+        """What it has printed so far."""
+        return self._read(0)
 
     @property
     def said(self) -> str:
@@ -101,6 +111,8 @@ class Forked:
         logging.getLogger().handlers.clear()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.environ.pop("PGSTATE_DSN", None)
+        # A daemon cannot have processes of their own; the command can.
+        multiprocessing.current_process().daemon = False
         os.chdir(directory or ".")
         sys.argv = ["pgstate", *arguments]
         main()

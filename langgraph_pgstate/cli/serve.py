@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -12,12 +13,14 @@ import typer
 from langgraph_pgstate.cli.drawing import console
 from langgraph_pgstate.cli.export import exporting
 from langgraph_pgstate.cli.options import GraphsArgument, OtlpContentOption, OtlpEndpointOption
+from langgraph_pgstate.cli.output import fail
 from langgraph_pgstate.cli.queue import leave
 from langgraph_pgstate.cli.target import Target
-from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.errors import ConfigurationError, PGStateError
 
 if TYPE_CHECKING:
     from langgraph_pgstate.server.app import ServerOptions
+    from langgraph_pgstate.server.supervising import Membership
 
 _CONFIG: Final = "langgraph.json"
 _STUDIO: Final = "https://smith.langchain.com/studio/?baseUrl="
@@ -32,7 +35,8 @@ def serve(
     ] = None,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="The port; 0 for a free one.")] = 2024,
-    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at once.")] = 10,
+    workers: Annotated[int, typer.Option(min=1, metavar="N", help="Processes; one that dies is started again.")] = 1,
+    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at once, in each process.")] = 10,
     no_worker: Annotated[bool, typer.Option("--no-worker", help="Leave the runs to workers elsewhere.")] = False,
     read_only: Annotated[bool, typer.Option("--read-only", help="Refuse what changes something.")] = False,
     reuse_port: Annotated[
@@ -44,6 +48,7 @@ def serve(
     """Serve graphs over LangGraph's HTTP protocol, and run them, until SIGTERM."""
     try:
         from langgraph_pgstate.server.serving import listen
+        from langgraph_pgstate.server.supervising import Supervisor
     except ImportError as error:
         raise ConfigurationError(f"{error}; pip install 'langgraph-pgstate[server]'") from error
     target: Target = ctx.obj
@@ -54,13 +59,36 @@ def serve(
             raise ConfigurationError(f"name a graph, like agent.py:graph, or --config FILE; there is no ./{_CONFIG}")
         config = Path(_CONFIG)
     worker: Any = False if no_worker else {"concurrency": concurrency}
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
-    logging.getLogger("langgraph_pgstate.worker").setLevel(logging.INFO)
+    process = "%(processName)s[%(process)d] " if workers > 1 else ""
+    logging.basicConfig(format=f"%(asctime)s {process}%(levelname)s %(message)s", level=logging.WARNING)
+    for name in ("server", "worker"):
+        logging.getLogger(f"langgraph_pgstate.{name}").setLevel(logging.INFO)
     with target.open(create=True) as dsn, listen(host, port, is_shared=reuse_port) as listener:
         options: ServerOptions = {"worker": worker, "read_only": read_only}
-        exporter = exporting(dsn, target.schema, otlp_endpoint, otlp_content)
-        _serve(target, dsn, listener, graphs or [], config, options, concurrency, exporter)
-    leave(0)
+
+        def work(member: Membership | None = None) -> None:
+            exporter = exporting(dsn, target.schema, otlp_endpoint, otlp_content)
+            _serve(target, dsn, listener, graphs or [], config, options, concurrency, exporter, member)
+
+        if workers == 1:
+            work()
+            code = 0
+        else:
+            code = Supervisor(lambda member: _code(work, member), workers, listener.close).run()
+    leave(code)
+
+
+def _code(work: Callable[[Membership], None], member: Membership) -> int:
+    """Serve in a process of several, and return its exit code, or end it."""
+    try:
+        work(member)
+        leave(0)
+    except typer.Exit as ended:
+        return ended.exit_code
+    except PGStateError as error:
+        fail(str(error))
+        return 1
+    return 0
 
 
 def _serve(
@@ -72,6 +100,7 @@ def _serve(
     given: ServerOptions,
     concurrency: int,
     exporter: AbstractContextManager[None],
+    member: Membership | None,
 ) -> None:
     from langgraph_pgstate.runs.graphs import load_graphs
     from langgraph_pgstate.server.app import create_app
@@ -96,9 +125,10 @@ def _serve(
     app = create_app(lambda: AsyncPGState.open(dsn, schema=target.schema, pool=pool), graphs, **options)
     url = url_of(listener)
     lines = (f"serving {', '.join(graphs)} at {url}", f"Inspector: {url}/ui", f"Studio: {_STUDIO}{url}")
-    console.print("\n".join(lines), soft_wrap=True, highlight=False)
+    if member is None or member.is_first:
+        console.print("\n".join(lines), soft_wrap=True, highlight=False)
     with exporter:
-        run(app, listener, is_open=options.get("auth") is not None, threads=max(32, 4 * concurrency))
+        run(app, listener, is_open=options.get("auth") is not None, threads=max(32, 4 * concurrency), member=member)
 
 
 def url_of(listener: Any) -> str:

@@ -18,6 +18,7 @@ from langgraph_pgstate.errors import ConfigurationError, UnavailableError
 from langgraph_pgstate.server.app import AgentServer
 from langgraph_pgstate.server.hosts import is_local, is_loopback
 from langgraph_pgstate.server.json import answer
+from langgraph_pgstate.server.supervising import Membership
 
 # Pages that may call a server on the same machine: LangGraph's Studio, and those that are developed there.
 _ORIGINS: Final = r"https://([\w-]+\.)*smith\.langchain\.com|https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
@@ -72,7 +73,14 @@ class LocalOnly:
         await self._app(scope, receive, send)
 
 
-def run(app: AgentServer, listener: socket.socket, *, is_open: bool, threads: int = 64) -> None:
+def run(
+    app: AgentServer,
+    listener: socket.socket,
+    *,
+    is_open: bool,
+    threads: int = 64,
+    member: Membership | None = None,
+) -> None:
     """Serve an application until SIGTERM or SIGINT; then drain it. A second signal does not wait for requests.
 
     Args:
@@ -80,6 +88,8 @@ def run(app: AgentServer, listener: socket.socket, *, is_open: bool, threads: in
         listener: The socket.
         is_open: Whether it may be called from other machines.
         threads: Number of threads in which blocking nodes run.
+        member: What this process is if a supervisor runs several: it also drains when that one stops or dies, and
+            leaves it to that one not to wait.
 
     Raises:
         ConfigurationError: If it is not open, but would be reached from other machines.
@@ -91,35 +101,56 @@ def run(app: AgentServer, listener: socket.socket, *, is_open: bool, threads: in
         )
     served: Any = app if is_open else LocalOnly(app)
     # The lifespan is entered here, so that an error at the start is the caller's.
-    config = uvicorn.Config(served, lifespan="off", log_level="warning", access_log=False, ws="none")
+    config = uvicorn.Config(served, lifespan="off", log_config=None, log_level="warning", access_log=False, ws="none")
     before = {number: signal.signal(number, signal.SIG_IGN) for number in _SIGNALS}
     loop = asyncio.new_event_loop()
     executor = ThreadPoolExecutor(threads)
     loop.set_default_executor(executor)
     try:
-        loop.run_until_complete(_serve(app, _Server(config, app), listener))
+        loop.run_until_complete(_serve(app, _Server(config, app, member), listener, member))
     finally:
         executor.shutdown(wait=False, cancel_futures=True)
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-async def _serve(app: AgentServer, server: uvicorn.Server, listener: socket.socket) -> None:
+async def _serve(app: AgentServer, server: _Server, listener: socket.socket, member: Membership | None) -> None:
+    loop = asyncio.get_running_loop()
     async with app.lifespan():
+        if member is not None:
+            server.follow(loop, member)
         await server.serve([listener])
 
 
 class _Server(uvicorn.Server):
     """A server that tells its application of a signal at once, so that open streams end."""
 
-    def __init__(self, config: uvicorn.Config, app: AgentServer) -> None:
+    def __init__(self, config: uvicorn.Config, app: AgentServer, member: Membership | None) -> None:
         super().__init__(config)
-        self._app = app
+        self._app, self._member = app, member
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """Stop accepting requests, and end streams."""
+        if self._member is not None:
+            self._end()
+            return
         self._app.stop()
         super().handle_exit(sig, frame)
+
+    def follow(self, loop: asyncio.AbstractEventLoop, member: Membership) -> None:
+        """Report to the supervisor, and do as at SIGTERM when it stops or has died."""
+
+        def leave() -> None:
+            loop.remove_reader(member.supervisor)
+            self._end()
+
+        loop.add_reader(member.supervisor, leave)
+        member.report()
+
+    def _end(self) -> None:
+        if not self.should_exit:
+            self.should_exit = True
+            self._app.stop()
 
 
 def _may_call(origin: str) -> bool:

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from langgraph_sdk import get_client
 from support import GUARD_SECONDS, wait_until
-from support_cli import Run
+from support_cli import Forked, Run
 
 TESTS = Path(__file__).parents[1]
 pytestmark = pytest.mark.once
@@ -63,6 +63,13 @@ def place(dsn: str, schema: str, tmp_path: Path) -> Iterator[Any]:
             one.process.wait()
 
 
+def children(served: Forked, count: int) -> list[int]:
+    """The processes of a supervisor, once there are so many."""
+    file = Path(f"/proc/{served.pid}/task/{served.pid}/children")
+    wait_until(lambda: len(file.read_text().split()) == count, f"{count} processes")
+    return [int(pid) for pid in file.read_text().split()]
+
+
 GRAPHS = ("chat=support_http.py:chat", "slow=support_http.py:slow")
 
 
@@ -99,6 +106,35 @@ async def test_nothing_is_lost_when_a_server_is_killed(place: Any) -> None:
             assert await client.runs.join(f"t{number}", id) == {"count": 0}
 
 
+def test_workers_share_the_port_and_are_replaced(dsn: str, schema: str) -> None:
+    place = ("--dsn", dsn, "--schema", schema, "serve", "--port", "0")
+    with Forked(*place, "--workers", "2", *GRAPHS, cwd=TESTS) as served:
+        killed = children(served, 2)[0]
+        url = re.findall(r"at (http://\S+)", served.printed)[0]
+        os.kill(killed, signal.SIGKILL)
+        # A new connection for each: none is lost, whether or not the dead one was replaced.
+        assert {httpx.get(f"{url}/ok", timeout=GUARD_SECONDS).status_code for _ in range(20)} == {200}
+        wait_until(lambda: killed not in children(served, 2), "a new process")
+        served.send_signal(signal.SIGTERM)
+        assert served.wait() == 0
+        assert served.printed.count("serving chat") == 1
+        warning = rf"\[{served.pid}\] WARNING server-\d \(process {killed}\) was ended by SIGKILL"
+        assert re.search(warning, served.said)
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{url}/ok")
+
+
+def test_workers_that_cannot_start_say_why_once(dsn: str, schema: str) -> None:
+    place = ("--dsn", dsn, "--schema", schema, "serve", "--workers", "3", "--port", "0")
+    for arguments, said in (
+        (("nothing:graph",), "nothing cannot be imported"),
+        (("--host", "0.0.0.0", GRAPHS[0]), "without auth the server listens"),
+    ):
+        with Forked(*place, *arguments, cwd=TESTS) as served:
+            errors = served.communicate()[1]
+            assert (served.returncode, errors.count(said)) == (1, 1), errors
+
+
 async def test_a_config_names_graphs_and_auth(place: Any, tmp_path: Path) -> None:
     (tmp_path / "guard.py").write_text(
         "from langgraph_sdk import Auth\nauth = Auth()\n"
@@ -123,6 +159,7 @@ def test_what_cannot_be_served_is_said(run: Run, tmp_path: Path, monkeypatch: py
         ((), "name a graph"),
         (("nothing", "--port", "0"), "a graph is named like"),
         (("--host", "0.0.0.0", "--port", "0", f"{TESTS}/support_http.py:chat"), "without auth the server listens"),
+        (("--workers", "2", "--host", "203.0.113.1", "x:y"), "cannot be listened on"),
         (("--host", "203.0.113.1", f"{TESTS}/support_http.py:chat"), "cannot be listened on"),
     ):
         result = run("serve", *arguments, code=1)
