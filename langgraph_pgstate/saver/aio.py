@@ -44,7 +44,7 @@ from langgraph_pgstate.leases.policy import GuardPolicy
 from langgraph_pgstate.leases.registry import HeldLease
 from langgraph_pgstate.operations.admin import schema
 from langgraph_pgstate.operations.checkpoints import corrupt_fallback, getting, listing, sending, writes
-from langgraph_pgstate.operations.checkpoints.addresses import Address, address_of, several, thread_id_of
+from langgraph_pgstate.operations.checkpoints.addresses import Address, address_of, several, thread_id_of, thread_ids_of
 from langgraph_pgstate.operations.checkpoints.history import get_delta_channel_history
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan, plan_put
 from langgraph_pgstate.operations.checkpoints.writes import put_writes, request_writes
@@ -165,6 +165,14 @@ class AsyncPGStateSaver(CommonSaver):
         if self._guard_policy is not None:
             return await self._get_guarded(config, self._call_site())
         return await self._get_tuple(address_of(config))
+
+    async def aget_latest(self, thread_ids: Sequence[str]) -> dict[str, CheckpointTuple]:
+        """Async twin of `get_latest`."""
+        read = await self._run(getting.get_latest, self._queries, self._codec, thread_ids_of(thread_ids))
+        is_heavy = sum(segments.size for _, segments, _, _ in read.values()) > HEAVY_BYTES
+        loaded = await asyncio.to_thread(self._load_latest, read) if is_heavy else self._load_latest(read)
+        found = {id: one or await self._get_tuple(Address(id, "", None)) for id, one in loaded.items()}
+        return {id: one for id, one in found.items() if one is not None}
 
     async def _get_guarded(self, config: RunnableConfig, call_site: CallSite | None) -> CheckpointTuple | None:
         address = address_of(config)
@@ -388,6 +396,10 @@ class AsyncPGStateSaver(CommonSaver):
                     self._loop.call_soon_threadsafe(self.lease_manager.leave, call_site)
                 raise
         return self._wait(self.aget_tuple(config))
+
+    def get_latest(self, thread_ids: Sequence[str]) -> dict[str, CheckpointTuple]:
+        """`aget_latest`, for callers on another thread."""
+        return self._wait(self.aget_latest(thread_ids))
 
     def list(
         self,

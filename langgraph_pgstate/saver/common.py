@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import (
     Collection,
+    Mapping,
     Sequence,
 )
 from dataclasses import dataclass, field, replace
@@ -26,13 +27,14 @@ from langgraph_pgstate.call_site import CallSite
 from langgraph_pgstate.codec.serializer import state_serializer
 from langgraph_pgstate.codec.states import Manifest
 from langgraph_pgstate.codec.values import ValueCodec, encodes_as_utf8
-from langgraph_pgstate.errors import CheckpointOrderError, ConfigurationError
+from langgraph_pgstate.errors import CheckpointOrderError, ConfigurationError, CorruptStateError
 from langgraph_pgstate.langgraph_compat import advance_ids_past
 from langgraph_pgstate.leases.policy import GuardPolicy
+from langgraph_pgstate.operations.checkpoints import getting
 from langgraph_pgstate.operations.checkpoints.addresses import Address, several
 from langgraph_pgstate.operations.checkpoints.listing import Page
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
-from langgraph_pgstate.operations.checkpoints.reading import CheckpointRow, Segments, WritesRow, load_tuple
+from langgraph_pgstate.operations.checkpoints.reading import load_tuple
 from langgraph_pgstate.operations.checkpoints.requests import PutRequest, request_put, root_of
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions
 from langgraph_pgstate.operations.leases import guards
@@ -188,7 +190,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
         config: RunnableConfig = address.config  # type: ignore[assignment]
         return config
 
-    def _load(self, found: tuple[CheckpointRow, Segments, Sequence[WritesRow], Sequence[Any]]) -> CheckpointTuple:
+    def _load(self, found: getting.Found) -> CheckpointTuple:
         """Return the checkpoint of some rows, upcast to the current state version. Caches its segments."""
         loaded, manifest = load_tuple(self._codec, *found)
         row = found[0]
@@ -198,6 +200,18 @@ class CommonSaver(BaseCheckpointSaver[str]):
             return loaded
         # Upcast values differ from the stored ones, so the next put must not inherit from the cache.
         return self._states.upcast(loaded, row.state_version)
+
+    def _load_latest(self, found: Mapping[str, getting.Found]) -> dict[str, CheckpointTuple | None]:
+        """Return the checkpoints of some threads; `None` for damaged ones whose ancestors are to be read."""
+        loaded: dict[str, CheckpointTuple | None] = {}
+        for thread_id, one in found.items():
+            try:
+                loaded[thread_id] = self._load(one)
+            except CorruptStateError:
+                if not self._passes_damage:
+                    raise
+                loaded[thread_id] = None
+        return loaded
 
     def _load_page(self, page: Page) -> list[CheckpointTuple]:
         loaded = page.load(self._codec, self._states, skip_damaged=self._passes_damage)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
 from pydantic import TypeAdapter
@@ -128,11 +129,13 @@ class Assistants:
         return self.named(thread.metadata) or self.named({"graph_id": thread.agent})
 
     @asynccontextmanager
-    async def open(self, name: str, config: Mapping[str, Any] | None = None) -> AsyncIterator[Graph]:
-        """Provide a graph with the saver. A function that makes graphs gets the config."""
+    async def open(
+        self, name: str, config: Mapping[str, Any] | None = None, saver: BaseCheckpointSaver[str] | None = None
+    ) -> AsyncIterator[Graph]:
+        """Provide a graph with the saver, or with another. A function that makes graphs gets the config."""
         configurable = {**((config or {}).get("configurable") or {}), "graph_id": name}
         async with self._sources[name].aopen({"configurable": configurable}) as graph:
-            yield graph.copy({"checkpointer": self._saver})
+            yield graph.copy({"checkpointer": saver or self._saver})
 
 
 async def search(call: Call) -> Response:

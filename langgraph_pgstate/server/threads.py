@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from langchain_core.utils.uuid import uuid7
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, DeltaChannelHistory
 from langgraph.types import StateSnapshot, StateUpdate
 from starlette.responses import Response
 
@@ -20,11 +20,13 @@ from langgraph_pgstate.types import Thread
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
+    from langgraph_pgstate.saver import AsyncPGStateSaver
     from langgraph_pgstate.server.service import Call
 
-# States that are read at once for one page of threads.
-_AT_ONCE: Final = 8
+# Threads whose states one statement reads.
+_AT_ONCE: Final = 32
 _WITH_STATE: Final = {"values", "interrupts"}
+_WITHOUT_STATE: Final = ("error",)
 
 
 async def create(call: Call) -> Any:
@@ -57,7 +59,8 @@ async def create(call: Call) -> Any:
         ]
         async with call.service.assistants.open(graph_of(call, thread)) as graph:
             await graph.abulk_update_state(config_at(thread.thread_id, checkpoint_ns=""), supersteps)
-    return await describe(call, thread)
+    is_empty = thread.head_checkpoint_id is None and not body.supersteps
+    return await describe(call, thread, _WITHOUT_STATE if is_empty else None)
 
 
 async def search(call: Call) -> Response:
@@ -78,21 +81,18 @@ async def search(call: Call) -> Response:
         offset=body.offset,
         limit=body.limit,
     )
-    limit = asyncio.Semaphore(_AT_ONCE)
     paths = [] if body.extract is None else [path.partition(".")[0].partition("[")[0] for path in body.extract.values()]
     wanted = None if body.select is None else [*body.select, *paths]
 
-    async def one(thread: Thread) -> dict[str, Any]:
-        async with limit:
-            found = await describe(call, thread, wanted)
-            shown = selected(found, body.select)
-            if body.extract is None:
-                return shown
-            # As the client would see it: messages are objects.
-            plain = orjson.loads(to_json(found))
-            return {**shown, "extracted": {name: extracted(plain, path) for name, path in body.extract.items()}}
+    def shown(described: Mapping[str, Any]) -> dict[str, Any]:
+        found = selected(described, body.select)
+        if body.extract is None:
+            return found
+        # As the client would see it: messages are objects.
+        plain = orjson.loads(to_json(described))
+        return {**found, "extracted": {name: extracted(plain, path) for name, path in body.extract.items()}}
 
-    page = await asyncio.gather(*map(one, found))
+    page = [shown(one) for one in await _describe_all(call, found, wanted)]
     return answer(page, headers=page_headers(body.offset, len(page), len(page) == body.limit))
 
 
@@ -208,9 +208,57 @@ async def get_history(call: Call) -> Any:
 
 async def describe(call: Call, thread: Thread, names: Sequence[str] | None = None) -> dict[str, Any]:
     """Return a thread with its values and interrupts, unless neither is among the names that are wanted."""
-    snapshot = error = None
-    if names is None or _WITH_STATE & {*names}:
-        snapshot = await _snapshot(call, thread)
+    snapshot = await _snapshot(call, thread) if _is_with_state(names) else None
+    return await _described(call, thread, snapshot, names)
+
+
+async def _describe_all(call: Call, threads: Sequence[Thread], names: Sequence[str] | None) -> list[dict[str, Any]]:
+    """Return threads as `describe` does, with one statement for the states of a few dozen."""
+    assistants, saver = call.service.assistants, call.state.saver
+    graphs = {one.thread_id: name for one in threads if (name := assistants.graph_of(one)) is not None}
+    ids = [*graphs] if _is_with_state(names) else []
+    snapshots: dict[str, StateSnapshot] = {}
+    for start in range(0, len(ids), _AT_ONCE):
+        found = await saver.aget_latest(ids[start : start + _AT_ONCE])
+        for name in {graphs[id] for id in found}:
+            async with assistants.open(name, saver=_Newest(saver, found)) as graph:
+                for id in found:
+                    if graphs[id] == name:
+                        snapshots[id] = await graph.aget_state(config_at(id))
+    return [await _described(call, one, snapshots.get(one.thread_id), names) for one in threads]
+
+
+def _is_with_state(names: Sequence[str] | None) -> bool:
+    return names is None or bool(_WITH_STATE & {*names})
+
+
+class _Newest(BaseCheckpointSaver[str]):
+    """The newest checkpoints of some threads, which have been read.
+
+    Args:
+        saver: Reads what else belongs to them.
+        found: The checkpoints by thread.
+    """
+
+    def __init__(self, saver: AsyncPGStateSaver, found: Mapping[str, CheckpointTuple]) -> None:
+        super().__init__(serde=saver.serde)
+        self._saver, self._found = saver, found
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Return the checkpoint of the thread."""
+        return self._found[config["configurable"]["thread_id"]]
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """Read the writes from which a channel is made."""
+        return await self._saver.aget_delta_channel_history(config=config, channels=channels)
+
+
+async def _described(
+    call: Call, thread: Thread, snapshot: StateSnapshot | None, names: Sequence[str] | None
+) -> dict[str, Any]:
+    error = None
     if thread.status == "error" and (names is None or "error" in names):
         newest = (await call.state.runs.list(thread_id=thread.thread_id, limit=1)).items
         error = error_of(newest[0]) if newest else None

@@ -418,6 +418,7 @@ def record_calls(connection: psycopg.Connection, schema: str) -> dict[str, dict[
             assert len(list(found)) == 12
         assert len(list(saver.list(None, limit=20, metadata_only=True))) == 20
         assert len(list(saver.list(None, filter={"run_id": "run-kept"}, metadata_only=True))) == 12
+        assert len(saver.get_latest(["kept", "absent"])) == 1
         saver.get_delta_channel_history(config=config_of("kept"), channels=["messages", "absent"])
         saver.copy_thread("kept", "copy")
         # A process that knows nothing of the parent stores a checkpoint that inherits a value it does not have.

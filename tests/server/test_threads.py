@@ -10,6 +10,7 @@ import pytest
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import APIStatusError, BadRequestError, ConflictError, NotFoundError, UnprocessableEntityError
 from support_http import ANSWER, HELLO, sdk, serving
+from support_pages import statements
 
 from langgraph_pgstate.server import AgentServer
 
@@ -180,6 +181,29 @@ async def test_many_threads_are_described_at_once(dsn: str, schema: str) -> None
         made = [client.threads.create(metadata={"n": n}, graph_id="chat") for n in range(30)]
         await asyncio.gather(*made)
         assert len(await client.threads.search(limit=100)) == 30
+
+
+async def test_one_statement_reads_the_states_of_a_page(client: LangGraphClient) -> None:
+    for number in range(4):
+        await client.threads.create(thread_id=f"t{number}")
+        if number:
+            await client.runs.wait(
+                f"t{number}", "chat" if number == 1 else "asking", input=HELLO if number == 1 else {"count": 0}
+            )
+    alone = [await client.threads.get(f"t{number}") for number in range(4)]
+    with statements() as sent:
+        found = await client.threads.search(sort_by="thread_id", sort_order="asc")
+    assert found == alone
+    assert [name for name in sent if "checkpoint" in name] == ["get_latest_checkpoints"]
+    with statements() as sent:
+        await client.threads.search(select=["thread_id", "status"])
+    assert not [name for name in sent if "checkpoint" in name]
+
+
+async def test_a_thread_is_created_in_one_statement(client: LangGraphClient) -> None:
+    with statements() as sent:
+        await client.threads.create(thread_id="t", graph_id="chat")
+    assert [name for name in sent if "thread" in name or "checkpoint" in name] == ["create_thread"]
 
 
 async def test_what_is_invalid_is_refused_with_its_place(client: LangGraphClient) -> None:

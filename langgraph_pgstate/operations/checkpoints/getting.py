@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from langgraph.checkpoint.serde.types import TASKS
@@ -29,10 +29,13 @@ MAX_ID: Final = "\U0010ffff"
 _CUT: Final = 3
 _NOT_CACHED: Final[dict[str, Any]] = {"known_revision": None, "missing_ids": []}
 
+Found = tuple[CheckpointRow, Segments, list[WritesRow], list[Any]]
+"""The arguments of `load_tuple`, after its codec."""
+
 
 async def get_tuple(
     db: Connection, queries: Queries, codec: ValueCodec, address: Address, cached: CachedSegments | None = None
-) -> tuple[CheckpointRow, Segments, list[WritesRow], list[Any]] | None:
+) -> Found | None:
     """Read one checkpoint, or the latest if the address has no id. One round trip, two more for formats before 4.
 
     Args:
@@ -47,7 +50,49 @@ async def get_tuple(
     """
     query = queries.get_checkpoint if address.checkpoint_id else queries.get_latest_checkpoint
     expected = _NOT_CACHED if cached is None else {"known_revision": cached.revision, "missing_ids": cached.missing}
-    rows = await db.fetch(query, {**address._asdict(), **expected})
+    head, segments, writes = _sorted(address, await db.fetch(query, {**address._asdict(), **expected}))
+    if head is None:
+        return None
+    sends: list[Any] = []
+    if head.parent_id and _is_old(head):
+        id = str(head.address.checkpoint_id)
+        sends = (await read_pending_sends(db, queries, codec, [head])).get(id, [])
+        if not (await read_values(db, queries, address.thread_id, address.checkpoint_ns, [id])).present:
+            # The checkpoint was pruned in between, and its parent's writes with it.
+            return await get_tuple(db, queries, codec, address)
+    contents = cached.contents if cached is not None and cached.revision == head.revision else None
+    return head, Segments(segments, contents), writes, sends
+
+
+async def get_latest(
+    db: Connection, queries: Queries, codec: ValueCodec, thread_ids: Sequence[str]
+) -> dict[str, Found]:
+    """Read the newest checkpoint of each thread in its root namespace. One round trip, and those of `get_tuple` for
+    each checkpoint of a format before 4.
+
+    Returns:
+        The arguments of `load_tuple` by thread; threads without a checkpoint are left out.
+    """
+    rows: dict[str, list[Any]] = defaultdict(list)
+    for thread_id, *row in await db.fetch(queries.get_latest_checkpoints, {"thread_ids": list(thread_ids)}):
+        rows[thread_id].append(row)
+    found = {}
+    for thread_id, its_rows in rows.items():
+        address = Address(thread_id, "", None)
+        head, segments, writes = _sorted(address, its_rows)
+        if head is not None and head.parent_id and _is_old(head):
+            one = await get_tuple(db, queries, codec, address)
+        else:
+            one = None if head is None else (head, Segments(segments), writes, [])
+        if one is not None:
+            found[thread_id] = one
+    return found
+
+
+def _sorted(
+    address: Address, rows: Iterable[Sequence[Any]]
+) -> tuple[CheckpointRow | None, list[tuple[int, bytes]], list[WritesRow]]:
+    """Return the checkpoint, the segments and the pending writes among the rows of a checkpoint."""
     head = None
     segments = []
     writes = []
@@ -61,17 +106,7 @@ async def get_tuple(
             advance_ids_past(a)
             found = address if address.checkpoint_id else Address(address.thread_id, address.checkpoint_ns, a)
             head = CheckpointRow(found, b, c, data, ids, n, state_version, kind == _CUT)
-    if head is None:
-        return None
-    sends: list[Any] = []
-    if head.parent_id and _is_old(head):
-        id = str(head.address.checkpoint_id)
-        sends = (await read_pending_sends(db, queries, codec, [head])).get(id, [])
-        if not (await read_values(db, queries, address.thread_id, address.checkpoint_ns, [id])).present:
-            # The checkpoint was pruned in between, and its parent's writes with it.
-            return await get_tuple(db, queries, codec, address)
-    contents = cached.contents if cached is not None and cached.revision == head.revision else None
-    return head, Segments(segments, contents), writes, sends
+    return head, segments, writes
 
 
 def _is_old(row: CheckpointRow) -> bool:

@@ -9,9 +9,8 @@ from uuid import UUID
 from langchain_core.utils.uuid import uuid7
 
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, ThreadExistsError
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, ThreadDeletedError, ThreadExistsError
 from langgraph_pgstate.operations.checkpoints.addresses import check_key_size, thread_id_of
-from langgraph_pgstate.operations.leases.guards import refuse_deleted
 from langgraph_pgstate.operations.threads.paging import json_of, texts_of
 from langgraph_pgstate.operations.threads.search import get_thread, request_scope
 from langgraph_pgstate.settings import ThreadOptions, check_ttl
@@ -62,16 +61,20 @@ def request_thread(thread_id: str | int | UUID | None, **options: Unpack[ThreadO
 
 
 async def create_thread(db: Connection, queries: Queries, request: CreateRequest) -> Thread:
-    """Insert a thread without checkpoints, unless there is one under its id, and return it. Three round trips.
+    """Insert a thread without checkpoints, unless there is one under its id, and return it. One round trip, two if
+    there is one.
 
     Raises:
         ThreadExistsError: If there is one, and it is refused or out of scope.
         ThreadDeletedError: If it was deleted and has a tombstone.
     """
     thread_id = request.row["thread_id"]
-    await refuse_deleted(db, queries, thread_id)
-    is_new = await db.execute(queries.create_thread, request.row) > 0
-    thread = await get_thread(db, queries, thread_id, None if is_new else request.scope)
-    if thread is None or (request.refuses and not is_new):
+    ((deleted_at, *row),) = await db.fetch(queries.create_thread, request.row)
+    if deleted_at is not None:
+        raise ThreadDeletedError(thread_id, deleted_at)
+    if row[0] is not None:
+        return Thread(*row)
+    thread = None if request.refuses else await get_thread(db, queries, thread_id, request.scope)
+    if thread is None:
         raise ThreadExistsError(thread_id)
     return thread

@@ -94,6 +94,10 @@ def test_the_nearest_good_ancestor_is_used(
     assert id_of(chain[3]) in caplog.text
     assert id_of(chain[2]) in caplog.text
     assert [id_of(item.config) for item in passing(saver).list(T)] == [id_of(config) for config in chain[2::-1]]
+    other = put_values(saver, config_of("other"), {"n": 1})
+    assert passing(saver).get_latest(["t", "other"]) == {"t": good, "other": saver.get_tuple(other)}
+    with pytest.raises(CorruptStateError):
+        saver.get_latest(["t", "other"])
     # What is good is read as ever.
     assert passing(saver).get_tuple(chain[1]) == saver.get_tuple(chain[1])
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import psycopg
-from samples import config_of, put_values
+from typing import Any
 
-from langgraph_pgstate import PGStateSaver
+import psycopg
+from langgraph.checkpoint.serde.types import TASKS
+from langgraph.types import Send
+from samples import config_of, forget, messages, put_values
+from support import put_arguments
+
+from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.adapters import BlockingConnection
 from langgraph_pgstate.db.protocol import run_blocking
@@ -32,3 +37,34 @@ def test_the_row_is_that_of_the_given_id_and_else_the_newest(
         assert found is not None
         assert found[0].is_cut
     assert run_blocking(get_tuple(db, queries(schema), codec, address_of(first))) is None
+
+
+async def test_the_newest_ones_of_several_threads_are_those_of_each(
+    saver: PGStateSaver, async_saver: AsyncPGStateSaver, schema: str, connection: psycopg.Connection
+) -> None:
+    """Also with segments, pending writes, subgraphs, a parent that was pruned, and a format with its sends there."""
+    for thread in ("long", "cut", "old"):
+        parent = put_values(saver, config_of(thread), {"messages": messages(0, 40)}, step=0)
+        saver.put_writes(parent, [(TASKS, Send("node", 1))], "task")
+        if thread == "old":
+            given, checkpoint, metadata, versions = put_arguments(parent, 1)
+            saver.put(given, {**checkpoint, "v": 3}, metadata, versions)
+            continue
+        last = put_values(saver, parent, {"messages": messages(0, 50), "count": 1}, step=1)
+        saver.put_writes(last, [("count", 2), ("count", 3)], "task")
+        inner: Any = {"configurable": {"thread_id": thread, "checkpoint_ns": "inner"}}
+        put_values(saver, inner, {"count": 7})
+    connection.execute(
+        f"DELETE FROM {schema}.checkpoints c WHERE thread_id = 'cut' AND parent_checkpoint_id IS NULL"
+        " AND checkpoint_ns = ''"
+    )
+    put_values(saver, config_of("alone"), {"count": 1})
+    threads = ["long", "none", "cut", "old", "alone", "long"]
+    expected = {id: found for id in threads if (found := saver.get_tuple(config_of(id))) is not None}
+    assert len(expected) == 4
+    assert expected["old"].checkpoint["channel_values"][TASKS] == [Send("node", 1)]
+    forget(saver)
+    assert saver.get_latest(threads) == expected
+    assert await saver.aget_latest(threads) == expected
+    assert await async_saver.aget_latest(threads) == expected
+    assert saver.get_latest([]) == {}

@@ -162,6 +162,34 @@ FROM /*schema*/writes w
 WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns
     AND w.checkpoint_id = (SELECT checkpoint_id FROM head);
 
+-- name: get_latest_checkpoints
+-- Return the same for the newest checkpoints of several threads in their root namespaces, each row with its thread.
+WITH heads AS MATERIALIZED (
+    SELECT c.* FROM unnest(:thread_ids::text[]) AS g (thread_id), LATERAL (
+        SELECT n.thread_id, n.checkpoint_id, n.parent_checkpoint_id, n.metadata, n.state, n.segment_ids, n.revision,
+            n.state_version
+        FROM /*schema*/checkpoints n
+        WHERE n.thread_id = g.thread_id AND n.checkpoint_ns = ''
+        ORDER BY n.checkpoint_id DESC LIMIT 1
+    ) AS c
+)
+SELECT
+    h.thread_id,
+    CASE WHEN h.parent_checkpoint_id IS NULL OR EXISTS (
+        SELECT 1 FROM /*schema*/checkpoints p
+        WHERE p.thread_id = h.thread_id AND p.checkpoint_ns = '' AND p.checkpoint_id = h.parent_checkpoint_id
+    ) THEN 0 ELSE 3 END AS kind,
+    h.checkpoint_id AS a, h.parent_checkpoint_id AS b, h.metadata::text AS c, h.revision AS n, h.state AS data,
+    h.segment_ids AS ids, h.state_version
+FROM heads h
+UNION ALL
+SELECT h.thread_id, 1, NULL, NULL, NULL, s.segment_id, s.data, NULL, NULL
+FROM heads h JOIN /*schema*/segments s ON s.thread_id = h.thread_id AND s.segment_id = ANY(h.segment_ids)
+UNION ALL
+SELECT h.thread_id, 2, w.task_id, w.task_path, NULL, w.idx, w.data, NULL, NULL
+FROM heads h JOIN /*schema*/writes w ON w.thread_id = h.thread_id AND w.checkpoint_ns = ''
+    AND w.checkpoint_id = h.checkpoint_id;
+
 -- name: get_values
 -- Return which of some checkpoints of a namespace exist, some segments of the thread, and the checkpoints' pending
 -- writes, all from one snapshot.
