@@ -369,7 +369,8 @@ def config_of(claimed: ClaimedRun, request: RunInput) -> RunnableConfig:
         "graph_id": claimed.graph,
         **given.get("metadata", {}),
         **(request.metadata or {}),
-        "run_id": claimed.run_id,
+        # The recorder, which sees only metadata, goes by them.
+        **ids,
         "run_attempt": claimed.attempt,
     }
     if claimed.queue_key:

@@ -49,7 +49,7 @@ async def create(call: Call) -> Any:
     run: dict[str, Any] = {
         "assistant_id": labels["assistant_id"],
         "thread_id": thread_id,
-        "metadata": {**(body.metadata or {})},
+        "metadata": call.metadata(body.metadata),
     }
     # A caller who may not create runs may not let a cron do it.
     threads = await call.authorize("threads", "create_run", run)
@@ -66,12 +66,13 @@ async def create(call: Call) -> Any:
     scope = await call.authorize("crons", "create", value)
     if thread is not None:
         thread = await labelled(call, thread, labels)
-    metadata = {**({} if thread is None else thread.metadata), **(value.get("metadata") or {}), **labels}
+    known = {**assistant.metadata, **({} if thread is None else thread.metadata)}
+    metadata = {**call.metadata(known), **(value.get("metadata") or {}), **labels}
     completion: Any = None if thread_id is not None else body.on_run_completed or "delete"
     body.config = body.config or RunConfig()
     options = {
         **_options(call, body, cron_id, assistant),
-        "metadata": {**assistant.metadata, **metadata},
+        "metadata": metadata,
         "scope": scope,
     }
     made = await call.state.schedules.put(
@@ -95,7 +96,7 @@ async def update(call: Call) -> Any:
         "cron_id": cron_id,
         "payload": body.model_dump(exclude_unset=True, mode="json"),
         "schedule": body.schedule,
-        "metadata": {**(body.metadata or {})},
+        "metadata": call.metadata(body.metadata),
     }
     scope = await call.authorize("crons", "update", value)
     assistant = None

@@ -188,9 +188,14 @@ async def labelled(call: Call, thread: Thread, graph: Mapping[str, Any]) -> Thre
 def config_of(call: Call, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config that a client gives, without what it may not set, and with the user."""
     config = without_reserved(given)
+    if "metadata" in config:
+        config["metadata"] = call.metadata(config["metadata"])
     configurable = config.setdefault("configurable", {})
     configurable.pop("thread_id", None)
     if call.user is not None:
+        for name in call.owner_keys:
+            configurable.pop(name, None)
+        configurable |= {name: call.user[name] for name in call.owner_keys if name in call.user}
         configurable |= {**call.user.configurable, "user_id": call.user.identity}
     return config
 
@@ -213,7 +218,7 @@ async def _request(call: Call, body: RunCreate, thread_id: str | None, run_id: s
         "thread_id": thread_id,
         "run_id": run_id or str(uuid7()),
         "status": "pending",
-        "metadata": {**(body.metadata or {})},
+        "metadata": call.metadata(body.metadata),
         "multitask_strategy": body.multitask_strategy,
         "prevent_insert_if_inflight": body.multitask_strategy == "reject",
         "if_not_exists": body.if_not_exists,
@@ -237,7 +242,7 @@ async def _request(call: Call, body: RunCreate, thread_id: str | None, run_id: s
         "checkpoint_id": body.checkpoint_id or checkpoint.get("checkpoint_id"),
         "config": config,
         "context": assistant.context_of(body.context),
-        "metadata": {**assistant.metadata, **thread.metadata, **metadata, **graph},
+        "metadata": {**call.metadata({**assistant.metadata, **thread.metadata}), **metadata, **graph},
         "interrupt_before": body.interrupt_before,
         "interrupt_after": body.interrupt_after,
         "multitask_strategy": body.multitask_strategy,

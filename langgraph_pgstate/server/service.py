@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from langgraph.store.base import BaseStore
 from starlette.requests import Request
@@ -14,8 +14,12 @@ from langgraph_pgstate.metrics import Metrics
 from langgraph_pgstate.server.assistants import Assistants
 from langgraph_pgstate.server.auth import Authority, Scope, User
 from langgraph_pgstate.server.errors import missing, refuse
+from langgraph_pgstate.settings import ThreadKeys
 from langgraph_pgstate.state import AsyncPGState
 from langgraph_pgstate.types import Thread
+
+# Metadata by which the recorder knows a run.
+_OF_RUNS: Final = frozenset({"thread_id", "run_id", "run_attempt", "run_key", "release", "lc_agent_name"})
 
 
 @dataclass(slots=True)
@@ -61,6 +65,24 @@ class Call:
     def state(self) -> AsyncPGState:
         """The state."""
         return self.service.state
+
+    def metadata(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return a copy of metadata that clients gave, without those by which runs are recorded.
+
+        With an authority, that is also what names the owner: only its handlers may.
+        """
+        names = _OF_RUNS if self.user is None else _OF_RUNS | self.owner_keys | {*self.thread_keys.agent}
+        return {name: value for name, value in (given or {}).items() if name not in names}
+
+    @property
+    def thread_keys(self) -> ThreadKeys:
+        """The keys of configs and metadata that name a thread's owner."""
+        return self.state._keys or ThreadKeys()
+
+    @property
+    def owner_keys(self) -> frozenset[str]:
+        """Those of the user and of the tenant."""
+        return frozenset({*self.thread_keys.user, *self.thread_keys.tenant})
 
     def path(self, name: str) -> str:
         """Return a part of the path."""

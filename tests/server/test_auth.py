@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, StateGraph
@@ -196,6 +197,63 @@ async def test_the_most_specific_handler_decides(dsn: str, schema: str) -> None:
         ("assistants.search", "assistants", "search"),
         ("assistants", "assistants", "read"),
     ]
+
+
+OTHERS = {"thread_id": "t", "user_id": "eve", "tenant_id": "red", "agent": "x", "lc_agent_name": "x", "run_id": "x"}
+
+
+async def test_metadata_do_not_decide_whose_run_is_recorded(
+    server: AgentServer,
+    people: tuple[LangGraphClient, LangGraphClient],
+    connection: psycopg.Connection,
+    schema: str,
+) -> None:
+    connection.execute(f"SET search_path = {schema}")
+    eve, bob = people
+    await eve.threads.create(thread_id="t")
+    await bob.threads.create(thread_id="u", metadata={**OTHERS})
+    assistant = await bob.assistants.create("chat", metadata={**OTHERS}, config={"metadata": OTHERS})  # type: ignore[typeddict-unknown-key]
+    other = await bob.assistants.create("chat", context={**OTHERS})
+    config: Any = {"configurable": OTHERS, "metadata": OTHERS}
+    for chosen in ("chat", assistant["assistant_id"], other["assistant_id"]):
+        await bob.runs.wait("u", chosen, input=HELLO, metadata={**OTHERS}, config=config)
+    await bob.runs.wait(None, "chat", input=HELLO, metadata={**OTHERS}, config=config, on_completion="keep")
+    started = {"assistant_id": "chat", "input": HELLO, "metadata": OTHERS, "config": config}
+    async with http(server, {"authorization": "token-bob"}) as client:
+        command = {"id": 1, "method": "run.start", "params": started}
+        run_id = (await client.post("/threads/u/commands", json=command)).json()["result"]["run_id"]
+    await bob.runs.join("u", run_id)
+    daily: Any = {"schedule": "0 9 * * *", "input": HELLO, "metadata": {**OTHERS}, "config": config}
+    crons: list[Any] = [
+        await bob.crons.create_for_thread("u", "chat", **daily),
+        await bob.crons.create(assistant["assistant_id"], on_run_completed="keep", **daily),
+    ]
+    await bob.crons.update(crons[0]["cron_id"], metadata={**OTHERS}, config=config)
+    for cron in crons:
+        handle = await server.service.state.schedules.trigger(cron["cron_id"])
+        await handle.wait()
+    await server.service.state.flush()
+    found = connection.execute("SELECT thread_id, user_id, tenant_id, agent FROM runs").fetchall()
+    assert len(found) == 7
+    assert {row[1:] for row in found} == {("bob", None, "chat")}
+    assert "t" not in {row[0] for row in found}
+    assert connection.execute("SELECT count(*) FROM threads WHERE tenant_id IS NOT NULL").fetchone() == (0,)
+    assert connection.execute("SELECT count(*) FROM spans WHERE thread_id = 't' OR agent = 'x'").fetchone() == (0,)
+
+
+async def test_a_tenant_is_that_of_the_user(dsn: str, schema: str, connection: psycopg.Connection) -> None:
+    auth = Auth()
+
+    @auth.authenticate
+    async def authenticate(authorization: str | None) -> Any:
+        return {"identity": "eve", "tenant_id": "acme"}
+
+    async with serving(dsn, schema, auth=auth) as server, sdk(server) as client:
+        await client.threads.create(thread_id="t")
+        config: Any = {"configurable": {"tenant_id": "other", "owner": "other"}}
+        await client.runs.wait("t", "chat", input=HELLO, config=config)
+        await server.service.state.flush()
+    assert connection.execute(f"SELECT user_id, tenant_id FROM {schema}.runs").fetchall() == [("eve", "acme")]
 
 
 async def test_errors_of_handlers_let_nobody_in(dsn: str, schema: str) -> None:

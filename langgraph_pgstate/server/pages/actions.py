@@ -121,7 +121,7 @@ async def _run(call: PageCall, thread: Thread, at: str, command: Command[Any] | 
     name = _graph(call, thread)
     graph = {"graph_id": name, "assistant_id": call.service.assistants.id_of(name)}
     run_id = str(uuid7())
-    metadata = {**thread.metadata, **graph, "started_by": call.actor}
+    metadata = {**call.metadata(thread.metadata), **graph, "started_by": call.actor}
     value: dict[str, Any] = {
         "assistant_id": graph["assistant_id"],
         "thread_id": thread.thread_id,

@@ -97,6 +97,26 @@ async def test_no_more_than_a_number_of_rows_is_counted(
     ] * 6
 
 
+async def test_rare_agents_are_summed_up(database: Any, record: Record) -> None:
+    record.connection.execute(f"SET search_path = {record.schema}")
+    record.connection.execute(
+        """
+        INSERT INTO threads (thread_id) VALUES ('a');
+        INSERT INTO runs (thread_id, run_id, agent, status, started_at)
+        SELECT 'a', 'r' || n, 'agent' || n % 60, 'success', now() FROM generate_series(1, 110) n;
+        INSERT INTO spans (
+            thread_id, run_id, span_id, kind, name, status, started_at, agent, model, input_tokens, semconv_version
+        ) SELECT 'a', 'r1', n::text, 'llm', 'm', 'success', now(), 'agent' || n % 60, 'm', 1, '1'
+        FROM generate_series(1, 110) n
+        """
+    )
+    found = await read(database, record.schema)
+    runs = {name: value for name, value in found.items() if name.startswith("recent_runs{")}
+    assert (len(runs), sum(runs.values()), runs["recent_runs{other,success}"]) == (51, 110, 10)
+    tokens = {name: value for name, value in found.items() if name.endswith("input}")}
+    assert (len(tokens), sum(tokens.values()), tokens["recent_model_tokens{other,other,input}"]) == (51, 110, 10)
+
+
 def fill(record: Record) -> None:
     """Rows of every kind that is counted."""
     record.connection.execute(f"SET search_path = {record.schema}")

@@ -36,24 +36,44 @@ FROM (
 ) AS r;
 
 -- name: count_recent_runs
--- Return the number of runs that began in the last hour, by agent and status. Reads at most a number of runs.
-SELECT coalesce(r.agent, ''), r.status, count(*)
+-- Return the number of runs that began in the last hour, by agent and status: of the 50 agents with most runs, and of all
+-- `other` ones together. Reads at most a number of runs.
+SELECT CASE WHEN a.place <= 50 THEN a.agent ELSE 'other' END, a.status, sum(a.runs)::bigint
 FROM (
-    SELECT n.agent, n.status FROM /*schema*/runs n
-    WHERE n.started_at >= now() - interval '1 hour' ORDER BY n.started_at DESC LIMIT :most
-) AS r
+    SELECT c.agent, c.status, c.runs, dense_rank() OVER (ORDER BY c.total DESC, c.agent) AS place
+    FROM (
+        SELECT g.agent, g.status, g.runs, sum(g.runs) OVER (PARTITION BY g.agent) AS total
+        FROM (
+            SELECT coalesce(r.agent, '') AS agent, r.status, count(*) AS runs
+            FROM (
+                SELECT n.agent, n.status FROM /*schema*/runs n
+                WHERE n.started_at >= now() - interval '1 hour' ORDER BY n.started_at DESC LIMIT :most
+            ) AS r
+            GROUP BY 1, 2
+        ) AS g
+    ) AS c
+) AS a
 GROUP BY 1, 2;
 
 -- name: measure_recent_calls
 -- Return the model calls that began in the last hour, by agent and model: their number, cost, tokens, and how many had no
--- price. Reads at most a number of calls.
-SELECT coalesce(s.agent, ''), coalesce(s.model, ''), count(*), coalesce(sum(s.cost), 0)::double precision,
-    coalesce(sum(s.input_tokens), 0)::bigint, coalesce(sum(s.output_tokens), 0)::bigint,
-    count(*) FILTER (WHERE s.cost IS NULL AND s.ended_at IS NOT NULL)
+-- price; of the 50 pairs with most calls, and of all `other` ones together. Reads at most a number of calls.
+SELECT CASE WHEN c.place <= 50 THEN c.agent ELSE 'other' END, CASE WHEN c.place <= 50 THEN c.model ELSE 'other' END,
+    sum(c.calls)::bigint, coalesce(sum(c.cost), 0)::double precision, coalesce(sum(c.input_tokens), 0)::bigint,
+    coalesce(sum(c.output_tokens), 0)::bigint, sum(c.unpriced)::bigint
 FROM (
-    SELECT n.agent, n.model, n.cost, n.input_tokens, n.output_tokens, n.ended_at FROM /*schema*/spans n
-    WHERE n.kind = 'llm' AND n.started_at >= now() - interval '1 hour' ORDER BY n.started_at DESC LIMIT :most
-) AS s
+    SELECT g.*, row_number() OVER (ORDER BY g.calls DESC, g.agent, g.model) AS place
+    FROM (
+        SELECT coalesce(s.agent, '') AS agent, coalesce(s.model, '') AS model, count(*) AS calls, sum(s.cost) AS cost,
+            sum(s.input_tokens) AS input_tokens, sum(s.output_tokens) AS output_tokens,
+            count(*) FILTER (WHERE s.cost IS NULL AND s.ended_at IS NOT NULL) AS unpriced
+        FROM (
+            SELECT n.agent, n.model, n.cost, n.input_tokens, n.output_tokens, n.ended_at FROM /*schema*/spans n
+            WHERE n.kind = 'llm' AND n.started_at >= now() - interval '1 hour' ORDER BY n.started_at DESC LIMIT :most
+        ) AS s
+        GROUP BY 1, 2
+    ) AS g
+) AS c
 GROUP BY 1, 2;
 
 -- name: count_recent_refusals
