@@ -36,6 +36,9 @@ _STOP_SECONDS: Final = 2.0
 _MAX_ERROR: Final = 500
 # Addresses of IPv6 that stand for one of IPv4, in their last 32 bits.
 _NAT64: Final = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48")))
+_GLOBAL_IPV6: Final = ipaddress.IPv6Network("2000::/3")
+# Assignments of IETF protocols, some of which count as global; and a service that each machine of Azure's reaches.
+_REFUSED: Final = tuple(map(ipaddress.IPv4Network, ("192.0.0.0/24", "168.63.129.16/32")))
 
 _log = logging.getLogger("langgraph_pgstate.webhooks")
 
@@ -59,7 +62,8 @@ class Webhooks:
     def deliver(self) -> int:
         """Deliver the webhooks that are due, and return the number of those that were taken.
 
-        Up to 20 at once, and 4 of one host, so that a slow receiver keeps none of another host waiting. Safe in many processes at once. A webhook is delivered at least once, and each time with the same id.
+        Up to 20 at once, and 4 of one host, so that a slow receiver keeps none of another host waiting. Safe in many
+        processes at once. A webhook is delivered at least once, and each time with the same id.
 
         Raises:
             PGStateError: If the database cannot be used. What was not noted is delivered again.
@@ -340,6 +344,7 @@ def may_connect(address: str, networks: Sequence[Any]) -> bool:
         is_translated = any(ip in network for network in _NAT64)
         nat64 = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF) if is_translated else None
         ip = ip.ipv4_mapped or ip.sixtofour or teredo or nat64 or ip
-    return (ip.is_global and not ip.is_multicast) or any(
+    is_usual = ip in _GLOBAL_IPV6 if ip.version == 6 else not any(ip in network for network in _REFUSED)
+    return (ip.is_global and not ip.is_multicast and is_usual) or any(
         ip in network for network in networks if network.version == ip.version
     )

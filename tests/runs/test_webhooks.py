@@ -259,6 +259,14 @@ async def test_deliveries_that_were_cancelled_are_delivered_by_another(
         ("64:ff9b::a00:1", False),
         ("64:ff9b::5db8:d822", True),
         ("2002:a00:1::", False),
+        ("192.0.0.9", False),
+        ("168.63.129.16", False),
+        ("240.0.0.1", False),
+        ("fec0::1", False),
+        ("::a00:1", False),
+        ("::ffff:0:a00:1", False),
+        ("5f00::1", False),
+        ("4000::1", False),
     ],
 )
 def test_which_addresses_are_public(address: str, is_public: bool) -> None:
