@@ -28,7 +28,7 @@ from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.record.capture import render_error
 from langgraph_pgstate.runs.claims import Claimer
 from langgraph_pgstate.runs.executing import RunExecution, RunOutcome, Stop, retry_delay, run_outcome
-from langgraph_pgstate.runs.webhooks import Webhooks, WebhookThread
+from langgraph_pgstate.runs.webhooks import WebhookThread
 from langgraph_pgstate.settings import (
     MAX_LEASE_SECONDS,
     PoolSettings,
@@ -244,7 +244,7 @@ class Control:
                     self._versions,
                 )
                 listener = Listener(database.dsn, _CHANNEL, self._notice)
-                self._webhooks = WebhookThread(Webhooks(database, self._queries, self._webhook_settings))
+                self._webhooks = WebhookThread(database, self._queries, self._webhook_settings)
                 self._webhooks.start()
                 self._started.set()
                 graphs, names = ", ".join(self._graphs), ", ".join(settings.queues)

@@ -11,8 +11,12 @@ import ipaddress
 import logging
 import socket
 import threading
-from collections.abc import Sequence
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
@@ -25,11 +29,16 @@ from langgraph_pgstate.types import Delivery, Page, Webhook
 if TYPE_CHECKING:
     import httpx
 
-_AT_ONCE: Final = 10
+_AT_ONCE: Final = 20
+_PER_HOST: Final = 4
 _POLL_SECONDS: Final = 1.0
+_STOP_SECONDS: Final = 2.0
 _MAX_ERROR: Final = 500
 # Addresses of IPv6 that stand for one of IPv4, in their last 32 bits.
 _NAT64: Final = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48")))
+_GLOBAL_IPV6: Final = ipaddress.IPv6Network("2000::/3")
+# Assignments of IETF protocols, some of which count as global; and a service that each machine of Azure's reaches.
+_REFUSED: Final = tuple(map(ipaddress.IPv4Network, ("192.0.0.0/24", "168.63.129.16/32")))
 
 _log = logging.getLogger("langgraph_pgstate.webhooks")
 
@@ -53,20 +62,16 @@ class Webhooks:
     def deliver(self) -> int:
         """Deliver the webhooks that are due, and return the number of those that were taken.
 
-        Safe in many processes at once. A webhook is delivered at least once, and each time with the same id.
+        Up to 20 at once, and 4 of one host, so that a slow receiver keeps none of another host waiting. Safe in many
+        processes at once. A webhook is delivered at least once, and each time with the same id.
 
         Raises:
             PGStateError: If the database cannot be used. What was not noted is delivered again.
         """
-        delivered = 0
-        while due := self._database.run(webhooks.claim, self._queries, _AT_ONCE, self._settings.claim_seconds):
-            # In a thread of its own, for the caller's may have a loop that runs.
-            with ThreadPoolExecutor(1) as executor:
-                outcomes = executor.submit(asyncio.run, post_all(self._settings, due)).result()
-            for one, (error, is_final) in zip(due, outcomes, strict=True):
-                self._database.run(webhooks.end, self._queries, one, error, is_final=is_final)
-                delivered += error is None
-        return delivered
+        # In a thread of its own, for the caller's may have a loop that runs.
+        with ThreadPoolExecutor(1) as executor:
+            due = _deliver_due(partial(asyncio.to_thread, self._database.run), self._queries, self._settings)
+            return executor.submit(asyncio.run, due).result()
 
     def failed(self, *, limit: int = 20, cursor: str | None = None) -> Page[Webhook]:
         """Return a page of webhooks that could not be delivered, newest first. They are kept for 30 days.
@@ -106,12 +111,7 @@ class AsyncWebhooks:
 
     async def deliver(self) -> int:
         """Async twin of `Webhooks.deliver`."""
-        delivered = 0
-        while due := await self._database.run(webhooks.claim, self._queries, _AT_ONCE, self._settings.claim_seconds):
-            for one, (error, is_final) in zip(due, await post_all(self._settings, due), strict=True):
-                await self._database.run(webhooks.end, self._queries, one, error, is_final=is_final)
-                delivered += error is None
-        return delivered
+        return await _deliver_due(self._database.run, self._queries, self._settings)
 
     async def failed(self, *, limit: int = 20, cursor: str | None = None) -> Page[Webhook]:
         """Async twin of `Webhooks.failed`."""
@@ -131,11 +131,15 @@ class WebhookThread:
     """A thread of a worker that delivers webhooks, so that no slow receiver keeps the worker from its runs.
 
     Args:
-        part: The webhooks.
+        database: The database, of which the thread may hold all connections.
+        queries: The queries of its schema.
+        settings: Settings of the webhooks.
     """
 
-    def __init__(self, part: Webhooks) -> None:
-        self._part = part
+    def __init__(self, database: Database, queries: Queries, settings: WebhookSettings) -> None:
+        self._run = partial(asyncio.to_thread, database.run)
+        self._queries, self._settings = queries, settings
+        self._until = float("inf")
         self._wake = threading.Event()
         self._is_stopped = False
         self._thread = threading.Thread(target=self._work, name="pgstate-webhooks", daemon=True)
@@ -150,10 +154,11 @@ class WebhookThread:
 
     def stop(self) -> None:
         """Stop, and wait for deliveries that go on, but not long: others deliver what is not noted."""
+        self._until = min(self._until, time.monotonic() + _STOP_SECONDS)
         self._is_stopped = True
         self._wake.set()
         if self._thread.ident is not None:
-            self._thread.join(2.0)
+            self._thread.join(_STOP_SECONDS)
 
     def _work(self) -> None:
         is_last = False
@@ -161,7 +166,7 @@ class WebhookThread:
             # Read first, so that what was noted before the stop is delivered.
             is_last = self._is_stopped
             try:
-                self._part.deliver()
+                asyncio.run(_deliver_due(self._run, self._queries, self._settings, lambda: self._until))
             except PGStateError as error:
                 _log.warning("webhooks cannot be delivered: %s", error)
             except Exception:
@@ -171,17 +176,58 @@ class WebhookThread:
                 self._wake.clear()
 
 
-async def post_all(settings: WebhookSettings, deliveries: Sequence[Delivery]) -> list[tuple[str | None, bool]]:
-    """Deliver webhooks at once. Raises nothing.
+async def _deliver_due(
+    run: Callable[..., Awaitable[Any]],
+    queries: Queries,
+    settings: WebhookSettings,
+    until: Callable[[], float] = lambda: float("inf"),
+) -> int:
+    """Deliver webhooks, noting each outcome as it comes, until none is due, and return how many were taken.
 
-    Returns:
-        Why each was not delivered, `None` if it was; and whether it is not to be tried again.
+    Args:
+        run: Runs an operation on the database.
+        queries: The queries of its schema.
+        settings: Settings of the webhooks.
+        until: Returns the time, of the monotonic clock, from which none is claimed.
     """
     import httpx
 
+    delivered = 0
+    tasks: dict[asyncio.Task[bool], str] = {}
+
+    async def deliver(one: Delivery) -> bool:
+        error, is_final = await _try_to_post(client, settings, one)
+        await run(webhooks.end, queries, one, error, is_final=is_final)
+        return error is None
+
     # Without the environment's proxies, which would connect to what is refused here.
     async with httpx.AsyncClient(trust_env=False, timeout=settings.timeout) as client:
-        return await asyncio.gather(*(_try_to_post(client, settings, one) for one in deliveries))
+        try:
+            while True:
+                while len(tasks) < _AT_ONCE and time.monotonic() < until():
+                    counts = Counter(tasks.values())
+                    busy = [host for host, count in counts.items() if count >= _PER_HOST]
+                    # So few that even if all are of one host it gets no more than its share.
+                    most = _PER_HOST - max((count for count in counts.values() if count < _PER_HOST), default=0)
+                    limit = min(most, _AT_ONCE - len(tasks))
+                    due = await run(webhooks.claim, queries, limit, settings.claim_seconds, busy)
+                    if not due:
+                        break
+                    tasks.update({asyncio.create_task(deliver(one)): webhooks.host_of(one.url) for one in due})
+                if not tasks:
+                    return delivered
+                done, _ = await asyncio.wait(tasks, timeout=_POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    del tasks[task]
+                    delivered += task.result()
+        except PGStateError:
+            # What is being delivered may still be noted.
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _try_to_post(
@@ -253,12 +299,41 @@ async def allowed_address(host: str, port: int, networks: Sequence[Any]) -> str:
         RefusedAddressError: If it has no such address.
         OSError: If the host is not known.
     """
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    found = await _resolve(host, port)
     for *_, place in found:
         address = str(place[0])
         if may_connect(address, networks):
             return address
     raise RefusedAddressError(f"{host} is not a public address")
+
+
+async def _resolve(host: str, port: int) -> list[Any]:
+    """Return what `socket.getaddrinfo` does; one who cancels it does not wait for the resolver."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[list[Any]] = loop.create_future()
+
+    def resolve() -> None:
+        found: list[Any] = []
+        failed: Exception | None = None
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except Exception as error:
+            failed = error
+        # The loop may be closed.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(end, found, failed)
+
+    def end(found: list[Any], failed: Exception | None) -> None:
+        if future.done():
+            return
+        if failed is None:
+            future.set_result(found)
+        else:
+            future.set_exception(failed)
+
+    # Not of a loop's executor, for whose threads the end of the loop and of the process waits.
+    threading.Thread(target=resolve, name="pgstate-resolver", daemon=True).start()
+    return await future
 
 
 def may_connect(address: str, networks: Sequence[Any]) -> bool:
@@ -269,6 +344,7 @@ def may_connect(address: str, networks: Sequence[Any]) -> bool:
         is_translated = any(ip in network for network in _NAT64)
         nat64 = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF) if is_translated else None
         ip = ip.ipv4_mapped or ip.sixtofour or teredo or nat64 or ip
-    return (ip.is_global and not ip.is_multicast) or any(
+    is_usual = ip in _GLOBAL_IPV6 if ip.version == 6 else not any(ip in network for network in _REFUSED)
+    return (ip.is_global and not ip.is_multicast and is_usual) or any(
         ip in network for network in networks if network.version == ip.version
     )

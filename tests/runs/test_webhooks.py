@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -54,13 +55,19 @@ class Receiver:
         self.url = f"http://127.0.0.1:{self.port}/done"
 
 
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
+@contextmanager
+def receiving() -> Iterator[Receiver]:
     found = Receiver()
     threading.Thread(target=found.server.serve_forever, daemon=True).start()
     yield found
     found.server.shutdown()
     found.server.server_close()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as found:
+        yield found
 
 
 @pytest.fixture
@@ -159,6 +166,51 @@ def test_a_slow_receiver_is_not_waited_for(dsn: str, schema: str, queue: Queue, 
     assert queue.execute("SELECT attempts, last_error LIKE 'TimeoutError%%' FROM {}.webhooks") == [(1, True)]
 
 
+@pytest.mark.parametrize("api", STATES)
+async def test_a_slow_receiver_keeps_none_of_another_host_waiting(
+    api: type, dsn: str, schema: str, queue: Queue, receiver: Receiver
+) -> None:
+    with receiving() as slow:
+        slow.seconds = 2.0
+        for url in [slow.url] * 25 + [receiver.url]:
+            end_one(queue, url)
+        async with open_state(api, dsn, schema, webhooks=settings()) as state:
+            delivering = asyncio.create_task(asyncio.wait_for(call(state.webhooks.deliver), 60))
+            await asyncio.to_thread(wait_until, lambda: receiver.got, "the webhook")
+            assert 0 < len(slow.got) <= 4
+            # What was delivered is noted, and what becomes due is taken, while others go on.
+            end_one(queue, receiver.url)
+            await asyncio.to_thread(wait_until, lambda: len(receiver.got) == 2, "the second one")
+            assert len(slow.got) <= 8
+            slow.seconds = 0.0
+            assert await delivering == 27
+    assert queue.execute("SELECT 1 FROM {}.webhooks") == []
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_a_slow_resolver_is_not_waited_for(
+    api: type, dsn: str, schema: str, queue: Queue, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise claims expire while it is waited for, and others deliver again."""
+    is_over = threading.Event()
+    resolve = socket.getaddrinfo
+
+    def slow(host: Any, *arguments: Any, **options: Any) -> Any:
+        if host == "slow.test":
+            is_over.wait(30)
+        return resolve(host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    end_one(queue, "http://slow.test/")
+    end_one(queue, receiver.url)
+    started = time.monotonic()
+    async with open_state(api, dsn, schema, webhooks=settings(timeout=0.5)) as state:
+        assert await call(state.webhooks.deliver) == 1
+    assert time.monotonic() - started < 15
+    assert queue.execute("SELECT attempts, last_error LIKE 'TimeoutError%%' FROM {}.webhooks") == [(1, True)]
+    is_over.set()
+
+
 @pytest.mark.parametrize("kind", WORKERS)
 def test_a_worker_delivers(kind: type, dsn: str, schema: str, queue: Queue, receiver: Receiver) -> None:
     opened = {"webhooks": settings()}
@@ -207,6 +259,14 @@ async def test_deliveries_that_were_cancelled_are_delivered_by_another(
         ("64:ff9b::a00:1", False),
         ("64:ff9b::5db8:d822", True),
         ("2002:a00:1::", False),
+        ("192.0.0.9", False),
+        ("168.63.129.16", False),
+        ("240.0.0.1", False),
+        ("fec0::1", False),
+        ("::a00:1", False),
+        ("::ffff:0:a00:1", False),
+        ("5f00::1", False),
+        ("4000::1", False),
     ],
 )
 def test_which_addresses_are_public(address: str, is_public: bool) -> None:

@@ -94,9 +94,24 @@ def delay_after(attempts: int) -> float | None:
     return float(min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (attempts - 1)))
 
 
-async def claim(db: Connection, queries: Queries, limit: int, seconds: float) -> list[Delivery]:
-    """Claim webhooks that are due, so that nobody else delivers them for some seconds. One statement."""
-    rows = await db.fetch(queries.claim_webhooks, {"limit": limit, "seconds": repr(seconds)})
+def host_of(url: str) -> str:
+    """Return the host of a validated URL, with the port if it names one, as `claim` knows it."""
+    return urlsplit(url).netloc.lower()
+
+
+async def claim(
+    db: Connection, queries: Queries, limit: int, seconds: float, busy: Sequence[str] = ()
+) -> list[Delivery]:
+    """Claim webhooks that are due, so that nobody else delivers them for some seconds. One statement.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        limit: Number of webhooks at most.
+        seconds: The seconds.
+        busy: Hosts whose webhooks are left.
+    """
+    rows = await db.fetch(queries.claim_webhooks, {"limit": limit, "seconds": repr(seconds), "busy": [*busy]})
     return [Delivery(*row) for row in rows]
 
 

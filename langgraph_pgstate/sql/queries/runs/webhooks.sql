@@ -1,9 +1,10 @@
 -- name: claim_webhooks
--- Claim webhooks that are due for some seconds, the longest due first, and return them with the time. What another
--- process is claiming is not waited for.
+-- Claim webhooks that are due for some seconds, the longest due first and none of busy hosts, and return them with the
+-- time. What another process is claiming is not waited for.
 WITH due AS MATERIALIZED (
     SELECT w.thread_id, w.run_id, w.ended_at FROM /*schema*/webhooks w
     WHERE w.deliver_after <= now()
+        AND lower(substring(w.url FROM '://([^/?#]*)')) <> ALL(:busy::text[])
     ORDER BY w.deliver_after LIMIT :limit::integer
     FOR UPDATE SKIP LOCKED
 )
