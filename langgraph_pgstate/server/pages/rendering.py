@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import cache, partial
 from importlib import resources
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
@@ -83,7 +83,7 @@ def render(call: PageCall, page: Page, navigation: tuple[Link, ...], notice: str
     def here(**changes: Any) -> str:
         """Return the address of this page with other parameters; those that are `None` are left out."""
         given = {name: value for name, value in {**query, **changes}.items() if value not in (None, "")}
-        path = call.request.url.path
+        path = quote(call.request.scope["path"], safe="/~")
         return f"{path}?{urlencode(given)}" if given else path
 
     shown: dict[str, Any] = {

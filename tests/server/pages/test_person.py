@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import html
+import re
+
+from support_pages import state_of, travel
+
 from .conftest import Place
 
 
@@ -31,3 +36,20 @@ async def test_the_way_back_stays_in_the_pages(place: Place) -> None:
     for back in (*own, *hosts, f"/ui{hosts[0]}"):
         response = await place[1].act("/person", name="Eve", back=back)
         assert response.headers["location"] == "/ui/threads?notice=person.keep"
+
+
+async def test_the_way_back_keeps_what_was_looked_at(place: Place) -> None:
+    server, visitor = place
+    at = (await travel(state_of(server), "50% é?"))[1]
+    queries = [("/threads", {"status": "idle"}), ("/threads/50%25%20%C3%A9%3F", {"at": at, "view": "state"})]
+    for path, query in queries:
+        page = await visitor.page(path, **query, notice="person.keep")
+        links = {html.unescape(one) for one in re.findall(r'href="(/ui/person[^"]*)"', page)}
+        assert len(links) == 1
+        form = (await visitor.client.get(links.pop())).text
+        back = html.unescape(re.search(r'name="back" value="([^"]*)"', form)[1])  # type: ignore[index]
+        response = await visitor.act("/person", name="Eve", back=back)
+        reached = str(visitor.client.base_url.join(response.headers["location"]))
+        shown = visitor.client.build_request("GET", f"/ui{path}", params={**query, "notice": "person.keep"})
+        assert reached == str(shown.url)
+        visitor.client.cookies.delete("pgstate_person")
