@@ -7,7 +7,7 @@ import resource
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +20,28 @@ pytestmark = pytest.mark.once
 
 
 def until_told(place: Path, member: Membership) -> int:
-    """Note this process, report, and wait for the supervisor's end."""
+    """Note this process, report, and wait for the supervisor's end for longer than tests do."""
     (place / str(os.getpid())).write_text("first" if member.is_first else "")
     member.report()
-    select.select([member.supervisor], [], [], GUARD_SECONDS)
+    select.select([member.supervisor], [], [], 2 * GUARD_SECONDS)
     (place / str(os.getpid())).unlink()
     return 0
 
 
-def supervised(serve: Callable[[Membership], int], closed: Any = lambda: None) -> Any:
-    """A supervisor of three processes, in a process."""
-    process = FORK.Process(target=lambda: os._exit(Supervisor(serve, 3, closed).run()))
-    process.start()
-    return process
+@pytest.fixture
+def supervised() -> Iterator[Any]:
+    """Starts a supervisor of three processes, in a process; kills it at the end."""
+    started: list[Any] = []
+
+    def start(serve: Callable[[Membership], int], close: Any = lambda: None) -> Any:
+        started.append(FORK.Process(target=lambda: os._exit(Supervisor(serve, 3, close).run())))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.join()
 
 
 def code_of(process: Any) -> int | None:
@@ -44,7 +53,7 @@ def pids(place: Path) -> list[int]:
     return sorted(int(path.name) for path in place.iterdir())
 
 
-def test_processes_that_die_are_started_again_and_all_drain(tmp_path: Path) -> None:
+def test_processes_that_die_are_started_again_and_all_drain(supervised: Any, tmp_path: Path) -> None:
     process = supervised(lambda member: until_told(tmp_path, member))
     wait_until(lambda: len(pids(tmp_path)) == 3, "three processes")
     before = pids(tmp_path)
@@ -58,14 +67,14 @@ def test_processes_that_die_are_started_again_and_all_drain(tmp_path: Path) -> N
     assert (code_of(process), pids(tmp_path)) == (0, [])
 
 
-def test_the_processes_see_that_their_supervisor_was_killed(tmp_path: Path) -> None:
+def test_the_processes_see_that_their_supervisor_was_killed(supervised: Any, tmp_path: Path) -> None:
     process = supervised(lambda member: until_told(tmp_path, member))
     wait_until(lambda: len(pids(tmp_path)) == 3, "three processes")
     process.kill()
     wait_until(lambda: not pids(tmp_path), "the end of all")
 
 
-def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
+def test_a_second_signal_does_not_wait(supervised: Any, tmp_path: Path) -> None:
     def never_drain(member: Membership) -> int:
         (tmp_path / str(os.getpid())).touch()
         member.report()
@@ -84,7 +93,7 @@ def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
             os.kill(pid, 0)
 
 
-def test_a_first_process_that_does_not_start_is_the_only_one(tmp_path: Path) -> None:
+def test_a_first_process_that_does_not_start_is_the_only_one(supervised: Any, tmp_path: Path) -> None:
     def fail(member: Membership) -> int:
         (tmp_path / str(os.getpid())).touch()
         return 3
@@ -93,7 +102,7 @@ def test_a_first_process_that_does_not_start_is_the_only_one(tmp_path: Path) -> 
     assert len(pids(tmp_path)) == 1
 
 
-def test_a_process_that_dies_at_once_is_started_again_after_a_pause(tmp_path: Path) -> None:
+def test_a_process_that_dies_at_once_is_started_again_after_a_pause(supervised: Any, tmp_path: Path) -> None:
     def die(member: Membership) -> int:
         if not member.is_first:
             (tmp_path / str(os.getpid())).touch()
@@ -112,7 +121,7 @@ def test_a_process_that_dies_at_once_is_started_again_after_a_pause(tmp_path: Pa
     assert len(pids(tmp_path)) == 4
 
 
-def test_a_process_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
+def test_a_process_that_cannot_be_started_is_tried_again(supervised: Any, tmp_path: Path) -> None:
     process = supervised(lambda member: until_told(tmp_path, member))
     wait_until(lambda: len(pids(tmp_path)) == 3, "three processes")
     files = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
@@ -128,7 +137,7 @@ def test_a_process_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None
     assert code_of(process) == 0
 
 
-def test_a_process_that_fails_while_it_drains_is_told_by_the_exit_code(tmp_path: Path) -> None:
+def test_a_process_that_fails_while_it_drains_is_told_by_the_exit_code(supervised: Any, tmp_path: Path) -> None:
     def fail(member: Membership) -> int:
         until_told(tmp_path, member)
         return int(member.is_first)
