@@ -45,6 +45,7 @@ __all__ = [
     "Database",
     "Observer",
     "PsycopgConnection",
+    "connection_options",
     "join",
     "join_async",
 ]
@@ -130,7 +131,7 @@ async def _connect_again_async(pool: AsyncConnectionPool[Any]) -> None:
         await pool.check()
 
 
-def _connection_options(dsn: str, prepare_threshold: int | None, timeout: float) -> dict[str, Any]:
+def connection_options(dsn: str, prepare_threshold: int | None, timeout: float) -> dict[str, Any]:
     """Return keyword arguments for connecting; network settings of the DSN take precedence.
 
     Raises:
@@ -272,7 +273,7 @@ class Database:
             UnavailableError: If the server does not answer within the pool's timeout.
         """
         settings = PoolSettings.of(pool)
-        options = _connection_options(dsn, prepare_threshold, (settings or PoolSettings()).timeout)
+        options = connection_options(dsn, prepare_threshold, (settings or PoolSettings()).timeout)
         if settings is None:
             database = cls(lambda: psycopg.Connection.connect(dsn, **options), schema=schema, retry=retry)
             try:
@@ -575,7 +576,7 @@ class AsyncDatabase:
     ) -> AsyncIterator[AsyncDatabase]:
         """Async twin of `Database.open`."""
         settings = PoolSettings.of(pool)
-        options = _connection_options(dsn, prepare_threshold, (settings or PoolSettings()).timeout)
+        options = connection_options(dsn, prepare_threshold, (settings or PoolSettings()).timeout)
         if settings is None:
             database = cls(lambda: psycopg.AsyncConnection.connect(dsn, **options), schema=schema, retry=retry)
             try:

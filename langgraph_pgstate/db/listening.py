@@ -9,7 +9,10 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
+from langgraph_pgstate.db.database import connection_options
+
 _PAUSE_SECONDS: Final = 1.0
+_CONNECT_SECONDS: Final = 10.0
 
 
 class Listener:
@@ -25,6 +28,7 @@ class Listener:
 
     def __init__(self, dsn: str, channel: str, call: Callable[[str], None]) -> None:
         self._dsn, self._channel, self._call = dsn, channel, call
+        self._options = connection_options(dsn, None, _CONNECT_SECONDS)
         self._is_closed = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="pgstate-listener", daemon=True)
         self._thread.start()
@@ -36,7 +40,7 @@ class Listener:
     def _listen(self) -> None:
         while not self._is_closed.is_set():
             try:
-                with psycopg.connect(self._dsn, autocommit=True, connect_timeout=10) as connection:
+                with psycopg.connect(self._dsn, **self._options) as connection:
                     connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
                     while not self._is_closed.is_set():
                         for notification in connection.notifies(timeout=_PAUSE_SECONDS, stop_after=1):

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, Final, Self
 
 from langgraph_pgstate.codec.values import ValueCodec
@@ -229,10 +230,10 @@ class Control:
         pool = PoolSettings(max_size=1, timeout=max(2.0, settings.lease_ttl / 3))
         # At once: it runs the same few statements for as long as it lives.
         prepare = None if self._prepare_threshold is None else 0
+        opening = partial(Database.open, self._dsn, schema=self._queries.schema, pool=pool, prepare_threshold=prepare)
         try:
-            with Database.open(
-                self._dsn, schema=self._queries.schema, pool=pool, prepare_threshold=prepare
-            ) as database:
+            # Two, so that webhooks keep no lease from being renewed.
+            with opening() as database, opening() as database_of_webhooks:
                 self._database = database
                 database.run(
                     tending.put_worker,
@@ -244,7 +245,7 @@ class Control:
                     self._versions,
                 )
                 listener = Listener(database.dsn, _CHANNEL, self._notice)
-                self._webhooks = WebhookThread(database, self._queries, self._webhook_settings)
+                self._webhooks = WebhookThread(database_of_webhooks, self._queries, self._webhook_settings)
                 self._webhooks.start()
                 self._started.set()
                 graphs, names = ", ".join(self._graphs), ", ".join(settings.queues)

@@ -69,7 +69,8 @@ class AsyncNotifier:
 
     async def notify(self) -> None:
         """Async twin of `Notifier.notify`."""
-        if self._waiting is not None:
+        # One that was cancelled sends nothing.
+        if self._waiting is not None and not self._waiting.done():
             return
         now = time.monotonic()
         wait = self._next - now

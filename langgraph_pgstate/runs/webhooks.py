@@ -70,7 +70,7 @@ class Webhooks:
         """
         # In a thread of its own, for the caller's may have a loop that runs.
         with ThreadPoolExecutor(1) as executor:
-            due = _deliver_due(partial(asyncio.to_thread, self._database.run), self._queries, self._settings)
+            due = _deliver_due(_runner(self._database), self._queries, self._settings)
             return executor.submit(asyncio.run, due).result()
 
     def failed(self, *, limit: int = 20, cursor: str | None = None) -> Page[Webhook]:
@@ -137,7 +137,7 @@ class WebhookThread:
     """
 
     def __init__(self, database: Database, queries: Queries, settings: WebhookSettings) -> None:
-        self._run = partial(asyncio.to_thread, database.run)
+        self._run = _runner(database)
         self._queries, self._settings = queries, settings
         self._until = float("inf")
         self._wake = threading.Event()
@@ -174,6 +174,12 @@ class WebhookThread:
             if not is_last:
                 self._wake.wait(_POLL_SECONDS)
                 self._wake.clear()
+
+
+def _runner(database: Database) -> Callable[..., Awaitable[Any]]:
+    """Return a function that runs operations in threads, so that an event loop goes on."""
+    run: Callable[..., Any] = database.run
+    return partial(asyncio.to_thread, run)
 
 
 async def _deliver_due(

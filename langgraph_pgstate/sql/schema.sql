@@ -379,8 +379,8 @@ CREATE INDEX schedules_next_at_idx ON /*schema*/schedules (next_at) WHERE next_a
 
 -- Webhooks that are to be delivered. A row is inserted by the transaction that ends a run with a `webhook`, and deleted
 -- when the URL has answered. A process that delivers one moves `deliver_after`, so that another one does it if it dies:
--- a webhook may be delivered twice, and is then known by its key. It outlives its thread, which may be deleted with the
--- run's end; so nothing that deletes, copies or exports threads knows this table.
+-- a webhook may be delivered twice, and is then known by its key. It outlives a thread that is deleted with the run's
+-- end, but none that is deleted otherwise. Nothing that copies or exports threads knows this table.
 CREATE TABLE /*schema*/webhooks (
     thread_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,

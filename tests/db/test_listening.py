@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 from support import wait_until
 
 from langgraph_pgstate.db.listening import Listener
@@ -46,6 +47,23 @@ def test_a_notification_is_heard_also_after_the_connection_was_lost(
     query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query = 'LISTEN \"a channel\"'"
     assert connection.execute(query).fetchall() == [(True,)]
     assert arrives(connection, heard)
+
+
+def test_a_server_that_vanished_is_noticed(
+    dsn: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is sent on an idle connection, so that without these it would wait for ever."""
+    made: list[psycopg.Connection] = []
+    connect = psycopg.connect
+    monkeypatch.setattr(
+        psycopg, "connect", lambda *given, **options: made.append(connect(*given, **options)) or made[-1]
+    )
+    event = threading.Event()
+    listener = Listener(dsn, CHANNEL, lambda payload: event.set())
+    assert arrives(connection, event)
+    listener.close()
+    found = conninfo_to_dict(made[0].info.dsn)
+    assert {"keepalives_idle", "tcp_user_timeout", "connect_timeout"} <= found.keys()
 
 
 def test_other_channels_are_not_heard(connection: psycopg.Connection, heard: threading.Event) -> None:

@@ -10,8 +10,10 @@ import pytest
 from support import wait_until
 from support_queue import STATES, Queue, call, open_state
 
+from langgraph_pgstate.db.database import AsyncDatabase
 from langgraph_pgstate.operations.runs import ending
 from langgraph_pgstate.runs import following, handles
+from langgraph_pgstate.runs.notifying import AsyncNotifier
 
 
 @pytest.fixture
@@ -34,6 +36,20 @@ async def test_workers_that_listen_are_notified_a_hundred_times_a_second_at_most
             assert len(queue.rows()) == 30
         found = [*listener.notifies(timeout=0.2)]
     assert 1 <= len(found) <= seconds * 100 + 3
+
+
+async def test_a_notification_that_was_cancelled_is_followed_by_others(dsn: str, schema: str, queue: Queue) -> None:
+    with psycopg.connect(dsn, autocommit=True) as listener:
+        listener.execute("LISTEN pgstate_queue")
+        async with AsyncDatabase.open(dsn, schema=schema) as database:
+            notifier = AsyncNotifier(database, queue.queries)
+            notifier._next = time.monotonic() + 0.1
+            await notifier.notify()
+            assert notifier._waiting is not None
+            notifier._waiting.cancel()
+            await asyncio.sleep(0.2)
+            await notifier.notify()
+        assert len([*listener.notifies(timeout=0.5, stop_after=1)]) == 1
 
 
 def is_listening(queue: Queue) -> bool:

@@ -146,7 +146,7 @@ async def _finish_with_thread(db: Connection, queries: Queries, key: RunKey, eve
         if ended and await db.fetch(queries.is_queued, {"thread_id": key.thread_id}):
             await db.execute(queries.promote_next, {"thread_ids": [key.thread_id]})
         elif ended:
-            await delete_thread(db, queries, key.thread_id)
+            await delete_thread(db, queries, key.thread_id, keeps_webhooks=True)
     return ended > 0
 
 

@@ -22,6 +22,8 @@ async def delete_thread(
     thread_id: str,
     tombstones_for: timedelta = timedelta(0),
     by: str | None = None,
+    *,
+    keeps_webhooks: bool = False,
 ) -> PruneResult:
     """Remove every row of a thread from every table. One transaction; an unknown thread is not an error.
 
@@ -31,6 +33,7 @@ async def delete_thread(
         thread_id: The thread.
         tombstones_for: Time for which guarded writes to the thread are refused.
         by: Name of the person who deletes it: the event that records it stays.
+        keeps_webhooks: Whether ends of its runs that are to be told to a URL stay.
 
     Returns:
         The removed rows.
@@ -54,7 +57,7 @@ async def delete_thread(
         await db.execute(queries.delete_streams, {**key, "run_ids": None})
         # Before the record, because a writer may be moving a journal entry; this statement waits for it.
         await db.execute(queries.delete_entries, {**key, "run_ids": None})
-        await db.execute(queries.delete_record, key)
+        await db.execute(queries.delete_record, {**key, "keeps_webhooks": keeps_webhooks})
         if by is not None:
             await note_action(db, queries, "delete", by, thread_id)
     return result + PruneResult(segments=segments, bytes=size)

@@ -15,6 +15,7 @@ from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.runs import schedules, webhooks
 from langgraph_pgstate.operations.runs.requests import request_run
 from langgraph_pgstate.operations.runs.webhooks import MAX_ATTEMPTS, body_of, delay_after, webhook_of
+from langgraph_pgstate.operations.threads.threads import delete_thread
 from langgraph_pgstate.types import Delivery, Webhook
 
 URL = "https://example.com/done?a=1"
@@ -80,6 +81,15 @@ def test_ends_together_and_with_their_threads_are_told(queue: Queue) -> None:
     assert queue.finish(queue.claim_one(), deletes_thread=True)
     assert queue.execute("SELECT 1 FROM {}.threads WHERE thread_id = 'c'") == []
     assert sorted(told(queue)) == sorted((id, "success") for id in (*ids, last))
+
+
+def test_deleting_a_thread_deletes_what_its_webhooks_have_of_it(queue: Queue) -> None:
+    for name in ("a", "b"):
+        queue.add(name, webhook=URL, metadata={"a": "secret"})
+        queue.finish(queue.claim_one())
+    fail(queue, due(queue)[0], is_final=True)
+    queue.do(delete_thread, "a")
+    assert queue.execute("SELECT DISTINCT thread_id FROM {}.webhooks") == [("b",)]
 
 
 @pytest.mark.parametrize("action", ["cancel", "interrupt", "rollback"])

@@ -20,7 +20,7 @@ SELECT
     (SELECT coalesce(sum(bytes), 0)::bigint FROM gone) + (SELECT coalesce(sum(bytes), 0)::bigint FROM gone_writes);
 
 -- name: delete_record
--- Delete all records of a thread other than its checkpoints.
+-- Delete all records of a thread other than its checkpoints; its webhooks, too, unless they are kept.
 WITH gone_projection AS (
     DELETE FROM /*schema*/projections WHERE thread_id = :thread_id
 ), gone_runs AS (
@@ -39,6 +39,8 @@ WITH gone_projection AS (
     DELETE FROM /*schema*/labels WHERE thread_id = :thread_id
 ), gone_lease AS (
     DELETE FROM /*schema*/leases WHERE thread_id = :thread_id
+), gone_webhooks AS (
+    DELETE FROM /*schema*/webhooks WHERE thread_id = :thread_id AND NOT :keeps_webhooks::boolean
 )
 DELETE FROM /*schema*/messages WHERE thread_id = :thread_id;
 
