@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from langgraph_pgstate.errors import PGStateError, UnavailableError
@@ -31,7 +32,7 @@ _LIFECYCLE: Final = ("metadata", "error", "end")
 
 async def join_stream(call: Call) -> Response:
     """Answer the events of a thread's runs, in the first version of the protocol."""
-    thread = await call.thread("read")
+    thread_id, is_allowed = await _opened(call)
     modes = call.names("stream_mode") or ["run_modes"]
     for mode in modes:
         if mode not in _MODES:
@@ -48,13 +49,13 @@ async def join_stream(call: Call) -> Response:
             del conversions[found.run_id]
 
     given = call.request.headers.get("last-event-id") or None
-    events = call.state.runs.join_thread(thread.thread_id, last_event_id=None if given == "-1" else given)
-    return _answer(call, events, convert, lambda error: encoded("", "error", _error(error)))
+    events = call.state.runs.join_thread(thread_id, last_event_id=None if given == "-1" else given)
+    return _answer(call, is_allowed, events, convert, lambda error: encoded("", "error", _error(error)))
 
 
 async def events(call: Call) -> Response:
     """Answer the events of a thread's runs, in the second version of the protocol."""
-    thread = await call.thread("read")
+    thread_id, is_allowed = await _opened(call)
     body = call.body
     translation = Translation(EventFilter(body.channels, body.namespaces, body.depth), body.since)
 
@@ -66,29 +67,54 @@ async def events(call: Call) -> Response:
         told = {"type": "error", "id": None, "error": "unknown_error", "message": _error(error)["message"]}
         return encoded("", "error", told)
 
-    return _answer(call, call.state.runs.join_thread(thread.thread_id), convert, fail)
+    return _answer(call, is_allowed, call.state.runs.join_thread(thread_id), convert, fail)
+
+
+async def _opened(call: Call) -> tuple[str, Callable[[], Awaitable[bool]]]:
+    """Return a thread's id, and a function that returns whether it is still the thread that the caller may see."""
+    thread_id = call.path("thread_id")
+    scope = await call.authorize("threads", "read", {"thread_id": thread_id})
+    thread = await call.visible(thread_id, scope)
+
+    async def is_allowed() -> bool:
+        try:
+            return (await call.visible(thread_id, scope)).created_at == thread.created_at
+        except HTTPException:
+            return False
+
+    return thread_id, is_allowed
 
 
 def _answer(
     call: Call,
+    is_allowed: Callable[[], Awaitable[bool]],
     events: AsyncIterator[ThreadEvent],
     convert: Callable[[ThreadEvent], Iterator[bytes]],
     fail: Callable[[PGStateError], bytes],
 ) -> Response:
-    return BrokenOffResponse(_chunks(call, events, convert, fail), 200, HEADERS, "text/event-stream")
+    return BrokenOffResponse(_chunks(call, is_allowed, events, convert, fail), 200, HEADERS, "text/event-stream")
 
 
 async def _chunks(
     call: Call,
+    is_allowed: Callable[[], Awaitable[bool]],
     events: AsyncIterator[ThreadEvent],
     convert: Callable[[ThreadEvent], Iterator[bytes]],
     fail: Callable[[PGStateError], bytes],
 ) -> AsyncIterator[bytes]:
     # Browsers resolve `fetch` with the first bytes.
     yield HEARTBEAT
-    sent_at = time.monotonic()
+    sent_at = checked_at = time.monotonic()
+    run_id: str | None = None
     try:
         async for batch in patiently(call, events):
+            # The thread may be somebody else's by now: checked after the events were read, before they are sent.
+            is_due = time.monotonic() - checked_at >= HEARTBEAT_SECONDS
+            if not batch or is_due or any(found.run_id != run_id for found in batch):
+                if not await is_allowed():
+                    return
+                checked_at = time.monotonic()
+            run_id = batch[-1].run_id if batch else run_id
             chunk = b"".join(part for found in batch for part in convert(found))
             # Of events that the client does not want, nothing would be sent for long.
             if chunk or not batch or time.monotonic() - sent_at >= HEARTBEAT_SECONDS:

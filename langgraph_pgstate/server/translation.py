@@ -58,7 +58,8 @@ class Translation:
     """The events of a thread in the form of the protocol, for one stream.
 
     What an event becomes depends on the earlier ones of its run, so all of them are translated. Ids are the same in all
-    streams. Sequence numbers grow with time, also from run to run: they are microseconds, as of the first event.
+    streams. Sequence numbers grow with time, also from run to run: they are microseconds, as of the first event, or the
+    first that is left.
 
     Args:
         wanted: The events that the client wants.
@@ -74,14 +75,13 @@ class Translation:
         """Yield the events that stand for one."""
         event = found.event
         if self._run is None or self._run.run_id != found.run_id:
-            self._run = _Run(found.run_id, found.graph, event.stored_at, "messages" in self._wanted.channels)
-        first = self._run.first_seq + _number_of(event.id) * _WIDTH
+            self._run = _Run(found.run_id, found.graph)
+        first = self._run.first_seq(event)
         counts: dict[str, int] = {}
         for place, (channel, namespace, data, node) in enumerate(self._run.tell(event)):
             counts[channel] = counts.get(channel, 0) + 1
-            seq = first + min(place, _WIDTH - 1)
-            self._seq = max(seq, self._seq + 1)
-            if seq > self._since and self._wanted.wants(channel, namespace, data):
+            self._seq = max(first + place, self._seq + 1)
+            if self._seq > self._since and self._wanted.wants(channel, namespace, data):
                 yield {
                     "type": "event",
                     "event_id": f"{found.run_id}:{event.id}:{channel}:{counts[channel]}",
@@ -99,10 +99,12 @@ class Translation:
 class _Run:
     """The state of one run, as its events have told it so far."""
 
-    def __init__(self, run_id: str, graph: str, began_at: datetime | None, has_messages: bool) -> None:
-        self.run_id, self.first_seq = run_id, microseconds(began_at)
+    def __init__(self, run_id: str, graph: str) -> None:
+        self.run_id = run_id
+        self._start: int | None = None
         self._graph = graph
-        self._messages = MessageParts() if has_messages else None
+        # Also if nobody wants them: numbers are the same in all streams.
+        self._messages = MessageParts()
         # Where each message is, that it may be finished there.
         self._places: dict[str, tuple[Sequence[str], str | None]] = {}
         # Namespaces of subgraphs, with the tasks of their parents; false when they have ended.
@@ -112,6 +114,14 @@ class _Run:
         # The last values of each namespace, until their checkpoint is known.
         self._held: dict[tuple[str, ...], Any] = {}
         self._error: str | None = None
+
+    def first_seq(self, event: StreamEvent) -> int:
+        """Return the number of the first event that one becomes, unless the one before became very many."""
+        distance = _number_of(event.id) * _WIDTH
+        if self._start is None and event.stored_at is not None:
+            # After a gap, the time of the first event that is left: no less than what its number was before.
+            self._start = microseconds(event.stored_at) - max(0, distance - _WIDTH)
+        return (self._start or 0) + distance
 
     def tell(self, event: StreamEvent) -> Iterator[Told]:
         mode, namespace, data = event.event, event.namespace, event.data
@@ -150,18 +160,15 @@ class _Run:
             yield "tools", namespace, data, None
 
     def _message(self, namespace: Sequence[str], message: Any, metadata: Any) -> Iterator[Told]:
-        if self._messages is None:
-            return
         node = metadata.get("langgraph_node")
         self._places[getattr(message, "id", None) or ""] = (namespace, node)
         for part in self._messages.add(message, metadata):
             yield "messages", namespace, part, node
 
     def _finish_messages(self) -> Iterator[Told]:
-        if self._messages is not None:
-            for part in self._messages.finish():
-                namespace, node = self._places[part["id"]]
-                yield "messages", namespace, part, node
+        for part in self._messages.finish():
+            namespace, node = self._places[part["id"]]
+            yield "messages", namespace, part, node
         self._places.clear()
 
     def _ask(self, namespace: Sequence[str], data: Any) -> Iterator[Told]:

@@ -18,6 +18,7 @@ from support_http import ANSWER, HELLO, Steps, listening, sdk, serving
 
 from langgraph_pgstate.server import AgentServer, streams
 from langgraph_pgstate.server.translation import CHANNELS
+from tests.server.test_auth import USERS, owners
 
 ALL: Any = list(CHANNELS)
 
@@ -164,6 +165,29 @@ async def test_a_thread_that_does_not_exist_is_not_streamed(server: AgentServer)
                 json=None if call == "join" else {"channels": ["values"]},
             )
             assert answered.status_code == 404
+
+
+@pytest.mark.parametrize("path", ["stream", "stream/events"])
+async def test_a_stream_ends_with_its_thread(dsn: str, schema: str, path: str) -> None:
+    """What is made anew under the thread's id is not for those who could read the old one."""
+    eve, bob = ({"authorization": token} for token in USERS)
+    async with (
+        serving(dsn, schema, auth=owners()) as server,
+        listening(server) as url,
+        sdk(server, bob) as client,
+        httpx.AsyncClient(base_url=url, timeout=30) as http,
+    ):
+        await http.post("/threads", json={"thread_id": "t"}, headers=eve)
+        method, body = ("GET", None) if path == "stream" else ("POST", {"channels": ALL})
+        async with http.stream(method, f"/threads/t/{path}", json=body, headers=eve) as response:
+            lines = response.aiter_lines()
+            assert await anext(lines) == ": heartbeat"
+            await http.delete("/threads/t", headers=eve)
+            await client.threads.create(thread_id="t")
+            await client.runs.wait("t", "chat", input=HELLO)
+            async with asyncio.timeout(30):
+                async for line in lines:
+                    assert not line.startswith("data: ")
 
 
 @pytest.mark.parametrize("body", [{}, {"channels": []}, {"channels": ["values"], "depth": -1}])

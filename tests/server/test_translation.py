@@ -67,6 +67,25 @@ def test_numbers_grow_from_run_to_run_and_ids_are_the_same_in_all_streams() -> N
     assert whole[0]["params"]["timestamp"] == START.timestamp() * 1000
 
 
+def test_nothing_is_lost_after_an_event_that_becomes_very_many() -> None:
+    wide = ("updates", {f"node{number}": {} for number in range(40)})
+    given = events(wide, ("custom", 1), ("custom", 2), ("end", {"status": "success"}))
+    whole = told(given)
+    for place, event in enumerate(whole):
+        assert told(given, since=event["seq"]) == whole[place + 1 :]
+
+
+def test_numbers_after_a_gap_grow_with_time_too() -> None:
+    whole = events(*[("custom", number) for number in range(9)], ("end", {"status": "success"}))
+    before = told(whole)
+    gap = ThreadEvent("r", "agent", StreamEvent("5", "gap", (), {"first": "1", "last": "5"}, 0))
+    for rest in ([gap, *whole[5:]], [gap, *whole[-1:]]):
+        after = told(rest)
+        assert [event["event_id"] for event in after] == [event["event_id"] for event in before[-len(after) :]]
+        assert after[0]["seq"] > START.timestamp() * 1_000_000
+        assert told(rest, since=after[0]["seq"]) == after[1:]
+
+
 def test_values_follow_their_checkpoint_and_have_no_interrupts() -> None:
     config: Any = {"configurable": {"checkpoint_id": "c2"}}
     parent: Any = {"configurable": {"checkpoint_id": "c1"}}
