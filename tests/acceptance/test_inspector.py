@@ -175,6 +175,22 @@ async def test_an_open_page_shows_what_is_new_and_does_not_disturb(screen: Scree
     assert await page.get_attribute(".live", "aria-pressed") == "false"
 
 
+async def test_an_open_page_keeps_its_head_true(screen: Screen) -> None:
+    page, state = screen.page, screen.state
+    await state.threads.create("idle", title="Before")
+    await screen.open("/threads/idle?notice=thread.label")
+    assert "notice" not in page.url
+    await state.threads.set_title("idle", "After")
+    await page.wait_for_selector("h1:text-is('After')")
+    assert (await page.title()).startswith("After")
+    await state.runs.enqueue("trip", {"messages": []}, thread_id="t", run_id="r", queue="of nobody")
+    await screen.open("/runs/t/r")
+    assert await page.locator(".head .status").inner_text() == "pending"
+    await state.runs.cancel("t", "r", by="Eve")
+    await page.wait_for_selector(".head .status.cancelled")
+    await page.wait_for_selector(".live", state="hidden")
+
+
 async def test_pages_are_read_without_scripts(dsn: str, schema: str) -> None:
     async with inspected(dsn, schema) as (server, _), listening(server) as url, chromium() as browser:
         await travel(state_of(server))

@@ -33,8 +33,17 @@ function learnClock(response) {
   if (!Number.isNaN(date)) offset = Date.now() - date;
 }
 
-// Live pages: the part with the id `live` is replaced by what the server has now.
+// Live pages: the part with the id `live`, what has `data-fresh`, and the title are replaced by what the server has now.
 const live = document.querySelector("[data-live]");
+let isDone = false;
+
+// A notice is about the action just done: no address keeps it.
+const notice = document.querySelector(".notice");
+if (notice) {
+  const address = new URL(location.href);
+  address.searchParams.delete("notice");
+  history.replaceState(null, "", address);
+}
 
 async function refresh() {
   const place = document.getElementById("live");
@@ -43,11 +52,22 @@ async function refresh() {
   const response = await fetch(location.href, { headers: { Accept: "text/html" } });
   if (!response.ok || response.redirected) return;
   learnClock(response);
-  const found = new DOMParser().parseFromString(await response.text(), "text/html").getElementById("live");
+  const page = new DOMParser().parseFromString(await response.text(), "text/html");
+  const found = page.getElementById("live");
   if (!found) return;
+  document.title = page.title;
+  const fresh = all("[data-fresh]", page);
+  all("[data-fresh]").forEach((one, place) => {
+    if (fresh[place] && fresh[place].innerHTML !== one.innerHTML) one.replaceChildren(...document.adoptNode(fresh[place]).childNodes);
+  });
+  // The last spans of what has ended may come after its end: one more time.
+  const hasEnded = !page.querySelector("[data-live]");
+  isDone = hasEnded && live.hidden;
+  live.hidden = hasEnded;
   const opened = all("details[open][id]", place).map((one) => one.id);
   const focused = all("a, button, summary", place).indexOf(document.activeElement);
   if (place.innerHTML === found.innerHTML) return;
+  if (notice) notice.remove();
   place.replaceChildren(...document.adoptNode(found).childNodes);
   opened.forEach((id) => { const one = document.getElementById(id); if (one) one.open = true; });
   if (focused >= 0) { const one = all("a, button, summary", place)[focused]; if (one) one.focus(); }
@@ -56,7 +76,7 @@ async function refresh() {
 
 async function keepFresh() {
   try { await refresh(); } catch { /* The server is away; the next time it may not be. */ }
-  setTimeout(keepFresh, 1000 * Number(live.dataset.live));
+  if (!isDone) setTimeout(keepFresh, 1000 * Number(live.dataset.live));
 }
 
 if (live) {
