@@ -136,6 +136,7 @@ class ThreadCursor:
         thread_id: The thread.
         last_event_id: Id of a run and of the last of its events that the reader has, like `RUN:12`; without it, the
             reader gets the events of the runs that have not ended, or else of the one that ended last.
+        since: Without `last_event_id`: the reader gets those of all runs that ended after this time, too.
 
     Raises:
         ConfigurationError: If the id is none.
@@ -143,8 +144,10 @@ class ThreadCursor:
 
     has_ended: Final = False
 
-    def __init__(self, codec: ValueCodec, thread_id: str, last_event_id: str | None = None) -> None:
-        self._codec, self._thread_id = codec, thread_id
+    def __init__(
+        self, codec: ValueCodec, thread_id: str, last_event_id: str | None = None, since: datetime | None = None
+    ) -> None:
+        self._codec, self._thread_id, self._ended_since = codec, thread_id, since
         self._given: str | None = None
         # The last event of each run that the reader has events of.
         self._last: dict[str, str] = {}
@@ -170,7 +173,7 @@ class ThreadCursor:
         """The events of a run, or the runs, that it needs next."""
         if self._cursor is not None:
             return self._cursor.wanted
-        return WantedRuns(self._thread_id, self._since, self._given)
+        return WantedRuns(self._thread_id, self._since, self._given, self._ended_since)
 
     def has_news(self, page: Any) -> bool:
         """Return whether a page has something for the reader."""
@@ -196,29 +199,31 @@ class ThreadCursor:
         unfinished = [run for run in page.runs if run.status in UNFINISHED]
         if self._after is None:
             given = next((run for run in page.runs if run.run_id == self._given), None)
-            self._after = page.now if given is None else given.ended_at or page.now
+            self._after = (self._ended_since if given is None else given.ended_at) or page.now
             if given is not None:
                 self._expected.add(given.run_id)
             elif page.runs and not unfinished:
                 # The caller may have started it just now.
                 self._expected.add(page.runs[-1].run_id)
         self._expected.update(run.run_id for run in unfinished)
-        self._since = min([page.now, *(run.started_at for run in unfinished)])
+        # Those that ended long ago are read again until they have been told.
+        waiting = [run for run in page.runs if run.status in UNFINISHED or self._is_new(run)]
+        self._since = min([page.now, *(run.started_at for run in waiting)])
         self._run = self._next(page)
         if self._run is not None:
             run_id = self._run.run_id
             self._cursor = Cursor(self._codec, self._thread_id, run_id, self._last.get(run_id))
 
     def _next(self, page: ThreadPage) -> ThreadRun | None:
+        return next((run for run in page.runs if run.status == "running" or self._is_new(run)), None)
+
+    def _is_new(self, run: ThreadRun) -> bool:
+        """Return whether a run has ended, and its end was not told."""
         assert self._after is not None
-        for run in page.runs:
-            if run.status == "running":
-                return run
-            if run.ended_at is not None and run.status not in UNFINISHED:
-                is_new = run.run_id in self._expected or run.ended_at > self._after
-                if is_new and not self._last.get(run.run_id, "").endswith(_END):
-                    return run
-        return None
+        if run.ended_at is None or run.status in UNFINISHED:
+            return False
+        is_wanted = run.run_id in self._expected or run.ended_at > self._after
+        return is_wanted and not self._last.get(run.run_id, "").endswith(_END)
 
 
 def _number_of(last_event_id: str | int | None) -> int | None:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, Required, Unpack
 
@@ -252,7 +253,9 @@ class Runs(RunHistory):
         """
         return self._join(Cursor(self._requests.codec, *_key(run.thread_id, run.run_id), last_event_id))
 
-    def join_thread(self, thread_id: str, *, last_event_id: str | None = None) -> Iterator[ThreadEvent]:
+    def join_thread(
+        self, thread_id: str, *, last_event_id: str | None = None, since: datetime | None = None
+    ) -> Iterator[ThreadEvent]:
         """Yield the events of a thread's runs, past and live, one run after another; without end. As `join` does.
 
         Without `last_event_id`, they begin with the first event of the runs that have not ended, or else of the run
@@ -261,11 +264,13 @@ class Runs(RunHistory):
         Args:
             thread_id: The thread. It may have no runs yet.
             last_event_id: Run and id of the last event that the caller has, like `RUN:12`.
+            since: Without `last_event_id`: a time with a time zone; the runs that ended after it come too, oldest
+                first, of the last hundred.
 
         Raises:
             ConfigurationError: If the run has no such event.
         """
-        return self._join(ThreadCursor(self._requests.codec, thread_id_of(thread_id), last_event_id))
+        return self._join(ThreadCursor(self._requests.codec, thread_id_of(thread_id), last_event_id, since))
 
     def _join(self, cursor: Cursor | ThreadCursor) -> Iterator[Any]:
         while not cursor.has_ended:
@@ -614,9 +619,11 @@ class AsyncRuns(AsyncRunHistory):
         """Async twin of `Runs.join`."""
         return self._join(Cursor(self._requests.codec, *_key(run.thread_id, run.run_id), last_event_id))
 
-    def join_thread(self, thread_id: str, *, last_event_id: str | None = None) -> AsyncIterator[ThreadEvent]:
+    def join_thread(
+        self, thread_id: str, *, last_event_id: str | None = None, since: datetime | None = None
+    ) -> AsyncIterator[ThreadEvent]:
         """Async twin of `Runs.join_thread`."""
-        return self._join(ThreadCursor(self._requests.codec, thread_id_of(thread_id), last_event_id))
+        return self._join(ThreadCursor(self._requests.codec, thread_id_of(thread_id), last_event_id, since))
 
     async def _join(self, cursor: Cursor | ThreadCursor) -> AsyncIterator[Any]:
         while not cursor.has_ended:

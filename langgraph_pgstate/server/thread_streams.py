@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.exceptions import HTTPException
@@ -26,6 +27,10 @@ from langgraph_pgstate.types import ThreadEvent
 if TYPE_CHECKING:
     from langgraph_pgstate.server.service import Call
 
+# By as much at most, numbers of a run's events are past its end.
+_PAST_THE_END: Final = timedelta(minutes=1)
+# Microseconds since 1970 of a time after all others, which JavaScript has as a number.
+_LAST_SEQ: Final = 2**53
 _MODES: Final = ("run_modes", "lifecycle")
 _LIFECYCLE: Final = ("metadata", "error", "end")
 
@@ -67,7 +72,11 @@ async def events(call: Call) -> Response:
         told = {"type": "error", "id": None, "error": "unknown_error", "message": _error(error)["message"]}
         return encoded("", "error", told)
 
-    return _answer(call, is_allowed, call.state.runs.join_thread(thread_id), convert, fail)
+    since = None
+    if body.since:
+        since = datetime.fromtimestamp(min(body.since, _LAST_SEQ) / 1_000_000, UTC)
+        since = max(since - _PAST_THE_END, datetime.fromtimestamp(0, UTC))
+    return _answer(call, is_allowed, call.state.runs.join_thread(thread_id, since=since), convert, fail)
 
 
 async def _opened(call: Call) -> tuple[str, Callable[[], Awaitable[bool]]]:

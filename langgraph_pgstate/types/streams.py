@@ -153,11 +153,19 @@ class ThreadRun(NamedTuple):
 
 
 class WantedRuns(NamedTuple):
-    """The runs of a thread since a time, or since the start of a run, or since the start of its newest run."""
+    """The runs of a thread since a time, or since the start of a run, or since the start of its newest run.
+
+    Attributes:
+        thread_id: The thread.
+        since: The time.
+        run_id: The run.
+        ended_since: Without `since`: since the start of the first run that ended after this time.
+    """
 
     thread_id: str
     since: datetime | None
     run_id: str | None
+    ended_since: datetime | None = None
 
 
 class ThreadPage(NamedTuple):

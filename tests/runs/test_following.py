@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -304,6 +305,24 @@ async def test_the_runs_of_a_thread_are_followed_one_after_another(api: type, qu
         place = next(one for one in late.found if one.event.data == "c")
         again = ThreadReader(state, last_event_id=f"{place.run_id}:{place.event.id}")
         assert await again.next(4) == ["d", "end", "e", "end"]
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_a_reader_that_was_away_gets_all_that_ended_since(api: type, queue: Queue, dsn: str) -> None:
+    for minutes, text in ((50, "a"), (40, "b"), (30, "c"), (20, "d")):
+        old = Producer(queue)
+        old.send(text)
+        old.end()
+        started, ended = (f"now() - interval '{ago} minutes'" for ago in (minutes, minutes - 15))
+        queue.execute(
+            f"UPDATE {{}}.runs SET started_at = {started}, ended_at = {ended} WHERE run_id = '{old.run.run_id}'"
+        )
+        if text == "b":
+            place = f"{old.run.run_id}:1"
+    async with open_state(api, dsn, queue.schema) as state:
+        since = ThreadReader(state, since=datetime.now(UTC) - timedelta(minutes=27))
+        assert await since.next(6) == ["b", "end", "c", "end", "d", "end"]
+        assert await ThreadReader(state, last_event_id=place).next(5) == ["end", "c", "end", "d", "end"]
 
 
 @pytest.mark.parametrize("api", STATES)

@@ -93,6 +93,10 @@ async def test_a_stream_goes_on_from_the_interrupt_to_the_answer(server: AgentSe
             async with opened(url, "t", since=three.found[3]["seq"]) as four:
                 await four.until("lifecycle", "completed")
                 assert four.found == three.found[4:]
+            # So has one that was away from before the end of a run before it.
+            async with opened(url, "t", since=one.found[2]["seq"]) as five:
+                await five.until("lifecycle", "completed")
+                assert five.found == one.found[3:]
 
 
 async def test_a_stream_is_opened_on_another_server(server: AgentServer, dsn: str, schema: str) -> None:

@@ -68,7 +68,7 @@ def test_numbers_grow_from_run_to_run_and_ids_are_the_same_in_all_streams() -> N
 
 
 def test_nothing_is_lost_after_an_event_that_becomes_very_many() -> None:
-    wide = ("updates", {f"node{number}": {} for number in range(40)})
+    wide: Any = ("updates", {f"node{number}": {} for number in range(40)})
     given = events(wide, ("custom", 1), ("custom", 2), ("end", {"status": "success"}))
     whole = told(given)
     for place, event in enumerate(whole):

@@ -159,6 +159,7 @@ async def read_threads(db: Connection, queries: Queries, wanted: Sequence[Wanted
         "thread_ids": [one.thread_id for one in wanted],
         "sinces": [one.since.isoformat() if one.since else "" for one in wanted],
         "run_ids": [one.run_id or "" for one in wanted],
+        "ended_sinces": [one.ended_since.isoformat() if one.ended_since else "" for one in wanted],
     }
     found: dict[int, ThreadPage] = {}
     for number, now, run_id, *run in await db.fetch(queries.read_threads, parameters):

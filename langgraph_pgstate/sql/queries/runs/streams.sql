@@ -75,11 +75,11 @@ ORDER BY g.number, b.last_seq;
 
 -- name: read_threads
 -- Return the time, and enqueued runs of threads: those that have not ended, and those that started since a time, since
--- a run did, or since the thread's newest run did. A hundred of either at most. Some time is taken off, because a run's
+-- a run did, since the first did that ended after a time, or since the newest did. A hundred of either at most. Some time is taken off, because a run's
 -- start may be of another process's clock.
 SELECT g.number, now(), r.run_id, coalesce(r.agent, ''), r.status, r.started_at, r.ended_at
-FROM unnest(:thread_ids::text[], :sinces::text[], :run_ids::text[]) WITH ORDINALITY
-        AS g (thread_id, since, run_id, number)
+FROM unnest(:thread_ids::text[], :sinces::text[], :run_ids::text[], :ended_sinces::text[]) WITH ORDINALITY
+        AS g (thread_id, since, run_id, ended_since, number)
     LEFT JOIN LATERAL (
         SELECT n.* FROM (
             (SELECT q.run_id FROM /*schema*/queue q WHERE q.thread_id = g.thread_id ORDER BY q.number LIMIT 100)
@@ -88,6 +88,9 @@ FROM unnest(:thread_ids::text[], :sinces::text[], :run_ids::text[]) WITH ORDINAL
                 SELECT s.run_id FROM /*schema*/runs s
                 WHERE s.thread_id = g.thread_id AND s.started_at >= coalesce(nullif(g.since, '')::timestamptz, (
                     SELECT o.started_at FROM /*schema*/runs o WHERE o.thread_id = g.thread_id AND o.run_id = g.run_id
+                ), (
+                    SELECT min(o.started_at) FROM /*schema*/runs o
+                    WHERE o.thread_id = g.thread_id AND o.ended_at > nullif(g.ended_since, '')::timestamptz
                 ), (
                     SELECT max(o.started_at) FROM /*schema*/runs o WHERE o.thread_id = g.thread_id
                 )) - interval '1 minute'
