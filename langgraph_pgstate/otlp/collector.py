@@ -82,9 +82,11 @@ class Collector:
         """Send spans, and return what became of them. What the exporter tries again takes as long as the timeout."""
         self._responses.clear()
         result = self._exporter.export(spans)
+        # Of a request that the exporter tried again, the last answer counts; it takes a redirection for success.
         last = self._responses[-1] if self._responses else None
-        # The exporter takes a redirection for success.
-        if result is SpanExportResult.SUCCESS and all(200 <= one.status_code < 300 for one in self._responses):
+        if last is not None and last.history:
+            last = last.history[0]
+        if result is SpanExportResult.SUCCESS and (last is None or 200 <= last.status_code < 300):
             if last is not None:
                 self._warn_of_rejected(last, len(spans))
             return Answer(is_taken=True)

@@ -92,7 +92,7 @@ async def list_runs(call: Call) -> Any:
     """Answer a page of a thread's runs, newest first."""
     thread_id = call.path("thread_id")
     value: dict[str, Any] = {"thread_id": thread_id, "status": call.query("status"), "metadata": {}}
-    await call.visible(thread_id, await call.authorize("threads", "search", value))
+    await call.visible(thread_id, await call.authorize_search(value))
     limit, offset = call.number("limit", 10, 1000), call.number("offset", 0)
     if limit == 0:
         return []

@@ -124,6 +124,20 @@ class Call:
             return None
         return await self.service.authority.authorize(self.user, resource, action, value)
 
+    async def authorize_search(self, value: dict[str, Any]) -> Scope | None:
+        """Return the metadata of the threads that the caller may see; `None` for all.
+
+        A handler may return them, or put them into the metadata of `value`.
+
+        Raises:
+            HTTPException: 403 if the caller may search no threads.
+        """
+        asked = {**value["metadata"]}
+        scope = await self.authorize("threads", "search", value)
+        found: dict[str, Any] = value.get("metadata") or {}
+        demanded = {name: found[name] for name in found if name not in asked or asked[name] != found[name]}
+        return {**demanded, **(scope or {})} or None
+
     async def thread(self, action: str, value: Mapping[str, Any] | None = None) -> Thread:
         """Return the thread that the path names, if the caller may do something with it.
 

@@ -33,7 +33,7 @@ async def metrics(call: Call) -> Response:
 
 async def analytics(call: Call) -> Any:
     """Answer threads by status, outcomes, durations and cost of runs, and feedback of the last days."""
-    scope = await call.authorize("threads", "search", {"metadata": {}, "limit": 0, "offset": 0})
+    scope = await call.authorize_search({"metadata": {}, "limit": 0, "offset": 0})
     return await call.state.runs.analytics(
         call.names("by") or "agent",
         since=timedelta(days=call.number("days", 30, _MOST_DAYS)),

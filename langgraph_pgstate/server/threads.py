@@ -68,7 +68,7 @@ async def search(call: Call) -> Response:
     body = call.body
     value = body.model_dump(include={"values", "status", "limit", "offset", "ids"})
     value["metadata"] = {**(body.metadata or {})}
-    scope = await call.authorize("threads", "search", value)
+    scope = await call.authorize_search(value)
     by: Any = body.sort_by if body.sort_by not in (None, "state_updated_at") else "updated_at"
     found = await call.state.threads.sorted(
         metadata=body.metadata,
@@ -100,7 +100,7 @@ async def count(call: Call) -> int:
     """Answer the number of threads."""
     body = call.body
     value = {**body.model_dump(), "metadata": {**(body.metadata or {})}, "limit": 0, "offset": 0}
-    scope = await call.authorize("threads", "search", value)
+    scope = await call.authorize_search(value)
     return await call.state.threads.count(metadata=body.metadata, state=body.values, status=body.status, scope=scope)
 
 

@@ -79,6 +79,12 @@ def test_any_other_answer_is_of_the_collector(receiver: Receiver, collector: Col
     assert str(status) in answer.reason
 
 
+def test_spans_that_are_taken_when_they_are_sent_again_are_taken(receiver: Receiver) -> None:
+    receiver.replies = [Reply(503)]
+    assert Collector(endpoint_of(receiver.endpoint)).send([converted()]).is_taken
+    assert len(receiver.asked) == 2
+
+
 @pytest.mark.parametrize("text", ["-1", "Wed, 21 Oct 2026 07:28:00 GMT", "nan", "1e9"])
 def test_a_time_to_wait_that_is_no_number_is_none(receiver: Receiver, collector: Collector, text: str) -> None:
     receiver.replies = [Reply(500, {"Retry-After": text})]

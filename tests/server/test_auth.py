@@ -256,6 +256,31 @@ async def test_a_tenant_is_that_of_the_user(dsn: str, schema: str, connection: p
     assert connection.execute(f"SELECT user_id, tenant_id FROM {schema}.runs").fetchall() == [("eve", "acme")]
 
 
+async def test_a_handler_may_put_the_owner_into_a_search(dsn: str, schema: str) -> None:
+    auth = Auth()
+
+    @auth.authenticate
+    async def authenticate(authorization: str | None) -> str:
+        return authorization or ""
+
+    @auth.on.threads
+    async def own(ctx: Auth.types.AuthContext, value: Any) -> None:
+        value["metadata"] = {**(value.get("metadata") or {}), "owner": ctx.user.identity}
+
+    async with serving(dsn, schema, auth=auth) as server:
+        for user in ("eve", "bob"):
+            async with http(server, {"authorization": user}) as client:
+                await client.post("/threads", json={"thread_id": user})
+        async with http(server, {"authorization": "bob"}) as client:
+            for body in ({}, {"metadata": {"owner": "bob"}}):
+                found = (await client.post("/threads/search", json=body)).json()
+                assert [thread["thread_id"] for thread in found] == ["bob"]
+                assert (await client.post("/threads/count", json=body)).json() == 1
+            assert (await client.post("/threads/search", json={"metadata": {"owner": "eve"}})).json() == []
+            assert sum(one["threads"] for one in (await client.get("/analytics")).json()["threads"]) == 1
+            assert (await client.get("/threads/eve/runs")).status_code == 404
+
+
 async def test_errors_of_handlers_let_nobody_in(dsn: str, schema: str) -> None:
     auth = Auth()
 

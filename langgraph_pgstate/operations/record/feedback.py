@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -29,6 +28,9 @@ from langgraph_pgstate.types import Feedback, FeedbackAverage, Page, Row
 
 FEEDBACK_KEYS: Final = ("agent", "model", "release")
 SOURCES: Final = ("human", "model", "program")
+MOST_SCORE: Final = 1e15
+"""Largest score, of either sign: more would let sums overflow, for everybody. A constraint of the table, too."""
+
 MOST_ROWS: Final = 100_000
 """Rows that a statistic reads at most: the newest."""
 
@@ -54,8 +56,8 @@ def request_feedback(
     Raises:
         ConfigurationError: If an argument is invalid, or there is neither a score nor a comment.
     """
-    if score is not None and (not isinstance(score, int | float) or not math.isfinite(score)):
-        raise ArgumentTypeError(f"score must be a finite number, not {score!r}")
+    if score is not None and (not isinstance(score, int | float) or not abs(score) <= MOST_SCORE):
+        raise ArgumentTypeError(f"score must be a finite number, from -{MOST_SCORE:g} to {MOST_SCORE:g}, not {score!r}")
     if score is None and not comment:
         raise ConfigurationError("feedback has a score or a comment, or both")
     if source not in SOURCES:

@@ -27,9 +27,7 @@ async def scope_of(call: PageCall, limit: int = 50) -> Scope | None:
         HTTPException: 403 if the caller may search no threads.
     """
     value: dict[str, Any] = {"metadata": {}, "limit": limit, "offset": 0, "status": None}
-    scope = await call.authorize("threads", "search", value)
-    # A handler may also demand metadata in the filters of the request.
-    return {**value["metadata"], **(scope or {})} or None
+    return await call.authorize_search(value)
 
 
 async def check_sees_all(call: PageCall) -> None:

@@ -20,7 +20,7 @@ async def threads(call: PageCall) -> Page:
     metadata = None if wanted is None else metadata_of(wanted)
     # A handler of `Auth` may look at the filters, and may change the metadata.
     value: dict[str, Any] = {"metadata": {**(metadata or {})}, "limit": _PAGE, "offset": 0, "status": status_of(call)}
-    scope = await call.authorize("threads", "search", value)
+    scope = await call.authorize_search(value)
     found = await call.state.threads.search(
         user_id=call.query("user"),
         tenant_id=call.query("tenant"),

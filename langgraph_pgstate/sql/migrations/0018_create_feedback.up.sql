@@ -17,7 +17,8 @@ CREATE TABLE /*schema*/feedback (
     value bytea,
     PRIMARY KEY (thread_id, run_id, feedback_id),
     CONSTRAINT feedback_run FOREIGN KEY (thread_id, run_id) REFERENCES /*schema*/runs ON DELETE CASCADE,
-    CONSTRAINT feedback_says_something CHECK (score IS NOT NULL OR comment IS NOT NULL OR value IS NOT NULL)
+    CONSTRAINT feedback_says_something CHECK (score IS NOT NULL OR comment IS NOT NULL OR value IS NOT NULL),
+    CONSTRAINT feedback_score_is_bounded CHECK (score BETWEEN -1e15 AND 1e15)
 );
 CREATE INDEX feedback_created_at_idx ON /*schema*/feedback (created_at DESC, thread_id, run_id, feedback_id);
 
@@ -35,7 +36,7 @@ COMMENT ON COLUMN /*schema*/feedback.created_at IS 'time it was given first';
 COMMENT ON COLUMN /*schema*/feedback.created_by IS 'who gave it; null: not known';
 COMMENT ON COLUMN /*schema*/feedback.source IS 'human, model or program: what kind of judge gave it';
 COMMENT ON COLUMN /*schema*/feedback.name IS 'what is judged, like helpfulness';
-COMMENT ON COLUMN /*schema*/feedback.score IS 'score, on a scale of the application; null: none';
+COMMENT ON COLUMN /*schema*/feedback.score IS 'score, on a scale of the application, from -1e15 to 1e15; null: none';
 COMMENT ON COLUMN /*schema*/feedback.comment IS
     'comment in clear text; null: none, or the state has a serializer of its own';
 COMMENT ON COLUMN /*schema*/feedback.value_type IS 'type of value, from the serializer; null: no value';

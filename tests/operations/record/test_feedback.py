@@ -35,6 +35,7 @@ class Reversing(SerializerProtocol):
         ({"comment": ""}, "a score or a comment"),
         ({"score": float("nan")}, "finite"),
         ({"score": "good"}, "finite"),
+        ({"score": -1e200}, "from -1e"),
         ({"score": 1, "source": "robot"}, "human, model, program"),
         ({"score": 1, "name": ""}, "empty"),
         ({"score": 1, "comment": "a\0b"}, "NUL"),
