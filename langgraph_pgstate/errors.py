@@ -678,7 +678,8 @@ class BudgetExceededError(PGStateError, RuntimeError):
 
     def __init__(self, scope: str, name: str, spent: Decimal, amount: Decimal) -> None:
         self.scope, self.name, self.spent, self.amount = scope, name, spent, amount
-        super().__init__(f"{scope} {name!r} has spent {spent:f} today (UTC); the budget is {amount:f}")
+        used, given = spent.normalize(), amount.normalize()
+        super().__init__(f"{scope} {name!r} has spent {used:f} today (UTC); the budget is {given:f}")
 
 
 class DatabaseError(PGStateError):

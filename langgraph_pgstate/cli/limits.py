@@ -78,8 +78,8 @@ def budgets(
         return
     table = new_table("scope", "name", right=("a day", "spent today"))
     for budget in found:
-        spent = "" if budget.spent is None else f"{budget.spent:,f}"
-        table.add_row(budget.scope, escape(budget.name), f"{budget.amount:,f}", spent)
+        spent = "" if budget.spent is None else f"{budget.spent.normalize():,f}"
+        table.add_row(budget.scope, escape(budget.name), f"{budget.amount.normalize():,f}", spent)
     show(table, len(found), "budget", None)
 
 

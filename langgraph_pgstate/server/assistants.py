@@ -124,6 +124,11 @@ class Assistants:
         name = metadata.get("graph_id")
         return name if isinstance(name, str) and name in self._sources else None
 
+    @property
+    def graphs(self) -> list[str]:
+        """Names of these graphs."""
+        return sorted(self._sources)
+
     def graph_of(self, thread: Thread) -> str | None:
         """Return the name of the graph that runs on a thread, if it is one of these."""
         return self.named(thread.metadata) or self.named({"graph_id": thread.agent})

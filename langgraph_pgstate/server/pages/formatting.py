@@ -45,14 +45,16 @@ def number(value: int | None) -> str:
 
 
 def money(value: Decimal | float | None) -> str:
-    """Return an amount with at least two decimal places, and two digits that are not zero. Empty for `None`."""
+    """Return an amount with two decimals, or with three significant digits if it is less than 1. Empty for `None`."""
     if value is None:
         return ""
     amount = Decimal(value)
     if amount == 0 or abs(amount) >= 1:
         return f"{amount:,.2f}"
-    places = max(2, 1 - amount.adjusted())
-    return f"{amount:.{places}f}"
+    text = f"{amount:.{max(2, 2 - amount.adjusted())}f}"
+    while text.endswith("0") and text[-3] != ".":
+        text = text[:-1]
+    return text
 
 
 def size(count: int | None) -> str:

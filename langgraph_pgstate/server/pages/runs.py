@@ -11,6 +11,7 @@ from langgraph_pgstate.operations.record.runs import STATUSES
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.pages.callers import PERIODS, period_of, scope_of
 from langgraph_pgstate.server.pages.page import Done, Page, PageCall
+from langgraph_pgstate.server.pages.tools import doubts_of
 from langgraph_pgstate.server.pages.values import view
 from langgraph_pgstate.types import Run, Span, Timeline, TimelineSpan
 
@@ -87,6 +88,7 @@ async def run(call: PageCall) -> Page:
         "window": _WINDOW,
         "span": None if span is None else shown_span(span),
         "kinds": KINDS,
+        "doubts": await doubts_of(call, found),
         "before": checkpoint_before(found, timeline),
         "can_cancel": found.enqueued_at is not None and found.status in ("pending", "running"),
         "can_retry": found.enqueued_at is not None and found.status in ("error", "timeout", "cancelled"),

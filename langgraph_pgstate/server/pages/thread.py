@@ -12,6 +12,7 @@ from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.json import to_json
 from langgraph_pgstate.server.pages.messages import conversation
 from langgraph_pgstate.server.pages.page import Page, PageCall
+from langgraph_pgstate.server.pages.tools import doubts_of
 from langgraph_pgstate.server.pages.values import view, views
 from langgraph_pgstate.types import CheckpointState, CheckpointTree, Difference, Thread, TreeNode
 
@@ -41,6 +42,7 @@ async def thread(call: PageCall) -> Page:
         "view": shown,
         "views": VIEWS,
         "graph": call.service.assistants.graph_of(found),
+        "graphs": call.service.assistants.graphs,
         "nodes": (),
     }
     if node is not None:
@@ -98,7 +100,7 @@ async def _origin(call: PageCall, found: Thread, node: TreeNode) -> dict[str, An
     """Return what led to the checkpoint: the superstep that made it, and its branch."""
     origin = await call.state.runs.provenance(_config(found, node.checkpoint_id))
     if origin is None:
-        return {"origin": None}
+        return {"origin": None, "doubts": []}
     spans = [
         {
             "span_id": span.span_id,
@@ -119,6 +121,7 @@ async def _origin(call: PageCall, found: Thread, node: TreeNode) -> dict[str, An
     ]
     run = origin.run
     return {
+        "doubts": await doubts_of(call, run),
         "origin": {
             "run_id": None if run is None else run.run_id,
             "run_status": None if run is None else run.status,
@@ -132,7 +135,7 @@ async def _origin(call: PageCall, found: Thread, node: TreeNode) -> dict[str, An
             "spans": spans,
             "effects": effects,
             "left_out": max(0, len(origin.spans) - _MOST_SPANS),
-        }
+        },
     }
 
 

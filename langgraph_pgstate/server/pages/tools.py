@@ -6,18 +6,20 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from langgraph_pgstate.errors import ToolOutcomeUnknownError
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.pages.callers import PERIODS, period_of, scope_of
 from langgraph_pgstate.server.pages.interrupts import parsed
 from langgraph_pgstate.server.pages.page import Done, Page, PageCall
 from langgraph_pgstate.server.pages.values import view
-from langgraph_pgstate.types import ToolExecution
+from langgraph_pgstate.types import Run, ToolExecution
 
 NEWEST: Final = 20_000
 """Calls of which statistics are made; older ones are left out, and the page says so."""
 
 _PAGE: Final = 50
 _TOOLS: Final = 40
+_IN_DOUBT: Final = (ToolOutcomeUnknownError.__name__, TimeoutError.__name__)
 _DECISIONS: Final = ("done", "retry", "fail")
 
 
@@ -68,6 +70,14 @@ async def settle(call: PageCall) -> Done:
     given: dict[str, Any] = {} if result is None or decision != "done" else {"result": parsed(result)}
     await call.state.tools.settle(thread.thread_id, key, decision, by=call.actor, **given)
     return Done(call.link("tools", thread.thread_id, key), {"decision": decision})
+
+
+async def doubts_of(call: PageCall, run: Run | None) -> list[dict[str, str]]:
+    """Return the newest actions in doubt of the thread of a run that failed for one, or whose process died."""
+    if run is None or not (run.is_crashed or (run.error_type or "").endswith(_IN_DOUBT)):
+        return []
+    found = await call.state.tools.list(run.thread_id, limit=_PAGE)
+    return [{"tool": one.tool, "key": one.idempotency_key} for one in found if is_in_doubt(one)]
 
 
 def brief(found: ToolExecution) -> dict[str, Any]:

@@ -153,6 +153,7 @@ async def test_without_the_graph_of_a_thread_nothing_is_run(place: Place) -> Non
     assert "Fork" in page
     assert "Fork and run" not in page
     assert "Replay" not in page
+    assert "This server has no graph <code>another</code>; it serves <code>trip</code>" in page
     for path in ("run", "edit"):
         assert (await visitor.act(f"/threads/t/{path}", at=ids[0], values="{}")).status_code == 422
 

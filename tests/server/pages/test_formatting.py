@@ -56,7 +56,8 @@ def test_durations(value: Any, text: str) -> None:
         (None, ""),
         (Decimal(0), "0.00"),
         (Decimal("1234.5"), "1,234.50"),
-        (Decimal("0.00012345"), "0.00012"),
+        (Decimal("0.00012345"), "0.000123"),
+        (Decimal("0.0405"), "0.0405"),
         (0.5, "0.50"),
     ],
 )

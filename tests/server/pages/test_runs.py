@@ -139,3 +139,26 @@ def test_a_bar_stays_in_its_drawing() -> None:
     assert place(-5, 20) == (0, 1000)
     assert place(1, 1) == (100, 2)
     assert place(0, 0, 0) == (0, 1000)
+
+
+async def test_an_error_leads_to_the_decision_it_waits_for(place: Place, record: Record) -> None:
+    _, visitor = place
+    record.thread("t")
+    error = {
+        "error_type": "langgraph_pgstate.errors.ToolOutcomeUnknownError",
+        "error_message": "pay ('k?1' on thread 't') was started and has no recorded outcome",
+    }
+    record.run("bad", status="error", **error)
+    record.run("good")
+    record.span("pay", "tool", run_id="bad", status="error", **error)
+    record.span("look", "tool", run_id="bad", status="error", error_type="app.Error", error_message="k2")
+    record.execution("k?1", status="unknown", tool="pay")
+    record.execution("done", tool="ship")
+    way = '<a class="button" href="/ui/tools/t/k%3F1">Settle: did pay take effect?</a>'
+    assert (await visitor.page("/runs/t/bad")).count(way) == 1
+    assert (await visitor.page("/runs/t/bad", span="pay")).count(way) == 2
+    assert (await visitor.page("/runs/t/bad", span="look")).count(way) == 1
+    assert "did pay" not in await visitor.page("/runs/t/good")
+    await visitor.introduce()
+    assert (await visitor.act("/tools/t/k%3F1/settle", decision="done")).status_code == 303
+    assert "did pay" not in await visitor.page("/runs/t/bad")

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from langchain_core.messages import HumanMessage
 from support_pages import HOSTILE, inspected, state_of, statements, travel
+from support_record import Record
 
 from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.server.assistants import config_at
@@ -76,6 +77,17 @@ async def test_what_led_to_a_checkpoint_and_who_did_what(place: Place) -> None:
     assert "interrupt" in {one["kind"] for one in events}
     only = (await visitor.data("/threads/t", view="events", kind="interrupt"))["events"]
     assert {one["kind"] for one in only} == {"interrupt"}
+
+
+async def test_what_led_to_an_error_leads_to_the_decision_it_waits_for(place: Place, record: Record) -> None:
+    server, visitor = place
+    ids = await travel(state_of(server))
+    record.execution("k", status="unknown", tool="pay")
+    assert "did pay" not in await visitor.page("/threads/t", at=ids[0], view="origin")
+    failed = "UPDATE {}.runs SET status = 'error', error_type = 'a.ToolOutcomeUnknownError', error_message = 'pay'"
+    record.connection.execute(failed.format(record.schema))
+    page = await visitor.page("/threads/t", at=ids[0], view="origin")
+    assert '<a class="button" href="/ui/tools/t/k">Settle: did pay take effect?</a>' in page
 
 
 async def test_no_page_needs_more_than_five_statements(place: Place) -> None:
