@@ -21,12 +21,9 @@ from support import loop_graph, wait_until
 from support_queue import STATES, Queue, call, open_state
 from support_worker import WORKERS, worker
 
-from langgraph_pgstate import PGState, WebhookSettings, Worker
-from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate import PGState, WebhookSettings
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.operations.runs import webhooks
 from langgraph_pgstate.runs.webhooks import may_connect, signed_headers
-from langgraph_pgstate.types import Delivery
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of some bytes").decode()
 HERE = ("127.0.0.0/8", "::1/128")
@@ -225,26 +222,6 @@ def test_a_worker_delivers(kind: type, dsn: str, schema: str, queue: Queue, rece
     assert json.loads(receiver.got[0][1])["status"] == "success"
     assert json.loads(receiver.got[0][1])["run_id"] == handle.run_id
     assert queue.execute("SELECT 1 FROM {}.webhooks") == []
-
-
-def test_a_worker_that_waits_for_webhooks_runs_on(
-    dsn: str, schema: str, queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With one connection for both, a slow statement of webhooks would keep leases from being renewed."""
-    is_over = threading.Event()
-
-    async def slow(db: Connection, *_: Any) -> list[Delivery]:
-        while not is_over.is_set():
-            await db.script("SELECT pg_sleep(0.1)")
-        return []
-
-    monkeypatch.setattr(webhooks, "claim", slow)
-    with PGState.open(dsn, schema=schema) as state, Worker(state, {"agent": loop_graph(2)}):
-        try:
-            handle = state.runs.enqueue("agent", {"items": [], "count": 0})
-            assert handle.wait(20)["count"] == 2
-        finally:
-            is_over.set()
 
 
 async def test_deliveries_that_were_cancelled_are_delivered_by_another(
