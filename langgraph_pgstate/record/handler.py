@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -254,5 +255,37 @@ def attach(graph: G, *handlers: BaseCallbackHandler) -> G:
         raise ArgumentTypeError("a RemoteGraph runs on another server; record it there")
     if not isinstance(graph, Pregel):
         raise ArgumentTypeError(f"a compiled graph or an @entrypoint is needed, not {type(graph).__name__}")
-    bound: G = graph.with_config(callbacks=[*handlers])
-    return bound
+    bound: Any = graph.with_config(callbacks=[*handlers])
+    kind: Any = type(bound)
+    if not isinstance(bound, _OnItsThread):
+        # As `Pregel.copy` makes a copy.
+        given = {name: value for name, value in vars(bound).items() if name != "__orig_class__"}
+        bound = _on_its_thread(kind)(**given)
+    made: G = bound
+    return made
+
+
+class _OnItsThread:
+    """A graph whose callbacks, which see no more than metadata, find there the thread that the run is on."""
+
+    config: Mapping[str, Any] | None
+
+    def stream(self, input: Any, config: Any = None, **options: Any) -> Any:
+        return super().stream(input, self._on_thread(config), **options)  # type: ignore[misc]
+
+    def astream(self, input: Any, config: Any = None, **options: Any) -> Any:
+        return super().astream(input, self._on_thread(config), **options)  # type: ignore[misc]
+
+    def _on_thread(self, config: Any) -> Any:
+        parts = [(part or {}).get("configurable") or {} for part in (config, self.config)]
+        thread_id = next((part["thread_id"] for part in parts if part.get("thread_id") is not None), None)
+        if thread_id is None:
+            return config
+        given = config or {}
+        return {**given, "metadata": {**(given.get("metadata") or {}), "thread_id": thread_id}}
+
+
+@cache
+def _on_its_thread(kind: type[Any]) -> type[Any]:
+    names = {name: getattr(kind, name) for name in ("__doc__", "__module__", "__qualname__")}
+    return type(kind.__name__, (_OnItsThread, kind), names)

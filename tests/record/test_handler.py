@@ -57,6 +57,27 @@ def test_the_functional_api_is_recorded(dsn: str, schema: str, connection: Conne
     assert kinds[2:] == [("node", "double", "")] * 3
 
 
+@pytest.mark.parametrize("bound", [False, True])
+async def test_a_run_is_recorded_on_its_thread_whatever_its_metadata_say(
+    bound: bool, dsn: str, schema: str, connection: Connection
+) -> None:
+    graph = StateGraph(MessagesState)
+    graph.add_node("speak", lambda state: {"messages": [AIMessage("Hello.")]})
+    graph.add_edge(START, "speak")
+    other: Any = {"metadata": {"thread_id": "other"}}
+    async with AsyncPGState.open(dsn, schema=schema) as state:
+        recorded: Any = state.record(graph.compile(checkpointer=state.saver)).with_config(other if bound else None)
+        for n in range(2):
+            await recorded.ainvoke({"messages": []}, {"configurable": {"thread_id": f"t-{n}"}, **other})
+        recorded = recorded.with_config({"configurable": {"thread_id": "t-2"}})
+        async for _ in recorded.astream({"messages": []}, other):
+            pass
+        async for _ in state.record(recorded).astream_events({"messages": []}, other, version="v2"):
+            pass
+    assert [run["thread_id"] for run in rows(connection, schema, "runs")] == ["t-0", "t-1", "t-2", "t-2"]
+    assert {span["thread_id"] for span in rows(connection, schema, "spans")} == {"t-0", "t-1", "t-2"}
+
+
 def test_a_recorder_works_as_a_plain_callback_and_without_a_thread(
     dsn: str, schema: str, connection: Connection
 ) -> None:

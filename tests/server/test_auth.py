@@ -212,9 +212,9 @@ async def test_metadata_do_not_decide_whose_run_is_recorded(
     eve, bob = people
     await eve.threads.create(thread_id="t")
     await bob.threads.create(thread_id="u", metadata={**OTHERS})
-    assistant = await bob.assistants.create("chat", metadata={**OTHERS}, config={"metadata": OTHERS})  # type: ignore[typeddict-unknown-key]
-    other = await bob.assistants.create("chat", context={**OTHERS})
     config: Any = {"configurable": OTHERS, "metadata": OTHERS}
+    assistant = await bob.assistants.create("chat", metadata={**OTHERS}, config=config)
+    other = await bob.assistants.create("chat", context={**OTHERS})
     for chosen in ("chat", assistant["assistant_id"], other["assistant_id"]):
         await bob.runs.wait("u", chosen, input=HELLO, metadata={**OTHERS}, config=config)
     await bob.runs.wait(None, "chat", input=HELLO, metadata={**OTHERS}, config=config, on_completion="keep")
@@ -229,6 +229,7 @@ async def test_metadata_do_not_decide_whose_run_is_recorded(
         await bob.crons.create(assistant["assistant_id"], on_run_completed="keep", **daily),
     ]
     await bob.crons.update(crons[0]["cron_id"], metadata={**OTHERS}, config=config)
+    assert server.service is not None
     for cron in crons:
         handle = await server.service.state.schedules.trigger(cron["cron_id"])
         await handle.wait()
@@ -252,6 +253,7 @@ async def test_a_tenant_is_that_of_the_user(dsn: str, schema: str, connection: p
         await client.threads.create(thread_id="t")
         config: Any = {"configurable": {"tenant_id": "other", "owner": "other"}}
         await client.runs.wait("t", "chat", input=HELLO, config=config)
+        assert server.service is not None
         await server.service.state.flush()
     assert connection.execute(f"SELECT user_id, tenant_id FROM {schema}.runs").fetchall() == [("eve", "acme")]
 
