@@ -258,20 +258,28 @@ class SpanExporter:
         """Send spans. Of those that the collector refuses, the others are sent without them.
 
         Raises:
-            CollectorError: If it does not take them now.
+            CollectorError: If it does not take them now, or refuses each of several.
         """
-        answer = self._collector.send(spans)
-        if answer.is_taken:
-            return
-        if not answer.is_refused:
-            raise CollectorError(answer)
-        if len(spans) == 1:
-            found = spans[0].attributes or {}
+        refused: list[tuple[ReadableSpan, Answer]] = []
+        parts = [spans]
+        while parts:
+            part = parts.pop()
+            answer = self._collector.send(part)
+            if answer.is_taken:
+                continue
+            if not answer.is_refused:
+                raise CollectorError(answer)
+            if len(part) == 1:
+                refused.append((part[0], answer))
+                # An address that refuses everything, like a wrong gateway, must not cost spans.
+                if len(refused) == len(spans) > 1:
+                    raise CollectorError(answer)
+                continue
+            middle = len(part) // 2
+            parts += [part[middle:], part[:middle]]
+        for span, answer in refused:
+            found = span.attributes or {}
             _log.error("the collector refuses span %s, %s", found.get("pgstate.span.id"), answer.reason)
-            return
-        middle = len(spans) // 2
-        self._send(spans[:middle])
-        self._send(spans[middle:])
 
 
 class CollectorError(UnavailableError):

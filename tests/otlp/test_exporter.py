@@ -170,6 +170,19 @@ def test_a_span_that_the_collector_refuses_does_not_keep_the_others(
     assert [record.message for record in caplog.records if refused in record.message]
 
 
+def test_an_address_that_refuses_every_span_loses_none(
+    dsn: str, schema: str, state: PGState, collector: Collector, connection: psycopg.Connection
+) -> None:
+    exporter = hold(dsn, schema, collector)
+    run(state)
+    collector.refuses = ids(connection, schema)
+    with pytest.raises(UnavailableError, match="400"):
+        exporter.export()
+    collector.refuses = set()
+    exporter.export()
+    assert collector.by_id.keys() == ids(connection, schema)
+
+
 def test_an_answer_that_is_lost_sends_the_same_spans_again(
     dsn: str, schema: str, state: PGState, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,9 @@ async def setup(db: Connection, queries: Queries, *, with_metadata_index: bool =
     """Apply the missing migrations, all in one transaction, and create the partitions of the next months and days.
 
     Safe from several processes at once, inside a caller's transaction, and while other sessions are idle in theirs. If
-    no migration is missing, nothing is locked or written.
+    no migration is missing, nothing is locked or written. Otherwise the tables that change are locked until the end,
+    also while their indexes are built, and reads and writes of them wait. Without a `lock_timeout`, setup
+    waits for every transaction that uses them.
 
     Args:
         db: The connection.
