@@ -55,6 +55,7 @@ async def _respond(route: PageRoute, request: Request) -> Response:
         raise refuse(503, "the server is not running", {"Retry-After": "1"})
     form = {} if route.is_read else await form_of(request)
     access = await access_of(service, request, form)
+    request.state.may_read = True
     token = token_of(request)
     call = PageCall(service, request, None, access.user, form, access.person, access.may_act, token)
     if not route.is_read:

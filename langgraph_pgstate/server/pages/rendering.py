@@ -107,11 +107,17 @@ def render(call: PageCall, page: Page, navigation: tuple[Link, ...], notice: str
 def render_refusal(request: Request, status: int, detail: str, headers: Mapping[str, str] | None) -> Response:
     """Return a page that says why a request was refused. It needs no connection."""
     base = str(request.scope.get("root_path", ""))
-    text = (
-        environment()
-        .get_template("refusal.html")
-        .render(status=status, detail=detail, link=partial(address, base), static=partial(static_address, base))
-    )
+    first = address(base, "threads")
+    data = {
+        "status": status,
+        "detail": detail,
+        # No button leads to the same refusal.
+        "has_way_on": status not in (401, 403)
+        or (getattr(request.state, "may_read", False) and request.scope["path"] != first),
+        "link": partial(address, base),
+        "static": partial(static_address, base),
+    }
+    text = environment().get_template("refusal.html").render(data)
     return Response(text, status, dict(headers or {}), "text/html")
 
 
