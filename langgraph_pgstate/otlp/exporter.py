@@ -88,6 +88,8 @@ class SpanExporter:
         self._thread: threading.Thread | None = None
         self._held_until = self._retry_at = _NEVER
         self._failures = 0
+        # Whether runs since `since` are to be queued, until all of them are.
+        self._is_behind = False
 
     def __enter__(self) -> Self:
         self.start()
@@ -154,8 +156,10 @@ class SpanExporter:
         is_new = self._hold(database)
         if self._held_until == _NEVER:
             return _OTHER_SECONDS
-        if is_new and self._since is not None:
+        self._is_behind = self._is_behind or is_new
+        if self._is_behind and self._since is not None:
             self._queue(database, self._since)
+        self._is_behind = False
         if (left := self._retry_at - time.monotonic()) > 0:
             return min(left, _RENEW_SECONDS)
         try:

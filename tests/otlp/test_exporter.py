@@ -322,6 +322,28 @@ def test_a_follower_asks_for_earlier_runs_once(
     assert set(collector.counts.values()) == {1}
 
 
+def test_a_follower_that_lost_the_database_asks_again_for_earlier_runs(
+    dsn: str,
+    schema: str,
+    state: PGState,
+    collector: Collector,
+    connection: psycopg.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run(state)
+    failures = iter([UnavailableError("the connection was lost")])
+    ask = exporting.exports.queue_runs
+
+    async def fail_once(*arguments: Any, **options: Any) -> Any:
+        for error in failures:
+            raise error
+        return await ask(*arguments, **options)
+
+    monkeypatch.setattr(exporting.exports, "queue_runs", fail_once)
+    with SpanExporter(dsn, collector.endpoint, schema=schema, since=timedelta(days=1)):
+        wait_until(lambda: set(collector.counts) == ids(connection, schema), "the spans of earlier runs")
+
+
 def test_attempts_of_a_run_are_roots_of_their_own(
     dsn: str, schema: str, state: PGState, collector: Collector, connection: psycopg.Connection
 ) -> None:
