@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.db.listening import Listener
-from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, PGStateError
+from langgraph_pgstate.errors import ArgumentTypeError, BudgetExceededError, ConfigurationError, PGStateError
 from langgraph_pgstate.leases.registry import next_holder
 from langgraph_pgstate.operations.runs import adopting, ending, schedules, tending
 from langgraph_pgstate.operations.runs.locking import is_locked
@@ -415,7 +415,10 @@ class Control:
             if is_mine and outcome.error is not None:
                 again = "" if retry_after is None else f"; it is tried again in {retry_after:.1f} s"
                 names = key.run_id, key.thread_id
-                log.warning("run %s of thread %s failed%s", *names, again, exc_info=outcome.error)
+                if isinstance(outcome.error, BudgetExceededError):
+                    log.warning("run %s of thread %s was refused: %s", *names, outcome.error)
+                else:
+                    log.warning("run %s of thread %s failed%s", *names, again, exc_info=outcome.error)
             # It may have ended before the worker read that it is to be rolled back.
             is_mine = is_mine or run(ending.roll_back, queries, key)
         if not is_mine or outcome.kind == "leave":
@@ -594,4 +597,7 @@ class Control:
         if claimed.cancel is not None:
             execution.ask(claimed.cancel, time.monotonic())  # type: ignore[arg-type]
             self.report(execution, run_outcome(execution, asyncio.CancelledError()))
+        elif claimed.attempt > 1:
+            key = claimed.key
+            log.info("goes on with run %s of thread %s (attempt %d)", key.run_id, key.thread_id, claimed.attempt)
         return execution
