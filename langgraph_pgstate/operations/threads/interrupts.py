@@ -76,7 +76,7 @@ def request_interrupted(**filters: Unpack[InterruptFilter]) -> InterruptedReques
     owner: dict[str, Any] = texts_of(filters, "user_id", "tenant_id", "agent")
     owner["scope"] = request_scope(filters.get("scope"))
     size, scan = page_size(filters.get("limit", 20)), filters.get("scan")
-    scans = (_SCAN_PAGES, _SCAN_PAGE) if scan is None else (1, page_size(scan))
+    scans = (_SCAN_PAGES, _SCAN_PAGE) if scan is None else (1, page_size(scan, "scan"))
     return InterruptedRequest(owner, filters.get("answered", False), (at, thread_id, task_id), size, *scans)
 
 

@@ -23,14 +23,14 @@ MAX_PAGE = 1000
 FIRST, LAST = "-infinity", "infinity"
 
 
-def page_size(limit: int) -> int:
-    """Return a validated page size.
+def page_size(limit: int, name: str = "limit") -> int:
+    """Return a validated page size, the argument of this name.
 
     Raises:
         ConfigurationError: If it is not from 1 to `MAX_PAGE`.
     """
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_PAGE:
-        raise ConfigurationError(f"limit must be from 1 to {MAX_PAGE}, not {limit!r}; follow `next` for more")
+        raise ConfigurationError(f"{name} must be from 1 to {MAX_PAGE}, not {limit!r}; follow `next` for more")
     return limit
 
 
