@@ -14,7 +14,7 @@ MARKS ?= not long and not once
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo studio serve test test-ci test-all test-versions test-servers test-browser chat chaos check lint bench bench-quick bench-queue bench-pages bench-server screenshots clean
+.PHONY: help demo studio serve test test-slow test-all test-versions test-servers test-browser chat chaos check lint bench bench-quick bench-queue bench-pages bench-server screenshots clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,7 +40,7 @@ chat: ## Build the chat page of examples/chat, and serve it on http://127.0.0.1:
 test: $(STAMP) ## Run the daily tests on the embedded PostgreSQL, or on PGSTATE_TEST_DSN
 	@$(PYTEST)
 
-test-ci: $(STAMP) ## Run the slow tests, too, as CI does
+test-slow: $(STAMP) ## Run the slow tests, too, before a change of the queue or the saver
 	@$(PYTEST) -m 'not long'
 
 test-all: $(STAMP) ## Run all tests, with all of Hypothesis' examples
