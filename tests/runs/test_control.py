@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -178,11 +178,8 @@ def test_a_locked_thread_keeps_no_later_runs_from_ending_together(
     barrier = threading.Barrier(2)
     graphs = {"alone": loop_graph(1), "pair": loop_graph(1, lambda count: barrier.wait(20) and None)}
     is_locked = threading.Event()
-    with (
-        PGState.open(dsn, schema=schema) as state,
-        Worker(state, graphs, concurrency=4) as worker,
-        counted_ends(monkeypatch) as calls,
-    ):
+    with PGState.open(dsn, schema=schema) as state, counted_ends(monkeypatch) as calls, ExitStack() as stack:
+        worker = Worker(state, graphs, concurrency=4)
         turn = worker._control._turn
 
         def slow_turn() -> bool:
@@ -192,6 +189,7 @@ def test_a_locked_thread_keeps_no_later_runs_from_ending_together(
             return turn()
 
         monkeypatch.setattr(worker._control, "_turn", slow_turn)
+        stack.enter_context(worker)
         locked = state.runs.enqueue("alone", {"count": 0}, thread_id="t")
         wait_until(lambda: bool(worker._control._reports), "its outcome")
         with psycopg.connect(dsn) as caller:
