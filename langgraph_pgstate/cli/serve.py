@@ -39,6 +39,10 @@ def serve(
     concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at once, in each process.")] = 10,
     no_worker: Annotated[bool, typer.Option("--no-worker", help="Leave the runs to workers elsewhere.")] = False,
     read_only: Annotated[bool, typer.Option("--read-only", help="Refuse what changes something.")] = False,
+    rate_limit: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Requests of a user in a minute; without auth, of an address."),
+    ] = None,
     reuse_port: Annotated[
         bool, typer.Option("--reuse-port", help="Share the port with other processes of this command.")
     ] = False,
@@ -47,6 +51,7 @@ def serve(
 ) -> None:
     """Serve graphs over LangGraph's HTTP protocol, and run them, until SIGTERM."""
     try:
+        from langgraph_pgstate.server.rates import RateLimit
         from langgraph_pgstate.server.serving import listen
         from langgraph_pgstate.server.supervising import Supervisor
     except ImportError as error:
@@ -64,7 +69,9 @@ def serve(
     for name in ("server", "worker"):
         logging.getLogger(f"langgraph_pgstate.{name}").setLevel(logging.INFO)
     with target.open(create=True) as dsn, listen(host, port, is_shared=reuse_port) as listener:
-        options: ServerOptions = {"worker": worker, "read_only": read_only}
+        # Made here, so that all processes count together.
+        limit = None if rate_limit is None else RateLimit(rate_limit)
+        options: ServerOptions = {"worker": worker, "read_only": read_only, "rate_limit": limit}
 
         def work(member: Membership | None = None) -> None:
             exporter = exporting(dsn, target.schema, otlp_endpoint, otlp_content)

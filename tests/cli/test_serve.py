@@ -108,9 +108,13 @@ async def test_nothing_is_lost_when_a_server_is_killed(place: Any) -> None:
 
 def test_workers_share_the_port_and_are_replaced(dsn: str, schema: str) -> None:
     place = ("--dsn", dsn, "--schema", schema, "serve", "--port", "0")
-    with Forked(*place, "--workers", "2", *GRAPHS, cwd=TESTS) as served:
+    with Forked(*place, "--workers", "2", "--rate-limit", "10", *GRAPHS, cwd=TESTS) as served:
         killed = children(served, 2)[0]
         url = re.findall(r"at (http://\S+)", served.printed)[0]
+        # They count together, and allow another one in six seconds.
+        statuses = [httpx.post(f"{url}/threads/search", json={}, timeout=GUARD_SECONDS).status_code for _ in range(40)]
+        assert {*statuses} == {200, 429}
+        assert 10 <= statuses.count(200) <= 14
         os.kill(killed, signal.SIGKILL)
         # A new connection for each: none is lost, whether or not the dead one was replaced.
         assert {httpx.get(f"{url}/ok", timeout=GUARD_SECONDS).status_code for _ in range(20)} == {200}
