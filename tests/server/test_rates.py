@@ -112,4 +112,4 @@ def test_what_is_no_limit_is_refused() -> None:
         with pytest.raises(ConfigurationError, match="per_minute"):
             RateLimit(given)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="rate_limit is a RateLimit"):
-        create_app(lambda: AsyncPGState.open(""), {}, inspector=True, rate_limit=60)  # type: ignore[typeddict-item]
+        create_app(lambda: AsyncPGState.open(""), {}, inspector=True, rate_limit=60)  # type: ignore[arg-type]
