@@ -49,7 +49,7 @@ def serve(
     otlp_endpoint: OtlpEndpointOption = None,
     otlp_content: OtlpContentOption = False,
 ) -> None:
-    """Serve graphs over LangGraph's HTTP protocol, and run them, until SIGTERM."""
+    """Serve graphs over LangGraph's HTTP protocol, and run them, until SIGTERM; a second signal ends it at once."""
     try:
         from langgraph_pgstate.server.rates import RateLimit
         from langgraph_pgstate.server.serving import listen
@@ -73,23 +73,18 @@ def serve(
         limit = None if rate_limit is None else RateLimit(rate_limit)
         options: ServerOptions = {"worker": worker, "read_only": read_only, "rate_limit": limit}
 
-        def work(member: Membership | None = None) -> None:
+        def work(member: Membership | None = None) -> int:
             exporter = exporting(dsn, target.schema, otlp_endpoint, otlp_content)
-            _serve(target, dsn, listener, graphs or [], config, options, concurrency, exporter, member)
+            return _serve(target, dsn, listener, graphs or [], config, options, concurrency, exporter, member)
 
-        if workers == 1:
-            work()
-            code = 0
-        else:
-            code = Supervisor(lambda member: _code(work, member), workers, listener.close).run()
+        code = work() if workers == 1 else Supervisor(lambda member: _code(work, member), workers, listener.close).run()
     leave(code)
 
 
-def _code(work: Callable[[Membership], None], member: Membership) -> int:
+def _code(work: Callable[[Membership], int], member: Membership) -> int:
     """Serve in a process of several, and return its exit code, or end it."""
     try:
-        work(member)
-        leave(0)
+        leave(work(member))
     except typer.Exit as ended:
         return ended.exit_code
     except PGStateError as error:
@@ -108,7 +103,7 @@ def _serve(
     concurrency: int,
     exporter: AbstractContextManager[None],
     member: Membership | None,
-) -> None:
+) -> int:
     from langgraph_pgstate.runs.graphs import load_graphs
     from langgraph_pgstate.server.app import create_app
     from langgraph_pgstate.server.config import load_server_config
@@ -135,7 +130,9 @@ def _serve(
     if member is None or member.is_first:
         console.print("\n".join(lines), soft_wrap=True, highlight=False)
     with exporter:
-        run(app, listener, is_open=options.get("auth") is not None, threads=max(32, 4 * concurrency), member=member)
+        return run(
+            app, listener, is_open=options.get("auth") is not None, threads=max(32, 4 * concurrency), member=member
+        )
 
 
 def url_of(listener: Any) -> str:

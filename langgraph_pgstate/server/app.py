@@ -123,6 +123,8 @@ class AgentServer(Starlette):
             service = Service(state, assistants, self._authority, store, self._is_read_only, self._rate_limit)
             if self._worker_options is not None:
                 self._worker = AsyncWorker(state, sources, **self._worker_options)
+                # Known until it has drained, so that `stop` can end that.
+                stack.callback(setattr, self, "_worker", None)
                 await stack.enter_async_context(self._worker)
                 sweeping = asyncio.create_task(_sweep(state))
                 stack.push_async_callback(_stop, sweeping)
@@ -130,11 +132,14 @@ class AgentServer(Starlette):
             try:
                 yield
             finally:
-                self.service = self._worker = None
+                self.service = None
                 service.stopping.set()
 
     def stop(self) -> None:
-        """End open streams, and ask the worker to drain. Does not wait; safe in a signal handler of the loop."""
+        """End open streams, and ask the worker to drain, or at the second call to stop at once.
+
+        Does not wait; safe in a signal handler.
+        """
         if self.service is not None:
             self.service.stopping.set()
         if self._worker is not None:

@@ -16,6 +16,7 @@ import pytest
 from langgraph_sdk import get_client
 from support import GUARD_SECONDS, wait_until
 from support_cli import Forked, Run
+from support_http import until_running
 
 TESTS = Path(__file__).parents[1]
 pytestmark = pytest.mark.once
@@ -90,6 +91,20 @@ async def test_a_run_goes_on_elsewhere_after_sigterm_and_its_stream_is_whole(pla
         assert (counts[0], counts[-1], sorted({*counts})) == (60, 0, [*range(61)])
         assert (rest[-1].event, rest[-1].data) == ("end", {"status": "success"})
     assert second.stop(signal.SIGINT) == 0
+
+
+async def test_a_second_signal_waits_for_nothing(dsn: str, schema: str) -> None:
+    place = ("--dsn", dsn, "--schema", schema, "serve", "--port", "0")
+    with Forked(*place, "stuck=support_http.py:stuck", cwd=TESTS) as served:
+        wait_until(lambda: "Studio" in served.printed, "the server's start")
+        async with get_client(url=re.findall(r"at (http://\S+)", served.printed)[0], api_key=None) as client:
+            run = await client.runs.create("t", "stuck", input={"count": 1}, if_not_exists="create")
+            await until_running(client, "t", run["run_id"])
+        served.send_signal(signal.SIGTERM)
+        wait_until(lambda: "drains; runs to stop: 1" in served.said, "the drain")
+        served.send_signal(signal.SIGINT)
+        # Its only superstep takes longer.
+        assert served.wait(GUARD_SECONDS / 2) == 130
 
 
 @pytest.mark.slow
