@@ -57,10 +57,11 @@ from langgraph_pgstate.operations.runs.listing import request_dead_letters, requ
 from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
 from langgraph_pgstate.operations.runs.schedules import ScheduleRequest, request_schedule, request_schedules
 from langgraph_pgstate.operations.runs.webhooks import request_failed
+from langgraph_pgstate.operations.threads.answers import request_answer
 from langgraph_pgstate.operations.threads.branches import request_branches, request_fork
 from langgraph_pgstate.operations.threads.creating import request_thread
 from langgraph_pgstate.operations.threads.expiry import request_ttl
-from langgraph_pgstate.operations.threads.interrupts import request_answer, request_interrupted
+from langgraph_pgstate.operations.threads.interrupts import request_interrupted
 from langgraph_pgstate.operations.threads.prune import request_prune
 from langgraph_pgstate.operations.threads.search import (
     request_change,
@@ -624,13 +625,14 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "admin.maintenance.settle_runs": lambda bench: ("t", [("t", "run", None, True)]),
     "threads.interrupts.list_interrupted": lambda bench: (bench.codec, request_interrupted()),
     "threads.interrupts.get_interrupted": lambda bench: (bench.codec, bench.asked()),
-    "threads.interrupts.answer": lambda bench: (
+    "threads.interrupts.read_interrupted": lambda bench: (bench.codec, bench.asked()),
+    "threads.answers.answer": lambda bench: (
         bench.codec,
         bench.asked(),
         request_answer(bench.codec, "yes", None, None),
     ),
-    "threads.interrupts.find_due_defaults": lambda bench: (["graph"],),
-    "threads.interrupts.answer_by_default": lambda bench: (bench.codec, bench.asked(), "run"),
+    "threads.answers.find_due_defaults": lambda bench: (["graph"],),
+    "threads.answers.answer_by_default": lambda bench: (bench.codec, bench.asked(), "run"),
     "checkpoints.corrupt_fallback.get_good_ancestor": lambda bench: (
         bench.codec,
         bench.address,
