@@ -71,7 +71,8 @@ from langgraph_pgstate.operations.threads.search import (
 )
 from langgraph_pgstate.operations.threads.trees import request_tree
 from langgraph_pgstate.operations.tools import tool_executions
-from langgraph_pgstate.operations.tools.tool_executions import Intent, Outcome, Recorded, request_recent
+from langgraph_pgstate.operations.tools.listing import request_recent
+from langgraph_pgstate.operations.tools.tool_executions import Intent, Outcome, Recorded
 from langgraph_pgstate.record.tracker import Tracker
 from langgraph_pgstate.record.write_queue import WriteQueue
 from langgraph_pgstate.settings import RecorderSettings
@@ -531,8 +532,8 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "tools.tool_executions.settle": lambda bench: (bench.recorded(), Outcome("error"), "other"),
     "tools.tool_executions.take_over": lambda bench: (bench.intent(), bench.recorded(), "holder", 15.0),
     "tools.tool_executions.task_interrupts": lambda bench: ("t", "task"),
-    "tools.tool_executions.list_executions": lambda bench: ("t", None, 10),
-    "tools.tool_executions.list_recent": lambda bench: (request_recent(),),
+    "tools.listing.list_executions": lambda bench: ("t", None, 10),
+    "tools.listing.list_recent": lambda bench: (request_recent(),),
     "tools.tool_executions.list_effects": lambda bench: ("t", None, bench.address.checkpoint_id),
     "tools.tool_executions.mark_compensated": lambda bench: ("t", "key"),
     "runs.adopting.adopt": lambda bench: (bench.codec, lambda holder: False),
