@@ -272,11 +272,14 @@ async def memory_of_streams(dsn: str, directory: Path, number: int) -> float:
         thread = (await client.threads.create())["thread_id"]
         run = await client.runs.create(thread, "waiting", input={"count": 20}, stream_mode="updates")
         path = f"/threads/{thread}/runs/{run['run_id']}/stream"
+        # Kept: one that is forgotten closes its stream.
+        opened: list[AsyncIterator[bytes]] = []
 
         async def open_one() -> None:
             answer = await stack.enter_async_context(plain.stream("GET", path))
             assert answer.status_code == 200
-            await anext(answer.aiter_bytes())
+            opened.append(answer.aiter_bytes())
+            await anext(opened[-1])
 
         # What the first ones take once is not counted.
         for _ in range(10):

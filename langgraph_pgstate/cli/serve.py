@@ -12,7 +12,7 @@ import typer
 
 from langgraph_pgstate.cli.drawing import console
 from langgraph_pgstate.cli.export import exporting
-from langgraph_pgstate.cli.options import GraphsArgument, OtlpContentOption, OtlpEndpointOption
+from langgraph_pgstate.cli.options import SERVER_PORT, GraphsArgument, OtlpContentOption, OtlpEndpointOption
 from langgraph_pgstate.cli.output import fail
 from langgraph_pgstate.cli.queue import leave
 from langgraph_pgstate.cli.target import Target
@@ -34,7 +34,7 @@ def serve(
         typer.Option(metavar="FILE", help=f"Graphs, auth and store of a {_CONFIG}; ./{_CONFIG} without a GRAPH."),
     ] = None,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="The port; 0 for a free one.")] = 2024,
+    port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="The port; 0 for a free one.")] = SERVER_PORT,
     workers: Annotated[int, typer.Option(min=1, metavar="N", help="Processes; one that dies is started again.")] = 1,
     concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at once, in each process.")] = 10,
     no_worker: Annotated[bool, typer.Option("--no-worker", help="Leave the runs to workers elsewhere.")] = False,
