@@ -1,4 +1,4 @@
-"""Schedules: their storage, and the runs that they enqueue at their ticks."""
+"""Schedules: stored, changed, listed, paused and deleted. `firing.py` enqueues their runs."""
 
 from __future__ import annotations
 
