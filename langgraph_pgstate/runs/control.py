@@ -24,7 +24,7 @@ from langgraph_pgstate.errors import ArgumentTypeError, BudgetExceededError, Con
 from langgraph_pgstate.leases.registry import next_holder
 from langgraph_pgstate.operations.runs import adopting, ending, schedules, tending
 from langgraph_pgstate.operations.runs.locking import is_locked
-from langgraph_pgstate.operations.threads import interrupts
+from langgraph_pgstate.operations.threads import answers
 from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.record.capture import render_error
 from langgraph_pgstate.runs.claims import Claimer
@@ -554,8 +554,8 @@ class Control:
         """Answer interrupts that nobody has answered in time."""
         if time.monotonic() < self._defaults_at + _DEFAULTS_SECONDS:
             return
-        due = self._database.run(interrupts.find_due_defaults, self._queries, self._graphs, _BACKLOG)
-        self._do_each(interrupts.answer_by_default, due)
+        due = self._database.run(answers.find_due_defaults, self._queries, self._graphs, _BACKLOG)
+        self._do_each(answers.answer_by_default, due)
         self._defaults_at = time.monotonic()
 
     def _do_each(self, operation: Any, keys: Sequence[tuple[str, ...]]) -> None:

@@ -1,0 +1,95 @@
+"""Settings and options of all parts, with their defaults and checks. Its modules are named after the parts."""
+
+from langgraph_pgstate.settings.checks import (
+    DEFAULT_SCHEMA,
+    MAX_KEY_BYTES,
+    age,
+    check_options,
+    check_schema_name,
+    check_ttl,
+)
+from langgraph_pgstate.settings.connections import (
+    DEFAULT_EMBEDDED_PATH,
+    DSN_VARIABLE,
+    ConnectionOptions,
+    PoolSettings,
+    RetryPolicy,
+)
+from langgraph_pgstate.settings.queue import (
+    DEFAULT_QUEUE,
+    DEFAULT_SIZE_LIMIT,
+    DEFAULT_STREAM_TTL,
+    AssistantFields,
+    Backoff,
+    DefaultAnswer,
+    EnqueueOptions,
+    KeySource,
+    ScheduleChanges,
+    ScheduleOptions,
+    WorkerOptions,
+)
+from langgraph_pgstate.settings.record import (
+    RecorderSettings,
+)
+from langgraph_pgstate.settings.saver import (
+    DEFAULT_CACHE_BYTES,
+    MAX_LEASE_SECONDS,
+    AllowedTypes,
+    DatabaseOptions,
+    Guard,
+    GuardSettings,
+    OpenSaverOptions,
+    SaverOptions,
+    ThreadKeys,
+    Upcaster,
+    check_allowed_types,
+    database_options,
+    schema_of,
+)
+from langgraph_pgstate.settings.threads import (
+    ThreadOptions,
+)
+from langgraph_pgstate.settings.webhooks import (
+    WebhookSettings,
+)
+
+__all__ = [
+    "DEFAULT_CACHE_BYTES",
+    "DEFAULT_EMBEDDED_PATH",
+    "DEFAULT_QUEUE",
+    "DEFAULT_SCHEMA",
+    "DEFAULT_SIZE_LIMIT",
+    "DEFAULT_STREAM_TTL",
+    "DSN_VARIABLE",
+    "MAX_KEY_BYTES",
+    "MAX_LEASE_SECONDS",
+    "AllowedTypes",
+    "AssistantFields",
+    "Backoff",
+    "ConnectionOptions",
+    "DatabaseOptions",
+    "DefaultAnswer",
+    "EnqueueOptions",
+    "Guard",
+    "GuardSettings",
+    "KeySource",
+    "OpenSaverOptions",
+    "PoolSettings",
+    "RecorderSettings",
+    "RetryPolicy",
+    "SaverOptions",
+    "ScheduleChanges",
+    "ScheduleOptions",
+    "ThreadKeys",
+    "ThreadOptions",
+    "Upcaster",
+    "WebhookSettings",
+    "WorkerOptions",
+    "age",
+    "check_allowed_types",
+    "check_options",
+    "check_schema_name",
+    "check_ttl",
+    "database_options",
+    "schema_of",
+]
