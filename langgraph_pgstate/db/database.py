@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import psycopg
@@ -72,17 +72,23 @@ Observer = Callable[[Callable[..., Any]], AbstractContextManager[Any]]
 class _Connector:
     """The connection factory of a blocking pool.
 
+    Args:
+        first: Is given out first.
+
     Attributes:
         error: The error of the last attempt to connect; `None` if it succeeded.
         callers: The calls that wait for a connection.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *first: PsycopgConnection) -> None:
         self.error: Exception | None = None
         self.callers: set[Tries] = set()
+        self._first = list(first)
 
     def connect(self, conninfo: str = "", **options: Any) -> PsycopgConnection:
         """Make a connection as `psycopg.Connection.connect` does, and store the error if that fails."""
+        with suppress(IndexError):
+            return self._first.pop()
         try:
             made = psycopg.Connection.connect(conninfo, **options)
         except Exception as error:
@@ -91,16 +97,25 @@ class _Connector:
         self.error = None
         return made
 
+    def close(self) -> None:
+        """Close the first connection if the pool has not taken it."""
+        with suppress(IndexError):
+            while True:
+                self._first.pop().close()
+
 
 class _AsyncConnector:
     """Async twin of `_Connector`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *first: AsyncPsycopgConnection) -> None:
         self.error: Exception | None = None
         self.callers: set[Tries] = set()
+        self._first = list(first)
 
     async def connect(self, conninfo: str = "", **options: Any) -> AsyncPsycopgConnection:
         """Async twin of `_Connector.connect`."""
+        with suppress(IndexError):
+            return self._first.pop()
         try:
             made = await psycopg.AsyncConnection.connect(conninfo, **options)
         except Exception as error:
@@ -108,6 +123,12 @@ class _AsyncConnector:
             raise
         self.error = None
         return made
+
+    async def close(self) -> None:
+        """Async twin of `_Connector.close`."""
+        with suppress(IndexError):
+            while True:
+                await self._first.pop().close()
 
 
 def _connector_of(pool: ConnectionPool[Any] | AsyncConnectionPool[Any] | None) -> _Connector | _AsyncConnector:
@@ -291,12 +312,12 @@ class Database:
         deadline = time.monotonic() + settings.timeout
         while True:
             try:
-                psycopg.Connection.connect(dsn, **options).close()
+                first = psycopg.Connection.connect(dsn, **options)
                 break
             except psycopg.Error as error:
                 _raise_if_final(error, settings, deadline)
             time.sleep(_PAUSE_SECONDS)
-        connector = _Connector()
+        connector = _Connector(first)
         connections: ConnectionPool[Any] = ConnectionPool(
             dsn,
             connection_class=connector,  # type: ignore[arg-type]
@@ -308,6 +329,8 @@ class Database:
                 connections.open(wait=True, timeout=max(2.0, deadline - time.monotonic()))
             except PoolTimeout as error:
                 raise _no_answer(connector.error or error, settings) from error
+            finally:
+                connector.close()
             yield cls(connections, schema=schema, retry=retry)
         finally:
             connections.close()
@@ -593,12 +616,12 @@ class AsyncDatabase:
         deadline = time.monotonic() + settings.timeout
         while True:
             try:
-                await (await psycopg.AsyncConnection.connect(dsn, **options)).close()
+                first = await psycopg.AsyncConnection.connect(dsn, **options)
                 break
             except psycopg.Error as error:
                 _raise_if_final(error, settings, deadline)
             await asyncio.sleep(_PAUSE_SECONDS)
-        connector = _AsyncConnector()
+        connector = _AsyncConnector(first)
         connections: AsyncConnectionPool[Any] = AsyncConnectionPool(
             dsn,
             connection_class=connector,  # type: ignore[arg-type]
@@ -610,6 +633,8 @@ class AsyncDatabase:
                 await connections.open(wait=True, timeout=max(2.0, deadline - time.monotonic()))
             except PoolTimeout as error:
                 raise _no_answer(connector.error or error, settings) from error
+            finally:
+                await connector.close()
             yield cls(connections, schema=schema, retry=retry)
         finally:
             await connections.close()
