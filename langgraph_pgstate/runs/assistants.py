@@ -9,7 +9,7 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.filters import AssistantSelection, SortedAssistants
 from langgraph_pgstate.operations.runs import assistants
-from langgraph_pgstate.operations.runs.requests import name_of
+from langgraph_pgstate.operations.runs.arguments import name_of
 from langgraph_pgstate.operations.threads.search import request_scope
 from langgraph_pgstate.settings import AssistantFields
 from langgraph_pgstate.sql import Queries

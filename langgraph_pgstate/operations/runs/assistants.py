@@ -20,7 +20,8 @@ from langgraph_pgstate.errors import (
     NotFoundError,
 )
 from langgraph_pgstate.filters import AssistantSelection, SortedAssistants, check_filters
-from langgraph_pgstate.operations.runs.requests import name_of, read_field
+from langgraph_pgstate.operations.runs.arguments import name_of
+from langgraph_pgstate.operations.runs.requests import read_field
 from langgraph_pgstate.operations.threads.paging import json_of, offset_of, page_size, text_of, texts_of
 from langgraph_pgstate.settings import AssistantFields
 from langgraph_pgstate.sql import Queries
