@@ -30,8 +30,9 @@ from langgraph_pgstate.operations.runs import enqueue as enqueueing
 from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
 from langgraph_pgstate.operations.threads import answers
 from langgraph_pgstate.process_identity import is_known_dead
+from langgraph_pgstate.runs.cursors import Cursor, ThreadCursor
 from langgraph_pgstate.runs.feedback import AsyncRunFeedback, RunFeedback
-from langgraph_pgstate.runs.following import AsyncFollower, Cursor, Follower, ThreadCursor
+from langgraph_pgstate.runs.following import AsyncFollower, Follower
 from langgraph_pgstate.runs.handles import AsyncRunHandle, Patience, RunHandle
 from langgraph_pgstate.runs.history import AsyncRunHistory, RunHistory
 from langgraph_pgstate.runs.notifying import AsyncNotifier, Ends, Notifier, on_loop

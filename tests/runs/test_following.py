@@ -12,13 +12,13 @@ from typing import Any
 import psycopg
 import pytest
 from support import wait_until
-from support_queue import CODEC, STATES, Queue, call, open_state
+from support_queue import STATES, Queue, call, open_state
 
 from langgraph_pgstate import AsyncPGState, PGState
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, PGStateError
 from langgraph_pgstate.operations.runs import streams
-from langgraph_pgstate.runs.following import Cursor, _Schedule
-from langgraph_pgstate.types import ClaimedRun, StreamEvent, StreamPage, ThreadEvent
+from langgraph_pgstate.runs.following import _Schedule
+from langgraph_pgstate.types import ClaimedRun, StreamEvent, ThreadEvent
 from tests.operations.runs.test_streams import batch
 
 
@@ -244,13 +244,6 @@ async def test_an_error_of_the_database_reaches_each_reader(api: type, producer:
         producer.queue.execute("ALTER TABLE {}.away RENAME TO stream_batches")
         producer.end()
         assert told(await read(state, producer.run)) == ["end"]
-
-
-def test_a_reader_that_is_not_behind_waits_its_turn() -> None:
-    cursor = Cursor(CODEC, "t", "r", None)
-    assert cursor.is_behind
-    assert [*cursor.take(StreamPage("running", None, None, None, [], False))] == []
-    assert (cursor.is_behind, cursor.has_ended) == (False, False)
 
 
 class ThreadReader:
