@@ -28,7 +28,7 @@ from langgraph_pgstate.cli.weigh import WholeValues
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.operations.admin.sizes import get_server_version, get_thread_size, list_table_sizes
 from langgraph_pgstate.operations.threads.prune import next_threads
-from langgraph_pgstate.operations.tools.tool_executions import list_executions
+from langgraph_pgstate.operations.tools.listing import list_executions
 from langgraph_pgstate.record.prices import Prices
 from langgraph_pgstate.runs.runs import Runs
 from langgraph_pgstate.saver import PGStateSaver

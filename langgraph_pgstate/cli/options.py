@@ -12,6 +12,7 @@ USAGE_KEYS: Final = ("agent", "model", "tenant", "user", "day")
 STRATEGIES: Final = ("keep_latest", "delete", "delete_all")
 DECISIONS: Final = ("done", "retry", "fail")
 ONLY_STATUS: Final = "Only with this status:"
+ORPHANS: Final = "without a checkpoint; the next prune or `maintain` removes them after a day"
 SERVER_PORT: Final = 2024
 INSPECTOR_PORT: Final = 2025
 OTLP_VARIABLE: Final = "PGSTATE_OTLP_ENDPOINT"
