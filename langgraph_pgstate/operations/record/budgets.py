@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.checkpoints.addresses import identifier
+from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.operations.record.prices import list_prices
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Budget, Price
@@ -82,6 +83,25 @@ async def list_budgets(db: Connection, queries: Queries) -> list[Budget]:
     spending = await read_spending(db, queries, owners, ())
     spent = {owner: cost for owner, (_, cost) in spending.budgets.items()}
     return [Budget(scope, name, amount, spent.get(Owner(scope, name))) for scope, name, amount in rows]
+
+
+async def gather_costs(db: Connection, queries: Queries, thread_id: str) -> bool:
+    """Move what the journal has of a thread into the tables if there are budgets, before its record is deleted.
+
+    One statement if there are no budgets; safe to repeat.
+
+    Returns:
+        Whether the deletion is to keep what the thread's model calls cost.
+    """
+    has_budgets = bool((await db.fetch(queries.has_budgets, {}))[0][0])
+    if has_budgets:
+        await journal.write(db, queries, [thread_id])
+    return has_budgets
+
+
+async def forget(db: Connection, queries: Queries) -> None:
+    """Delete the costs of deleted model calls of earlier days. One statement; safe to repeat."""
+    await db.execute(queries.sweep_costs, {})
 
 
 async def read_spending(
