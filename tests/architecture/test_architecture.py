@@ -655,6 +655,8 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "record.budgets.put_budget": lambda bench: (request_budget(1, user="a"),),
     "record.budgets.list_budgets": lambda bench: (),
     "record.budgets.read_spending": lambda bench: ([Owner("user", "a")], ()),
+    "record.budgets.gather_costs": lambda bench: ("t",),
+    "record.budgets.forget": lambda bench: (),
     "record.prices.list_prices": lambda bench: (),
     "record.prices.delete_price": lambda bench: ("model",),
     "otlp.exports.hold": lambda bench: ("holder", "http://localhost", 30.0),

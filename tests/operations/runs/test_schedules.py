@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -513,3 +514,25 @@ def test_who_pauses_resumes_and_triggers_is_an_event(clock: Clock) -> None:
         ("schedule:s", "resume", None, "adam"),
         (run.thread_id, "trigger", "run-1", "eve"),
     ]
+
+
+def test_schedules_that_cannot_be_fired_here_keep_no_other_from_being_found(clock: Clock) -> None:
+    """More than are found at once, all due for longer. An error of another kind does not count."""
+    for number in range(7):
+        clock.put(f"unknown{number}")
+    clock.put("known")
+    clock.queue.execute("UPDATE {}.schedules SET timezone = 'Mars/Olympus', last_error = 'no' WHERE name <> 'known'")
+    clock.queue.execute("UPDATE {}.schedules SET next_at = now() - interval '1 hour' WHERE name <> 'known'")
+    clock.make_due("known")
+    find = partial(clock.do, schedules.find_due, 3)
+    for told in (3, 6, 7):
+        for name in find():
+            if name == "known":
+                break
+            with pytest.raises(ConfigurationError, match="no time zone"):
+                clock.fire(name)
+        ((noted,),) = clock.queue.execute("SELECT count(*) FROM {}.schedules WHERE last_error LIKE 'there is no%%'")
+        assert noted == told
+    assert find() == ["known"]
+    assert len(clock.fire("known")) == 1
+    assert find() == []
