@@ -263,7 +263,9 @@ class Demo:
         """Enqueue a run, kill the worker that runs it, and let another one finish it."""
         runs = Runs(self._database, self._queries)
         thread_id = f"{self._thread_id}-queue"
-        run = runs.enqueue(AGENT, {"messages": [HumanMessage(FIRST_WISH)]}, thread_id=thread_id)
+        # In a queue of its own: a server of this database may have a worker, too.
+        wish = {"messages": [HumanMessage(FIRST_WISH)]}
+        run = runs.enqueue(AGENT, wish, thread_id=thread_id, queue=thread_id)
         with started(replace(self._job("work", "p8", hotel_seconds=_HANGING_SECONDS), thread_id=thread_id)) as child:
             _title("6  A queue and its workers", f"worker p8, pid {child.pid}")
             _line("you", f"enqueue “{FIRST_WISH}” on thread {thread_id}", lines=2)

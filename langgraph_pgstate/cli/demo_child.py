@@ -121,7 +121,7 @@ def _work(job: Job, model: BaseChatModel) -> None:
     """Run what is enqueued, and report the answer of the thread's agent."""
     with PGState.open(job.dsn, schema=job.schema) as state:
         graph = build_agent(model, state.saver, _tell_tool, hotel_seconds=job.hotel_seconds)
-        Worker(state, {AGENT: graph}, poll=0.1).run_until_idle()
+        Worker(state, {AGENT: graph}, poll=0.1, queues=[job.thread_id]).run_until_idle()
         found = state.saver.get_tuple({"configurable": {"thread_id": job.thread_id}})
     messages = found.checkpoint["channel_values"]["messages"] if found else []
     _tell("answer", text=str(messages[-1].text) if messages else "", messages=len(messages))

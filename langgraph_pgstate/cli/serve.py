@@ -105,16 +105,19 @@ def _serve(
     member: Membership | None,
 ) -> int:
     from langgraph_pgstate.runs.graphs import load_graphs
+    from langgraph_pgstate.runs.webhook_config import load_webhook_settings
     from langgraph_pgstate.server.app import create_app
     from langgraph_pgstate.server.config import load_server_config
     from langgraph_pgstate.server.serving import DEFAULT_CORS, run
     from langgraph_pgstate.settings import PoolSettings
-    from langgraph_pgstate.state import AsyncPGState, PGState
+    from langgraph_pgstate.state import AsyncPGState, OpenStateOptions, PGState
 
     graphs: dict[str, Any] = {}
     options: ServerOptions = {"cors": DEFAULT_CORS}
+    webhooks = None
     if config is not None:
         graphs, options = load_server_config(config, dsn)
+        webhooks = load_webhook_settings(config)
     graphs |= load_graphs(names)
     if target.dsn is None:
         with PGState.open(dsn, schema=target.schema) as state:
@@ -124,7 +127,8 @@ def _serve(
             pass
     pool = PoolSettings(max_size=2 * concurrency)
     options.update({"inspector": True, **given})
-    app = create_app(lambda: AsyncPGState.open(dsn, schema=target.schema, pool=pool), graphs, **options)
+    state_options: OpenStateOptions = {"schema": target.schema, "pool": pool, "webhooks": webhooks}
+    app = create_app(lambda: AsyncPGState.open(dsn, **state_options), graphs, **options)
     url = url_of(listener)
     lines = (f"serving {', '.join(graphs)} at {url}", f"Inspector: {url}/ui", f"Studio: {_STUDIO}{url}")
     if member is None or member.is_first:

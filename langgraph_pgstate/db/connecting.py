@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -32,17 +32,23 @@ _PAUSE_SECONDS = 0.5
 class Connector:
     """The connection factory of a blocking pool.
 
+    Args:
+        first: The connection that is given out first.
+
     Attributes:
         error: The error of the last attempt to connect; `None` if it succeeded.
         callers: The calls that wait for a connection.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *first: PsycopgConnection) -> None:
         self.error: Exception | None = None
         self.callers: set[Tries] = set()
+        self._first = [*first]
 
     def connect(self, conninfo: str = "", **options: Any) -> PsycopgConnection:
         """Make a connection as `psycopg.Connection.connect` does, and store the error if that fails."""
+        with suppress(IndexError):
+            return self._first.pop()
         try:
             made = psycopg.Connection.connect(conninfo, **options)
         except Exception as error:
@@ -51,16 +57,24 @@ class Connector:
         self.error = None
         return made
 
+    def close(self) -> None:
+        """Close the first connection if the pool has not taken it."""
+        while self._first:
+            self._first.pop().close()
+
 
 class AsyncConnector:
     """Async twin of `Connector`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *first: AsyncPsycopgConnection) -> None:
         self.error: Exception | None = None
         self.callers: set[Tries] = set()
+        self._first = [*first]
 
     async def connect(self, conninfo: str = "", **options: Any) -> AsyncPsycopgConnection:
         """Async twin of `Connector.connect`."""
+        with suppress(IndexError):
+            return self._first.pop()
         try:
             made = await psycopg.AsyncConnection.connect(conninfo, **options)
         except Exception as error:
@@ -68,6 +82,11 @@ class AsyncConnector:
             raise
         self.error = None
         return made
+
+    async def close(self) -> None:
+        """Async twin of `Connector.close`."""
+        while self._first:
+            await self._first.pop().close()
 
 
 def connector_of(pool: ConnectionPool[Any] | AsyncConnectionPool[Any] | None) -> Connector | AsyncConnector:
@@ -151,12 +170,12 @@ def open_pool(dsn: str, settings: PoolSettings, options: dict[str, Any]) -> Iter
     deadline = time.monotonic() + settings.timeout
     while True:
         try:
-            psycopg.Connection.connect(dsn, **options).close()
+            first = psycopg.Connection.connect(dsn, **options)
             break
         except psycopg.Error as error:
             _raise_if_final(error, settings, deadline)
         time.sleep(_PAUSE_SECONDS)
-    connector = Connector()
+    connector = Connector(first)
     pool: ConnectionPool[Any] = ConnectionPool(
         dsn,
         connection_class=connector,  # type: ignore[arg-type]
@@ -168,6 +187,8 @@ def open_pool(dsn: str, settings: PoolSettings, options: dict[str, Any]) -> Iter
             pool.open(wait=True, timeout=max(2.0, deadline - time.monotonic()))
         except PoolTimeout as error:
             raise _no_answer(connector.error or error, settings) from error
+        finally:
+            connector.close()
         yield pool
     finally:
         pool.close()
@@ -181,12 +202,12 @@ async def open_pool_async(
     deadline = time.monotonic() + settings.timeout
     while True:
         try:
-            await (await psycopg.AsyncConnection.connect(dsn, **options)).close()
+            first = await psycopg.AsyncConnection.connect(dsn, **options)
             break
         except psycopg.Error as error:
             _raise_if_final(error, settings, deadline)
         await asyncio.sleep(_PAUSE_SECONDS)
-    connector = AsyncConnector()
+    connector = AsyncConnector(first)
     pool: AsyncConnectionPool[Any] = AsyncConnectionPool(
         dsn,
         connection_class=connector,  # type: ignore[arg-type]
@@ -198,6 +219,8 @@ async def open_pool_async(
             await pool.open(wait=True, timeout=max(2.0, deadline - time.monotonic()))
         except PoolTimeout as error:
             raise _no_answer(connector.error or error, settings) from error
+        finally:
+            await connector.close()
         yield pool
     finally:
         await pool.close()

@@ -59,7 +59,7 @@ class RateLimit:
 
     def count(self, key: str, now: float) -> float:
         """Count a request, and return 0; or the seconds until it may be sent, and do not count it."""
-        # Processes that are forked have the same hashes. Zero is a place that nobody has.
+        # Forked processes have the same hashes. Zero marks a free place.
         user = hash(key) or 1
         first = user % _SETS * _WAYS
         place, known = first, now
@@ -71,7 +71,7 @@ class RateLimit:
             if self._times[one] < self._times[place]:
                 place = one
         wait = known + self._interval - now - _MINUTE
-        # As if it were exact: a millionth of a second is nobody's request.
+        # Floats are inexact: a wait of a millionth of a second is none.
         if wait > 1e-6:
             return wait
         self._users[place] = user

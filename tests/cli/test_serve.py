@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -170,7 +171,10 @@ async def test_a_config_names_graphs_and_auth(place: Any, tmp_path: Path) -> Non
 
 def test_what_cannot_be_served_is_said(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    graphs = {"chat": f"{TESTS}/support_http.py:chat"}
+    (tmp_path / "other.json").write_text(json.dumps({"graphs": graphs, "webhooks": {"url": {"max_url_length": 9}}}))
     for arguments, said in (
+        (("--config", "other.json", "--port", "0"), "webhooks.url.max_url_length of langgraph.json is not supported"),
         ((), "name a graph"),
         (("nothing", "--port", "0"), "a graph is named like"),
         (("--host", "0.0.0.0", "--port", "0", f"{TESTS}/support_http.py:chat"), "without auth the server listens"),

@@ -63,6 +63,15 @@ def waits(database: Any) -> bool:
     return bool(database._pool.get_stats()["requests_waiting"])
 
 
+@pytest.mark.parametrize(("api", "min_size", "connections"), [(APIS[0], 1, 1), (APIS[1], 1, 1), (APIS[0], 0, 2)])
+async def test_a_pool_keeps_the_connection_that_it_was_opened_with(
+    api: type, min_size: int, connections: int, gate: Gate
+) -> None:
+    async with database_of(api, gate.dsn, pool=PoolSettings(min_size=min_size)) as database:
+        assert await run(database, look) == "seen"
+    assert gate.taken == connections
+
+
 @pytest.mark.parametrize("api", APIS)
 async def test_a_call_that_waits_has_a_connection_as_soon_as_there_is_a_server(api: type, gate: Gate) -> None:
     """Guard: a pool whose attempts fail begins anew instead of waiting twice as long each time."""

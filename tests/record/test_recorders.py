@@ -280,8 +280,11 @@ def test_the_same_run_again_is_another_attempt(dsn: str, schema: str, connection
         graph = recorder.record(simple(saver, work))
         for _ in range(2):
             graph.invoke(hello(), {**config(), "metadata": {"run_id": "run-1"}})
+        # Goes on, without an input of its own.
+        graph.invoke(None, {**config(), "metadata": {"run_id": "run-1"}})
     (run,) = rows(connection, schema, "runs")
-    assert (run["run_id"], run["attempt"], run["status"]) == ("run-1", 2, "success")
+    assert (run["run_id"], run["attempt"], run["status"]) == ("run-1", 3, "success")
+    assert run["input"]["messages"][0]["content"] == "hello"
 
 
 def test_a_run_has_the_release_of_its_metadata_or_of_the_recorder(
