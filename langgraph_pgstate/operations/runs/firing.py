@@ -28,8 +28,8 @@ _RUN_IDS: Final = uuid5(NAMESPACE_URL, "langgraph-pgstate:schedules")
 async def find_due(db: Connection, queries: Queries, limit: int = 100) -> list[str]:
     """Return schedules whose next tick has come, the longest due first. One round trip, or several.
 
-    Left out are those whose time zone this machine does not know, once `fire` has noted that: they keep no other schedule
-    from being found.
+    Left out are those whose time zone this machine does not know, once `fire` has noted that: they keep no other
+    schedule from being found.
     """
     found: list[str] = []
     at, last = FIRST, ""
