@@ -656,6 +656,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "record.budgets.list_budgets": lambda bench: (),
     "record.budgets.read_spending": lambda bench: ([Owner("user", "a")], ()),
     "record.budgets.gather_costs": lambda bench: ("t",),
+    "record.budgets.keep_costs": lambda bench: ("t", ["r"]),
     "record.budgets.forget": lambda bench: (),
     "record.prices.list_prices": lambda bench: (),
     "record.prices.delete_price": lambda bench: ("model",),

@@ -406,8 +406,7 @@ WHERE thread_id = :thread_id AND checkpoint_ns = '' AND run_id = ANY(:run_ids::t
 
 -- name: delete_runs
 -- Delete some runs from a thread: their checkpoints with the messages first stored there, writes on those checkpoints,
--- the runs' other writes in the thread, and their records. Tool executions are kept, and if asked for what model calls
--- cost today.
+-- the runs' other writes in the thread, and their records. Tool executions are kept.
 WITH gone AS (
     DELETE FROM /*schema*/checkpoints WHERE thread_id = :thread_id AND run_id = ANY(:run_ids::text[])
     RETURNING checkpoint_ns, checkpoint_id
@@ -426,17 +425,8 @@ WITH gone AS (
     WHERE p.thread_id = :thread_id AND p.checkpoint_id IN (SELECT checkpoint_id FROM gone)
 ), gone_runs AS (
     DELETE FROM /*schema*/runs WHERE thread_id = :thread_id AND run_id = ANY(:run_ids::text[])
-    RETURNING run_id, tenant_id, user_id, agent, key
 ), gone_spans AS (
     DELETE FROM /*schema*/spans WHERE thread_id = :thread_id AND run_id = ANY(:run_ids::text[])
-    RETURNING run_id, span_id, started_at, kind, cost
-), kept_costs AS (
-    INSERT INTO /*schema*/deleted_costs (started_at, span_id, tenant_id, user_id, agent, key, cost)
-    SELECT s.started_at, s.span_id, r.tenant_id, r.user_id, r.agent, r.key, s.cost
-    FROM gone_spans s JOIN gone_runs r ON r.run_id = s.run_id
-    WHERE :keeps_costs::boolean AND s.kind = 'llm' AND s.cost > 0
-        AND s.started_at >= date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC'
-    ON CONFLICT (started_at, span_id) DO NOTHING
 ), gone_exports AS (
     DELETE FROM /*schema*/span_exports WHERE thread_id = :thread_id AND run_id = ANY(:run_ids::text[])
 ), gone_events AS (

@@ -20,23 +20,13 @@ SELECT
     (SELECT coalesce(sum(bytes), 0)::bigint FROM gone) + (SELECT coalesce(sum(bytes), 0)::bigint FROM gone_writes);
 
 -- name: delete_record
--- Delete all records of a thread other than its checkpoints; its webhooks, too, unless they are kept. What its model calls
--- cost today is kept for budgets, if that is asked for.
+-- Delete all records of a thread other than its checkpoints; its webhooks, too, unless they are kept.
 WITH gone_projection AS (
     DELETE FROM /*schema*/projections WHERE thread_id = :thread_id
 ), gone_runs AS (
     DELETE FROM /*schema*/runs WHERE thread_id = :thread_id
-    RETURNING run_id, tenant_id, user_id, agent, key
 ), gone_spans AS (
     DELETE FROM /*schema*/spans WHERE thread_id = :thread_id
-    RETURNING run_id, span_id, started_at, kind, cost
-), kept_costs AS (
-    INSERT INTO /*schema*/deleted_costs (started_at, span_id, tenant_id, user_id, agent, key, cost)
-    SELECT s.started_at, s.span_id, r.tenant_id, r.user_id, r.agent, r.key, s.cost
-    FROM gone_spans s JOIN gone_runs r ON r.run_id = s.run_id
-    WHERE :keeps_costs::boolean AND s.kind = 'llm' AND s.cost > 0
-        AND s.started_at >= date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC'
-    ON CONFLICT (started_at, span_id) DO NOTHING
 ), gone_exports AS (
     DELETE FROM /*schema*/span_exports WHERE thread_id = :thread_id
 ), gone_answers AS (
