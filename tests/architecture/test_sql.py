@@ -58,6 +58,7 @@ TABLES = (
     "queue_limits",
     "queue_keys",
     "budgets",
+    "deleted_costs",
     "maintenance",
     "webhooks",
     "assistants",
@@ -210,7 +211,8 @@ def test_thread_id_is_the_first_column_of_every_key(saver: PGStateSaver, connect
             JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0]
         WHERE c.relnamespace = %s::regnamespace AND (i.indisunique OR i.indisprimary OR i.indisexclusion)
             AND c.relkind IN ('r', 'p') AND c.relname NOT IN (
-                'migrations', 'prices', 'workers', 'schedules', 'queue_limits', 'queue_keys', 'budgets', 'exporters',
+                'migrations', 'prices', 'workers', 'schedules', 'queue_limits', 'queue_keys', 'budgets',
+                'deleted_costs', 'exporters',
                 'maintenance', 'assistants', 'assistant_versions')
         """,
         [saver.schema],
