@@ -1,5 +1,8 @@
 """Settings and options of all parts, with their defaults and checks. Its modules are named after the parts."""
 
+from typing import TYPE_CHECKING
+
+from langgraph_pgstate._lazy import lazy_attributes
 from langgraph_pgstate.settings.checks import (
     DEFAULT_SCHEMA,
     MAX_KEY_BYTES,
@@ -14,19 +17,6 @@ from langgraph_pgstate.settings.connections import (
     ConnectionOptions,
     PoolSettings,
     RetryPolicy,
-)
-from langgraph_pgstate.settings.queue import (
-    DEFAULT_QUEUE,
-    DEFAULT_SIZE_LIMIT,
-    DEFAULT_STREAM_TTL,
-    AssistantFields,
-    Backoff,
-    DefaultAnswer,
-    EnqueueOptions,
-    KeySource,
-    ScheduleChanges,
-    ScheduleOptions,
-    WorkerOptions,
 )
 from langgraph_pgstate.settings.record import (
     RecorderSettings,
@@ -49,9 +39,41 @@ from langgraph_pgstate.settings.saver import (
 from langgraph_pgstate.settings.threads import (
     ThreadOptions,
 )
-from langgraph_pgstate.settings.webhooks import (
-    WebhookSettings,
-)
+
+# A saver alone needs none of these, and making their classes takes 3 ms.
+if TYPE_CHECKING:
+    from langgraph_pgstate.settings.queue import (
+        DEFAULT_QUEUE,
+        DEFAULT_SIZE_LIMIT,
+        DEFAULT_STREAM_TTL,
+        AssistantFields,
+        Backoff,
+        DefaultAnswer,
+        EnqueueOptions,
+        KeySource,
+        ScheduleChanges,
+        ScheduleOptions,
+        WorkerOptions,
+    )
+    from langgraph_pgstate.settings.webhooks import WebhookSettings
+else:
+    __getattr__, __dir__ = lazy_attributes(
+        __name__,
+        {
+            "DEFAULT_QUEUE": "langgraph_pgstate.settings.queue",
+            "DEFAULT_SIZE_LIMIT": "langgraph_pgstate.settings.queue",
+            "DEFAULT_STREAM_TTL": "langgraph_pgstate.settings.queue",
+            "AssistantFields": "langgraph_pgstate.settings.queue",
+            "Backoff": "langgraph_pgstate.settings.queue",
+            "DefaultAnswer": "langgraph_pgstate.settings.queue",
+            "EnqueueOptions": "langgraph_pgstate.settings.queue",
+            "KeySource": "langgraph_pgstate.settings.queue",
+            "ScheduleChanges": "langgraph_pgstate.settings.queue",
+            "ScheduleOptions": "langgraph_pgstate.settings.queue",
+            "WorkerOptions": "langgraph_pgstate.settings.queue",
+            "WebhookSettings": "langgraph_pgstate.settings.webhooks",
+        },
+    )
 
 __all__ = [
     "DEFAULT_CACHE_BYTES",
