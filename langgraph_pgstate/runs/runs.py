@@ -31,8 +31,8 @@ from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.runs.cursors import Cursor, ThreadCursor
 from langgraph_pgstate.runs.feedback import AsyncRunFeedback, RunFeedback
 from langgraph_pgstate.runs.following import AsyncFollower, Follower
-from langgraph_pgstate.runs.handles import AsyncRunHandle, Patience, RunHandle
-from langgraph_pgstate.runs.notifying import Ends, on_loop
+from langgraph_pgstate.runs.handles import AsyncRunHandle, PollPauses, RunHandle
+from langgraph_pgstate.runs.notifying import EndListener, on_loop
 from langgraph_pgstate.runs.queue import AsyncRunQueue, RunQueue
 from langgraph_pgstate.settings import EnqueueOptions, KeySource, ThreadKeys
 from langgraph_pgstate.sql import Queries
@@ -123,8 +123,8 @@ class Runs(RunQueue):
         self._requests = _Requests(codec or ValueCodec(), keys, graphs, run_key)
         self.feedback = RunFeedback(database, queries, codec)
         self._versions = versions
-        self._ends = Ends(self._queue)
-        self._follower = Follower(self._queue, queries, self._ends)
+        self._end_listener = EndListener(self._queue)
+        self._follower = Follower(self._queue, queries, self._end_listener)
 
     def enqueue(
         self,
@@ -212,17 +212,17 @@ class Runs(RunQueue):
             RunCancelledError: If it was cancelled, or does not exist, as after a rollback.
             RunTimeoutError: If it has not ended in time. It goes on.
         """
-        key, patience, ended = _key(thread_id, run_id), Patience(thread_id, run_id, timeout), threading.Event()
+        key, pauses, ended = _key(thread_id, run_id), PollPauses(thread_id, run_id, timeout), threading.Event()
         with ExitStack() as stack:
             while True:
                 status, values = self._queue.run(
                     outcomes.get_outcome, self._queries, self._requests.codec, self._versions, *key
                 )
-                pause = patience.next(status)
+                pause = pauses.next(status)
                 if pause is None:
                     return values
-                if patience.is_first:
-                    stack.enter_context(self._ends.calling(key[1], ended.set))
+                if pauses.is_first:
+                    stack.enter_context(self._end_listener.calling(key[1], ended.set))
                 ended.wait(pause)
                 ended.clear()
 
@@ -382,8 +382,8 @@ class AsyncRuns(AsyncRunQueue):
         self._requests = _Requests(codec or ValueCodec(), keys, graphs, run_key)
         self.feedback = AsyncRunFeedback(database, queries, codec)
         self._versions = versions
-        self._ends = Ends(self._queue)
-        self._follower = AsyncFollower(self._queue, queries, self._ends)
+        self._end_listener = EndListener(self._queue)
+        self._follower = AsyncFollower(self._queue, queries, self._end_listener)
 
     async def enqueue(
         self,
@@ -428,17 +428,17 @@ class AsyncRuns(AsyncRunQueue):
 
     async def wait(self, thread_id: str, run_id: str, timeout: float | None = None) -> dict[str, Any]:  # noqa: ASYNC109
         """Async twin of `Runs.wait`."""
-        key, patience, ended = _key(thread_id, run_id), Patience(thread_id, run_id, timeout), asyncio.Event()
+        key, pauses, ended = _key(thread_id, run_id), PollPauses(thread_id, run_id, timeout), asyncio.Event()
         with ExitStack() as stack:
             while True:
                 status, values = await self._queue.run(
                     outcomes.get_outcome, self._queries, self._requests.codec, self._versions, *key
                 )
-                pause = patience.next(status)
+                pause = pauses.next(status)
                 if pause is None:
                     return values
-                if patience.is_first:
-                    stack.enter_context(self._ends.calling(key[1], on_loop(ended.set)))
+                if pauses.is_first:
+                    stack.enter_context(self._end_listener.calling(key[1], on_loop(ended.set)))
                 with suppress(TimeoutError):
                     await asyncio.wait_for(ended.wait(), pause)
                 ended.clear()
