@@ -18,7 +18,7 @@ from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.operations.runs import streams
 from langgraph_pgstate.runs.cursors import AnyCursor
-from langgraph_pgstate.runs.notifying import Ends, on_loop
+from langgraph_pgstate.runs.notifying import EndListener, on_loop
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import StreamPage, ThreadPage, Wanted, WantedRuns
 
@@ -104,8 +104,8 @@ class _Waiter(_Request):
 class Follower:
     """The readers of a blocking state. One of those that wait reads for all."""
 
-    def __init__(self, database: Database, queries: Queries, ends: Ends) -> None:
-        self._database, self._queries, self._ends = database, queries, ends
+    def __init__(self, database: Database, queries: Queries, end_listener: EndListener) -> None:
+        self._database, self._queries, self._end_listener = database, queries, end_listener
         self._schedule = _Schedule()
         self._waiters: list[_Waiter] = []
         self._lock, self._reading, self._news = threading.Lock(), threading.Lock(), threading.Event()
@@ -121,7 +121,7 @@ class Follower:
             self._waiters.append(mine)
         self._news.set()
         try:
-            with self._ends.calling(mine.wanted.run_id, partial(self._hurry, mine)):
+            with self._end_listener.calling(mine.wanted.run_id, partial(self._hurry, mine)):
                 while not mine.is_answered:
                     if self._reading.acquire(blocking=False):
                         try:
@@ -185,8 +185,8 @@ class _Future(_Request):
 class AsyncFollower:
     """Async twin of `Follower`: a task reads as long as others wait."""
 
-    def __init__(self, database: AsyncDatabase, queries: Queries, ends: Ends) -> None:
-        self._database, self._queries, self._ends = database, queries, ends
+    def __init__(self, database: AsyncDatabase, queries: Queries, end_listener: EndListener) -> None:
+        self._database, self._queries, self._end_listener = database, queries, end_listener
         self._schedule = _Schedule()
         self._futures: dict[_Future, None] = {}
         self._news = asyncio.Event()
@@ -200,7 +200,7 @@ class AsyncFollower:
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._work(), name="pgstate-follower")
         try:
-            with self._ends.calling(mine.wanted.run_id, on_loop(partial(self._hurry, mine))):
+            with self._end_listener.calling(mine.wanted.run_id, on_loop(partial(self._hurry, mine))):
                 await mine.done
         finally:
             del self._futures[mine]
