@@ -18,7 +18,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from benchmarks.measure import LISTENER, MEMORY, OURS, PLAIN, RAW, UPSTREAM
 from benchmarks.server import Server, with_search_path
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
-from langgraph_pgstate.db.database import DEFAULT_PREPARE_THRESHOLD
+from langgraph_pgstate.db.connecting import DEFAULT_PREPARE_THRESHOLD
 
 # As in the documentation of langgraph-checkpoint-postgres.
 UPSTREAM_OPTIONS: dict[str, Any] = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}

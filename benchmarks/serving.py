@@ -5,7 +5,8 @@
 makes the same calls by LangGraph's client in interleaved rounds, prints a table, and writes
 `benchmarks/results/serving.json`. Figures are medians, and ratios those of medians. The search is among as many threads
 as are given for this server, which are inserted by SQL, and among `--their-threads` for the others, which are created
-over HTTP.
+over HTTP. First, this server alone is measured, in processes of their own: the memory of open streams, and the time
+after SIGKILL until another process has ended `--runs` runs, whose streams must be whole.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ import psycopg
 from langgraph.graph import END, START, StateGraph
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
+from langgraph_sdk.schema import StreamPart
 from typing_extensions import TypedDict
 
 from benchmarks.server import open_server
@@ -52,6 +54,7 @@ MEASURES: Final = {
 }
 _CALLS: Final = 8
 _STEPS: Final = 99
+_KILLED_STEPS: Final = 40
 _START_SECONDS: Final = 60.0
 
 
@@ -91,6 +94,16 @@ def waiting() -> Any:
     return _loop(step)
 
 
+def steady() -> Any:
+    """A graph whose supersteps take a fifth of a second."""
+
+    async def step(state: Count) -> Count:
+        await asyncio.sleep(0.2)
+        return {"count": state["count"] - 1}
+
+    return _loop(step)
+
+
 def _loop(step: Any) -> Any:
     builder = StateGraph(Count)
     builder.add_node("step", step)
@@ -100,24 +113,26 @@ def _loop(step: Any) -> Any:
 
 
 @contextmanager
-def running(name: str, dsn: str, directory: Path) -> Iterator[tuple[str, int]]:
-    """A server as a process: its address, and the process."""
+def running(name: str, dsn: str, directory: Path, port: int = 0, *options: str) -> Iterator[tuple[str, int]]:
+    """A server as a process, on a free port by default: its address, and the process."""
     directory.mkdir()
+    if name != THEIRS[0]:
+        with PGState.open(dsn) as state:
+            state.setup()
     config: dict[str, Any] = {
         "dependencies": ["."],
-        "graphs": {graph: f"{__file__}:{graph}" for graph in ("three", "many", "waiting")},
+        "graphs": {graph: f"{__file__}:{graph}" for graph in ("three", "many", "waiting", "steady")},
     }
     if name == THEIRS[1]:
         config["checkpointer"] = {"path": "langgraph_pgstate.agent_server:checkpointer"}
     (directory / "langgraph.json").write_text(json.dumps(config))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = str(listener.getsockname()[1])
+    port = port or _free_port()
     programs = Path(sys.executable).parent
     if name == OURS:
-        command = [str(programs / "pgstate"), "--dsn", dsn, "serve", "--config", "langgraph.json", "--port", port]
+        command = [str(programs / "pgstate"), "--dsn", dsn, "serve", "--config", "langgraph.json"]
     else:
-        command = [str(programs / "langgraph"), "dev", "--no-browser", "--no-reload", "--port", port]
-        command += ["--n-jobs-per-worker", "10"]
+        command = [str(programs / "langgraph"), "dev", "--no-browser", "--no-reload", "--n-jobs-per-worker", "10"]
+    command += ["--port", str(port), *options]
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("PGSTATE_", "LANG"))},
         "PYTHONPATH": str(ROOT),
@@ -146,6 +161,11 @@ def running(name: str, dsn: str, directory: Path) -> Iterator[tuple[str, int]]:
             process.wait()
 
 
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
 def _answers(url: str) -> bool:
     try:
         with urllib.request.urlopen(f"{url}/ok", timeout=5) as answer:
@@ -156,8 +176,6 @@ def _answers(url: str) -> bool:
 
 def fill(dsn: str, threads: int) -> None:
     """Insert threads, as many as are to be searched."""
-    with PGState.open(dsn) as state:
-        state.setup()
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(
             "INSERT INTO pgstate.threads (thread_id, agent, metadata, created_at, updated_at)"
@@ -232,32 +250,36 @@ class Contestant:
 
 
 @asynccontextmanager
-async def contestants(dsns: dict[str, str], directory: Path) -> AsyncIterator[list[tuple[Contestant, int]]]:
-    """All servers, started, with their processes."""
+async def contestants(dsns: dict[str, str], directory: Path) -> AsyncIterator[list[Contestant]]:
+    """All servers, started."""
     async with AsyncExitStack() as stack:
         with ExitStack() as processes:
             found = []
             for number, (name, dsn) in enumerate(dsns.items()):
-                url, pid = processes.enter_context(running(name, dsn, directory / str(number)))
+                url, _ = processes.enter_context(running(name, dsn, directory / str(number)))
                 client = await stack.enter_async_context(get_client(url=url, api_key=None))
-                found.append((Contestant(name, client), pid))
+                found.append(Contestant(name, client))
             yield found
 
 
-async def memory_of_streams(contestant: Contestant, pid: int, number: int) -> float:
-    """Return the bytes of the server's memory that an open stream takes, of many on one run."""
-    client = contestant.client
-    thread = (await client.threads.create())["thread_id"]
-    run = await client.runs.create(thread, "waiting", input={"count": 20}, stream_mode="updates")
-    path = f"/threads/{thread}/runs/{run['run_id']}/stream"
-    base = str(client.http.client.base_url)
+async def memory_of_streams(dsn: str, directory: Path, number: int) -> float:
+    """Return the bytes of a new server's memory that an open stream takes, of many on one run."""
     limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=base, timeout=60, limits=limits) as plain, AsyncExitStack() as stack:
+    async with AsyncExitStack() as stack:
+        url, pid = stack.enter_context(running(OURS, dsn, directory))
+        client = await stack.enter_async_context(get_client(url=url, api_key=None))
+        plain = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=60, limits=limits))
+        thread = (await client.threads.create())["thread_id"]
+        run = await client.runs.create(thread, "waiting", input={"count": 20}, stream_mode="updates")
+        path = f"/threads/{thread}/runs/{run['run_id']}/stream"
+        # Kept: one that is forgotten closes its stream.
+        opened: list[AsyncIterator[bytes]] = []
 
         async def open_one() -> None:
             answer = await stack.enter_async_context(plain.stream("GET", path))
             assert answer.status_code == 200
-            await anext(answer.aiter_bytes())
+            opened.append(answer.aiter_bytes())
+            await anext(opened[-1])
 
         # What the first ones take once is not counted.
         for _ in range(10):
@@ -266,8 +288,45 @@ async def memory_of_streams(contestant: Contestant, pid: int, number: int) -> fl
         for _ in range(number):
             await open_one()
         grown = _resident(pid) - before
-    await client.runs.cancel(thread, run["run_id"], wait=True)
+        await client.runs.cancel(thread, run["run_id"], wait=True)
     return grown / number
+
+
+async def seconds_after_kill(dsn: str, directory: Path, runs: int) -> float:
+    """Kill a server amid runs that clients stream, start another one, and return the seconds until all have ended.
+
+    Raises:
+        AssertionError: If a run has not succeeded, or a stream is not whole.
+    """
+    port, options = _free_port(), ("--concurrency", str(runs))
+    streams: list[list[StreamPart]] = [[] for _ in range(runs)]
+
+    async def follow(client: LangGraphClient, found: list[StreamPart]) -> None:
+        thread = (await client.threads.create())["thread_id"]
+        given: Any = {"input": {"count": _KILLED_STEPS}, "stream_mode": "values"}
+        async for part in client.runs.stream(thread, "steady", **given):
+            found.append(part)
+
+    async with AsyncExitStack() as stack:
+        url, pid = stack.enter_context(running(OURS, dsn, directory / "killed", port, *options))
+        client = await stack.enter_async_context(get_client(url=url, api_key=None))
+        following = asyncio.gather(*(follow(client, found) for found in streams))
+        while not all(len(found) > 3 for found in streams):
+            assert not following.done(), following.exception()
+            await asyncio.sleep(0.05)
+        assert not any(found[-1].event == "end" for found in streams), "a run has ended before the server was killed"
+        os.kill(pid, signal.SIGKILL)
+        killed_at = time.perf_counter()
+        await asyncio.to_thread(stack.enter_context, running(OURS, dsn, directory / "next", port, *options))
+        await following
+        seconds = time.perf_counter() - killed_at
+    for found in streams:
+        numbers = [int((part.id or "").partition(".")[0]) for part in found]
+        # The end has the number of the event before it.
+        assert numbers == [*range(1, len(found)), len(found) - 1], numbers
+        assert {part.data["count"] for part in found if part.event == "values"} == {*range(_KILLED_STEPS + 1)}
+        assert (found[-1].event, found[-1].data) == ("end", {"status": "success"})
+    return seconds
 
 
 def _resident(pid: int) -> int:
@@ -292,7 +351,8 @@ def table(result: dict[str, Any]) -> str:
         "",
         f"Search among {number[OURS]:,} threads here, {number[THEIRS[0]]:,} there; here among {number['few']:,}: "
         f"{few:.2f} ms. Memory for each of {result['streams']} open streams: "
-        f"{result['bytes_per_stream'] / 1024:.1f} KB.",
+        f"{result['bytes_per_stream'] / 1024:.1f} KB. After SIGKILL amid {result['runs']} runs all have ended after "
+        f"{result['seconds_after_kill']:.1f} s.",
         f"PostgreSQL {result['postgresql']}, langgraph-api {result['langgraph_api']}, {os.cpu_count()} CPUs.",
     ]
     return "\n".join(lines)
@@ -304,13 +364,15 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         names = (OURS, *THEIRS)
         dsns = {name: databases.enter_context(server.database("serving")) for name in names}
         few = arguments.their_threads
+        alone = {
+            "bytes_per_stream": await memory_of_streams(dsns[OURS], Path(directory) / "streams", arguments.streams),
+            "seconds_after_kill": await seconds_after_kill(dsns[OURS], Path(directory), arguments.runs),
+        }
         fill(dsns[OURS], few)
-        with PGState.open(dsns[THEIRS[1]]) as state:
-            state.setup()
         async with contestants(dsns, Path(directory)) as found:
-            for contestant, _ in found:
+            for contestant in found:
                 await contestant.prepare(0 if contestant.name == OURS else few)
-            ours, pid = found[0]
+            ours = found[0]
             await ours.measure("search")
             ours.times["search"].clear()
             await ours.measure("search")
@@ -318,24 +380,25 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             ours.times["search"].clear()
             fill(dsns[OURS], arguments.threads - few)
             for name in MEASURES:
-                for contestant, _ in found:
+                for contestant in found:
                     await contestant.measure(name)
                     contestant.times[name].clear()
                 for number in range(arguments.rounds):
                     # Each of them is the first in turn.
                     for place in range(len(found)):
-                        await found[(place + number) % len(found)][0].measure(name)
+                        await found[(place + number) % len(found)].measure(name)
             return {
                 "rounds": arguments.rounds,
                 "calls": arguments.rounds * _CALLS,
                 "medians_ms": {
                     contestant.name: {name: 1000 * statistics.median(times) for name, times in contestant.times.items()}
-                    for contestant, _ in found
+                    for contestant in found
                 },
                 "threads": {OURS: arguments.threads, THEIRS[0]: few, "few": few},
                 "search_among_few_ms": among_few,
                 "streams": arguments.streams,
-                "bytes_per_stream": await memory_of_streams(ours, pid, arguments.streams),
+                "runs": arguments.runs,
+                **alone,
                 "postgresql": server.version(),
                 "langgraph_api": version("langgraph-api"),
                 "load": os.getloadavg()[0],
@@ -349,6 +412,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=100_000)
     parser.add_argument("--their-threads", type=int, default=2_000)
     parser.add_argument("--streams", type=int, default=500)
+    parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--dsn", default=None, help="a server of yours; else an embedded one")
     result = asyncio.run(measure(parser.parse_args()))
     RESULT.write_text(json.dumps(result, indent=2) + "\n")

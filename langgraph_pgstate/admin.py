@@ -14,7 +14,8 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph_pgstate.codec.opaque import OpaqueCodec, TypeCollector
 from langgraph_pgstate.codec.serializer import plain_serializer
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.database import DEFAULT_PREPARE_THRESHOLD, Database
+from langgraph_pgstate.db.connecting import DEFAULT_PREPARE_THRESHOLD
+from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, DatabaseError, PGStateError

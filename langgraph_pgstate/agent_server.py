@@ -30,7 +30,8 @@ from typing import Any, Final, Literal, Self, cast
 
 from langgraph_pgstate.codec import frames
 from langgraph_pgstate.codec.serializer import WideningSerializer
-from langgraph_pgstate.db.database import DEFAULT_PREPARE_THRESHOLD, AsyncDatabase
+from langgraph_pgstate.db.connecting import DEFAULT_PREPARE_THRESHOLD
+from langgraph_pgstate.db.database import AsyncDatabase
 from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.errors import ConfigurationError, PGStateError, ToolSetupError
 from langgraph_pgstate.operations.admin import schema

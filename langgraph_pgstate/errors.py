@@ -25,6 +25,7 @@
     ├── ThreadDeletedError                   the thread was deleted during a run
     ├── ThreadExistsError                    a thread is to be created under the id of another one
     ├── AssistantExistsError                 an assistant is to be created under the id of another one
+    ├── AssistantInUseError                  an assistant has schedules that the caller may not delete with it
     ├── ThreadBusyError                      the thread has another run, and this one must not wait for it
     ├── RunFailedError                       an enqueued run ended with an error or took too long
     ├── RunCancelledError                    an enqueued run was cancelled, or deleted
@@ -393,6 +394,18 @@ class AssistantExistsError(PGStateError):
     def __init__(self, assistant_id: str) -> None:
         self.assistant_id = assistant_id
         super().__init__(f"there is an assistant {assistant_id!r} already")
+
+
+class AssistantInUseError(PGStateError):
+    """An assistant has schedules that the caller may not delete with it. Nothing was written.
+
+    Attributes:
+        assistant_id: The assistant.
+    """
+
+    def __init__(self, assistant_id: str) -> None:
+        self.assistant_id = assistant_id
+        super().__init__(f"assistant {assistant_id!r} has schedules of others, which must be deleted first")
 
 
 class ThreadBusyError(PGStateError):

@@ -81,6 +81,16 @@ def slow() -> Any:
     return builder.compile()
 
 
+def stuck() -> Any:
+    """A graph whose only superstep takes a minute."""
+
+    async def wait(state: Steps) -> Steps:
+        await asyncio.sleep(60)
+        return {"count": 0}
+
+    return StateGraph(Steps).add_node("wait", wait).add_edge(START, "wait").compile()
+
+
 def failing() -> Any:
     """A graph that fails."""
 

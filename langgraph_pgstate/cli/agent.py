@@ -23,7 +23,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import Send
 
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.tools import ToolLedger
+from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger
 
 Listener = Callable[[str, str, str], None]
 """A function that is called for every tool with its name, `begin` or `end`, and its arguments or result."""
@@ -36,6 +36,9 @@ _INSTRUCTIONS: Final = (
 FIRST_WISH: Final = "A weekend in Lisbon, from Berlin: flight, hotel, and the total in dollars."
 OTHER_WISH: Final = "Not Lisbon after all: make it Porto."
 VOUCHER_WISH: Final = "Print the voucher for the hotel, please."
+PAYMENT_WISH: Final = "Now pay for the hotel, please."
+OFFLINE_MODEL: Final = "offline-1"
+AGENT: Final = "travel"
 
 _DOLLARS_PER_EURO: Final = 1.08
 _CITIES: Final = ("Lisbon", "Porto", "Madrid", "Athens", "Rome", "Berlin")
@@ -55,26 +58,25 @@ def follow_up(turn: int) -> str:
 
 def build_agent(
     model: BaseChatModel,
-    checkpointer: BaseCheckpointSaver[Any],
+    checkpointer: BaseCheckpointSaver[Any] | None,
     listener: Listener,
     *,
     hotel_seconds: float = 0.1,
-    printer: Callable[[str], str] | None = None,
-    ledger: ToolLedger | None = None,
+    effects: Sequence[Callable[..., str]] = (),
+    ledger: ToolLedger | AsyncToolLedger | None = None,
 ) -> CompiledStateGraph[Any, Any, Any, Any]:
     """Return the graph: `agent` calls the model, `tools` runs each tool call as a separate task.
 
     Args:
         model: The chat model.
-        checkpointer: Saves the state.
+        checkpointer: Saves the state; `None` if a server brings it.
         listener: Called when a tool begins and ends.
         hotel_seconds: Seconds that `book_hotel` takes.
-        printer: Another tool, with an effect outside the database.
+        effects: Other tools, with effects outside the database.
         ledger: Runs the tools, if given.
     """
     tools = _trip_tools(listener, hotel_seconds)
-    if printer is not None:
-        tools.append(StructuredTool.from_function(_announced(printer, listener)))
+    tools += [StructuredTool.from_function(_announced(effect, listener)) for effect in effects]
     thinker = model.bind_tools(tools)
 
     def agent(state: MessagesState) -> dict[str, list[BaseMessage]]:
@@ -87,11 +89,30 @@ def build_agent(
 
     builder = StateGraph(MessagesState)
     builder.add_node("agent", agent)
-    builder.add_node("tools", ToolNode(tools, wrap_tool_call=ledger))
+    is_async = isinstance(ledger, AsyncToolLedger)
+    wrapped: Any = {"awrap_tool_call" if is_async else "wrap_tool_call": ledger}
+    builder.add_node("tools", ToolNode(tools, **wrapped))
     builder.add_edge(START, "agent")
     builder.add_conditional_edges("agent", route, ["tools", END])
     builder.add_edge("tools", "agent")
-    return builder.compile(checkpointer=checkpointer)
+    return builder.compile(checkpointer=checkpointer, name=AGENT)
+
+
+def payment(ledger: ToolLedger | AsyncToolLedger, seconds: float = 0.1) -> Callable[..., str]:
+    """Return a tool that nobody can ask whether it took effect, so that the ledger asks a person.
+
+    Args:
+        ledger: The ledger of the tool.
+        seconds: Seconds that a payment takes.
+    """
+
+    @ledger.policy(on_unknown="ask")
+    def pay_hotel(hotel: str, euros: int) -> str:
+        """Pay for a hotel."""
+        time.sleep(seconds)
+        return f"paid {euros} EUR to {hotel}"
+
+    return pay_hotel
 
 
 def _trip_tools(listener: Listener, hotel_seconds: float) -> list[BaseTool]:
@@ -136,8 +157,10 @@ def _announced(function: Callable[..., str], listener: Listener) -> Callable[...
     return announced
 
 
-class OfflineModel(BaseChatModel):
+class ChatOffline(BaseChatModel):
     """A chat model whose answers depend only on the conversation; it needs no network and no key."""
+
+    model: str = OFFLINE_MODEL
 
     @property
     def _llm_type(self) -> str:
@@ -155,12 +178,14 @@ class OfflineModel(BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         answer = _answer([message for message in messages if not isinstance(message, SystemMessage)])
+        read, written = sum(map(_tokens, messages)), _tokens(answer)
+        answer.usage_metadata = {"input_tokens": read, "output_tokens": written, "total_tokens": read + written}
         return ChatResult(generations=[ChatGeneration(message=answer)])
 
 
-def offline_model() -> OfflineModel:
+def offline_model() -> ChatOffline:
     """Return the model of the demo without `--model`."""
-    return OfflineModel()
+    return ChatOffline()
 
 
 def provider_model(name: str) -> BaseChatModel:
@@ -197,8 +222,12 @@ def _answer(messages: Sequence[BaseMessage]) -> AIMessage:
         str(message.name): str(message.content) for message in messages[wish_at:] if isinstance(message, ToolMessage)
     }
     city = _city(messages[: wish_at + 1])
+    steps: list[tuple[str, dict[str, Any]]] = []
     if wish == VOUCHER_WISH:
         steps = [] if answers else [("print_voucher", {"hotel": f"Hotel {city} Central"})]
+    elif wish == PAYMENT_WISH:
+        hotel = {"hotel": f"Hotel {city} Central", "euros": _hotel_price(messages)}
+        steps = [] if answers else [("pay_hotel", hotel)]
     else:
         steps = _trip(city, answers) if wish in (FIRST_WISH, OTHER_WISH) else _question(wish, city, answers)
     calls = [
@@ -232,6 +261,8 @@ def _question(wish: str, city: str, answers: dict[str, str]) -> list[tuple[str, 
 def _say(wish: str, city: str, answers: dict[str, str], turn: int) -> str:
     if "print_voucher" in answers:
         return f"Here it is: {answers['print_voucher']}."
+    if "pay_hotel" in answers:
+        return f"The hotel: {answers['pay_hotel']}."
     if "book_hotel" in answers:
         return (
             f"{city} it is: {answers['book_flight']}, and {answers['book_hotel'].removeprefix('booked ')}. "
@@ -270,6 +301,18 @@ def _city(messages: Sequence[BaseMessage]) -> str:
             if named := [city for city in _CITIES if city in wish]:
                 return named[0]
     return _CITIES[0]
+
+
+def _hotel_price(messages: Sequence[BaseMessage]) -> int:
+    """Return what the hotel that was booked last costs."""
+    booked = [message for message in messages if isinstance(message, ToolMessage) and message.name == "book_hotel"]
+    return _euros(str(booked[-1].content)) if booked else 0
+
+
+def _tokens(message: BaseMessage) -> int:
+    """Return about as many tokens as a message has."""
+    calls = message.tool_calls if isinstance(message, AIMessage) else ""
+    return (len(str(message.content)) + len(str(calls))) // 4
 
 
 def _euros(text: str) -> int:

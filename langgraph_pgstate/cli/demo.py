@@ -17,18 +17,19 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from langgraph_pgstate.cli.agent import FIRST_WISH, OTHER_WISH, VOUCHER_WISH
+from langgraph_pgstate.cli.agent import AGENT, FIRST_WISH, OFFLINE_MODEL, OTHER_WISH, PAYMENT_WISH, VOUCHER_WISH
 from langgraph_pgstate.cli.children import DemoError, ToolRuns, started
-from langgraph_pgstate.cli.demo_child import QUEUED_GRAPH, Job
+from langgraph_pgstate.cli.demo_child import Job
 from langgraph_pgstate.cli.drawing import console
-from langgraph_pgstate.cli.options import INSPECTOR_PORT
+from langgraph_pgstate.cli.options import INSPECTOR_PORT, SERVER_PORT
 from langgraph_pgstate.cli.output import bytes_in_words, count, progress, shorten
 from langgraph_pgstate.cli.tree import draw, outline, short_id
 from langgraph_pgstate.cli.weigh import WholeValues
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.operations.admin.sizes import get_server_version, get_thread_size, list_table_sizes
 from langgraph_pgstate.operations.threads.prune import next_threads
-from langgraph_pgstate.operations.tools.tool_executions import list_executions
+from langgraph_pgstate.operations.tools.listing import list_executions
+from langgraph_pgstate.record.prices import Prices
 from langgraph_pgstate.runs.runs import Runs
 from langgraph_pgstate.saver import PGStateSaver
 from langgraph_pgstate.sql import queries
@@ -36,7 +37,8 @@ from langgraph_pgstate.sql import queries
 _WIDTH: Final = 80
 _PREFIX: Final = "demo-"
 _EXAMPLE: Final = "examples/kill_and_resume.py"
-# `book_hotel` takes longer than the demo waits, so its process is killed in it.
+_GRAPH: Final = "langgraph_pgstate.cli.travel:graph"
+# A tool that takes longer than the demo waits; its process is killed in it.
 _HANGING_SECONDS: Final = 60.0
 _OFFLINE_TURNS: Final = 120
 _PROVIDER_TURNS: Final = 2
@@ -80,6 +82,7 @@ class Demo:
             Database.open(self._dsn, schema=self._schema, pool=False) as database,
         ):
             saver.setup()
+            Prices(database).set(OFFLINE_MODEL, input=3, output=15)
             self._saver, self._database = saver, database
             self._thread_id = self._next_thread_id()
             self._config: RunnableConfig = {"configurable": {"thread_id": self._thread_id}}
@@ -90,10 +93,11 @@ class Demo:
             self._resume(before)
             self._fork()
             self._print_once()
+            self._leave_in_doubt()
             self._work_off()
             whole = WholeValues()
             nodes = outline(whole.counted(saver.list(self._config)))
-            _title("6  The checkpoint tree", "superstep, node, id, process, what it added")
+            _title("7  The checkpoint tree", "superstep, node, id, process, what it added")
             console.print(draw(nodes, self._thread_id, min(_WIDTH, console.width)))
             self._weigh(whole)
         self._close(time.monotonic() - began_at)
@@ -127,7 +131,7 @@ class Demo:
             inside = ", ".join(child.runs.inside)
             for name in child.runs.inside:
                 _line(name, f"({begun[name]}) is running …")
-            _note(f"The superstep is half done. Stored at this moment: {self._stored(self._config)}.")
+            _note(f"The superstep is half done. Stored at this moment: {self._stored(self._config, child.runs)}.")
             ending = child.kill()
         console.print(f"   [bold red]kill -9 {child.pid}[/]   p1 is gone inside {inside}, by [bold]{ending}[/].")
         return child.runs
@@ -138,11 +142,11 @@ class Demo:
             return runs.inside["book_hotel"] > 0 or (runs.begun.total() > 1 and runs.inside.total() > 0)
         return runs.inside["book_hotel"] > 0 and runs.finished["book_flight"] > 0
 
-    def _stored(self, config: RunnableConfig) -> str:
-        """Wait for the pending writes of the running superstep, and return them."""
+    def _stored(self, config: RunnableConfig, runs: ToolRuns) -> str:
+        """Wait for the pending write of the tool that finished last, and return those of the superstep."""
         deadline = time.monotonic() + (0.5 if self._model else 5.0)
         answered: list[str] = []
-        while not answered and time.monotonic() < deadline:
+        while next(reversed(runs.finished), None) not in answered and time.monotonic() < deadline:
             time.sleep(0.02)
             latest = self._saver.get_tuple(config)
             writes = latest.pending_writes or [] if latest else []
@@ -232,13 +236,38 @@ class Demo:
                 raise DemoError(f"the voucher was printed {printed} times")
             self._show_ledger(f"Not printed again: {_lines(file)}.")
 
+    def _leave_in_doubt(self) -> None:
+        """Kill a payment that nobody can ask about; the next process asks a person, and the run waits."""
+        with started(self._job("pay", "p6", pay_seconds=_HANGING_SECONDS)) as child:
+            _title("5  An effect that only a person knows of", f"process p6, pid {child.pid}")
+            _line("you", f"“{PAYMENT_WISH}”")
+            for event in child.events():
+                if event["what"] == "answer":
+                    raise DemoError("the model called no tool to be killed in; run the demo again")
+                if event["what"] == "tool":
+                    _line(event["name"], f"({event['detail']}) is running …")
+                    break
+            # The recorder stores the start of a tool within a second.
+            time.sleep(1)
+            ending = child.kill()
+        console.print(f"   [bold red]kill -9 {child.pid}[/]   p6 is gone inside pay_hotel, by [bold]{ending}[/].")
+        with started(self._job("ask", "p7")) as child:
+            _note(f"A new process resumes (p7, pid {child.pid}). Money may have moved or not; nobody can be asked:")
+            asked = [event["question"] for event in child.events() if event["what"] == "interrupt"]
+        if not asked or child.runs.begun["pay_hotel"]:
+            raise DemoError("the run does not wait for a person")
+        _line("the ledger", f"“{asked[0]}”", lines=2)
+        self._show_ledger("The run is interrupted, and waits for the answer.")
+
     def _work_off(self) -> None:
         """Enqueue a run, kill the worker that runs it, and let another one finish it."""
         runs = Runs(self._database, self._queries)
         thread_id = f"{self._thread_id}-queue"
-        run = runs.enqueue(QUEUED_GRAPH, {"messages": [HumanMessage(FIRST_WISH)]}, thread_id=thread_id)
-        with started(replace(self._job("work", "p6", hotel_seconds=_HANGING_SECONDS), thread_id=thread_id)) as child:
-            _title("5  A queue and its workers", f"worker p6, pid {child.pid}")
+        # In a queue of its own: a server of this database may have a worker, too.
+        wish = {"messages": [HumanMessage(FIRST_WISH)]}
+        run = runs.enqueue(AGENT, wish, thread_id=thread_id, queue=thread_id)
+        with started(replace(self._job("work", "p8", hotel_seconds=_HANGING_SECONDS), thread_id=thread_id)) as child:
+            _title("6  A queue and its workers", f"worker p8, pid {child.pid}")
             _line("you", f"enqueue “{FIRST_WISH}” on thread {thread_id}", lines=2)
             begun: dict[str, str] = {}
             for event in child.events():
@@ -248,13 +277,13 @@ class Demo:
                 if self._is_amid(child.runs):
                     break
             before = child.runs
-            _note(f"Stored: {self._stored({'configurable': {'thread_id': thread_id}})}.")
+            _note(f"Stored: {self._stored({'configurable': {'thread_id': thread_id}}, before)}.")
             ending = child.kill()
         console.print(
-            f"   [bold red]kill -9 {child.pid}[/]   p6 is gone inside {', '.join(before.inside)}, by {ending}."
+            f"   [bold red]kill -9 {child.pid}[/]   p8 is gone inside {', '.join(before.inside)}, by {ending}."
         )
-        with started(replace(self._job("work", "p7"), thread_id=thread_id)) as child:
-            _note(f"Another worker (p7, pid {child.pid}) finds the run of the dead one, and finishes it:")
+        with started(replace(self._job("work", "p9"), thread_id=thread_id)) as child:
+            _note(f"Another worker (p9, pid {child.pid}) finds the run of the dead one, and finishes it:")
             for event in child.events():
                 _show(event, begun)
         again = [name for name in before.finished if child.runs.begun[name]]
@@ -282,7 +311,7 @@ class Demo:
         tables = self._database.run(list_table_sizes, self._queries)
         threads = next((table.rows for table in tables if table.name == "threads"), 1)
         stored = size.state_bytes + size.segment_bytes
-        _title("7  The bytes", "counted from what was written")
+        _title("8  The bytes", "counted from what was written")
         table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
         table.add_column(no_wrap=True)
         table.add_column(justify="right", no_wrap=True)
@@ -303,21 +332,24 @@ class Demo:
 
     def _close(self, seconds: float) -> None:
         console.print()
-        console.print(f"[bold]Done in {seconds:.0f} s.[/] The thread is kept. Next:")
-        commands = {
+        console.print(f"[bold]Done in {seconds:.0f} s.[/] The thread is kept, and waits for an answer. Next:")
+        thread = f"ui/threads/{self._thread_id}"
+        commands = {f"{self._program} inspect": f"look at it: http://127.0.0.1:{INSPECTOR_PORT}/{thread}"}
+        if self._model is None:
+            served = f"{self._program} serve {_GRAPH}"
+            commands[served] = f"answer, fork, go on: http://127.0.0.1:{SERVER_PORT}/{thread}"
+        commands |= {
             f"{self._program} tree {self._thread_id}": "its checkpoints again",
             f"{self._program} status": "tables, rows and bytes",
             f"{self._program} check --thread {self._thread_id}": "re-read and verify it",
-            f"{self._program} inspect": f"it in a browser: http://127.0.0.1:{INSPECTOR_PORT}/ui/threads/{self._thread_id}",
         }
         if Path(_EXAMPLE).exists():
-            commands[f"{min(sys.executable, os.path.relpath(sys.executable), key=len)} {_EXAMPLE}"] = (
-                "a crash in one file; run it twice"
-            )
+            python = min(sys.executable, os.path.relpath(sys.executable), key=len)
+            commands[f"{python} {_EXAMPLE}"] = "a crash in one file; run it twice"
             commands["make serve"] = "an agent served over HTTP, for LangGraph's SDKs and Studio"
-        width = max(len(command) for command in commands) + 2
         for command, purpose in commands.items():
-            console.print(f"   [cyan]{escape(command):<{width}}[/] {purpose}", soft_wrap=True)
+            console.print(f"   [cyan]{escape(command)}[/]", soft_wrap=True)
+            console.print(f"      {escape(purpose)}", soft_wrap=True, highlight=False)
 
 
 def _title(title: str, right: str) -> None:

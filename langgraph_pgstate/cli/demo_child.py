@@ -21,24 +21,23 @@ from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableConfig
 
 from langgraph_pgstate.cli.agent import (
+    AGENT,
     FIRST_WISH,
     OTHER_WISH,
+    PAYMENT_WISH,
     VOUCHER_WISH,
     build_agent,
     follow_up,
     offline_model,
+    payment,
     provider_model,
 )
 from langgraph_pgstate.cli.tree import WRITER_KEY
-from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.runs.worker import Worker
-from langgraph_pgstate.saver import PGStateSaver
-from langgraph_pgstate.sql import queries
 from langgraph_pgstate.state import PGState
 from langgraph_pgstate.tools import Happened, ToolLedger, current_execution
 from langgraph_pgstate.types import ToolExecution
 
-QUEUED_GRAPH: Final = "travel"
 _HANGING_SECONDS: Final = 60.0
 
 
@@ -47,7 +46,7 @@ class Job:
     """The job of a child process.
 
     Attributes:
-        part: `begin`, `resume`, `fork`, `print`, `reprint` or `work`.
+        part: `begin`, `resume`, `fork`, `print`, `reprint`, `pay`, `ask` or `work`.
         dsn: The database.
         schema: Its schema.
         thread_id: The thread.
@@ -55,6 +54,7 @@ class Job:
         model: `provider:model`, or `None` for the offline one.
         turns: With `resume`: number of further turns.
         hotel_seconds: Seconds that `book_hotel` takes.
+        pay_seconds: Seconds that `pay_hotel` takes.
         checkpoint_id: With `fork`: the checkpoint to go on from.
         voucher: With `print` and `reprint`: the file that vouchers are printed to.
     """
@@ -67,6 +67,7 @@ class Job:
     model: str | None
     turns: int = 0
     hotel_seconds: float = 0.1
+    pay_seconds: float = 0.1
     checkpoint_id: str | None = None
     voucher: str | None = None
 
@@ -81,31 +82,35 @@ def run(job: Job) -> None:
     if job.part == "work":
         _work(job, model)
         return
-    with (
-        PGStateSaver.from_conn_string(job.dsn, schema=job.schema) as saver,
-        Database.open(job.dsn, schema=job.schema, pool=2) as database,
-    ):
-        ledger = printer = None
+    with PGState.open(job.dsn, schema=job.schema) as state:
+        ledger: ToolLedger | None = None
+        effects: list[Callable[..., str]] = []
         if job.voucher:
-            ledger = ToolLedger(database, queries(job.schema))
-            printer = _voucher_printer(Path(job.voucher), ledger, hangs=job.part == "print")
-        graph = build_agent(model, saver, _tell_tool, hotel_seconds=job.hotel_seconds, printer=printer, ledger=ledger)
+            ledger = state.tools
+            effects.append(_voucher_printer(Path(job.voucher), ledger, hangs=job.part == "print"))
+        elif job.part in ("pay", "ask"):
+            ledger = state.tools
+            effects.append(payment(ledger, job.pay_seconds))
+        graph = state.record(
+            build_agent(model, state.saver, _tell_tool, hotel_seconds=job.hotel_seconds, effects=effects, ledger=ledger)
+        )
         config: RunnableConfig = {
             "configurable": {"thread_id": job.thread_id},
             "metadata": {WRITER_KEY: job.process},
             "recursion_limit": 50,
         }
-        if job.part == "begin":
-            answer = graph.invoke({"messages": [HumanMessage(FIRST_WISH)]}, config)
-        elif job.part == "print":
-            answer = graph.invoke({"messages": [HumanMessage(VOUCHER_WISH)]}, config)
-        elif job.part in ("resume", "reprint"):
-            answer = graph.invoke(None, config)
-        else:
+        wishes = {"begin": FIRST_WISH, "print": VOUCHER_WISH, "pay": PAYMENT_WISH}
+        if job.part in wishes:
+            answer = graph.invoke({"messages": [HumanMessage(wishes[job.part])]}, config)
+        elif job.part == "fork":
             config["configurable"]["checkpoint_id"] = job.checkpoint_id
             wish = {"messages": [HumanMessage(OTHER_WISH)]}
             config["configurable"] = graph.update_state(config, wish, as_node="__start__")["configurable"]
             answer = graph.invoke(None, config)
+        else:
+            answer = graph.invoke(None, config)
+        for asked in answer.get("__interrupt__", ()):
+            _tell("interrupt", question=asked.value["question"])
         _tell("answer", text=str(answer["messages"][-1].text), messages=len(answer["messages"]))
         for turn in range(2, job.turns + 2):
             answer = graph.invoke({"messages": [HumanMessage(follow_up(turn))]}, config)
@@ -116,7 +121,7 @@ def _work(job: Job, model: BaseChatModel) -> None:
     """Run what is enqueued, and report the answer of the thread's agent."""
     with PGState.open(job.dsn, schema=job.schema) as state:
         graph = build_agent(model, state.saver, _tell_tool, hotel_seconds=job.hotel_seconds)
-        Worker(state, {QUEUED_GRAPH: graph}, poll=0.1).run_until_idle()
+        Worker(state, {AGENT: graph}, poll=0.1, queues=[job.thread_id]).run_until_idle()
         found = state.saver.get_tuple({"configurable": {"thread_id": job.thread_id}})
     messages = found.checkpoint["channel_values"]["messages"] if found else []
     _tell("answer", text=str(messages[-1].text) if messages else "", messages=len(messages))

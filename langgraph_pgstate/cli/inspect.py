@@ -43,5 +43,5 @@ def inspect(
             read_only=True,
         )
         console.print(f"{url_of(listener)}/ui", soft_wrap=True, highlight=False)
-        run(app, listener, is_open=False)
-    leave(0)
+        code = run(app, listener, is_open=False)
+    leave(code)

@@ -70,7 +70,7 @@ def answer(
 ) -> None:
     """Answer an interrupt, once. An enqueued run is resumed by a worker, others when the application resumes them."""
     from langgraph_pgstate.codec.values import ValueCodec
-    from langgraph_pgstate.operations.threads import interrupts as operations
+    from langgraph_pgstate.operations.threads import answers
 
     target: Target = ctx.obj
     with target.connect() as parts:
@@ -81,11 +81,11 @@ def answer(
                 raise ConfigurationError(f"{len(matching)} interrupts of thread {thread!r} begin with {interrupt!r}")
             interrupt = matching[0].interrupt_id if matching else interrupt
         codec = ValueCodec()
-        request = operations.request_answer(codec, value if text else value_of(value), by or _shell_user(), interrupt)
-        given = parts.database.run(operations.answer, parts.queries, codec, thread, request)
+        request = answers.request_answer(codec, value if text else value_of(value), by or _shell_user(), interrupt)
+        given = parts.database.run(answers.answer, parts.queries, codec, thread, request)
         left = part.interrupts(thread)
     if target.is_json:
-        command = as_json(operations.command_for(given))
+        command = as_json(answers.command_for(given))
         print_json(command | {"run_id": given.run_id, "open_interrupts": len(left)})
         return
     if given.run_id is not None:

@@ -17,7 +17,7 @@ import typer
 from langgraph_pgstate.cli.drawing import Console, Measurement, ProgressBar, Table, console, errors, escape
 
 if TYPE_CHECKING:
-    from langgraph_pgstate.types import Progress
+    from langgraph_pgstate.types import Problem, Progress
 
 _WIDEST: Final = 1000
 INTERRUPTED: Final = 130
@@ -40,6 +40,13 @@ _PROSE_WIDTH: Final = 24
 def fail(message: str) -> None:
     """Print an error as one red line on standard error."""
     errors.print(f"[bold red]error:[/] [red]{escape(' '.join(message.split()))}[/]")
+
+
+def print_problems(problems: Sequence[Problem], title: str) -> None:
+    """Print damaged or differing places, one for each line, below a red title."""
+    console.print(f"[bold red]{len(problems):,} {title}:[/]")
+    for problem in problems:
+        console.print(f"  thread {escape(problem.thread_id)}, {escape(problem.where)}: {escape(problem.why)}")
 
 
 def bytes_in_words(size: float) -> str:

@@ -12,7 +12,7 @@ import typer
 
 from langgraph_pgstate.cli.drawing import console
 from langgraph_pgstate.cli.export import exporting
-from langgraph_pgstate.cli.options import GraphsArgument, OtlpContentOption, OtlpEndpointOption
+from langgraph_pgstate.cli.options import SERVER_PORT, GraphsArgument, OtlpContentOption, OtlpEndpointOption
 from langgraph_pgstate.cli.output import fail
 from langgraph_pgstate.cli.queue import leave
 from langgraph_pgstate.cli.target import Target
@@ -34,19 +34,24 @@ def serve(
         typer.Option(metavar="FILE", help=f"Graphs, auth and store of a {_CONFIG}; ./{_CONFIG} without a GRAPH."),
     ] = None,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="The port; 0 for a free one.")] = 2024,
+    port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="The port; 0 for a free one.")] = SERVER_PORT,
     workers: Annotated[int, typer.Option(min=1, metavar="N", help="Processes; one that dies is started again.")] = 1,
     concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at once, in each process.")] = 10,
     no_worker: Annotated[bool, typer.Option("--no-worker", help="Leave the runs to workers elsewhere.")] = False,
     read_only: Annotated[bool, typer.Option("--read-only", help="Refuse what changes something.")] = False,
+    rate_limit: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Requests of a user in a minute; without auth, of an address."),
+    ] = None,
     reuse_port: Annotated[
         bool, typer.Option("--reuse-port", help="Share the port with other processes of this command.")
     ] = False,
     otlp_endpoint: OtlpEndpointOption = None,
     otlp_content: OtlpContentOption = False,
 ) -> None:
-    """Serve graphs over LangGraph's HTTP protocol, and run them, until SIGTERM."""
+    """Serve graphs over LangGraph's HTTP protocol, and run them, until SIGTERM; a second signal ends it at once."""
     try:
+        from langgraph_pgstate.server.rates import RateLimit
         from langgraph_pgstate.server.serving import listen
         from langgraph_pgstate.server.supervising import Supervisor
     except ImportError as error:
@@ -64,25 +69,22 @@ def serve(
     for name in ("server", "worker"):
         logging.getLogger(f"langgraph_pgstate.{name}").setLevel(logging.INFO)
     with target.open(create=True) as dsn, listen(host, port, is_shared=reuse_port) as listener:
-        options: ServerOptions = {"worker": worker, "read_only": read_only}
+        # Made here, so that all processes count together.
+        limit = None if rate_limit is None else RateLimit(rate_limit)
+        options: ServerOptions = {"worker": worker, "read_only": read_only, "rate_limit": limit}
 
-        def work(member: Membership | None = None) -> None:
+        def work(member: Membership | None = None) -> int:
             exporter = exporting(dsn, target.schema, otlp_endpoint, otlp_content)
-            _serve(target, dsn, listener, graphs or [], config, options, concurrency, exporter, member)
+            return _serve(target, dsn, listener, graphs or [], config, options, concurrency, exporter, member)
 
-        if workers == 1:
-            work()
-            code = 0
-        else:
-            code = Supervisor(lambda member: _code(work, member), workers, listener.close).run()
+        code = work() if workers == 1 else Supervisor(lambda member: _code(work, member), workers, listener.close).run()
     leave(code)
 
 
-def _code(work: Callable[[Membership], None], member: Membership) -> int:
+def _code(work: Callable[[Membership], int], member: Membership) -> int:
     """Serve in a process of several, and return its exit code, or end it."""
     try:
-        work(member)
-        leave(0)
+        leave(work(member))
     except typer.Exit as ended:
         return ended.exit_code
     except PGStateError as error:
@@ -101,18 +103,21 @@ def _serve(
     concurrency: int,
     exporter: AbstractContextManager[None],
     member: Membership | None,
-) -> None:
+) -> int:
     from langgraph_pgstate.runs.graphs import load_graphs
+    from langgraph_pgstate.runs.webhook_config import load_webhook_settings
     from langgraph_pgstate.server.app import create_app
     from langgraph_pgstate.server.config import load_server_config
     from langgraph_pgstate.server.serving import DEFAULT_CORS, run
     from langgraph_pgstate.settings import PoolSettings
-    from langgraph_pgstate.state import AsyncPGState, PGState
+    from langgraph_pgstate.state import AsyncPGState, OpenStateOptions, PGState
 
     graphs: dict[str, Any] = {}
     options: ServerOptions = {"cors": DEFAULT_CORS}
+    webhooks = None
     if config is not None:
         graphs, options = load_server_config(config, dsn)
+        webhooks = load_webhook_settings(config)
     graphs |= load_graphs(names)
     if target.dsn is None:
         with PGState.open(dsn, schema=target.schema) as state:
@@ -122,13 +127,16 @@ def _serve(
             pass
     pool = PoolSettings(max_size=2 * concurrency)
     options.update({"inspector": True, **given})
-    app = create_app(lambda: AsyncPGState.open(dsn, schema=target.schema, pool=pool), graphs, **options)
+    state_options: OpenStateOptions = {"schema": target.schema, "pool": pool, "webhooks": webhooks}
+    app = create_app(lambda: AsyncPGState.open(dsn, **state_options), graphs, **options)
     url = url_of(listener)
     lines = (f"serving {', '.join(graphs)} at {url}", f"Inspector: {url}/ui", f"Studio: {_STUDIO}{url}")
     if member is None or member.is_first:
         console.print("\n".join(lines), soft_wrap=True, highlight=False)
     with exporter:
-        run(app, listener, is_open=options.get("auth") is not None, threads=max(32, 4 * concurrency), member=member)
+        return run(
+            app, listener, is_open=options.get("auth") is not None, threads=max(32, 4 * concurrency), member=member
+        )
 
 
 def url_of(listener: Any) -> str:

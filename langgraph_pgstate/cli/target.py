@@ -16,6 +16,7 @@ from langgraph_pgstate.errors import NotFoundError, PGStateError
 from langgraph_pgstate.settings import DEFAULT_EMBEDDED_PATH, DEFAULT_SCHEMA, DSN_VARIABLE, check_schema_name
 
 if TYPE_CHECKING:
+    from langgraph_pgstate.admin import Admin
     from langgraph_pgstate.codec.values import ValueCodec
     from langgraph_pgstate.db.database import Database
     from langgraph_pgstate.record.events import Events
@@ -82,6 +83,18 @@ class Target:
 
         with embedded_server(DEFAULT_EMBEDDED_PATH) as dsn:
             yield dsn
+
+    @contextmanager
+    def admin(self, *, create: bool = False) -> Iterator[Admin]:
+        """Connect for work on the tables themselves, whatever their version.
+
+        Args:
+            create: Whether an embedded database may be made if there is none.
+        """
+        from langgraph_pgstate.admin import Admin
+
+        with self.open(create=create) as dsn, Admin.open(dsn, schema=self.schema) as admin:
+            yield admin
 
     def check(self, dsn: str) -> None:
         """Check that there are tables that are up to date. Writes nothing.

@@ -11,12 +11,10 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import Conninfo
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
 from langgraph_pgstate.db.adapters import (
@@ -27,9 +25,18 @@ from langgraph_pgstate.db.adapters import (
     adapter_of,
     is_idle,
 )
+from langgraph_pgstate.db.connecting import (
+    DEFAULT_PREPARE_THRESHOLD,
+    connection_options,
+    connector_of,
+    dsn_of,
+    open_pool,
+    open_pool_async,
+    prepare_threshold_of,
+)
 from langgraph_pgstate.db.protocol import Connection, run_blocking
 from langgraph_pgstate.db.retrying import Outage, Tries
-from langgraph_pgstate.db.translate import is_read_only, reason_of, refusal, translate, unknown_host
+from langgraph_pgstate.db.translate import is_read_only, translate, unknown_host
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, UnavailableError
 from langgraph_pgstate.settings import PoolSettings, RetryPolicy
 
@@ -37,7 +44,6 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 __all__ = [
-    "DEFAULT_PREPARE_THRESHOLD",
     "AsyncConnectionPool",
     "AsyncDatabase",
     "AsyncPsycopgConnection",
@@ -45,190 +51,21 @@ __all__ = [
     "Database",
     "Observer",
     "PsycopgConnection",
-    "connection_options",
     "join",
     "join_async",
 ]
 
-DEFAULT_PREPARE_THRESHOLD = 5
-
 _DRIVER_ERRORS = (psycopg.Error, PoolClosed, PoolTimeout, TooManyRequests)
-# Detects a peer that vanished silently (failover, a dropped NAT entry) within a minute, instead of after two hours.
-_NETWORK = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000}
-# Seconds until another attempt to reach a host that does not answer.
-_CONNECT_TIMEOUT = 10
-# For a pool whose server is down: psycopg doubles the time between two attempts until it gives up, and starts again.
-_RECONNECT_SECONDS = 1.0
-_PAUSE_SECONDS = 0.5
 _ONCE = RetryPolicy(attempts=1)
 # psycopg sends BEGIN before it.
 _NOTHING = b""
-
 
 Observer = Callable[[Callable[..., Any]], AbstractContextManager[Any]]
 """Called with each operation that `run` runs. It runs in the context, with its waits and retries."""
 
 
-class _Connector:
-    """The connection factory of a blocking pool.
-
-    Args:
-        first: Is given out first.
-
-    Attributes:
-        error: The error of the last attempt to connect; `None` if it succeeded.
-        callers: The calls that wait for a connection.
-    """
-
-    def __init__(self, *first: PsycopgConnection) -> None:
-        self.error: Exception | None = None
-        self.callers: set[Tries] = set()
-        self._first = list(first)
-
-    def connect(self, conninfo: str = "", **options: Any) -> PsycopgConnection:
-        """Make a connection as `psycopg.Connection.connect` does, and store the error if that fails."""
-        with suppress(IndexError):
-            return self._first.pop()
-        try:
-            made = psycopg.Connection.connect(conninfo, **options)
-        except Exception as error:
-            self.error = error
-            raise
-        self.error = None
-        return made
-
-    def close(self) -> None:
-        """Close the first connection if the pool has not taken it."""
-        with suppress(IndexError):
-            while True:
-                self._first.pop().close()
-
-
-class _AsyncConnector:
-    """Async twin of `_Connector`."""
-
-    def __init__(self, *first: AsyncPsycopgConnection) -> None:
-        self.error: Exception | None = None
-        self.callers: set[Tries] = set()
-        self._first = list(first)
-
-    async def connect(self, conninfo: str = "", **options: Any) -> AsyncPsycopgConnection:
-        """Async twin of `_Connector.connect`."""
-        with suppress(IndexError):
-            return self._first.pop()
-        try:
-            made = await psycopg.AsyncConnection.connect(conninfo, **options)
-        except Exception as error:
-            self.error = error
-            raise
-        self.error = None
-        return made
-
-    async def close(self) -> None:
-        """Async twin of `_Connector.close`."""
-        with suppress(IndexError):
-            while True:
-                await self._first.pop().close()
-
-
-def _connector_of(pool: ConnectionPool[Any] | AsyncConnectionPool[Any] | None) -> _Connector | _AsyncConnector:
-    """Return a pool's connector, or an unused one if the caller made the pool."""
-    connector: object = getattr(pool, "connection_class", None)
-    return connector if isinstance(connector, _Connector | _AsyncConnector) else _Connector()
-
-
 def _outage_of(pool: ConnectionPool[Any] | AsyncConnectionPool[Any] | None) -> Outage:
     return Outage(PoolSettings().timeout if pool is None else pool.timeout)
-
-
-def _connect_again(pool: ConnectionPool[Any]) -> None:
-    """Reconnect a pool that has given up if a call is waiting; later calls reconnect it themselves."""
-    if _connector_of(pool).callers:
-        pool.check()
-
-
-async def _connect_again_async(pool: AsyncConnectionPool[Any]) -> None:
-    if _connector_of(pool).callers:
-        await pool.check()
-
-
-def connection_options(dsn: str, prepare_threshold: int | None, timeout: float) -> dict[str, Any]:
-    """Return keyword arguments for connecting; network settings of the DSN take precedence.
-
-    Raises:
-        ConfigurationError: If the DSN cannot be parsed.
-    """
-    try:
-        given = conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError as error:
-        raise ConfigurationError(f"the connection string is invalid: {error}") from error
-    # libpq takes whole seconds, at least two.
-    network = {**_NETWORK, "connect_timeout": max(2, min(_CONNECT_TIMEOUT, int(timeout)))}
-    missing = {name: value for name, value in network.items() if name not in given}
-    return {"autocommit": True, "prepare_threshold": prepare_threshold, **missing}
-
-
-def _pool_options(settings: PoolSettings, options: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "kwargs": options,
-        "min_size": min(settings.min_size, settings.max_size),
-        "max_size": settings.max_size,
-        "timeout": settings.timeout,
-        "max_idle": settings.max_idle,
-        "max_lifetime": settings.max_lifetime,
-        "reconnect_timeout": _RECONNECT_SECONDS,
-        "open": False,
-    }
-
-
-def _raise_if_final(error: Exception, settings: PoolSettings, deadline: float) -> None:
-    """Raise the error for a failed first connection, unless another attempt may succeed in time.
-
-    Raises:
-        ConfigurationError: If no attempt can succeed.
-        UnavailableError: If there is no time for another attempt.
-    """
-    if (refused := refusal(error) or unknown_host(error)) is not None:
-        raise refused from error
-    if time.monotonic() + _PAUSE_SECONDS > deadline:
-        raise _no_answer(error, settings) from error
-
-
-def _no_answer(error: Exception, settings: PoolSettings) -> UnavailableError:
-    return UnavailableError(f"PostgreSQL did not answer within {settings.timeout:g} s: {reason_of(error)}")
-
-
-def _dsn_of(
-    pool: ConnectionPool[Any] | AsyncConnectionPool[Any] | None,
-    connection: PsycopgConnection | AsyncPsycopgConnection | None,
-) -> str:
-    """Return the connection string of a pool or of a connection.
-
-    Raises:
-        ConfigurationError: If it is not known.
-    """
-    if connection is not None:
-        info = connection.info
-        return make_conninfo(info.dsn, **({"password": info.password} if info.password else {}))
-    if pool is None or not isinstance(pool.conninfo, str):
-        raise ConfigurationError(
-            "further connections need a connection string: open the state with one, or with a pool"
-        )
-    known = {option.keyword.decode() for option in Conninfo.get_defaults()}
-    kwargs = pool.kwargs if isinstance(pool.kwargs, dict) else {}
-    return make_conninfo(pool.conninfo, **{name: value for name, value in kwargs.items() if name in known})
-
-
-def _prepare_threshold_of(
-    pool: ConnectionPool[Any] | AsyncConnectionPool[Any] | None,
-    connection: PsycopgConnection | AsyncPsycopgConnection | None,
-) -> int | None:
-    """Return after how many executions the connections prepare a statement; `None` for never."""
-    if connection is not None:
-        return connection.prepare_threshold
-    kwargs = pool.kwargs if pool is not None and isinstance(pool.kwargs, dict) else {}
-    found: int | None = kwargs.get("prepare_threshold", DEFAULT_PREPARE_THRESHOLD)
-    return found
 
 
 def _forked() -> ConfigurationError:
@@ -265,7 +102,7 @@ class Database:
         self._retry = retry or RetryPolicy()
         self._pool = source if isinstance(source, ConnectionPool) else None
         self._outage = _outage_of(self._pool)
-        self._connector = _connector_of(self._pool)
+        self._connector = connector_of(self._pool)
         self._connect = None if isinstance(source, ConnectionPool | psycopg.Connection) else source
         if self._pool is None and not isinstance(source, psycopg.Connection) and not callable(source):
             raise ArgumentTypeError(
@@ -308,42 +145,18 @@ class Database:
                 if database._single is not None:
                     database._single.connection.close()
             return
-        # Connect once first, because a pool retries in the background until its timeout, whatever the error.
-        deadline = time.monotonic() + settings.timeout
-        while True:
-            try:
-                first = psycopg.Connection.connect(dsn, **options)
-                break
-            except psycopg.Error as error:
-                _raise_if_final(error, settings, deadline)
-            time.sleep(_PAUSE_SECONDS)
-        connector = _Connector(first)
-        connections: ConnectionPool[Any] = ConnectionPool(
-            dsn,
-            connection_class=connector,  # type: ignore[arg-type]
-            reconnect_failed=_connect_again,
-            **_pool_options(settings, options),
-        )
-        try:
-            try:
-                connections.open(wait=True, timeout=max(2.0, deadline - time.monotonic()))
-            except PoolTimeout as error:
-                raise _no_answer(connector.error or error, settings) from error
-            finally:
-                connector.close()
+        with open_pool(dsn, settings, options) as connections:
             yield cls(connections, schema=schema, retry=retry)
-        finally:
-            connections.close()
 
     @property
     def dsn(self) -> str:
         """The connection string of its server, for further connections. It may have a password."""
-        return _dsn_of(self._pool, None if self._single is None else self._single.connection)
+        return dsn_of(self._pool, None if self._single is None else self._single.connection)
 
     @property
     def prepare_threshold(self) -> int | None:
         """Number of executions after which its connections prepare a statement, for further connections."""
-        return _prepare_threshold_of(self._pool, None if self._single is None else self._single.connection)
+        return prepare_threshold_of(self._pool, None if self._single is None else self._single.connection)
 
     @property
     def pool_statistics(self) -> dict[str, int]:
@@ -573,7 +386,7 @@ class AsyncDatabase:
         self._retry = retry or RetryPolicy()
         self._pool = source if isinstance(source, AsyncConnectionPool) else None
         self._outage = _outage_of(self._pool)
-        self._connector = _connector_of(self._pool)
+        self._connector = connector_of(self._pool)
         self._connect = None if isinstance(source, AsyncConnectionPool | psycopg.AsyncConnection) else source
         if self._pool is None and not isinstance(source, psycopg.AsyncConnection) and not callable(source):
             raise ArgumentTypeError(
@@ -613,41 +426,18 @@ class AsyncDatabase:
                 if database._single is not None:
                     await database._single.connection.close()
             return
-        deadline = time.monotonic() + settings.timeout
-        while True:
-            try:
-                first = await psycopg.AsyncConnection.connect(dsn, **options)
-                break
-            except psycopg.Error as error:
-                _raise_if_final(error, settings, deadline)
-            await asyncio.sleep(_PAUSE_SECONDS)
-        connector = _AsyncConnector(first)
-        connections: AsyncConnectionPool[Any] = AsyncConnectionPool(
-            dsn,
-            connection_class=connector,  # type: ignore[arg-type]
-            reconnect_failed=_connect_again_async,
-            **_pool_options(settings, options),
-        )
-        try:
-            try:
-                await connections.open(wait=True, timeout=max(2.0, deadline - time.monotonic()))
-            except PoolTimeout as error:
-                raise _no_answer(connector.error or error, settings) from error
-            finally:
-                await connector.close()
+        async with open_pool_async(dsn, settings, options) as connections:
             yield cls(connections, schema=schema, retry=retry)
-        finally:
-            await connections.close()
 
     @property
     def dsn(self) -> str:
         """Async twin of `Database.dsn`."""
-        return _dsn_of(self._pool, None if self._single is None else self._single.connection)
+        return dsn_of(self._pool, None if self._single is None else self._single.connection)
 
     @property
     def prepare_threshold(self) -> int | None:
         """Async twin of `Database.prepare_threshold`."""
-        return _prepare_threshold_of(self._pool, None if self._single is None else self._single.connection)
+        return prepare_threshold_of(self._pool, None if self._single is None else self._single.connection)
 
     @property
     def pool_statistics(self) -> dict[str, int]:

@@ -9,7 +9,7 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
-from langgraph_pgstate.db.database import connection_options
+from langgraph_pgstate.db.connecting import connection_options
 
 _PAUSE_SECONDS: Final = 1.0
 _CONNECT_SECONDS: Final = 10.0

@@ -28,6 +28,8 @@ _log = logging.getLogger("langgraph_pgstate.record")
 _HIDDEN = "langsmith:hidden"
 _STEP_TAG = "graph:step"
 _UNNAMED = "LangGraph"
+# LangGraph names a change of the state, which runs a node's edges, after its graph.
+_UPDATE = "UpdateState"
 _MAY_FORK = ("fork", "update", "input")
 _NO_DIGITS = re.compile(r"\D")
 _MOST_ID_CHARACTERS = 256
@@ -258,6 +260,8 @@ class Tracker:
                 for name in ("user_id", "tenant_id", "agent"):
                     if getattr(run, name) is None and columns[name] is not None:
                         self._queue.run_changed(run, **{name: columns[name]})
+            if request.touches_thread and run.agent is not None and request.columns["agent"] is None:
+                columns["agent"] = run.agent
             pending = self._queue.take(run, put=(address.checkpoint_ns, columns["step"]), journal_entry=journal_entry)
             run.taken[_place_of(address)] = pending
         if (fork := _fork_of(request, columns.get("source"), run)) is not None:
@@ -275,7 +279,8 @@ class Tracker:
         # A run without a thread gets its own run id as thread id.
         run = RunRecord(id, run_id, str(thread_id or run_id), self.offset, holder_id())
         run.has_thread = thread_id is not None
-        run.agent = _first(metadata, ("lc_agent_name", *self._keys.agent)) or (name if name != _UNNAMED else None)
+        graph = name.removesuffix(_UPDATE)
+        run.agent = _first(metadata, ("lc_agent_name", *self._keys.agent)) or (graph if graph != _UNNAMED else None)
         run.tenant_id = _first(metadata, self._keys.tenant)
         run.user_id = _first(metadata, self._keys.user)
         run.queue_key = _first(metadata, ("run_key",))

@@ -9,7 +9,7 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.filters import AssistantSelection, SortedAssistants
 from langgraph_pgstate.operations.runs import assistants
-from langgraph_pgstate.operations.runs.requests import name_of
+from langgraph_pgstate.operations.runs.arguments import name_of
 from langgraph_pgstate.operations.threads.search import request_scope
 from langgraph_pgstate.settings import AssistantFields
 from langgraph_pgstate.sql import Queries
@@ -88,13 +88,21 @@ class Assistants:
         key = name_of("assistant_id", assistant_id), version, request_scope(scope)
         return self._database.run(assistants.set_version, self._queries, self._codec, *key)
 
-    def delete(self, assistant_id: str, *, scope: Scope = None) -> bool:
+    def delete(self, assistant_id: str, *, scope: Scope = None, schedules: Scope = None) -> bool:
         """Delete an assistant with its schedules. Its threads and runs stay. Safe to repeat.
+
+        Args:
+            assistant_id: The assistant.
+            scope: See `Assistants`.
+            schedules: Metadata that its schedules must contain: those that the caller may delete.
 
         Returns:
             Whether it was there.
+
+        Raises:
+            AssistantInUseError: If it has other schedules. Nothing was deleted.
         """
-        key = name_of("assistant_id", assistant_id), request_scope(scope)
+        key = name_of("assistant_id", assistant_id), request_scope(scope), request_scope(schedules)
         return self._database.run(assistants.delete, self._queries, *key)
 
     def sorted(self, **filters: Unpack[SortedAssistants]) -> tuple[Assistant, ...]:
@@ -173,9 +181,9 @@ class AsyncAssistants:
         key = name_of("assistant_id", assistant_id), version, request_scope(scope)
         return await self._database.run(assistants.set_version, self._queries, self._codec, *key)
 
-    async def delete(self, assistant_id: str, *, scope: Scope = None) -> bool:
+    async def delete(self, assistant_id: str, *, scope: Scope = None, schedules: Scope = None) -> bool:
         """Async twin of `Assistants.delete`."""
-        key = name_of("assistant_id", assistant_id), request_scope(scope)
+        key = name_of("assistant_id", assistant_id), request_scope(scope), request_scope(schedules)
         return await self._database.run(assistants.delete, self._queries, *key)
 
     async def sorted(self, **filters: Unpack[SortedAssistants]) -> tuple[Assistant, ...]:

@@ -11,7 +11,7 @@ from langgraph_pgstate.operations.runs import claiming
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import ClaimedRun
 
-# Another worker commits its claim in this time.
+# Time after which a claim of another worker, which was in progress, is probably committed.
 _BUSY_SECONDS: Final = 0.01
 
 

@@ -11,31 +11,29 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.db.listening import Listener
-from langgraph_pgstate.errors import ArgumentTypeError, BudgetExceededError, ConfigurationError, PGStateError
+from langgraph_pgstate.errors import BudgetExceededError, PGStateError
 from langgraph_pgstate.leases.registry import next_holder
-from langgraph_pgstate.operations.runs import adopting, ending, schedules, tending
+from langgraph_pgstate.operations.runs import adopting, ending, firing, tending
 from langgraph_pgstate.operations.runs.locking import is_locked
-from langgraph_pgstate.operations.threads import interrupts
+from langgraph_pgstate.operations.threads import answers
 from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.record.capture import render_error
 from langgraph_pgstate.runs.claims import Claimer
 from langgraph_pgstate.runs.executing import RunExecution, RunOutcome, Stop, retry_delay, run_outcome
 from langgraph_pgstate.runs.webhooks import WebhookThread
+from langgraph_pgstate.runs.worker_settings import WorkerSettings, accepted_versions
 from langgraph_pgstate.settings import (
-    MAX_LEASE_SECONDS,
     PoolSettings,
     RecorderSettings,
     WebhookSettings,
-    WorkerOptions,
 )
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import ClaimedRun, RunKey
@@ -52,66 +50,6 @@ _RETRY_SECONDS: Final = 0.1
 _BACKLOG: Final = 100
 
 log = logging.getLogger("langgraph_pgstate.worker")
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerSettings:
-    """Settings of a worker; see `WorkerOptions`."""
-
-    concurrency: int = 10
-    queues: tuple[str, ...] = ("default",)
-    versions: str | Mapping[str, str | Sequence[str]] = ""
-    lease_ttl: float = 12.0
-    poll: float = 0.5
-    drain_timeout: float = 30.0
-    max_crashes: int = 3
-
-    @classmethod
-    def of(cls, options: WorkerOptions) -> Self:
-        """Check options.
-
-        Raises:
-            ConfigurationError: If one is not usable.
-        """
-        known = {field.name for field in fields(cls)}
-        given: dict[str, Any] = {name: value for name, value in options.items() if name in known}
-        if isinstance(given.get("queues"), str) or not all(isinstance(one, str) for one in given.get("queues", ())):
-            raise ArgumentTypeError(f"queues is a list of names, not {given['queues']!r}")
-        if "queues" in given:
-            given["queues"] = tuple(dict.fromkeys(given["queues"]))
-        settings = cls(**given)
-        for name in ("concurrency", "max_crashes"):
-            value = getattr(settings, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigurationError(f"{name} must be a whole number, 1 or more, not {value!r}")
-        for name, least in (("lease_ttl", 0.1), ("poll", 0.01), ("drain_timeout", 0.0)):
-            value = getattr(settings, name)
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not is_number or not least <= value <= MAX_LEASE_SECONDS:
-                raise ConfigurationError(f"{name} must be seconds, {least} or more, not {value!r}")
-        if not settings.queues:
-            raise ConfigurationError("a worker needs at least one queue")
-        return settings
-
-
-def accepted_versions(
-    given: str | Mapping[str, str | Sequence[str]], graphs: Sequence[str]
-) -> Mapping[str, tuple[str, ...]]:
-    """Return by graph the versions that a worker accepts.
-
-    Raises:
-        ConfigurationError: If a graph is named that the worker does not run, or a version is no text.
-    """
-    by_graph = dict.fromkeys(graphs, given) if isinstance(given, str) else given
-    found: dict[str, tuple[str, ...]] = {}
-    for graph, versions in by_graph.items():
-        if graph not in graphs:
-            raise ConfigurationError(f"versions names graph {graph!r}, which the worker does not run")
-        several = (versions,) if isinstance(versions, str) else tuple(versions)
-        if not all(isinstance(one, str) for one in several):
-            raise ArgumentTypeError(f"versions of graph {graph!r} are text, not {versions!r}")
-        found[graph] = tuple(dict.fromkeys(one for one in several if one))
-    return found
 
 
 class Control:
@@ -382,7 +320,7 @@ class Control:
                 return False
             if error.retryable:
                 raise
-            # Its lease expires, and another worker meets it, but not for ever.
+            # Its lease expires, and other workers try to end it, `max_crashes` times at most.
             log.exception("run %s of thread %s could not be ended", execution.key.run_id, execution.key.thread_id)
             self._leave_to_sweep(execution)
         return True
@@ -546,16 +484,16 @@ class Control:
         """Enqueue runs of schedules whose ticks have come."""
         if time.monotonic() < self._fired_at + self._settings.poll:
             return
-        due = self._database.run(schedules.find_due, self._queries, _BACKLOG)
-        self._do_each(schedules.fire, [(name,) for name in due])
+        due = self._database.run(firing.find_due, self._queries, _BACKLOG)
+        self._do_each(firing.fire, [(name,) for name in due])
         self._fired_at = time.monotonic()
 
     def _answer_by_default(self) -> None:
         """Answer interrupts that nobody has answered in time."""
         if time.monotonic() < self._defaults_at + _DEFAULTS_SECONDS:
             return
-        due = self._database.run(interrupts.find_due_defaults, self._queries, self._graphs, _BACKLOG)
-        self._do_each(interrupts.answer_by_default, due)
+        due = self._database.run(answers.find_due_defaults, self._queries, self._graphs, _BACKLOG)
+        self._do_each(answers.answer_by_default, due)
         self._defaults_at = time.monotonic()
 
     def _do_each(self, operation: Any, keys: Sequence[tuple[str, ...]]) -> None:

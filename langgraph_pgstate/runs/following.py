@@ -28,8 +28,6 @@ from langgraph_pgstate.types import StreamEvent, StreamPage, ThreadEvent, Thread
 # Seconds between two looks, if no reader is behind, and if one is.
 _PAUSE: Final = 0.05
 _SHORT_PAUSE: Final = 0.01
-# A look takes at most this part of the time.
-_SHARE: Final = 5
 # Batches that one statement returns, unless more readers wait.
 _BATCHES: Final = 256
 # Of a run that was rolled back, or whose thread was deleted.
@@ -255,14 +253,17 @@ class _Request:
 
 
 class _Schedule:
-    """Times of reads: 50 ms apart, or more if reads take long."""
+    """Times of reads: 50 ms apart, or as long as the last one took, a second at most.
+
+    Longer pauses would feed themselves: what has gathered meanwhile keeps an event loop from the next answer.
+    """
 
     def __init__(self) -> None:
         self._ended_at, self._took = float("-inf"), 0.0
 
     def delay(self, is_urgent: bool) -> float:
         """Return the seconds until the next look."""
-        pause = max(_SHORT_PAUSE if is_urgent else _PAUSE, self._took * _SHARE)
+        pause = max(_SHORT_PAUSE if is_urgent else _PAUSE, self._took)
         return self._ended_at + pause - time.monotonic()
 
     def note(self, began_at: float) -> None:

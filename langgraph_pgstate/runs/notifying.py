@@ -1,7 +1,7 @@
-"""Notifications that wake workers, at most one in ten milliseconds, and those that wake who waits for a run.
+"""Notifications that wake workers, at most one in ten milliseconds, and callers that wait for the end of a run.
 
 PostgreSQL takes one lock for the whole cluster when a transaction that notifies commits, so that many of them would
-wait for one another. A notification is only a hint: workers and those who wait poll, too.
+wait for one another. A notification is only a hint: workers and waiting callers also poll.
 """
 
 from __future__ import annotations

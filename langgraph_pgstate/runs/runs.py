@@ -28,7 +28,7 @@ from langgraph_pgstate.operations.record import budgets
 from langgraph_pgstate.operations.runs import adopting, cancelling, limits, listing, outcomes, tending
 from langgraph_pgstate.operations.runs import enqueue as enqueueing
 from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
-from langgraph_pgstate.operations.threads import interrupts
+from langgraph_pgstate.operations.threads import answers
 from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.runs.feedback import AsyncRunFeedback, RunFeedback
 from langgraph_pgstate.runs.following import AsyncFollower, Cursor, Follower, ThreadCursor
@@ -347,9 +347,9 @@ class Runs(RunHistory):
                 named. Nothing was written.
             PGStateError: As `threads.answer` does.
         """
-        request = interrupts.request_answer(self._requests.codec, value, by, interrupt_id)
+        request = answers.request_answer(self._requests.codec, value, by, interrupt_id)
         found = self._queue.run(
-            interrupts.answer,
+            answers.answer,
             self._queries,
             self._requests.codec,
             thread_id_of(thread_id),
@@ -652,9 +652,9 @@ class AsyncRuns(AsyncRunHistory):
         self, thread_id: str, value: Any, *, by: str | None = None, interrupt_id: str | None = None
     ) -> AsyncRunHandle:
         """Async twin of `Runs.answer`."""
-        request = interrupts.request_answer(self._requests.codec, value, by, interrupt_id)
+        request = answers.request_answer(self._requests.codec, value, by, interrupt_id)
         found = await self._queue.run(
-            interrupts.answer,
+            answers.answer,
             self._queries,
             self._requests.codec,
             thread_id_of(thread_id),

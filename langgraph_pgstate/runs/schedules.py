@@ -11,9 +11,9 @@ from langgraph.types import Command
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.filters import ScheduleSelection, SortedSchedules
-from langgraph_pgstate.operations.runs import schedules
+from langgraph_pgstate.operations.runs import firing, schedules
+from langgraph_pgstate.operations.runs.arguments import name_of
 from langgraph_pgstate.operations.runs.locking import is_locked
-from langgraph_pgstate.operations.runs.requests import name_of
 from langgraph_pgstate.operations.threads.search import request_scope
 from langgraph_pgstate.runs.handles import AsyncRunHandle, RunHandle
 from langgraph_pgstate.runs.notifying import AsyncNotifier, Notifier
@@ -171,7 +171,7 @@ class Schedules:
         """
         run_id = str(uuid7())
         run = self._database.run(
-            schedules.trigger, self._queries, self._runs._requests.codec, name_of("name", name), run_id, by
+            firing.trigger, self._queries, self._runs._requests.codec, name_of("name", name), run_id, by
         )
         self._notifier.notify()
         return RunHandle(self._runs, run.thread_id, run.run_id, run.is_new)
@@ -198,9 +198,9 @@ class Schedules:
             The runs that this call has enqueued.
         """
         found = []
-        for name in self._database.run(schedules.find_due, self._queries):
+        for name in self._database.run(firing.find_due, self._queries):
             try:
-                found += self._database.run(schedules.fire, self._queries, self._runs._requests.codec, name)
+                found += self._database.run(firing.fire, self._queries, self._runs._requests.codec, name)
             except PGStateError as error:
                 if not is_locked(error):
                     raise
@@ -269,7 +269,7 @@ class AsyncSchedules:
         """Async twin of `Schedules.trigger`."""
         run_id = str(uuid7())
         run = await self._database.run(
-            schedules.trigger, self._queries, self._runs._requests.codec, name_of("name", name), run_id, by
+            firing.trigger, self._queries, self._runs._requests.codec, name_of("name", name), run_id, by
         )
         await self._notifier.notify()
         return AsyncRunHandle(self._runs, run.thread_id, run.run_id, run.is_new)
@@ -281,9 +281,9 @@ class AsyncSchedules:
     async def fire(self) -> tuple[AsyncRunHandle, ...]:
         """Async twin of `Schedules.fire`."""
         found = []
-        for name in await self._database.run(schedules.find_due, self._queries):
+        for name in await self._database.run(firing.find_due, self._queries):
             try:
-                found += await self._database.run(schedules.fire, self._queries, self._runs._requests.codec, name)
+                found += await self._database.run(firing.fire, self._queries, self._runs._requests.codec, name)
             except PGStateError as error:
                 if not is_locked(error):
                     raise

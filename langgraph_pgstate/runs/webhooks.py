@@ -44,7 +44,7 @@ _log = logging.getLogger("langgraph_pgstate.webhooks")
 
 
 class RefusedAddressError(Exception):
-    """A webhook's host has no address that may be connected to."""
+    """A webhook's URL, or the address of its host, may not be connected to."""
 
 
 class Webhooks:
@@ -254,11 +254,15 @@ async def _post(client: httpx.AsyncClient, settings: WebhookSettings, delivery: 
     """Post a webhook to an address that was checked, and return the status of the answer, whose body is not read."""
     import httpx
 
+    # Of the same parser as the connection, so that both have one host.
     url = httpx.URL(delivery.url)
     port = url.port or (443 if url.scheme == "https" else 80)
+    if reason := refusal_of(url.scheme, url.raw_host.decode(), port, settings):
+        raise RefusedAddressError(reason)
     address = await allowed_address(url.host, port, settings.networks)
     body = webhooks.body_of(delivery)
     headers = {
+        **{name.lower(): value for name, value in settings.headers.items()},
         "host": url.netloc.decode(),
         "content-type": "application/json",
         "user-agent": "langgraph-pgstate",
@@ -270,6 +274,21 @@ async def _post(client: httpx.AsyncClient, settings: WebhookSettings, delivery: 
     answer = await client.send(request, stream=True, follow_redirects=False)
     await answer.aclose()
     return answer.status_code
+
+
+def refusal_of(scheme: str, host: str, port: int, settings: WebhookSettings) -> str | None:
+    """Return why the settings do not let webhooks be delivered to a URL, or `None`. Addresses are not looked up."""
+    if settings.require_https and scheme != "https":
+        return "the URL is not one of HTTPS"
+    if settings.allowed_ports and port not in settings.allowed_ports:
+        return f"port {port} is not allowed"
+    if settings.allowed_hosts and not any(_is_host(host.lower(), one.lower()) for one in settings.allowed_hosts):
+        return f"{host} is not allowed"
+    return None
+
+
+def _is_host(host: str, allowed: str) -> bool:
+    return host.endswith(allowed[1:]) if allowed.startswith("*.") else host == allowed
 
 
 def signed_headers(secret: str | None, id: str, timestamp: int, body: bytes) -> dict[str, str]:

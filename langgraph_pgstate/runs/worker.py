@@ -10,11 +10,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from langgraph_pgstate.operations.record.put_hook import PutHooks
-from langgraph_pgstate.runs.control import Control, WorkerSettings
+from langgraph_pgstate.runs.control import Control
 from langgraph_pgstate.runs.executing import GraphExecutor, RunExecution, run_outcome
 from langgraph_pgstate.runs.graphs import graph_sources
 from langgraph_pgstate.runs.resuming import repair_tool_calls
 from langgraph_pgstate.runs.streaming import StreamWriter
+from langgraph_pgstate.runs.worker_settings import WorkerSettings
 from langgraph_pgstate.settings import WorkerOptions, check_options
 
 if TYPE_CHECKING:

@@ -26,6 +26,7 @@ from langgraph_pgstate.server.assistants import Assistants
 from langgraph_pgstate.server.auth import Authority
 from langgraph_pgstate.server.errors import HANDLERS, refuse
 from langgraph_pgstate.server.json import answer
+from langgraph_pgstate.server.rates import RateLimit
 from langgraph_pgstate.server.routes import OPERATIONS, Operation
 from langgraph_pgstate.server.service import Call, Service
 from langgraph_pgstate.settings import WorkerOptions, check_options
@@ -36,7 +37,7 @@ _log = logging.getLogger("langgraph_pgstate.server")
 DEFAULT_BODY_SIZE: Final = 16 * 1024 * 1024
 _SWEEP_SECONDS: Final = 60.0
 # The headers that clients read in a browser.
-_EXPOSED: Final = ("Content-Location", "Location", "X-Pagination-Total", "X-Pagination-Next")
+_EXPOSED: Final = ("Content-Location", "Location", "Retry-After", "X-Pagination-Total", "X-Pagination-Next")
 _NUL: Final = b"\\u0000"
 
 
@@ -52,6 +53,7 @@ class ServerOptions(TypedDict, total=False):
         read_only: Whether operations that change something are refused; then there is no worker.
         cors: Options of Starlette's `CORSMiddleware`; no headers for other origins by default.
         max_body_size: Bytes that a request's body may have; 16 MiB by default.
+        rate_limit: The requests that each user may send; no limit by default.
         inspector: Whether the pages of the inspector are served below `/ui`; not by default.
     """
 
@@ -62,6 +64,7 @@ class ServerOptions(TypedDict, total=False):
     read_only: bool
     cors: Mapping[str, Any] | None
     max_body_size: int
+    rate_limit: RateLimit | None
     inspector: bool
 
 
@@ -77,6 +80,9 @@ class AgentServer(Starlette):
         # Pages that are only read need no graphs.
         self._opening, self._sources = opening, graph_sources(graphs) if graphs or not options.get("inspector") else {}
         self._store, self._is_read_only = options.get("store"), options.get("read_only", False)
+        self._rate_limit = options.get("rate_limit")
+        if self._rate_limit is not None and not isinstance(self._rate_limit, RateLimit):
+            raise ArgumentTypeError(f"rate_limit is a RateLimit, not {type(self._rate_limit).__name__}")
         auth, prefix, cors = options.get("auth"), options.get("prefix", ""), options.get("cors")
         self._authority = None if auth is None else Authority(auth)
         worker = options.get("worker", True)
@@ -114,9 +120,11 @@ class AgentServer(Starlette):
             if store is not None:
                 sources = {name: source.with_store(store) for name, source in sources.items()}
             assistants = Assistants(sources, state.saver)
-            service = Service(state, assistants, self._authority, store, self._is_read_only)
+            service = Service(state, assistants, self._authority, store, self._is_read_only, self._rate_limit)
             if self._worker_options is not None:
                 self._worker = AsyncWorker(state, sources, **self._worker_options)
+                # Known until it has drained, so that `stop` can end that.
+                stack.callback(setattr, self, "_worker", None)
                 await stack.enter_async_context(self._worker)
                 sweeping = asyncio.create_task(_sweep(state))
                 stack.push_async_callback(_stop, sweeping)
@@ -124,11 +132,14 @@ class AgentServer(Starlette):
             try:
                 yield
             finally:
-                self.service = self._worker = None
+                self.service = None
                 service.stopping.set()
 
     def stop(self) -> None:
-        """End open streams, and ask the worker to drain. Does not wait; safe in a signal handler of the loop."""
+        """End open streams, and ask the worker to drain, or at the second call to stop at once.
+
+        Does not wait; safe in a signal handler.
+        """
         if self.service is not None:
             self.service.stopping.set()
         if self._worker is not None:
@@ -190,6 +201,8 @@ async def _answer(operation: Operation, request: Request) -> Response:
     user = None
     if service.authority is not None and not operation.is_open:
         user = await service.authority.authenticate(request, body)
+    if service.rate_limit is not None and not operation.is_unlimited:
+        service.rate_limit.check(request, user)
     if operation.handler is None:
         raise refuse(501, f"{operation.name} is not implemented")
     if service.is_read_only and not operation.is_read:

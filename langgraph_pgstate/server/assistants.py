@@ -12,7 +12,9 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
+from langgraph_sdk.auth.exceptions import HTTPException as AuthError
 from pydantic import TypeAdapter
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from langgraph_pgstate.operations.runs.webhooks import assistant_id_of
@@ -203,7 +205,7 @@ async def delete(call: Call) -> Response:
     threads = None
     if call.flag("delete_threads"):
         threads = await call.authorize("threads", "delete", {"metadata": {"assistant_id": assistant_id}})
-    if not await call.state.assistants.delete(assistant_id, scope=scope):
+    if not await call.state.assistants.delete(assistant_id, scope=scope, schedules=await _crons(call, assistant_id)):
         raise missing("assistant", assistant_id)
     if call.flag("delete_threads"):
         filters: Any = {"metadata": {"assistant_id": assistant_id}, "scope": threads, "limit": 100}
@@ -211,6 +213,15 @@ async def delete(call: Call) -> Response:
             for thread in found:
                 await call.state.saver.adelete_thread(thread.thread_id)
     return Response(status_code=204)
+
+
+async def _crons(call: Call, assistant_id: str) -> Mapping[str, Any] | None:
+    """Return the metadata of the crons that the caller may delete with an assistant; `None` for all."""
+    try:
+        return await call.authorize("crons", "delete", {"assistant_id": assistant_id, "cron_id": None})
+    except (HTTPException, AuthError):
+        # None of its crons has them: it is deleted if it has none.
+        return {"assistant_id": None}
 
 
 async def get_versions(call: Call) -> list[dict[str, Any]]:

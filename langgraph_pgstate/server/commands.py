@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from langgraph_pgstate.errors import PGStateError, UnavailableError
-from langgraph_pgstate.server import bodies, runs
+from langgraph_pgstate.server import parameters, runs
 from langgraph_pgstate.server.assistants import config_at
-from langgraph_pgstate.server.bodies import RunCreate
+from langgraph_pgstate.server.bodies import Body, RunCreate
 from langgraph_pgstate.server.errors import STATUSES, sentences
 from langgraph_pgstate.server.threads import checkpoint_of, graph_of
 from langgraph_pgstate.server.translation import microseconds
@@ -93,7 +93,7 @@ def _refusal(error: Exception) -> dict[str, Any]:
     return {"error": _CODES.get(status, "unknown_error"), "message": str(error)}
 
 
-async def _start(call: Call, given: bodies.RunStart) -> _Answer:
+async def _start(call: Call, given: parameters.RunStart) -> _Answer:
     """Start a run; if the thread waits for an answer, the input is that answer."""
     thread_id = call.path("thread_id")
     body: dict[str, Any] = {"input": given.input, "multitask_strategy": given.multitask_strategy}
@@ -103,7 +103,7 @@ async def _start(call: Call, given: bodies.RunStart) -> _Answer:
     return await _run(call, given, given.assistant_id, body, if_not_exists="create")
 
 
-async def _respond(call: Call, given: bodies.InputRespond) -> _Answer:
+async def _respond(call: Call, given: parameters.InputRespond) -> _Answer:
     """Answer interrupts, each once, and go on."""
     thread = await call.thread("read")
     answers = {one.interrupt_id: one.response for one in given.responses}
@@ -122,17 +122,17 @@ async def _respond(call: Call, given: bodies.InputRespond) -> _Answer:
     return await _run(call, given, graph_of(call, thread), {"command": resume}, run_id)
 
 
-async def _inject(call: Call, given: bodies.InputInject) -> _Answer:
+async def _inject(call: Call, given: parameters.InputInject) -> _Answer:
     """Enqueue a run with a message, after the runs that the thread has."""
     if given.namespace:
         raise CommandError("not_supported", "messages go to the graph itself, not to its subgraphs")
     thread = await call.thread("read")
     input = {"messages": [given.message.model_dump()]}
-    await _run(call, bodies.RunParams(), graph_of(call, thread), {"input": input})
+    await _run(call, parameters.RunParams(), graph_of(call, thread), {"input": input})
     return _Answer({})
 
 
-async def _fork(call: Call, given: bodies.StateFork) -> _Answer:
+async def _fork(call: Call, given: parameters.StateFork) -> _Answer:
     """Start a run from a checkpoint."""
     thread = await call.thread("read")
     body = {"input": given.input, "checkpoint_id": given.checkpoint_id}
@@ -142,7 +142,7 @@ async def _fork(call: Call, given: bodies.StateFork) -> _Answer:
 
 async def _run(
     call: Call,
-    given: bodies.RunParams,
+    given: parameters.RunParams,
     assistant_id: str,
     body: Mapping[str, Any],
     run_id: str | None = None,
@@ -166,7 +166,7 @@ async def _run(
     return _Answer({"run_id": run.run_id}, run)
 
 
-async def _get_state(call: Call, given: bodies.StateGet) -> _Answer:
+async def _get_state(call: Call, given: parameters.StateGet) -> _Answer:
     thread = await call.thread("read")
     config = config_at(thread.thread_id, checkpoint_ns="|".join(given.namespace))
     async with call.service.assistants.open(graph_of(call, thread)) as graph:
@@ -180,7 +180,7 @@ async def _get_state(call: Call, given: bodies.StateGet) -> _Answer:
     return _Answer({"values": values, "checkpoint": {"id": place["checkpoint_id"], "ns": place["checkpoint_ns"]}})
 
 
-async def _list_checkpoints(call: Call, given: bodies.StateList) -> _Answer:
+async def _list_checkpoints(call: Call, given: parameters.StateList) -> _Answer:
     thread = await call.thread("read")
     config = config_at(thread.thread_id, checkpoint_ns="|".join(given.namespace))
     before: Any = None if given.before is None else {"configurable": {"checkpoint_id": given.before}}
@@ -199,7 +199,7 @@ def _summary(snapshot: StateSnapshot) -> dict[str, Any]:
     }
 
 
-async def _get_tree(call: Call, given: bodies.AgentTree) -> _Answer:
+async def _get_tree(call: Call, given: parameters.AgentTree) -> _Answer:
     """Answer a run's status, and the subgraphs of its unfinished tasks."""
     thread = await call.thread("read")
     if given.run_id is not None:
@@ -234,12 +234,12 @@ async def _is_asked(call: Call, thread_id: str) -> bool:
     return bool(await call.state.threads.interrupts(thread_id))
 
 
-_COMMANDS: Final[Mapping[str, tuple[type[bodies.Body], Callable[[Any, Any], Awaitable[_Answer]]]]] = {
-    "run.start": (bodies.RunStart, _start),
-    "input.respond": (bodies.InputRespond, _respond),
-    "input.inject": (bodies.InputInject, _inject),
-    "state.get": (bodies.StateGet, _get_state),
-    "state.listCheckpoints": (bodies.StateList, _list_checkpoints),
-    "state.fork": (bodies.StateFork, _fork),
-    "agent.getTree": (bodies.AgentTree, _get_tree),
+_COMMANDS: Final[Mapping[str, tuple[type[Body], Callable[[Any, Any], Awaitable[_Answer]]]]] = {
+    "run.start": (parameters.RunStart, _start),
+    "input.respond": (parameters.InputRespond, _respond),
+    "input.inject": (parameters.InputInject, _inject),
+    "state.get": (parameters.StateGet, _get_state),
+    "state.listCheckpoints": (parameters.StateList, _list_checkpoints),
+    "state.fork": (parameters.StateFork, _fork),
+    "agent.getTree": (parameters.AgentTree, _get_tree),
 }

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from langgraph_pgstate.errors import (
     AlreadyAnsweredError,
     AssistantExistsError,
+    AssistantInUseError,
     ConfigurationError,
     ConflictError,
     LeaseError,
@@ -39,6 +40,7 @@ STATUSES: Final[Mapping[type[Exception], int]] = {
     NotFoundError: 404,
     ThreadExistsError: 409,
     AssistantExistsError: 409,
+    AssistantInUseError: 409,
     ThreadBusyError: 409,
     ThreadDeletedError: 409,
     StaleVersionError: 409,

@@ -38,6 +38,7 @@ class Operation:
         body: The type of the body.
         is_read: Whether it changes nothing.
         is_open: Whether it needs no authentication.
+        is_unlimited: Whether it is not counted as a request of its user.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Operation:
     body: type[bodies.Body] | None = None
     is_read: bool = False
     is_open: bool = False
+    is_unlimited: bool = False
 
 
 def _read(name: str, method: str, path: str, handler: Handler, body: type[bodies.Body] | None = None) -> Operation:
@@ -59,10 +61,10 @@ _ASSISTANT: Final = "/assistants/{assistant_id}"
 
 # Paths with a fixed part come before those that have a parameter in its place.
 OPERATIONS: Final = (
-    Operation("ok", "GET", "/ok", meta.ok, is_read=True, is_open=True),
-    Operation("info", "GET", "/info", meta.info, is_read=True, is_open=True),
-    Operation("openapi", "GET", "/openapi.json", meta.openapi, is_read=True, is_open=True),
-    _read("metrics", "GET", "/metrics", statistics.metrics),
+    Operation("ok", "GET", "/ok", meta.ok, is_read=True, is_open=True, is_unlimited=True),
+    Operation("info", "GET", "/info", meta.info, is_read=True, is_open=True, is_unlimited=True),
+    Operation("openapi", "GET", "/openapi.json", meta.openapi, is_read=True, is_open=True, is_unlimited=True),
+    Operation("metrics", "GET", "/metrics", statistics.metrics, is_read=True, is_unlimited=True),
     _read("analytics", "GET", "/analytics", statistics.analytics),
     _read("assistants.search", "POST", "/assistants/search", assistants.search, bodies.AssistantSearch),
     _read("assistants.count", "POST", "/assistants/count", assistants.count, bodies.AssistantCount),

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from langgraph_pgstate.errors import NotFoundError, RunCancelledError, RunFailedError, UnavailableError
 from langgraph_pgstate.operations.runs.webhooks import describe_run, webhook_of
-from langgraph_pgstate.runs.webhooks import may_connect
+from langgraph_pgstate.runs.webhooks import may_connect, refusal_of
 from langgraph_pgstate.server import streams
 from langgraph_pgstate.server.assistants import choose
 from langgraph_pgstate.server.bodies import RunCreate, without_reserved
@@ -161,17 +161,21 @@ def run_of(run: Run) -> dict[str, Any]:
 
 
 def check_webhook(call: Call, url: str | None) -> None:
-    """Refuse a webhook whose address is not public, where the URL has it. One that a name has is refused later.
+    """Refuse a webhook that the settings do not allow, or whose address is not public, where the URL has it.
+
+    An address that a name has is refused later.
 
     Raises:
         HTTPException: 422 if it is not.
     """
     if url is None:
         return
-    host = urlsplit(webhook_of(url) or "").hostname or ""
-    networks = call.state._webhook_settings.networks
+    parts, settings = urlsplit(webhook_of(url) or ""), call.state._webhook_settings
+    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    if reason := refusal_of(parts.scheme, host, port, settings):
+        raise refuse(422, f"webhook: {reason}")
     try:
-        is_allowed = may_connect("127.0.0.1" if host == "localhost" else host, networks)
+        is_allowed = may_connect("127.0.0.1" if host == "localhost" else host, settings.networks)
     except ValueError:
         return
     if not is_allowed:

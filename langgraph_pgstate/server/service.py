@@ -14,6 +14,7 @@ from langgraph_pgstate.metrics import Metrics
 from langgraph_pgstate.server.assistants import Assistants
 from langgraph_pgstate.server.auth import Authority, Scope, User
 from langgraph_pgstate.server.errors import missing, refuse
+from langgraph_pgstate.server.rates import RateLimit
 from langgraph_pgstate.settings import ThreadKeys
 from langgraph_pgstate.state import AsyncPGState
 from langgraph_pgstate.types import Thread
@@ -32,6 +33,7 @@ class Service:
         authority: Who calls, and what the caller may see; `None`: everybody may see all.
         store: LangGraph's store, if there is one.
         is_read_only: Whether nothing may be changed.
+        rate_limit: The requests that each user may send; `None` for no limit.
         stopping: Set when open streams are to end, because the process is about to.
         metrics: The metrics, once somebody has asked for them.
     """
@@ -41,6 +43,7 @@ class Service:
     authority: Authority | None = None
     store: BaseStore | None = None
     is_read_only: bool = False
+    rate_limit: RateLimit | None = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     metrics: Metrics | None = None
 

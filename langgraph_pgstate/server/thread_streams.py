@@ -1,4 +1,4 @@
-"""Streams of threads, in both versions of the protocol. They go on from run to run until the client goes."""
+"""Streams of threads, in both versions of the protocol. They go on from run to run until the client disconnects."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from langgraph_pgstate.types import ThreadEvent
 if TYPE_CHECKING:
     from langgraph_pgstate.server.service import Call
 
-# By as much at most, numbers of a run's events are past its end.
+# Sequence numbers of a run's events may be this much later than its end.
 _PAST_THE_END: Final = timedelta(minutes=1)
-# Microseconds since 1970 of a time after all others, which JavaScript has as a number.
+# The greatest integer that JavaScript represents exactly; as microseconds, in the year 2255.
 _LAST_SEQ: Final = 2**53
 _MODES: Final = ("run_modes", "lifecycle")
 _LIFECYCLE: Final = ("metadata", "error", "end")

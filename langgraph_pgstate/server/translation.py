@@ -13,15 +13,15 @@ from langgraph_pgstate.server.errors import short_error
 from langgraph_pgstate.types import StreamEvent, ThreadEvent
 
 CHANNELS: Final = ("values", "updates", "messages", "tools", "lifecycle", "input", "checkpoints", "tasks", "custom")
-# Numbers that each event of a run has for those that it becomes.
-_WIDTH: Final = 16
-# After which values have no checkpoint any more.
+# An event of a run may become several of the protocol: each has this many sequence numbers for them.
+_SEQS_PER_EVENT: Final = 16
+# Events after which no checkpoint follows for values that are held back.
 _BOUNDARIES: Final = ("metadata", "error", "end", "gap")
 _INTERRUPT: Final = "__interrupt__"
 _STATUSES: Final = {"success": "completed", "error": "failed", "timeout": "failed"}
 _METHODS: Final = {"input": "input.requested"}
-Told = tuple[str, Sequence[str], Any, str | None]
-"""A channel, a namespace, data, and a node."""
+Translated = tuple[str, Sequence[str], Any, str | None]
+"""One event of the protocol: its channel, namespace, data and node."""
 
 
 class EventFilter:
@@ -58,8 +58,8 @@ class Translation:
     """The events of a thread in the form of the protocol, for one stream.
 
     What an event becomes depends on the earlier ones of its run, so all of them are translated. Ids are the same in all
-    streams. Sequence numbers grow with time, also from run to run: they are microseconds, as of the first event, or the
-    first that is left.
+    streams. Sequence numbers grow with time, also from run to run: those of a run begin with the time of its first
+    stored event, in microseconds.
 
     Args:
         wanted: The events that the client wants.
@@ -72,13 +72,13 @@ class Translation:
         self._seq = 0
 
     def translate(self, found: ThreadEvent) -> Iterator[dict[str, Any]]:
-        """Yield the events that stand for one."""
+        """Yield the events of the protocol that an event becomes."""
         event = found.event
         if self._run is None or self._run.run_id != found.run_id:
             self._run = _Run(found.run_id, found.graph)
         first = self._run.first_seq(event)
         counts: dict[str, int] = {}
-        for place, (channel, namespace, data, node) in enumerate(self._run.tell(event)):
+        for place, (channel, namespace, data, node) in enumerate(self._run.translate(event)):
             counts[channel] = counts.get(channel, 0) + 1
             self._seq = max(first + place, self._seq + 1)
             if self._seq > self._since and self._wanted.wants(channel, namespace, data):
@@ -97,17 +97,17 @@ class Translation:
 
 
 class _Run:
-    """The state of one run, as its events have told it so far."""
+    """The state of one run, after the events that were translated so far."""
 
     def __init__(self, run_id: str, graph: str) -> None:
         self.run_id = run_id
         self._start: int | None = None
         self._graph = graph
-        # Also if nobody wants them: numbers are the same in all streams.
+        # Translated even if the client does not want them: sequence numbers are the same in all streams.
         self._messages = MessageParts()
-        # Where each message is, that it may be finished there.
+        # Namespace and node of each message, for the event that finishes it.
         self._places: dict[str, tuple[Sequence[str], str | None]] = {}
-        # Namespaces of subgraphs, with the tasks of their parents; false when they have ended.
+        # By namespace, whether a subgraph is still running.
         self._subgraphs: dict[tuple[str, ...], bool] = {}
         self._calls: dict[str, str] = {}
         self._asked: set[str] = set()
@@ -116,14 +116,14 @@ class _Run:
         self._error: str | None = None
 
     def first_seq(self, event: StreamEvent) -> int:
-        """Return the number of the first event that one becomes, unless the one before became very many."""
-        distance = _number_of(event.id) * _WIDTH
+        """Return the sequence number of the first event that an event becomes, if those before did not need more."""
+        distance = _number_of(event.id) * _SEQS_PER_EVENT
         if self._start is None and event.stored_at is not None:
-            # After a gap, the time of the first event that is left: no less than what its number was before.
-            self._start = microseconds(event.stored_at) - max(0, distance - _WIDTH)
+            # After a gap, the first stored event is a later one; its number is not less than before the gap.
+            self._start = microseconds(event.stored_at) - max(0, distance - _SEQS_PER_EVENT)
         return (self._start or 0) + distance
 
-    def tell(self, event: StreamEvent) -> Iterator[Told]:
+    def translate(self, event: StreamEvent) -> Iterator[Translated]:
         mode, namespace, data = event.event, event.namespace, event.data
         if mode == "checkpoints":
             # LangGraph yields a checkpoint after its values, and clients expect it before them.
@@ -159,19 +159,19 @@ class _Run:
         elif mode == "tools":
             yield "tools", namespace, data, None
 
-    def _message(self, namespace: Sequence[str], message: Any, metadata: Any) -> Iterator[Told]:
+    def _message(self, namespace: Sequence[str], message: Any, metadata: Any) -> Iterator[Translated]:
         node = metadata.get("langgraph_node")
         self._places[getattr(message, "id", None) or ""] = (namespace, node)
         for part in self._messages.add(message, metadata):
             yield "messages", namespace, part, node
 
-    def _finish_messages(self) -> Iterator[Told]:
+    def _finish_messages(self) -> Iterator[Translated]:
         for part in self._messages.finish():
             namespace, node = self._places[part["id"]]
             yield "messages", namespace, part, node
         self._places.clear()
 
-    def _ask(self, namespace: Sequence[str], data: Any) -> Iterator[Told]:
+    def _ask(self, namespace: Sequence[str], data: Any) -> Iterator[Translated]:
         asked = data.get(_INTERRUPT, ()) if isinstance(data, Mapping) else ()
         for interrupt in asked if isinstance(asked, Sequence) else ():
             if isinstance(interrupt, Interrupt) and interrupt.id not in self._asked:
@@ -180,7 +180,7 @@ class _Run:
                 # The SDK in Python reads the value by its other name.
                 yield "input", namespace, {**asking, "value": interrupt.value}, None
 
-    def _task(self, namespace: tuple[str, ...], data: Any) -> Iterator[Told]:
+    def _task(self, namespace: tuple[str, ...], data: Any) -> Iterator[Translated]:
         """Yield starts and ends of subgraphs, each of which is below the task that runs it."""
         if "result" in data:
             for subgraph, is_open in [*self._subgraphs.items()]:
@@ -200,12 +200,12 @@ class _Run:
             started = {"event": "started", "namespace": namespace, "graph_name": name, "trigger_call_id": task_id}
             yield "lifecycle", namespace, started | ({} if cause is None else {"cause": cause}), None
 
-    def _ended(self, namespace: tuple[str, ...], status: str, error: str | None) -> Told:
+    def _ended(self, namespace: tuple[str, ...], status: str, error: str | None) -> Translated:
         self._subgraphs[namespace] = False
         told = {"event": status, "graph_name": namespace[-1].partition(":")[0]}
         return "lifecycle", namespace, told | ({} if error is None else {"error": error}), None
 
-    def _end(self, status: str) -> Iterator[Told]:
+    def _end(self, status: str) -> Iterator[Translated]:
         told = _STATUSES.get(status, "interrupted")
         for subgraph, is_open in reversed([*self._subgraphs.items()]):
             if is_open:

@@ -37,7 +37,7 @@ CREATE INDEX threads_tenant_id_idx ON /*schema*/threads (tenant_id, updated_at D
 CREATE INDEX threads_agent_idx ON /*schema*/threads (agent, updated_at DESC, thread_id) WHERE agent IS NOT NULL;
 CREATE INDEX threads_status_idx ON /*schema*/threads (status, updated_at DESC, thread_id) WHERE status <> 'idle';
 CREATE INDEX threads_expires_at_idx ON /*schema*/threads (expires_at) WHERE expires_at IS NOT NULL;
-CREATE INDEX threads_metadata_idx ON /*schema*/threads USING gin (metadata jsonb_path_ops);
+CREATE INDEX threads_metadata_idx ON /*schema*/threads USING gin (metadata jsonb_path_ops) WITH (fastupdate = off);
 
 -- A checkpoint is the state after one superstep, linked to its parent. `state` holds what is small (versions, scalars)
 -- and, for every other channel, references into `segment_ids`. `revision` is a new random number whenever the row is

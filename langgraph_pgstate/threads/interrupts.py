@@ -8,7 +8,7 @@ from langgraph.types import Command
 
 from langgraph_pgstate.filters import InterruptFilter
 from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of
-from langgraph_pgstate.operations.threads import interrupts
+from langgraph_pgstate.operations.threads import answers, interrupts
 from langgraph_pgstate.threads.common import AsyncThreadsBase, ThreadsBase
 from langgraph_pgstate.types import Answer, InterruptedThread, Page, PendingInterrupt
 
@@ -65,9 +65,9 @@ class Interrupts(ThreadsBase):
             SerializationError: If the value cannot be stored. Nothing was written.
             UnsafeTypeError: If its type may not be built when it is read. Nothing was written.
         """
-        request = interrupts.request_answer(self._codec, value, by, interrupt_id)
-        found = self._database.run(interrupts.answer, self._queries, self._codec, thread_id_of(thread_id), request)
-        return interrupts.command_for(found)
+        request = answers.request_answer(self._codec, value, by, interrupt_id)
+        found = self._database.run(answers.answer, self._queries, self._codec, thread_id_of(thread_id), request)
+        return answers.command_for(found)
 
     def answers(self, thread_id: str) -> tuple[Answer, ...]:
         """Return the answers with which a thread was not resumed yet, oldest first. Three round trips."""
@@ -80,7 +80,7 @@ class Interrupts(ThreadsBase):
         The graph raises unanswered interrupts again. The call changes nothing: after a crash it returns the same
         answers, until the interrupted tasks have stored their results.
         """
-        return interrupts.command_of(self.answers(thread_id))
+        return answers.command_of(self.answers(thread_id))
 
 
 class AsyncInterrupts(AsyncThreadsBase):
@@ -102,11 +102,9 @@ class AsyncInterrupts(AsyncThreadsBase):
         self, thread_id: str, value: Any, *, by: str | None = None, interrupt_id: str | None = None
     ) -> Command[Any]:
         """Async twin of `Threads.answer`."""
-        request = interrupts.request_answer(self._codec, value, by, interrupt_id)
-        found = await self._database.run(
-            interrupts.answer, self._queries, self._codec, thread_id_of(thread_id), request
-        )
-        return interrupts.command_for(found)
+        request = answers.request_answer(self._codec, value, by, interrupt_id)
+        found = await self._database.run(answers.answer, self._queries, self._codec, thread_id_of(thread_id), request)
+        return answers.command_for(found)
 
     async def answers(self, thread_id: str) -> tuple[Answer, ...]:
         """Async twin of `Threads.answers`."""
@@ -117,4 +115,4 @@ class AsyncInterrupts(AsyncThreadsBase):
 
     async def resume(self, thread_id: str) -> Command[Any] | None:
         """Async twin of `Threads.resume`."""
-        return interrupts.command_of(await self.answers(thread_id))
+        return answers.command_of(await self.answers(thread_id))

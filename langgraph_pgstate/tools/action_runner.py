@@ -1,4 +1,4 @@
-"""Execution of one action: intent, effect, outcome, and the handling of actions that are already recorded.
+"""Execution of one action: its intent, its attempts, and what happens if it is already recorded.
 
 Blocking and async callers share this code. It awaits only its executor and a connection.
 """
@@ -6,81 +6,63 @@ Blocking and async callers share this code. It awaits only its executor and a co
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import replace
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from langgraph.errors import GraphBubbleUp, ParentCommand
 
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.protocol import Connection, run_blocking
-from langgraph_pgstate.db.translate import is_rollback, rolled_back, translate
 from langgraph_pgstate.errors import (
     ConfigurationError,
-    ConflictError,
     DatabaseError,
     NotFoundError,
     PGStateError,
     SchemaError,
     ToolBusyError,
-    ToolError,
     ToolFailedError,
     ToolOutcomeUnknownError,
-    ToolOvertakenError,
     ToolSetupError,
-    ToolTimeoutError,
-    UnavailableError,
 )
 from langgraph_pgstate.operations.tools import tool_executions
 from langgraph_pgstate.operations.tools.tool_executions import Intent, Outcome, Recorded
 from langgraph_pgstate.process_identity import holder_id
 from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.tools.attempt_runner import AttemptRunner
 from langgraph_pgstate.tools.attempts import drop_outcome, keep_outcome, kept_outcome, under_way
-from langgraph_pgstate.tools.executor import Executor, Overdue
-from langgraph_pgstate.tools.intents import Execution, _current, new_intent_id
+from langgraph_pgstate.tools.executor import Executor
+from langgraph_pgstate.tools.intents import _current, new_intent_id
 from langgraph_pgstate.tools.interrupts import (
     DECISIONS,
     answers_given,
-    answers_used,
     ask,
-    counting_answers,
     skip_answers,
 )
 from langgraph_pgstate.tools.policy import Happened, ToolSettings
 from langgraph_pgstate.tools.results import (
     ParentAnswer,
-    failure,
     for_call,
-    is_error,
     masked,
     reference_to,
     restore,
     success,
 )
 from langgraph_pgstate.tools.tool_call import (
-    Raised,
-    Refused,
     ToolCall,
     answers_of,
-    caused,
     is_gone,
     is_known_gone,
     marked,
     may_repeat,
     other_action,
     say,
-    undone,
+    tool_error,
 )
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 _LONGEST_CATCH_UP = 2.0
-# The server's timeout exceeds that of this process by this much; it only applies if this process cannot act.
-_SERVERS_GRACE = 1.0
-# Time limit for the server to end a transaction whose COMMIT was not confirmed.
-_COMMIT_SECONDS = 5.0
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
 _log = logging.getLogger(__name__)
 
@@ -90,7 +72,8 @@ class ActionRunner:
 
     def __init__(self, executor: Executor, queries: Queries, codec: ValueCodec, settings: ToolSettings) -> None:
         self.executor = executor
-        self._queries, self._codec, self._settings = queries, codec, settings
+        self._codec, self._settings = codec, settings
+        self._attempts = AttemptRunner(executor, queries, codec, settings)
         # Namespaces whose checkpoints are never stored, by their graphs' names.
         self._unsaved: set[str] = set()
 
@@ -138,7 +121,7 @@ class ActionRunner:
                     continue
                 if recorded.execution.status == "running" and not is_gone(recorded):
                     if waited >= self._settings.wait_seconds:
-                        raise self._error(ToolBusyError, call.intent, f"is being run by {recorded.execution.holder_id}")
+                        raise tool_error(ToolBusyError, call.intent, f"is being run by {recorded.execution.holder_id}")
                     await self.executor.sleep(pause)
                     waited, pause = waited + pause, min(pause * 2, _LONGEST_PAUSE)
                     continue
@@ -154,24 +137,10 @@ class ActionRunner:
                     return call, answer
                 if not attempt:
                     continue
-            return call, await self._attempt(call, attempt)
-
-    async def _run(
-        self,
-        operation: Callable[Concatenate[Connection, Queries, P], Awaitable[T]],
-        /,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        """Run an operation on the ledger's database. An error ends the run, as a model cannot handle it."""
-        try:
-            return await self.executor.run(operation, self._queries, *args, **kwargs)
-        except PGStateError as error:
-            error.is_final = True
-            raise
+            return call, await self._attempts.attempt(call, attempt)
 
     async def _begin(self, intent: Intent) -> tuple[int, Recorded | None]:
-        begun = self._run(tool_executions.begin, intent, holder_id(), self._settings.ttl_seconds)
+        begun = self._attempts.run(tool_executions.begin, intent, holder_id(), self._settings.ttl_seconds)
         return await self._before(intent, self._unless_stopped(intent, begun))
 
     async def _before(self, intent: Intent, preparing: Awaitable[T]) -> T:
@@ -194,7 +163,7 @@ class ActionRunner:
         except Exception:
             raise
         except BaseException:
-            await self._quietly(intent, Outcome("pending"))
+            await self._attempts.write_quietly(intent, Outcome("pending"))
             raise
 
     async def _write_kept(self, intent: Intent, recorded: Recorded) -> bool:
@@ -203,7 +172,7 @@ class ActionRunner:
         if recorded.intent_id is None or outcome is None:
             return False
         if recorded.execution.status in ("running", "unknown"):
-            await self._write(replace(intent, intent_id=recorded.intent_id), outcome)
+            await self._attempts.write(replace(intent, intent_id=recorded.intent_id), outcome)
         drop_outcome(recorded.intent_id)
         return True
 
@@ -225,7 +194,7 @@ class ActionRunner:
         if names in self._unsaved:
             return
         waited, pause = 0.0, _FIRST_PAUSE / 40
-        while not await self._run(tool_executions.is_reached, intent):
+        while not await self._attempts.run(tool_executions.is_reached, intent):
             if waited >= _LONGEST_CATCH_UP:
                 # A subgraph without a checkpointer, or a checkpointer on another database.
                 self._unsaved.add(names)
@@ -249,7 +218,7 @@ class ActionRunner:
         """
         if decision not in DECISIONS:
             raise ConfigurationError(f"decision {decision!r}: it must be one of {', '.join(DECISIONS)}")
-        recorded = await self._run(tool_executions.get, thread_id, key)
+        recorded = await self._attempts.run(tool_executions.get, thread_id, key)
         if recorded is None:
             raise NotFoundError(f"thread {thread_id!r} has no tool execution {key!r}")
         status = recorded.execution.status
@@ -257,8 +226,6 @@ class ActionRunner:
             raise ConfigurationError(f"{recorded.execution.tool} ({key!r}) is not in doubt: its status is {status}")
         if not await self._settle(recorded, self._decided(recorded, decision, result), recorded.answers, by):
             raise ConfigurationError(f"{recorded.execution.tool} ({key!r}) has just changed; read it again")
-
-    # Recorded actions
 
     async def _resume(self, call: ToolCall, recorded: Recorded) -> tuple[int, Happened | None]:
         """Return the next attempt at an action that neither succeeded nor is running, or its recorded outcome.
@@ -278,17 +245,17 @@ class ActionRunner:
             skip_answers(answers_of(recorded, call.intent))
             if recorded.result is not None:
                 return 0, Happened(self._restore(recorded))
-            raise self._error(ToolFailedError, call.intent, execution.error_type, execution.error_message)
+            raise tool_error(ToolFailedError, call.intent, execution.error_type, execution.error_message)
         if may_repeat(policy):
             return await self._take_over(call, recorded), None
-        if not await self._run(tool_executions.mark_unknown, recorded, is_gone=is_known_gone(recorded)):
+        if not await self._attempts.run(tool_executions.mark_unknown, recorded, is_gone=is_known_gone(recorded)):
             return 0, None
         recorded = replace(recorded, execution=marked(recorded.execution))
         if policy.on_unknown == "check":
             return await self._check(call, recorded)
         if policy.on_unknown == "ask":
             return await self._ask(call, recorded)
-        raise self._error(ToolOutcomeUnknownError, call.intent)
+        raise tool_error(ToolOutcomeUnknownError, call.intent)
 
     async def _check(self, call: ToolCall, recorded: Recorded) -> tuple[int, Happened | None]:
         """Call the policy's `check` to find out whether the action took effect."""
@@ -299,15 +266,13 @@ class ActionRunner:
         except Exception as error:
             if isinstance(error, GraphBubbleUp):
                 raise
-            raise self._error(ToolOutcomeUnknownError, call.intent, f", and its check failed ({error})") from error
+            raise tool_error(ToolOutcomeUnknownError, call.intent, f", and its check failed ({error})") from error
         if answer is None:
-            raise self._error(
-                ToolOutcomeUnknownError, call.intent, ", and its check cannot tell whether it took effect"
-            )
+            raise tool_error(ToolOutcomeUnknownError, call.intent, ", and its check cannot tell whether it took effect")
         if answer is False:
             return await self._take_over(call, recorded), None
         if answer is not True and not isinstance(answer, Happened):
-            raise self._error(
+            raise tool_error(
                 ToolOutcomeUnknownError,
                 call.intent,
                 f", and its check returned {answer!r}, which is not a valid answer",
@@ -325,20 +290,22 @@ class ActionRunner:
         execution = recorded.execution
         used, open_ids = 0, [f"{execution.idempotency_key}#{execution.attempt}"]
         if call.intent.task_id:
-            used, found = await self._run(tool_executions.task_interrupts, execution.thread_id, call.intent.task_id)
+            used, found = await self._attempts.run(
+                tool_executions.task_interrupts, execution.thread_id, call.intent.task_id
+            )
             # An execution of another task, from before a fork, is not among this task's own.
             open_ids = sorted({*found, *open_ids})
         try:
             decision, result, answers = ask(execution, used, open_ids)
         except RuntimeError as error:
             why = f", and no graph is running here to ask a person through an interrupt ({error})"
-            raise self._error(ToolOutcomeUnknownError, call.intent, why) from error
+            raise tool_error(ToolOutcomeUnknownError, call.intent, why) from error
         if decision == "retry":
             return await self._take_over(call, recorded, answers), None
         if decision == "done":
             return await self._conclude(call, recorded, Happened(result), answers)
         if await self._settle(recorded, self._decided(recorded, decision, result), answers):
-            raise self._error(ToolFailedError, call.intent, "decision", "a person settled it as failed")
+            raise tool_error(ToolFailedError, call.intent, "decision", "a person settled it as failed")
         return 0, None
 
     async def _conclude(
@@ -357,7 +324,7 @@ class ActionRunner:
         return Outcome("error", error_type="decision", error_message="a person settled it as failed")
 
     async def _take_over(self, call: ToolCall, recorded: Recorded, answers: int | None = None) -> int:
-        taken = self._run(
+        taken = self._attempts.run(
             tool_executions.take_over,
             call.intent,
             recorded,
@@ -369,7 +336,7 @@ class ActionRunner:
         return await self._before(call.intent, self._unless_stopped(call.intent, taken))
 
     async def _settle(self, recorded: Recorded, outcome: Outcome, answers: int, by: str | None = None) -> bool:
-        return await self._run(
+        return await self._attempts.run(
             tool_executions.settle,
             recorded,
             outcome,
@@ -379,216 +346,6 @@ class ActionRunner:
             by=by,
         )
 
-    # One attempt
-
-    async def _attempt(self, call: ToolCall, attempt: int) -> Happened | None:
-        """Run a tool whose intent is committed. Return `None` if it failed and may be tried again at once."""
-        intent = call.intent
-        execution = Execution(
-            intent.thread_id, intent.idempotency_key, intent.tool, attempt, origin_thread_id=call.origin_thread_id
-        )
-        alive = self.executor.alive(intent.thread_id, intent.idempotency_key, intent.intent_id)
-        with counting_answers():
-            async with alive:
-                return await self._attempt_alive(call, attempt, execution)
-
-    async def _attempt_alive(self, call: ToolCall, attempt: int, execution: Execution) -> Happened | None:
-        raised: Raised | None = None
-        result: Any = None
-        try:
-            if call.policy.transactional:
-                result = await self._act_in_transaction(call, execution)
-            else:
-                result = await self._act(call, execution)
-                await self._finish(call.intent, self._answered(call.intent, result))
-        except Refused as refused:
-            result = refused.answer
-            await self._finish(call.intent, self._answered(call.intent, result))
-        except Raised as carried:
-            raised = carried
-        if raised is not None:
-            await self._note_raised(call, raised)
-            if not self._may_retry(call, attempt, raised):
-                raise raised.error
-        elif not is_error(result) or not self._may_retry(call, attempt, None):
-            return Happened(result)
-        await self.executor.sleep(call.policy.retry.seconds(attempt))
-        return None
-
-    async def _act(self, call: ToolCall, execution: Execution) -> Any:
-        intent, seconds, connection = call.intent, call.policy.timeout, execution.connection
-
-        def late(outcome_of: Callable[[], Any]) -> None:
-            self._note_late(intent, outcome_of)
-
-        token = _current.set(execution)
-        try:
-            if connection is not None:
-                return await self.executor.act_on(connection, call.act, seconds)
-            return await self.executor.act(call.act, seconds, late)
-        except ParentCommand as up:
-            return ParentAnswer(up.args[0])
-        except Overdue:
-            overdue = self._error(ToolTimeoutError, intent, seconds)
-            # Unless it may be repeated, its unknown outcome must end the run.
-            overdue.is_final = not may_repeat(call.policy)
-            raise Raised(overdue) from None
-        except BaseException as error:
-            raise Raised(error) from error
-        finally:
-            _current.reset(token)
-
-    async def _act_in_transaction(self, call: ToolCall, execution: Execution) -> Any:
-        """Run a tool in a transaction that also writes its outcome, so that both are committed or neither."""
-        intent = call.intent
-        has_begun = has_ended = False
-        result: Any = None
-        try:
-            async with self.executor.lend() as (connection, db):
-                if call.policy.timeout is not None:
-                    await tool_executions.limit_transaction(db, self._queries, call.policy.timeout + _SERVERS_GRACE)
-                has_begun = True
-                result = await self._act_and_record(call, replace(execution, connection=connection), db)
-                has_ended = True
-        except (Raised, Refused, ToolError):
-            raise
-        except Exception as error:
-            trouble: PGStateError = (
-                error if isinstance(error, PGStateError) else caused(translate(error, self._queries.schema), error)
-            )
-        else:
-            return result
-        if not has_begun:
-            # No usable connection was available.
-            await self._quietly(intent, Outcome("pending"))
-            trouble.is_final = True
-            say(trouble, f"this attempt at {intent.tool} was not started, it had no effect")
-            raise trouble
-        if isinstance(trouble, UnavailableError):
-            if has_ended and await self._is_committed(intent):
-                return result
-        elif not (isinstance(trouble, ConflictError) and is_rollback(trouble)):
-            raise Raised(trouble)
-        raise Raised(undone(trouble, intent.tool), is_rolled_back=True)
-
-    async def _is_committed(self, intent: Intent) -> bool:
-        """Return whether a transaction with an unconfirmed COMMIT was committed, by the row of its outcome."""
-        try:
-            return await self._run(tool_executions.is_committed, intent, _COMMIT_SECONDS)
-        except (DatabaseError, SchemaError) as error:
-            say(error, f"the next call of {intent.tool} finds out whether it was committed")
-            raise
-
-    async def _act_and_record(self, call: ToolCall, execution: Execution, db: Connection) -> Any:
-        """Run a tool in its transaction, and write its outcome there."""
-        intent, connection, schema = call.intent, execution.connection, self._queries.schema
-        try:
-            result = await self._act(call, execution)
-        except Raised as raised:
-            error = raised.error
-            passes = isinstance(error, GraphBubbleUp | ToolTimeoutError) or not isinstance(error, Exception)
-            if passes or (trouble := rolled_back(connection, error, schema)) is None:
-                raise
-            if isinstance(error, DatabaseError) and error.is_final:
-                raise Raised(error, is_rolled_back=True) from error
-            raise Raised(caused(undone(trouble, intent.tool), error), is_rolled_back=True) from error
-        if is_error(result):
-            if (trouble := rolled_back(connection, None, schema)) is not None:
-                raise Raised(undone(trouble, intent.tool), is_rolled_back=True)
-            raise Refused(result)
-        outcome = self._answered(intent, result)
-        try:
-            is_mine = await tool_executions.finish(db, self._queries, intent, outcome)
-        except Exception as error:
-            if (trouble := rolled_back(connection, error, schema)) is not None:
-                raise Raised(caused(undone(trouble, intent.tool), error), is_rolled_back=True) from error
-            # The tool left the transaction in a failed state; it is rolled back.
-            raise Raised(error) from error
-        if not is_mine:
-            why = "was taken over by another process; its writes here are rolled back"
-            raise self._error(ToolOvertakenError, intent, why)
-        return result
-
-    def _answered(self, intent: Intent, result: Any) -> Outcome:
-        try:
-            return replace(success(self._codec, self._settings, intent.tool, result), answers=answers_used())
-        except Exception as error:
-            why = f", because its result could not be serialized ({error})"
-            raise self._error(ToolOutcomeUnknownError, intent, why) from error
-
-    async def _finish(self, intent: Intent, outcome: Outcome) -> None:
-        try:
-            if await self.executor.to_the_end(self._write(intent, outcome)):
-                return
-            if await self._run(tool_executions.get, intent.thread_id, intent.idempotency_key) is None:
-                _log.warning("thread %r was deleted while %s ran", intent.thread_id, intent.tool)
-                return
-        except (DatabaseError, SchemaError) as error:
-            say(error, f"{intent.tool} ({intent.idempotency_key!r}) has run, but its outcome could not be recorded")
-            raise
-        raise self._error(
-            ToolOvertakenError, intent, "was taken over by another process while it ran here; this outcome is discarded"
-        )
-
-    async def _write(self, intent: Intent, outcome: Outcome) -> bool:
-        """Write an outcome, or keep it for the action's next call in this process. False if it was taken over."""
-        try:
-            return await self._run(tool_executions.finish, intent, outcome)
-        except BaseException:
-            keep_outcome(intent.intent_id, outcome)
-            raise
-
-    async def _note_raised(self, call: ToolCall, raised: Raised) -> None:
-        """Record the outcome of a tool that raised. Errors of the recording are logged."""
-        error = raised.error
-        is_stopped = isinstance(error, PGStateError) and error.is_final and not isinstance(error, ToolSetupError)
-        if raised.is_rolled_back or (isinstance(error, GraphBubbleUp) and not is_stopped):
-            # It waits for a person or another graph, and starts again after that.
-            outcome = Outcome("pending")
-        elif isinstance(error, ToolTimeoutError):
-            outcome = failure("timeout", error, self._settings)
-        elif isinstance(error, Exception) and not is_stopped:
-            outcome = replace(failure("error", error, self._settings), answers=answers_used())
-        else:
-            # Stopped midway, by a cancellation or by a nested action in doubt: its progress is unknown, unless it was
-            # rolled back.
-            outcome = failure("pending" if call.policy.transactional else "unknown", error, self._settings)
-        await self._quietly(call.intent, outcome)
-
-    async def _quietly(self, intent: Intent, outcome: Outcome) -> None:
-        try:
-            await self.executor.to_the_end(self._write(intent, outcome))
-        except PGStateError as trouble:
-            _log.warning("the outcome of %s could not be recorded: %s", intent.tool, trouble)
-
-    def _note_late(self, intent: Intent, outcome_of: Callable[[], Any]) -> None:
-        """Record the outcome of a blocking tool that ended in its own thread after its timeout."""
-        try:
-            outcome = success(self._codec, self._settings, intent.tool, outcome_of())
-        except Exception as error:
-            outcome = failure("error", error, self._settings)
-        except BaseException:
-            return
-        try:
-            # Only a blocking executor lets a tool continue.
-            run_blocking(self._write(intent, outcome))
-        except PGStateError as trouble:
-            _log.warning("the late outcome of %s could not be recorded: %s", intent.tool, trouble)
-
-    @staticmethod
-    def _may_retry(call: ToolCall, attempt: int, raised: Raised | None) -> bool:
-        """Return whether a failed attempt may be followed by another at once. One of unknown outcome may not."""
-        error = None if raised is None else raised.error
-        if raised is not None and not raised.is_rolled_back:
-            if not isinstance(error, Exception) or isinstance(error, GraphBubbleUp):
-                return False
-            if isinstance(error, ToolTimeoutError):
-                if not may_repeat(call.policy):
-                    return False
-            elif isinstance(error, PGStateError) and error.is_final:
-                return False
-        return call.policy.on_error == "retry" and attempt < call.policy.retry.attempts
-
     def _present(self, call: ToolCall, result: Any) -> Any:
         """Return a tool's result in the form that this call needs, shortened to the result limit."""
         if isinstance(result, ParentAnswer):
@@ -597,7 +354,3 @@ class ActionRunner:
         limit = self._settings.result_limit if call.policy.result_limit is None else call.policy.result_limit
         reference = reference_to(intent.thread_id, intent.idempotency_key)
         return masked(for_call(result, intent.tool_call_id), limit, reference, self._settings)
-
-    @staticmethod
-    def _error(kind: Callable[..., Any], intent: Intent, *more: Any) -> Any:
-        return kind(intent.tool, intent.thread_id, intent.idempotency_key, *more)

@@ -1,4 +1,4 @@
-"""The attempts of this process, across ledgers, threads and event loops. No I/O.
+"""Attempts in progress in this process, and outcomes that it could not write. Shared by all ledgers. No I/O.
 
 A forked child inherits these entries. They are harmless there, because it has another holder id.
 """

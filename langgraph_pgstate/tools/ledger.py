@@ -14,26 +14,25 @@ from datetime import datetime
 from typing import Any, TypeVar, cast, overload
 
 from langchain_core.tools import BaseTool
-from langgraph.errors import GraphBubbleUp
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.protocol import run_blocking
-from langgraph_pgstate.db.translate import rolled_back
-from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError, PGStateError, ToolSetupError
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError
 from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of
-from langgraph_pgstate.operations.tools import tool_executions
+from langgraph_pgstate.operations.tools import listing, tool_executions
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.tools.action_runner import ActionRunner
 from langgraph_pgstate.tools.budget import Budget
 from langgraph_pgstate.tools.compensation import Compensator, compensate_all
 from langgraph_pgstate.tools.executor import AsyncExecutor, BlockingExecutor, Executor, OffloadingExecutor
-from langgraph_pgstate.tools.intents import RunOf, _current, intent_of_function, intent_of_request, may_be_ahead
+from langgraph_pgstate.tools.intents import RunOf, intent_of_function, intent_of_request, may_be_ahead
 from langgraph_pgstate.tools.middleware import middleware_of
 from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
 from langgraph_pgstate.tools.results import as_answer, parse_reference, restore
-from langgraph_pgstate.tools.tool_call import ToolCall, undone
+from langgraph_pgstate.tools.tool_call import ToolCall
+from langgraph_pgstate.tools.transactional import with_connection
 from langgraph_pgstate.types import CompensationReport, Page, ToolExecution
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -78,7 +77,6 @@ class _Ledger:
 
         Raises:
             ConfigurationError: If a term is unknown, or two terms conflict.
-            ConfigurationError: If a term is unknown, or two of them don't go together.
 
         Example:
             >>> @tool
@@ -108,57 +106,10 @@ class _Ledger:
         Raises:
             ConfigurationError: If the function has no parameter `connection`.
         """
-        signature = inspect.signature(function)
-        if "connection" not in signature.parameters:
-            raise ConfigurationError(f"{_name_of(function)} is transactional: it needs a parameter `connection`")
         name = _name_of(function)
+        connected = with_connection(function, name, self._queries.schema)
         self._policies[name] = replace(self._policies.get(name, self._default), transactional=True)
-        rest = [item for item in signature.parameters.values() if item.name != "connection"]
-
-        def connected(*args: Any, **kwargs: Any) -> Any:
-            execution = _current.get()
-            if execution is None or execution.connection is None:
-                raise ToolSetupError(
-                    f"{name} is transactional and was called without its ledger: pass the ledger to its ToolNode, or "
-                    "decorate it with @ledger.once as well"
-                )
-            return function(*args, connection=execution.connection, **kwargs)
-
-        def raise_if_undone(error: Exception) -> None:
-            # Checked here, because a ToolNode may turn the error into a message for the model.
-            execution = _current.get()
-            if execution is not None and not isinstance(error, GraphBubbleUp | PGStateError):
-                trouble = rolled_back(execution.connection, error, self._queries.schema)
-                if trouble is not None:
-                    raise undone(trouble, name) from error
-
-        if inspect.iscoroutinefunction(function):
-
-            @functools.wraps(function)
-            async def suspending(*args: Any, **kwargs: Any) -> Any:
-                try:
-                    return await connected(*args, **kwargs)
-                except Exception as error:
-                    raise_if_undone(error)
-                    raise
-
-            wrapper: Any = suspending
-        else:
-
-            @functools.wraps(function)
-            def blocking(*args: Any, **kwargs: Any) -> Any:
-                try:
-                    return connected(*args, **kwargs)
-                except Exception as error:
-                    raise_if_undone(error)
-                    raise
-
-            wrapper = blocking
-        wrapper.__signature__ = signature.replace(parameters=rest)
-        # `typing` follows `__wrapped__` and would find the parameter `connection` again.
-        wrapper.__annotations__ = {key: kind for key, kind in function.__annotations__.items() if key != "connection"}
-        del wrapper.__wrapped__
-        return cast("F", wrapper)
+        return connected
 
     def once(self, function: F | None = None, /, *, name: str | None = None, **terms: Any) -> Any:
         """Make a plain function, called inside a node or a task, an action of the ledger.
@@ -347,7 +298,7 @@ class ToolLedger(_Ledger):
             limit: Maximum number of actions.
             after: The last action of the previous page.
         """
-        operation = tool_executions.list_executions
+        operation = listing.list_executions
         return run_blocking(
             self._executor.run(operation, self._queries, thread_id_of(thread_id), run_id, limit, _cursor(after))
         )
@@ -373,8 +324,8 @@ class ToolLedger(_Ledger):
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        request = tool_executions.request_recent(tool=tool, unknown=unknown, scope=scope, limit=limit, cursor=cursor)
-        return run_blocking(self._executor.run(tool_executions.list_recent, self._queries, request))
+        request = listing.request_recent(tool=tool, unknown=unknown, scope=scope, limit=limit, cursor=cursor)
+        return run_blocking(self._executor.run(listing.list_recent, self._queries, request))
 
     def result(self, reference: str) -> Any:
         """Return the whole result that a summary refers to.
@@ -490,7 +441,7 @@ class AsyncToolLedger(_Ledger):
         self, thread_id: str, *, run_id: str | None = None, limit: int = _PAGE, after: ToolExecution | None = None
     ) -> Sequence[ToolExecution]:
         """Async twin of `ToolLedger.list`."""
-        operation = tool_executions.list_executions
+        operation = listing.list_executions
         return await self._executor.run(
             operation, self._queries, thread_id_of(thread_id), run_id, limit, _cursor(after)
         )
@@ -505,8 +456,8 @@ class AsyncToolLedger(_Ledger):
         cursor: str | None = None,
     ) -> Page[ToolExecution]:
         """Async twin of `ToolLedger.recent`."""
-        request = tool_executions.request_recent(tool=tool, unknown=unknown, scope=scope, limit=limit, cursor=cursor)
-        return await self._executor.run(tool_executions.list_recent, self._queries, request)
+        request = listing.request_recent(tool=tool, unknown=unknown, scope=scope, limit=limit, cursor=cursor)
+        return await self._executor.run(listing.list_recent, self._queries, request)
 
     async def result(self, reference: str) -> Any:
         """Async twin of `ToolLedger.result`."""

@@ -89,6 +89,11 @@ def say(error: PGStateError, what: str) -> None:
     error.args = (f"{what}: {error}", *error.args[1:])
 
 
+def tool_error(kind: Callable[..., Any], intent: Intent, *more: Any) -> Any:
+    """Return an error about an action."""
+    return kind(intent.tool, intent.thread_id, intent.idempotency_key, *more)
+
+
 def caused(error: E, cause: BaseException) -> E:
     """Return an error with its cause set, for errors that are raised elsewhere."""
     error.__cause__ = cause

@@ -17,8 +17,8 @@ class Run:
     """One row of `runs`: one invocation of a graph on a thread.
 
     A run that is invoked again under its id, by a server's retry or after a crash, keeps its row. Steps, tokens and
-    cost are summed over all attempts; a repeated superstep counts twice. Status, times, error, input and output are
-    those of the last attempt. The spans of all attempts are kept, each attempt under its own root span.
+    cost are summed over all attempts; a repeated superstep counts twice. Status, times, error and output are those of
+    the last attempt; so is the input, if it had one. The spans of all attempts are kept, each under its own root span.
 
     Attributes:
         thread_id: The thread.

@@ -57,10 +57,11 @@ from langgraph_pgstate.operations.runs.listing import request_dead_letters, requ
 from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
 from langgraph_pgstate.operations.runs.schedules import ScheduleRequest, request_schedule, request_schedules
 from langgraph_pgstate.operations.runs.webhooks import request_failed
+from langgraph_pgstate.operations.threads.answers import request_answer
 from langgraph_pgstate.operations.threads.branches import request_branches, request_fork
 from langgraph_pgstate.operations.threads.creating import request_thread
 from langgraph_pgstate.operations.threads.expiry import request_ttl
-from langgraph_pgstate.operations.threads.interrupts import request_answer, request_interrupted
+from langgraph_pgstate.operations.threads.interrupts import request_interrupted
 from langgraph_pgstate.operations.threads.prune import request_prune
 from langgraph_pgstate.operations.threads.search import (
     request_change,
@@ -70,7 +71,8 @@ from langgraph_pgstate.operations.threads.search import (
 )
 from langgraph_pgstate.operations.threads.trees import request_tree
 from langgraph_pgstate.operations.tools import tool_executions
-from langgraph_pgstate.operations.tools.tool_executions import Intent, Outcome, Recorded, request_recent
+from langgraph_pgstate.operations.tools.listing import request_recent
+from langgraph_pgstate.operations.tools.tool_executions import Intent, Outcome, Recorded
 from langgraph_pgstate.record.tracker import Tracker
 from langgraph_pgstate.record.write_queue import WriteQueue
 from langgraph_pgstate.settings import RecorderSettings
@@ -530,8 +532,8 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "tools.tool_executions.settle": lambda bench: (bench.recorded(), Outcome("error"), "other"),
     "tools.tool_executions.take_over": lambda bench: (bench.intent(), bench.recorded(), "holder", 15.0),
     "tools.tool_executions.task_interrupts": lambda bench: ("t", "task"),
-    "tools.tool_executions.list_executions": lambda bench: ("t", None, 10),
-    "tools.tool_executions.list_recent": lambda bench: (request_recent(),),
+    "tools.listing.list_executions": lambda bench: ("t", None, 10),
+    "tools.listing.list_recent": lambda bench: (request_recent(),),
     "tools.tool_executions.list_effects": lambda bench: ("t", None, bench.address.checkpoint_id),
     "tools.tool_executions.mark_compensated": lambda bench: ("t", "key"),
     "runs.adopting.adopt": lambda bench: (bench.codec, lambda holder: False),
@@ -597,9 +599,9 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "runs.schedules.pause": lambda bench: (bench.scheduled(),),
     "runs.schedules.resume": lambda bench: (bench.scheduled(),),
     "runs.schedules.delete": lambda bench: (bench.scheduled(),),
-    "runs.schedules.trigger": lambda bench: (bench.codec, bench.scheduled(), "run"),
-    "runs.schedules.find_due": lambda bench: (),
-    "runs.schedules.fire": lambda bench: (bench.codec, bench.scheduled()),
+    "runs.firing.trigger": lambda bench: (bench.codec, bench.scheduled(), "run"),
+    "runs.firing.find_due": lambda bench: (),
+    "runs.firing.fire": lambda bench: (bench.codec, bench.scheduled()),
     "admin.schema.get_status": lambda bench: (),
     "admin.schema.setup": lambda bench: (),
     "admin.schema.check_version": lambda bench: (),
@@ -624,13 +626,14 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "admin.maintenance.settle_runs": lambda bench: ("t", [("t", "run", None, True)]),
     "threads.interrupts.list_interrupted": lambda bench: (bench.codec, request_interrupted()),
     "threads.interrupts.get_interrupted": lambda bench: (bench.codec, bench.asked()),
-    "threads.interrupts.answer": lambda bench: (
+    "threads.interrupts.read_interrupted": lambda bench: (bench.codec, bench.asked()),
+    "threads.answers.answer": lambda bench: (
         bench.codec,
         bench.asked(),
         request_answer(bench.codec, "yes", None, None),
     ),
-    "threads.interrupts.find_due_defaults": lambda bench: (["graph"],),
-    "threads.interrupts.answer_by_default": lambda bench: (bench.codec, bench.asked(), "run"),
+    "threads.answers.find_due_defaults": lambda bench: (["graph"],),
+    "threads.answers.answer_by_default": lambda bench: (bench.codec, bench.asked(), "run"),
     "checkpoints.corrupt_fallback.get_good_ancestor": lambda bench: (
         bench.codec,
         bench.address,

@@ -9,6 +9,7 @@ PACKAGE, TESTS = ROOT / "langgraph_pgstate", ROOT / "tests"
 # What only holds types or constants, and what has no code but a constructor.
 WITHOUT_LOGIC = {
     "threads/common.py",
+    "settings/threads.py",
     *(f"types/{path.name}" for path in (PACKAGE / "types").glob("*.py")),
 }
 

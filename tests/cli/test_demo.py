@@ -88,8 +88,13 @@ def test_kills_resumes_forks_and_weighs(runs: tuple[str, ...], directory: Path) 
         assert re.search(r"the ledger +unknown; its check looks into the file: the line is there", shown)
         assert re.search(r"Not printed again: the file has 1 line\..*success, attempt\s+1", shown, re.DOTALL)
 
+        # Killed in a payment that nobody can ask about: the thread waits for a person.
+        assert re.search(r"kill -9 \d+ +p6 is gone inside pay_hotel, by SIGKILL", shown)
+        assert re.search(r"pay_hotel,\s+unknown,\s+attempt\s+1,\s+no\s+outcome", shown)
+        assert f"/ui/threads/{thread_of(shown)}" in shown
+
         # Killed with its worker, the enqueued run is finished by another one, which does not repeat what was done.
-        assert re.search(r"kill -9 \d+ +p6 is gone inside book_hotel, by SIGKILL", shown)
+        assert re.search(r"kill -9 \d+ +p8 is gone inside book_hotel, by SIGKILL", shown)
         assert re.search(r"The run ended as success, attempt 2", shown)
 
         # The fork goes another way, and both are in the tree.

@@ -170,7 +170,7 @@ def printed(dsn: str, schema: str, *options: str) -> dict[str, str]:
 
 
 def test_every_command_is_looked_at() -> None:
-    names = {one.name or one.callback.__name__ for one in app.registered_commands if one.callback}
+    names = {one.name or one.callback.__name__.replace("_", "-") for one in app.registered_commands if one.callback}
     assert names == COMMANDS.keys() | {"demo", "worker", "resume", "join", "serve", "export", "inspect"}
 
 

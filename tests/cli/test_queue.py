@@ -218,6 +218,8 @@ def test_a_worker_serves_metrics(run: Any, dsn: str, schema: str, tmp_path: Path
 def test_a_worker_that_cannot_start_says_why(run: Any, dsn: str, schema: str) -> None:
     assert "there is no ./langgraph.json" in run("worker", code=1)
     assert "has no 'agent'; its graphs are builder, graph" in run("worker", "agent.py:agent", code=1)
+    Path("hooks.json").write_text('{"graphs": {"shop": "./agent.py:graph"}, "webhooks": {"secret": "x"}}')
+    assert "webhooks.secret of langgraph.json is not supported" in run("worker", "--config", "hooks.json", code=1)
     assert "the input is not JSON" in run("enqueue", "agent", "{", code=1)
     assert "--all or --graph" in run("resume", code=1)
     assert "0 crashed runs enqueued" in run("resume", "--all")

@@ -39,7 +39,7 @@ from support import (
     wait_until,
 )
 
-from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver, PoolSettings, RetryPolicy
+from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver, RetryPolicy
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.errors import ConfigurationError, ConflictError, DatabaseError, UnavailableError
 
@@ -295,17 +295,6 @@ async def test_connecting_is_tried_so_often_and_no_more(api: type) -> None:
             async with open_saver(api, refusing.dsn, "pgstate", pool=False, retry=policy):
                 pass
         assert refusing.taken == 4
-    finally:
-        refusing.close()
-
-
-@pytest.mark.parametrize("api", APIS)
-async def test_a_pool_without_a_server_gives_up_after_its_timeout(api: type) -> None:
-    refusing = Refusing()
-    try:
-        with pytest.raises(UnavailableError, match=r"0\.2 s"):
-            async with open_saver(api, refusing.dsn, "pgstate", pool=PoolSettings(timeout=0.2)):
-                pass
     finally:
         refusing.close()
 
@@ -763,31 +752,6 @@ def test_a_single_connection_stays_closed_after_its_block(dsn: str, schema: str)
         saver.setup()
     with pytest.raises(UnavailableError):
         saver.get_tuple({"configurable": {"thread_id": "t"}})
-
-
-@pytest.mark.parametrize("pool", [True, False])
-@pytest.mark.parametrize("api", [PGStateSaver, AsyncPGStateSaver])
-async def test_a_refused_connection_says_why_at_once(api: type, pool: bool, dsn: str) -> None:
-    """No pool's timeout is waited for, and it is no passing condition."""
-    wrong = make_conninfo(dsn, dbname="no_such_database")
-    with pytest.raises(ConfigurationError, match="no_such_database") as refused:
-        await open_and_close(api, wrong, pool)
-    assert not refused.value.retryable
-
-
-@pytest.mark.parametrize("api", [PGStateSaver, AsyncPGStateSaver])
-async def test_a_connection_string_that_is_none_is_refused(api: type) -> None:
-    """Before anything is tried."""
-    with pytest.raises(ConfigurationError, match="is invalid"):
-        await open_and_close(api, "nonsense", True)
-
-
-async def open_and_close(api: type, dsn: str, pool: bool) -> None:
-    if api is PGStateSaver:
-        with PGStateSaver.from_conn_string(dsn, pool=pool):
-            return
-    async with AsyncPGStateSaver.from_conn_string(dsn, pool=pool):
-        return
 
 
 async def on_lent(api: type, dsn: str, operation: Any, *, begins: bool = False) -> None:

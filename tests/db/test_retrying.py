@@ -17,8 +17,7 @@ from psycopg_pool import PoolTimeout
 from support import APIS, GUARD_SECONDS, Gate, config_of, open_saver, put_arguments, put_chain, terminate, wait_until
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver, PoolSettings, RetryPolicy
-from langgraph_pgstate.db import database as databases
-from langgraph_pgstate.db import retrying
+from langgraph_pgstate.db import connecting, retrying
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.retrying import Outage, Tries
 from langgraph_pgstate.errors import UnavailableError
@@ -30,7 +29,7 @@ NOBODY = "host=127.0.0.1 port=1 dbname=d user=u"
 @pytest.fixture
 def gate(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     """An address that can be shut; pools try it again in no time."""
-    monkeypatch.setattr(databases, "_RECONNECT_SECONDS", 0.02)
+    monkeypatch.setattr(connecting, "_RECONNECT_SECONDS", 0.02)
     found = Gate(dsn)
     yield found
     found.close()

@@ -12,7 +12,7 @@ from psycopg.conninfo import make_conninfo
 from support import Gate
 
 from langgraph_pgstate import AsyncPGState, AsyncPGStateSaver, PGState, PGStateSaver, PoolSettings
-from langgraph_pgstate.db import database as databases
+from langgraph_pgstate.db import connecting
 from langgraph_pgstate.db.translate import is_retryable, refusal, translate
 from langgraph_pgstate.errors import ConfigurationError, PGStateError, UnavailableError
 
@@ -20,7 +20,7 @@ from langgraph_pgstate.errors import ConfigurationError, PGStateError, Unavailab
 @pytest.fixture
 def gate(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     """An address that can be shut; pools try it again in no time."""
-    monkeypatch.setattr(databases, "_RECONNECT_SECONDS", 0.02)
+    monkeypatch.setattr(connecting, "_RECONNECT_SECONDS", 0.02)
     found = Gate(dsn)
     yield found
     found.close()

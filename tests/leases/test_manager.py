@@ -187,6 +187,14 @@ def is_blocked(connection: psycopg.Connection) -> bool:
     return bool(connection.execute(query).fetchall())
 
 
+def is_busy(connection: psycopg.Connection) -> bool:
+    query = """
+        SELECT FROM pg_stat_activity
+        WHERE datname = current_database() AND state <> 'idle' AND pid <> pg_backend_pid()
+            AND backend_type = 'client backend'"""
+    return bool(connection.execute(query).fetchall())
+
+
 @pytest.mark.parametrize("api", APIS)
 async def test_a_block_that_is_cancelled_gives_its_lease_back(
     api: type, dsn: str, schema: str, connection: psycopg.Connection

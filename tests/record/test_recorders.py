@@ -280,8 +280,11 @@ def test_the_same_run_again_is_another_attempt(dsn: str, schema: str, connection
         graph = recorder.record(simple(saver, work))
         for _ in range(2):
             graph.invoke(hello(), {**config(), "metadata": {"run_id": "run-1"}})
+        # Goes on, without an input of its own.
+        graph.invoke(None, {**config(), "metadata": {"run_id": "run-1"}})
     (run,) = rows(connection, schema, "runs")
-    assert (run["run_id"], run["attempt"], run["status"]) == ("run-1", 2, "success")
+    assert (run["run_id"], run["attempt"], run["status"]) == ("run-1", 3, "success")
+    assert run["input"]["messages"][0]["content"] == "hello"
 
 
 def test_a_run_has_the_release_of_its_metadata_or_of_the_recorder(
@@ -359,3 +362,19 @@ def test_both_recorders_take_the_same_arguments() -> None:
     assert blocking.keys() - {"on_chain_end", "on_chain_error"} == suspending.keys()
     for name in suspending:
         assert [*inspect.signature(blocking[name]).parameters] == [*inspect.signature(suspending[name]).parameters]
+
+
+def test_the_agent_of_a_thread_is_its_graph_also_after_an_update(dsn: str, schema: str, connection: Connection) -> None:
+    builder = StateGraph(MessagesState)
+    builder.add_node("plan", lambda state: {"messages": [AIMessage("so")]})
+    builder.add_edge(START, "plan")
+    # With edges that are functions, a change of the state is recorded as a run.
+    builder.add_conditional_edges("plan", lambda state: END)
+    with recording(dsn, schema) as (saver, recorder):
+        for thread_id, name in (("named", "planner"), ("unnamed", None)):
+            graph = recorder.record(builder.compile(checkpointer=saver, name=name))
+            graph.invoke(hello(), config(thread_id))
+            graph.update_state(config(thread_id), {"messages": ["more"]}, as_node="plan")
+    for thread_id, name in (("named", "planner"), ("unnamed", None)):
+        assert [one["agent"] for one in rows(connection, schema, "threads", thread_id=thread_id)] == [name]
+        assert [one["agent"] for one in rows(connection, schema, "runs", thread_id=thread_id)] == [name, name]

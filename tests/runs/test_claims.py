@@ -13,11 +13,9 @@ from support_worker import Place, enqueue, wait_for_ends, worker
 
 from langgraph_pgstate import AsyncWorker, PGState, Rate, Worker
 from langgraph_pgstate.db.database import Database
-from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 from langgraph_pgstate.operations.runs import limits
 from langgraph_pgstate.operations.runs.limits import request_limit
 from langgraph_pgstate.runs.claims import Claimer
-from langgraph_pgstate.runs.control import accepted_versions
 from langgraph_pgstate.sql import queries
 
 
@@ -76,25 +74,6 @@ def test_a_claim_is_tried_again_soon_when_another_worker_claims(
         assert claimer.due_at < time.monotonic() + 1
     assert [one.thread_id for one in claimer.claim(database, "default", 10)] == ["t1"]
     assert claimer.due_at == float("inf")
-
-
-@pytest.mark.parametrize(
-    ("given", "accepted"),
-    [
-        ("", {"a": (), "b": ()}),
-        ("1", {"a": ("1",), "b": ("1",)}),
-        ({"a": "1"}, {"a": ("1",)}),
-        ({"a": ["1", "2", "1"], "b": ()}, {"a": ("1", "2"), "b": ()}),
-    ],
-)
-def test_versions_are_of_all_graphs_or_by_graph(given: Any, accepted: Any) -> None:
-    assert accepted_versions(given, ["a", "b"]) == accepted
-
-
-@pytest.mark.parametrize("given", [{"c": "1"}, {"a": [1]}])
-def test_unusable_versions_are_refused(given: Any) -> None:
-    with pytest.raises((ConfigurationError, ArgumentTypeError)):
-        accepted_versions(given, ["a", "b"])
 
 
 def test_a_run_goes_to_workers_of_its_version(connection: psycopg.Connection, schema: str) -> None:

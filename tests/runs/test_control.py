@@ -17,30 +17,8 @@ from support import loop_graph, wait_until
 
 from langgraph_pgstate import AsyncPGState, AsyncWorker, Backoff, PGState, Worker
 from langgraph_pgstate.db.database import Database
-from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, RunFailedError, UnavailableError
+from langgraph_pgstate.errors import RunFailedError, UnavailableError
 from langgraph_pgstate.operations.runs import ending
-from langgraph_pgstate.runs.control import WorkerSettings
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"concurrency": 0},
-        {"concurrency": True},
-        {"queues": "default"},
-        {"queues": []},
-        {"lease_ttl": 0},
-        {"poll": "1"},
-        {"drain_timeout": -1},
-    ],
-)
-def test_unusable_options_are_refused(options: Any) -> None:
-    with pytest.raises((ConfigurationError, ArgumentTypeError)):
-        WorkerSettings.of(options)
-
-
-def test_what_is_left_out_has_a_default() -> None:
-    assert WorkerSettings.of({"queues": ["one"], "poll": 1}) == WorkerSettings(queues=("one",), poll=1)
 
 
 def test_a_run_that_is_left_each_time_ends_as_often_as_its_worker_may_die(dsn: str, schema: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,7 +17,7 @@ from support_queue import CODEC, STATES, Queue, call, open_state
 from langgraph_pgstate import AsyncPGState, PGState
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, PGStateError
 from langgraph_pgstate.operations.runs import streams
-from langgraph_pgstate.runs.following import Cursor
+from langgraph_pgstate.runs.following import Cursor, _Schedule
 from langgraph_pgstate.types import ClaimedRun, StreamEvent, StreamPage, ThreadEvent
 from tests.operations.runs.test_streams import batch
 
@@ -351,3 +352,12 @@ def test_the_place_of_a_reader_in_a_thread_names_a_run(dsn: str, schema: str) ->
         for wrong in ("7", "run:", ":7", "run:x"):
             with pytest.raises(ConfigurationError, match=r"RUN:12|the id of an event"):
                 state.runs.join_thread("t", last_event_id=wrong)
+
+
+def test_a_look_that_takes_long_delays_the_next_by_no_more() -> None:
+    """500 streams on two cores: with pauses of five times as long, tokens came seconds late."""
+    schedule = _Schedule()
+    assert schedule.delay(is_urgent=False) < 0
+    for took, pause in ((0.3, 0.3), (0.001, 0.05), (60.0, 1.0)):
+        schedule.note(time.monotonic() - took)
+        assert pause - 0.02 < schedule.delay(is_urgent=False) <= pause + 0.02

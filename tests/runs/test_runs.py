@@ -29,7 +29,7 @@ from langgraph_pgstate.errors import (
     ThreadBusyError,
 )
 from langgraph_pgstate.operations.runs.requests import open_request
-from langgraph_pgstate.operations.threads import interrupts
+from langgraph_pgstate.operations.threads import answers
 from langgraph_pgstate.types import Answer
 
 
@@ -240,9 +240,9 @@ async def test_an_answer_returns_the_run_that_resumes(api: type, dsn: str, schem
 def answer_by_default(queue: Queue, thread_id: str = "t") -> list[Answer]:
     """Give the default answers that are due, as a worker does."""
     found: list[Answer] = []
-    for key in queue.do(interrupts.find_due_defaults, ["graph"]):
+    for key in queue.do(answers.find_due_defaults, ["graph"]):
         assert key[0] == thread_id
-        found += queue.do(interrupts.answer_by_default, CODEC, *key)
+        found += queue.do(answers.answer_by_default, CODEC, *key)
     return found
 
 
@@ -266,7 +266,7 @@ async def test_an_interrupt_without_an_answer_in_time_gets_the_default(
         let_pass(queue, timedelta(days=2))
         assert answer_by_default(queue) == []
         let_pass(queue, timedelta(days=1))
-        assert queue.do(interrupts.find_due_defaults, ["other"]) == []
+        assert queue.do(answers.find_due_defaults, ["other"]) == []
         (given,) = answer_by_default(queue)
         assert (given.value, given.answered_by, given.is_default) == ("deny", None, True)
         assert answer_by_default(queue) == []

@@ -23,7 +23,7 @@ from support_worker import WORKERS, worker
 
 from langgraph_pgstate import PGState, WebhookSettings
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.runs.webhooks import may_connect, signed_headers
+from langgraph_pgstate.runs.webhooks import may_connect, refusal_of, signed_headers
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of some bytes").decode()
 HERE = ("127.0.0.0/8", "::1/128")
@@ -282,7 +282,18 @@ def test_a_webhook_without_a_secret_is_not_signed() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"secret": ""}, {"allowed_networks": "10.0.0.0/8"}, {"allowed_networks": ["10.0.0.1/8"]}, {"timeout": 0}],
+    [
+        {"secret": ""},
+        {"allowed_networks": "10.0.0.0/8"},
+        {"allowed_networks": ["10.0.0.1/8"]},
+        {"timeout": 0},
+        {"headers": {"x-key": "a\r\nhost: b"}},
+        {"headers": {"x key": "a"}},
+        {"headers": ["x-key"]},
+        {"allowed_hosts": "example.com"},
+        {"allowed_ports": ["443"]},
+        {"require_https": "yes"},
+    ],
 )
 def test_settings_are_checked(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="WebhookSettings"):
@@ -290,4 +301,51 @@ def test_settings_are_checked(options: dict[str, Any]) -> None:
     named = {"PGSTATE_WEBHOOK_SECRET": "s", "PGSTATE_WEBHOOK_NETWORKS": "10.0.0.0/8, fd00::/8"}
     assert WebhookSettings.from_environment(named) == WebhookSettings("s", ("10.0.0.0/8", "fd00::/8"))
     assert WebhookSettings.from_environment({}) == WebhookSettings()
-    assert "secret" not in repr(WebhookSettings("a secret"))
+    assert "secret" not in repr(WebhookSettings("a secret", headers={"x-key": "secret"}))
+
+
+def test_a_webhook_has_the_headers_that_are_given_and_keeps_its_own(
+    dsn: str, schema: str, queue: Queue, receiver: Receiver
+) -> None:
+    end_one(queue, receiver.url)
+    given = settings(headers={"X-Key": "abc", "Webhook-Id": "forged", "Host": "example.com"})
+    with PGState.open(dsn, schema=schema, webhooks=given) as state:
+        assert state.webhooks.deliver() == 1
+    ((headers, _),) = receiver.got
+    assert (headers["x-key"], headers["host"]) == ("abc", f"127.0.0.1:{receiver.port}")
+    assert headers["webhook-id"] != "forged"
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"require_https": True}, "HTTPS"),
+        ({"allowed_hosts": ["example.com", "*.0.0.1"]}, None),
+        ({"allowed_hosts": ["example.com", "*.example.com"]}, "127.0.0.1 is not allowed"),
+        ({"allowed_ports": [443]}, "port"),
+    ],
+)
+def test_a_url_that_is_not_allowed_is_not_connected_to(
+    options: Any, reason: str | None, dsn: str, schema: str, queue: Queue, receiver: Receiver
+) -> None:
+    end_one(queue, receiver.url)
+    with PGState.open(dsn, schema=schema, webhooks=settings(**options)) as state:
+        assert state.webhooks.deliver() == (reason is None)
+        failed = state.webhooks.failed().items
+    assert len(receiver.got) == (reason is None)
+    assert [reason in str(one.last_error) for one in failed if reason] == [True] * (reason is not None)
+
+
+def test_hosts_are_whole_names() -> None:
+    allowed = WebhookSettings(allowed_hosts=["Hooks.example.com", "*.corp.example"], allowed_ports=[443])
+    for host, is_allowed in (
+        ("hooks.example.com", True),
+        ("HOOKS.EXAMPLE.COM", True),
+        ("a.hooks.example.com", False),
+        ("evilhooks.example.com", False),
+        ("a.b.corp.example", True),
+        ("corp.example", False),
+        ("evilcorp.example", False),
+    ):
+        assert (refusal_of("https", host, 443, allowed) is None) is is_allowed, host
+    assert refusal_of("https", "hooks.example.com", 8443, allowed) == "port 8443 is not allowed"

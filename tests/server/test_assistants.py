@@ -190,3 +190,39 @@ async def test_assistants_of_others_are_neither_seen_nor_run(dsn: str, schema: s
         with pytest.raises(ConflictError):
             await adam.assistants.create("chat", assistant_id=id, if_exists="do_nothing")
         assert (await eve.assistants.get(id))["version"] == 1
+
+
+async def test_an_assistant_with_crons_of_others_is_not_deleted(dsn: str, schema: str) -> None:
+    auth = Auth()
+
+    @auth.authenticate
+    async def authenticate(authorization: str | None) -> str:
+        return str(authorization)
+
+    @auth.on.crons
+    async def own(ctx: Auth.types.AuthContext, value: dict) -> dict:
+        if ctx.user.identity == "guest":
+            raise Auth.exceptions.HTTPException(403)
+        value.setdefault("metadata", {})["owner"] = ctx.user.identity
+        return {"owner": ctx.user.identity}
+
+    async with (
+        serving(dsn, schema, auth=auth) as server,
+        sdk(server, {"authorization": "eve"}) as eve,
+        sdk(server, {"authorization": "adam"}) as adam,
+        sdk(server, {"authorization": "guest"}) as guest,
+    ):
+        id = (await eve.assistants.create("chat"))["assistant_id"]
+        await eve.crons.create(id, schedule="0 9 * * *")
+        theirs: dict = await adam.crons.create(id, schedule="0 9 * * *")  # type: ignore[assignment]
+        for client in (eve, adam, guest):
+            with pytest.raises(ConflictError, match="schedules of others"):
+                await client.assistants.delete(id)
+        assert (await eve.assistants.get(id))["assistant_id"] == id
+        assert (await eve.crons.count(), await adam.crons.count()) == (1, 1)
+        await adam.crons.delete(theirs["cron_id"])
+        with pytest.raises(ConflictError):
+            await guest.assistants.delete(id)
+        await eve.assistants.delete(id)
+        assert await eve.crons.count() == 0
+        await guest.assistants.delete((await eve.assistants.create("chat"))["assistant_id"])

@@ -44,3 +44,10 @@ def test_a_port_is_shared_only_if_that_is_wanted() -> None:
     with listen("127.0.0.1", 0, is_shared=True) as first:
         listen("127.0.0.1", first.getsockname()[1], is_shared=True).close()
         assert first.family is socket.AF_INET
+
+
+def test_nothing_that_is_sent_waits_for_an_acknowledgement() -> None:
+    with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

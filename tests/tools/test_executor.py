@@ -14,16 +14,14 @@ from typing import Any
 import psycopg
 import pytest
 from langchain_core.tools import tool
-from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.prebuilt import ToolNode
 from psycopg import sql
 from support import FORK
-from support_ledger import LEDGERS, Bench, agent_graph, ask, calls, open_bench, thread
+from support_ledger import LEDGERS, Bench, ask, calls, open_bench, thread
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
-from langgraph_pgstate.errors import DatabaseError, ToolSetupError, ToolTimeoutError
+from langgraph_pgstate.errors import ToolTimeoutError
 from langgraph_pgstate.sql import queries
-from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger, ToolRetry, action_runner, executor
+from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger, ToolRetry, attempt_runner, executor
 
 BOOK = calls(("call_1", "book", {"room": "7"}))
 
@@ -155,7 +153,7 @@ async def test_what_the_server_ended_in_time_took_too_long(
 ) -> None:
     """A tool that blocks its event loop keeps its own timeout from being noticed: the server notices it."""
     schema = bench.saver.schema
-    monkeypatch.setattr(action_runner, "_SERVERS_GRACE", 0.0)
+    monkeypatch.setattr(attempt_runner, "_SERVERS_GRACE", 0.0)
     slow = Slow(bench)
 
     def until_ended(lent: Any) -> None:
@@ -323,45 +321,3 @@ def test_the_server_ends_what_a_stopped_process_cannot(dsn: str, schema: str, co
     finally:
         os.kill(child.pid or 0, signal.SIGKILL)
         child.join()
-
-
-async def test_a_transaction_that_cannot_be_committed_is_an_error(bench: Bench, connection: psycopg.Connection) -> None:
-    schema = bench.saver.schema
-    connection.execute(f"ALTER TABLE {schema}.bookings ADD UNIQUE (room) DEFERRABLE INITIALLY DEFERRED")
-    connection.execute(f"INSERT INTO {schema}.bookings VALUES ('7')")
-    with pytest.raises(DatabaseError, match="duplicate"):
-        await bench.invoke(Slow(bench).graph(lambda lent: None, in_nothing), ask(), thread())
-    assert state_of(connection, schema) == ([("error", 1)], [("7",)])
-
-
-async def test_a_transaction_that_a_tool_broke_is_an_error(bench: Bench, connection: psycopg.Connection) -> None:
-    schema = bench.saver.schema
-
-    def spoil(lent: Any) -> None:
-        with suppress(psycopg.Error):
-            lent.execute("SELECT 1 / 0")
-
-    async def aspoil(lent: Any) -> None:
-        with suppress(psycopg.Error):
-            await lent.execute("SELECT 1 / 0")
-
-    with pytest.raises(psycopg.errors.InFailedSqlTransaction):
-        await bench.invoke(Slow(bench).graph(spoil, aspoil), ask(), thread())
-    assert state_of(connection, schema) == ([("error", 1)], [])
-
-
-async def test_a_tool_without_a_connection_has_not_begun(dsn: str, schema: str, connection: psycopg.Connection) -> None:
-    async with open_small(ToolLedger, dsn, schema) as bench:
-        connection.execute(f"CREATE TABLE {schema}.bookings (room text)")
-
-        @tool
-        @bench.ledger.transactional
-        def book(room: str, connection: psycopg.Connection) -> str:
-            """Book a room."""
-            raise AssertionError("it must not run")
-
-        node = ToolNode([book], awrap_tool_call=bench.ledger.acall, handle_tool_errors=True)
-        graph = agent_graph(node, BOOK).compile(checkpointer=InMemorySaver())
-        with pytest.raises(ToolSetupError, match="AsyncPGState"):
-            await graph.ainvoke(ask(), thread())
-        assert state_of(connection, schema) == ([("pending", 1)], [])

@@ -278,27 +278,6 @@ async def test_a_transactional_tool_whose_process_died_is_simply_run(
     assert connection.execute(f"SELECT room FROM {schema}.bookings").fetchall() == [("7",)]
 
 
-async def test_a_function_in_a_node_can_be_transactional(bench: Bench, connection: psycopg.Connection) -> None:
-    schema = bench.saver.schema
-    with_table(connection, schema)
-    book: Any = booking(bench)
-    once = bench.ledger.once(book.coroutine if bench.is_async else book.func)
-    graph = one_node(bench, lambda state: iter([once("7"), once(room="8")]))
-    await bench.invoke(graph, ask(), thread())
-    assert connection.execute(f"SELECT room FROM {schema}.bookings ORDER BY room").fetchall() == [("7",), ("8",)]
-    arguments = connection.execute(f"SELECT arguments FROM {schema}.tool_executions ORDER BY started_at").fetchall()
-    assert arguments == [({"room": "7"},), ({"room": "8"},)]
-
-
-async def test_a_transactional_tool_without_its_ledger_is_refused(bench: Bench) -> None:
-    with pytest.raises(ConfigurationError, match="without its ledger"):
-        await (
-            booking(bench).ainvoke({"room": "7"}) if bench.is_async else bench.do(booking(bench).invoke, {"room": "7"})
-        )
-    with pytest.raises(ConfigurationError, match="connection"):
-        bench.ledger.transactional(len.__class__)
-
-
 async def test_what_only_the_program_can_put_right_is_not_shown_to_the_model(bench: Bench) -> None:
     booked = booking(bench)
     for node, why in (

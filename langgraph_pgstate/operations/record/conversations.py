@@ -6,17 +6,14 @@ parents first. Each message of the states is decoded once for all checkpoints th
 
 from __future__ import annotations
 
-import json
-from collections import Counter, OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import orjson
-import xxhash
 
-from langgraph_pgstate.codec.messages import is_message
-from langgraph_pgstate.codec.states import Elements, Entry, Inline, Slice, State, decode_state
+from langgraph_pgstate.codec.states import Elements, Entry, Slice, State, decode_state
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import CorruptStateError
@@ -26,7 +23,20 @@ from langgraph_pgstate.operations.checkpoints.reading import Segments, load_valu
 from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.operations.record.delta_messages import resolve_written
 from langgraph_pgstate.operations.record.journal_entry import WRITTEN, JournalEntry
-from langgraph_pgstate.operations.record.message_hook import content_id, fitting_ids, may_hold_messages, message_row
+from langgraph_pgstate.operations.record.message_differences import (
+    LISTS,
+    Change,
+    Difference,
+    RecordedMessage,
+    StateMessage,
+    apply,
+    change_of,
+    distinct,
+    parts_of,
+    segment_ids_of,
+    state_message,
+)
+from langgraph_pgstate.operations.record.message_hook import fitting_ids, may_hold_messages
 from langgraph_pgstate.operations.record.messages import last_changes
 from langgraph_pgstate.sql import Queries, snapshot
 from langgraph_pgstate.types import BackfillReport, Problem
@@ -35,9 +45,6 @@ _PAGE: Final = 50
 _MOST_PROBLEMS: Final = 10
 # Number of checkpoints whose conversations are cached; a child is rarely far from its parent.
 _REMEMBERED: Final = 200
-_COLUMNS: Final = ("role", "agent", "content", "tool_calls", "tool_call_id")
-# First bytes of an encoded list or of a DeltaChannel's snapshot.
-_LISTS: Final = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD, 0xC7, 0xC8, 0xC9, *range(0xD4, 0xD9)})
 
 
 async def compare_thread(db: Connection, queries: Queries, codec: ValueCodec, thread_id: str) -> list[Problem]:
@@ -110,67 +117,6 @@ async def _unwritten(db: Connection, queries: Queries, thread_id: str) -> set[st
     return found
 
 
-class _Said(NamedTuple):
-    """A message in a conversation: its id, and a digest of its columns."""
-
-    message_id: str
-    mark: bytes
-
-
-@dataclass(slots=True)
-class _Element:
-    """A message of a state.
-
-    Attributes:
-        id: The message's id, or an id derived from its content.
-        mark: Digest of its columns.
-        row: Its columns.
-    """
-
-    id: str
-    mark: bytes
-    row: dict[str, Any]
-
-
-@dataclass(slots=True)
-class Difference:
-    """A channel whose recorded messages differ from the state.
-
-    Attributes:
-        address: The checkpoint.
-        channel: The channel.
-        run_id: The checkpoint's run.
-        stored: Messages of the state.
-        recorded: Messages of the record.
-        before: Messages of the record at the checkpoint's parent.
-    """
-
-    address: Address
-    channel: str
-    run_id: str | None
-    stored: list[_Element]
-    recorded: list[_Said]
-    before: list[_Said]
-
-    @property
-    def why(self) -> str:
-        """The difference in one line."""
-        marks = [element.mark for element in self.stored]
-        same = next(
-            (at for at, (one, said) in enumerate(zip(marks, self.recorded, strict=False)) if one != said.mark),
-            min(len(marks), len(self.recorded)),
-        )
-        return (
-            f"channel {self.channel!r}: {len(self.recorded)} messages are recorded, the state has {len(marks)}, and "
-            f"they differ from number {same + 1} on; `pgstate backfill` records them again"
-        )
-
-    @property
-    def missing(self) -> int:
-        """The number of the state's messages that the record lacks at this checkpoint."""
-        return sum((Counter(one.mark for one in self.stored) - Counter(said.mark for said in self.recorded)).values())
-
-
 @dataclass(slots=True)
 class _Known:
     """The recorded messages of a checkpoint.
@@ -180,7 +126,7 @@ class _Known:
         versions: The checkpoint's `channel_versions`.
     """
 
-    said: dict[str, list[_Said]] = field(default_factory=dict)
+    said: dict[str, list[RecordedMessage]] = field(default_factory=dict)
     versions: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -208,7 +154,7 @@ class _Comparison:
         self._cursor = ""
         self._delta_channels: set[str] = set()
         self._known: OrderedDict[str, _Known] = OrderedDict()
-        self._elements: dict[Hashable, list[_Element | None]] = {}
+        self._elements: dict[Hashable, list[StateMessage | None]] = {}
         self.checkpoints = 0
         self.problems: list[Problem] = []
         self.left_out: set[str] = set()
@@ -238,7 +184,7 @@ class _Comparison:
             if row.id in self.left_out:
                 continue
             known = await self._known_at(row.parent_id) if row.parent_id in present else _Known()
-            now = _Known(_applied(known.said, changes[row.id]), row.state.manifest.versions)
+            now = _Known(apply(known.said, changes[row.id]), row.state.manifest.versions)
             for difference in self._compare(row, known, now):
                 differences.append(difference)
                 if fill:
@@ -270,10 +216,10 @@ class _Comparison:
         for row in rows:
             for channel, entry in row.state.manifest.entries.items():
                 if may_hold_messages(channel):
-                    wanted |= {place: (part, row.id) for place, part in _parts(entry)}
+                    wanted |= {place: (part, row.id) for place, part in parts_of(entry)}
         self._elements = {place: found for place, found in self._elements.items() if place in wanted}
         missing = {place: part for place, part in wanted.items() if place not in self._elements}
-        ids = {segment_id for part, _ in missing.values() for segment_id in _segment_ids(part)}
+        ids = {segment_id for part, _ in missing.values() for segment_id in segment_ids_of(part)}
         key = {"thread_id": self._thread_id, "segment_ids": sorted(ids)}
         segments = Segments(await self._db.fetch(self._queries.get_segments, key) if ids else ())
         for place, (part, checkpoint_id) in missing.items():
@@ -286,32 +232,32 @@ class _Comparison:
                 continue
             if type(value) is DeltaSnapshot:
                 value = value.value
-            self._elements[place] = [*map(_element, value)] if type(value) is list else []
+            self._elements[place] = [*map(state_message, value)] if type(value) is list else []
 
     def _load(self, part: Entry, segments: Segments, where: str) -> Any:
         if isinstance(part, Elements):
             return self._codec.decode_elements(segments.content(part.runs[0].segment_id, where), where)[0]
         if isinstance(part, Slice):
             content = segments.content(part.segment_id, where)
-            if part.length and part.offset < len(content) and content[part.offset] not in _LISTS:
+            if part.length and part.offset < len(content) and content[part.offset] not in LISTS:
                 return None
         return load_value(self._codec, part, segments, where)[0]
 
-    def _stored(self, row: _Row, channel: str) -> list[_Element] | None:
+    def _stored(self, row: _Row, channel: str) -> list[StateMessage] | None:
         """Return the messages of a channel, or `None` if the checkpoint alone does not determine them."""
         entry = row.state.manifest.entries.get(channel)
         if entry is None:
             # The last checkpoint of a run that was cancelled with `durability="exit"` names no DeltaChannels.
             return None if channel in self._delta_channels or channel not in row.state.manifest.versions else []
         if isinstance(entry, Elements):
-            elements: list[_Element | None] = []
+            elements: list[StateMessage | None] = []
             for run in entry.runs:
                 part = self._elements.get(run.segment_id)
                 if part is None or len(part) < run.first + run.count:
                     return None
                 elements += part[run.first : run.first + run.count]
         else:
-            places = [place for place, _ in _parts(entry)]
+            places = [place for place, _ in parts_of(entry)]
             if any(place not in self._elements for place in places):
                 return None
             elements = [element for place in places for element in self._elements[place]]
@@ -327,11 +273,11 @@ class _Comparison:
                     self._address(row.id), channel, row.run_id, stored, recorded, known.said.get(channel, [])
                 )
 
-    async def _fill(self, difference: Difference) -> list[_Said]:
+    async def _fill(self, difference: Difference) -> list[RecordedMessage]:
         """Record the messages of a state, and return them with their recorded ids."""
-        ids = [{"message_id": id} for id in _distinct([element.id for element in difference.stored])]
+        ids = [{"message_id": id} for id in distinct([element.id for element in difference.stored])]
         present = fitting_ids(self._thread_id, ids)
-        said = [_Said(id, element.mark) for id, element in zip(present, difference.stored, strict=True)]
+        said = [RecordedMessage(id, element.mark) for id, element in zip(present, difference.stored, strict=True)]
         before = difference.before
         # If messages were only appended, the earlier ones need no lookup.
         first = len(before) if difference.recorded == before == said[: len(before)] else 0
@@ -373,18 +319,18 @@ class _Comparison:
         for _, change in await resolve_written(self._db, self._queries, written) if written else ():
             await self._reconcile(orjson.loads(change))
         if written:
-            now.said = _applied(known.said, (await self._changes([row.id]))[row.id])
+            now.said = apply(known.said, (await self._changes([row.id]))[row.id])
 
     async def _reconcile(self, change: dict[str, Any]) -> None:
         ids = [message["message_id"] for message in change["messages"]]
         messages = orjson.dumps(change["messages"]).decode()
         await self._db.execute(self._queries.reconcile_messages, {**change, "message_ids": ids, "messages": messages})
 
-    async def _changes(self, checkpoint_ids: Sequence[str]) -> dict[str, list[_Change]]:
+    async def _changes(self, checkpoint_ids: Sequence[str]) -> dict[str, list[Change]]:
         key = {"thread_id": self._thread_id, "checkpoint_ids": list(checkpoint_ids)}
-        found: dict[str, list[_Change]] = defaultdict(list)
+        found: dict[str, list[Change]] = defaultdict(list)
         for checkpoint_id, *row in await self._db.fetch(self._queries.get_message_changes, key):
-            found[checkpoint_id].append(_change_of(row))
+            found[checkpoint_id].append(change_of(row))
         return found
 
     async def _known_at(self, checkpoint_id: str | None) -> _Known:
@@ -392,7 +338,7 @@ class _Comparison:
         known = self._known.get(checkpoint_id)
         if known is None:
             # Not in the cache, because it is far from its child or its id is greater.
-            said: dict[str, list[_Said]] = defaultdict(list)
+            said: dict[str, list[RecordedMessage]] = defaultdict(list)
             last = await last_changes(self._db, self._queries, self._thread_id, checkpoint_id)
             changes = await self._changes(sorted({change.checkpoint_id for change in last}))
             marks = {
@@ -401,7 +347,7 @@ class _Comparison:
             for one in last:
                 if one.change != "removed":
                     mark = marks[one.checkpoint_id, one.channel, one.message_id]
-                    said[one.channel].append(_Said(one.message_id, mark))
+                    said[one.channel].append(RecordedMessage(one.message_id, mark))
             known = self._known[checkpoint_id] = _Known(said)
         return known
 
@@ -410,92 +356,3 @@ class _Comparison:
 
     def _problem(self, checkpoint_id: str, why: str) -> None:
         self.problems.append(Problem(self._thread_id, str(self._address(checkpoint_id)), why))
-
-
-class _Change(NamedTuple):
-    """A stored change to a channel's messages: the columns of a row of `messages` that are compared."""
-
-    message_id: str
-    channel: str
-    change: str
-    position: int
-    mark: bytes
-
-
-def _change_of(row: Sequence[Any]) -> _Change:
-    message_id, channel, change, position, *columns = row
-    return _Change(message_id, channel, change, position, _mark(columns))
-
-
-def _applied(before: Mapping[str, list[_Said]], changes: Sequence[_Change]) -> dict[str, list[_Said]]:
-    """Return the messages of each channel after a checkpoint's changes."""
-    said = dict(before)
-    by_channel: dict[str, dict[str, _Change]] = defaultdict(dict)
-    for change in changes:
-        by_channel[change.channel][change.message_id] = change
-    for channel, changed in by_channel.items():
-        kept = []
-        for one in said.get(channel, []):
-            change_of_it = changed.get(one.message_id)
-            if change_of_it is None:
-                kept.append(one)
-            elif change_of_it.change == "edited":
-                kept.append(_Said(one.message_id, change_of_it.mark))
-        known = {one.message_id for one in kept}
-        added = [one for one in changed.values() if one.change != "removed" and one.message_id not in known]
-        added.sort(key=lambda one: (one.position, one.message_id))
-        said[channel] = kept + [_Said(one.message_id, one.mark) for one in added]
-    return said
-
-
-def _parts(entry: Entry) -> Iterable[tuple[Hashable, Entry]]:
-    """Return the separately decodable parts of a value that may be a list, each with its cache key."""
-    match entry:
-        case Elements(runs):
-            for run in runs:
-                yield run.segment_id, Elements((run,))
-        case Slice("msgpack", segment_id, offset, length):
-            yield (segment_id, offset, length), entry
-        case Inline("msgpack", data):
-            if data and data[0] in _LISTS:
-                yield data, entry
-
-
-def _segment_ids(entry: Entry) -> Iterable[int]:
-    match entry:
-        case Elements(runs):
-            return [run.segment_id for run in runs]
-        case Slice(_, segment_id):
-            return [segment_id]
-    return []
-
-
-def _element(value: Any) -> _Element | None:
-    if not is_message(value):
-        return None
-    row = message_row(value)
-    id = value.id if type(value.id) is str and value.id else content_id(value)
-    return _Element(id, _mark([row[name] for name in _COLUMNS]), row)
-
-
-def _distinct(ids: Sequence[str]) -> list[str]:
-    """Return ids in which repeated ones have a number appended, as a put makes them."""
-    seen: Counter[str] = Counter()
-    named = []
-    for id in ids:
-        seen[id] += 1
-        named.append(f"{id}-{seen[id]}" if seen[id] > 1 else id)
-    return named
-
-
-def _mark(columns: Sequence[Any]) -> bytes:
-    """Return a 16-byte digest of a message's columns, equal before and after a round trip through jsonb."""
-    return xxhash.xxh3_128_digest(json.dumps([_plain(value) for value in columns], sort_keys=True).encode())
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return int(value) if type(value) is float and value.is_integer() else value

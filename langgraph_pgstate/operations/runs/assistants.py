@@ -12,9 +12,16 @@ from langchain_core.utils.uuid import uuid7
 from langgraph_pgstate.codec.frames import pack
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.errors import ArgumentTypeError, AssistantExistsError, ConfigurationError, NotFoundError
+from langgraph_pgstate.errors import (
+    ArgumentTypeError,
+    AssistantExistsError,
+    AssistantInUseError,
+    ConfigurationError,
+    NotFoundError,
+)
 from langgraph_pgstate.filters import AssistantSelection, SortedAssistants, check_filters
-from langgraph_pgstate.operations.runs.requests import name_of, read_field
+from langgraph_pgstate.operations.runs.arguments import name_of
+from langgraph_pgstate.operations.runs.requests import read_field
 from langgraph_pgstate.operations.threads.paging import json_of, offset_of, page_size, text_of, texts_of
 from langgraph_pgstate.settings import AssistantFields
 from langgraph_pgstate.sql import Queries
@@ -122,12 +129,28 @@ async def set_version(
         return await get_existing(db, queries, codec, assistant_id)
 
 
-async def delete(db: Connection, queries: Queries, assistant_id: str, scope: str | None = None) -> bool:
-    """Delete an assistant and its schedules, and return whether it was there. Its runs stay. One transaction."""
+async def delete(
+    db: Connection, queries: Queries, assistant_id: str, scope: str | None = None, schedules: str | None = None
+) -> bool:
+    """Delete an assistant and its schedules, and return whether it was there. Its runs stay. One transaction.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        assistant_id: The assistant.
+        scope: Metadata that it must contain, as JSON text.
+        schedules: Metadata that its schedules must contain, as JSON text.
+
+    Raises:
+        AssistantInUseError: If it has schedules that do not contain them.
+    """
+    key = {"assistant_id": assistant_id, "schedules": schedules}
     async with db.transaction():
         if await _lock(db, queries, assistant_id, scope) is None:
             return False
-        return await db.execute(queries.delete_assistant, {"assistant_id": assistant_id}) > 0
+        if schedules is not None and await db.fetch(queries.find_schedules_of_others, key):
+            raise AssistantInUseError(assistant_id)
+        return await db.execute(queries.delete_assistant, key) > 0
 
 
 async def get(

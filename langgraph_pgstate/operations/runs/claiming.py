@@ -64,7 +64,10 @@ async def claim(
         parameters["limit"] = asked = min(limit - len(claims.runs), _MOST_RUNS)
         given = {"queue": queue, "keys": [*ended], "page_size": _SET_ASIDE}
         opening: list[Statement] = [(queries.open_keys, {**given, **accepted})] if ended else []
-        rows = await db.fetch_together([bounded_waits(queries), *opening, (statement, parameters)])
+        # A claim that a crash of the server undoes has no effects: whatever the run stores is stored after it. But then
+        # its attempt would not be counted by a rate.
+        begin = bounded_waits(queries, is_synced=claims.has_limits)
+        rows = await db.fetch_together([begin, *opening, (statement, parameters)])
         ended = ()
         kinds = {row[0] for row in rows}
         was_limited = claims.has_limits

@@ -15,12 +15,18 @@ IDLE_TIMEOUT: Final = "10s"
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 
 
-def bounded_waits(queries: Queries) -> tuple[Query, Parameters]:
+def bounded_waits(queries: Queries, *, is_synced: bool = True) -> tuple[Query, Parameters]:
     """Return the statement with which a transaction begins that waits only a moment for each lock; see `is_locked`.
 
     The server ends it if its process does not go on.
+
+    Args:
+        queries: The queries of the schema.
+        is_synced: Whether the transaction waits for the disk when it commits. If not, a crash of the server may undo
+            it, but not if a later transaction that waits has committed.
     """
-    return queries.begin_bounded_work, {"timeout": LOCK_TIMEOUT, "idle_timeout": IDLE_TIMEOUT}
+    begin = queries.begin_bounded_work if is_synced else queries.begin_unsynced_bounded_work
+    return begin, {"timeout": LOCK_TIMEOUT, "idle_timeout": IDLE_TIMEOUT}
 
 
 def is_locked(error: Exception) -> bool:

@@ -6,32 +6,46 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final, Unpack, get_args
+from typing import Any, Final, Unpack
 from uuid import UUID
 
 import ormsgpack
 from langchain_core.utils.uuid import uuid7
-from langgraph.types import Command, StreamMode
+from langgraph.types import Command
 
 from langgraph_pgstate.codec.frames import pack, unpack
 from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.codec.traceparent import check_traceparent
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, CorruptStateError
-from langgraph_pgstate.langgraph_compat import TOOLS_MODE
 from langgraph_pgstate.operations.checkpoints.addresses import (
     check_key_size,
     configurable_of,
     identifier,
-    several,
     thread_id_of,
+)
+from langgraph_pgstate.operations.runs.arguments import (
+    INT4_MAX,
+    backoff_of,
+    checkpoint_id_of,
+    choice_of,
+    default_answer_of,
+    flag_of,
+    integer_of,
+    key_of,
+    later_of,
+    mapping_of,
+    name_of,
+    nodes_of,
+    owner_of,
+    seconds_of,
+    stream_modes_of,
 )
 from langgraph_pgstate.operations.runs.webhooks import webhook_of
 from langgraph_pgstate.settings import (
     DEFAULT_QUEUE,
     DEFAULT_SIZE_LIMIT,
     Backoff,
-    DefaultAnswer,
     EnqueueOptions,
     KeySource,
     ThreadKeys,
@@ -39,9 +53,6 @@ from langgraph_pgstate.settings import (
 
 STRATEGIES: Final = ("enqueue", "reject", "interrupt", "rollback")
 _DURABILITIES: Final = ("sync", "async", "exit")
-_MODES: Final = (*get_args(StreamMode), TOOLS_MODE)
-_NAME_BYTES: Final = 512
-_INT4_MAX: Final = 2**31 - 1
 _DEFAULT_KEYS: Final = ThreadKeys()
 # Defaults of fields, which are not stored.
 _LEFT_OUT: Final[Mapping[str, Any]] = {"config": {}, "metadata": {}, "on_completion": "keep", "stream_subgraphs": False}
@@ -201,12 +212,12 @@ def request_run(
         raise ConfigurationError("a run takes an input or a command, not both")
     if command is not None and not isinstance(command, Command):
         raise ArgumentTypeError(f"command must be a langgraph.types.Command, not {type(command).__name__}")
-    config = _mapping("config", options.get("config"))
-    metadata = _mapping("metadata", options.get("metadata"))
+    config = mapping_of("config", options.get("config"))
+    metadata = mapping_of("metadata", options.get("metadata"))
     configurable = configurable_of(config)
     thread_id, run_id = _ids(options)
-    default_answer = _default_answer(codec, options.get("default_answer"))
-    checkpoint_id = _checkpoint_id(options.get("checkpoint_id") or configurable.get("checkpoint_id"))
+    default_answer = default_answer_of(codec, options.get("default_answer"))
+    checkpoint_id = checkpoint_id_of(options.get("checkpoint_id") or configurable.get("checkpoint_id"))
     found = RunInput(
         input,
         command,
@@ -214,23 +225,23 @@ def request_run(
         options.get("context"),
         metadata,
         checkpoint_id,
-        _nodes("interrupt_before", options.get("interrupt_before")),
-        _nodes("interrupt_after", options.get("interrupt_after")),
-        _choice("durability", options.get("durability"), (None, *_DURABILITIES)),
-        _modes(options.get("stream_mode")),
-        _choice("on_completion", options.get("on_completion", "keep"), ("keep", "delete")),
-        _flag("stream_subgraphs", options.get("stream_subgraphs", False)),
+        nodes_of("interrupt_before", options.get("interrupt_before")),
+        nodes_of("interrupt_after", options.get("interrupt_after")),
+        choice_of("durability", options.get("durability"), (None, *_DURABILITIES)),
+        stream_modes_of(options.get("stream_mode")),
+        choice_of("on_completion", options.get("on_completion", "keep"), ("keep", "delete")),
+        flag_of("stream_subgraphs", options.get("stream_subgraphs", False)),
         None if default_answer is None else default_answer.value,
     )
-    labels = {**configurable, **_mapping("metadata of the config", config.get("metadata")), **metadata}
+    labels = {**configurable, **mapping_of("metadata of the config", config.get("metadata")), **metadata}
     queue = name_of("queue", options.get("queue", DEFAULT_QUEUE))
-    key = (options["key"] if "key" in options else _key_of(run_key, config)) or ""
+    key = (options["key"] if "key" in options else key_of(run_key, config)) or ""
     version = options.get("version") or ""
-    priority = _integer("priority", options.get("priority", 0), -_INT4_MAX)
+    priority = integer_of("priority", options.get("priority", 0), -INT4_MAX)
     owner = {
-        "agent": _owner(labels, keys.agent) or graph,
-        "user_id": _owner(labels, keys.user),
-        "tenant_id": _owner(labels, keys.tenant),
+        "agent": owner_of(labels, keys.agent) or graph,
+        "user_id": owner_of(labels, keys.user),
+        "tenant_id": owner_of(labels, keys.tenant),
     }
     return RunRequest(
         thread_id,
@@ -240,17 +251,17 @@ def request_run(
         priority,
         name_of("key", key) if key else "",
         name_of("version", version) if version else "",
-        _later(options.get("run_after")),
-        _choice("multitask_strategy", options.get("multitask_strategy", "enqueue"), STRATEGIES),
+        later_of(options.get("run_after")),
+        choice_of("multitask_strategy", options.get("multitask_strategy", "enqueue"), STRATEGIES),
         {
             "graph": graph,
             "priority": priority,
             "key": key,
             "version": version,
-            "max_attempts": _integer("max_attempts", options.get("max_attempts", 1), 1),
-            "retry": _backoff(options.get("retry")),
-            "timeout": _seconds("timeout", options.get("timeout")),
-            "superstep_timeout": _seconds("superstep_timeout", options.get("superstep_timeout")),
+            "max_attempts": integer_of("max_attempts", options.get("max_attempts", 1), 1),
+            "retry": backoff_of(options.get("retry")),
+            "timeout": seconds_of("timeout", options.get("timeout")),
+            "superstep_timeout": seconds_of("superstep_timeout", options.get("superstep_timeout")),
             "answer_after": None if default_answer is None else default_answer.after.total_seconds(),
             "owner": owner,
             **({} if (webhook := webhook_of(options.get("webhook"))) is None else {"webhook": webhook}),
@@ -372,19 +383,6 @@ def thread_given(options: EnqueueOptions) -> str | None:
     return None if given is None else thread_id_of(given)
 
 
-def _key_of(source: KeySource | None, config: Mapping[str, Any]) -> str:
-    """Return the key that a run has by its config; empty if it has none."""
-    if source is None:
-        return ""
-    found: Any = config
-    if isinstance(source, str):
-        for name in source.split("."):
-            found = found.get(name) if isinstance(found, Mapping) else None
-    else:
-        found = source(config)
-    return "" if found is None else str(found)
-
-
 def _ids(options: EnqueueOptions) -> tuple[str, str]:
     run_id = options.get("run_id")
     if isinstance(run_id, UUID):
@@ -398,104 +396,3 @@ def _ids(options: EnqueueOptions) -> tuple[str, str]:
     thread_id = given if given is not None else found if named else str(uuid7())
     check_key_size("thread_id and run_id", thread_id, found)
     return thread_id, found
-
-
-def _owner(labels: Mapping[str, Any], keys: Collection[str]) -> str | None:
-    for key in keys:
-        value = labels.get(key)
-        if isinstance(value, str | int | UUID) and not isinstance(value, bool) and value != "":
-            return identifier(key, str(value))
-    return None
-
-
-def _mapping(name: str, value: Any) -> Mapping[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise ArgumentTypeError(f"{name} must be a mapping, not {type(value).__name__}")
-    return dict(value)
-
-
-def name_of(name: str, value: Any) -> str:
-    """Return a validated name of a queue, a graph or a schedule.
-
-    Raises:
-        ConfigurationError: If it is empty, too long, or cannot be stored.
-    """
-    found = identifier(name, value)
-    if not found or len(found.encode()) > _NAME_BYTES:
-        raise ConfigurationError(f"{name} must be of 1 to {_NAME_BYTES} bytes, not {found!r}")
-    return found
-
-
-def _choice(name: str, value: Any, choices: Collection[Any]) -> Any:
-    if value not in choices:
-        raise ConfigurationError(f"{name} is {', '.join(map(repr, filter(None, choices)))}, not {value!r}")
-    return value
-
-
-def _integer(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _INT4_MAX:
-        raise ConfigurationError(f"{name} must be a whole number from {least} to {_INT4_MAX}, not {value!r}")
-    return value
-
-
-def _seconds(name: str, value: Any) -> float | None:
-    if value is None:
-        return None
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < 10**9:
-        raise ConfigurationError(f"{name} must be seconds, more than 0, or a timedelta, not {value!r}")
-    return float(seconds)
-
-
-def _later(value: Any) -> datetime | timedelta | None:
-    if isinstance(value, timedelta):
-        if abs(value) > timedelta(days=366_000):
-            raise ConfigurationError(f"run_after must be less than 1,000 years away, not {value}")
-        return value
-    if value is None or (isinstance(value, datetime) and value.tzinfo is not None):
-        return value
-    raise ConfigurationError(f"run_after must be a timedelta, or a datetime with a time zone, not {value!r}")
-
-
-def _checkpoint_id(value: Any) -> str | None:
-    return identifier("checkpoint_id", value) if value else None
-
-
-def _nodes(name: str, value: Any) -> Any:
-    if value is None or value == "*":
-        return value
-    return [identifier(name, node) for node in several(name, value)]
-
-
-def _modes(value: Any) -> list[str] | None:
-    if value is None:
-        return None
-    modes = [value] if isinstance(value, str) else several("stream_mode", value)
-    return [_choice("stream_mode", mode, _MODES) for mode in dict.fromkeys(modes)]
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ArgumentTypeError(f"{name} is true or false, not {value!r}")
-    return value
-
-
-def _default_answer(codec: ValueCodec, value: Any) -> DefaultAnswer | None:
-    if value is None:
-        return None
-    if not isinstance(value, DefaultAnswer):
-        raise ArgumentTypeError(f"default_answer must be a DefaultAnswer, not {type(value).__name__}")
-    # It must be readable when it is due.
-    codec.loads(*codec.dumps("default_answer", value.value), "a default answer")
-    return value
-
-
-def _backoff(value: Any) -> dict[str, Any] | None:
-    if value is None:
-        return None
-    if not isinstance(value, Backoff):
-        found = f"{type(value).__module__}.{type(value).__qualname__}"
-        raise ArgumentTypeError(f"retry must be a Backoff (langgraph_pgstate.Backoff), not {found}")
-    return value.as_json()

@@ -1,13 +1,12 @@
-"""Schedules: their storage, and the runs that they enqueue at their ticks."""
+"""Schedules: stored, changed, listed, paused and deleted. `firing.py` enqueues their runs."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Final, Unpack
-from uuid import NAMESPACE_URL, uuid5
 from zoneinfo import ZoneInfo
 
 from langgraph_pgstate.codec.values import ValueCodec
@@ -15,20 +14,18 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError, PGStateError
 from langgraph_pgstate.filters import ScheduleSelection, SortedSchedules, check_filters
 from langgraph_pgstate.operations.record.events import note_action
-from langgraph_pgstate.operations.runs.enqueue import enqueue, notify
-from langgraph_pgstate.operations.runs.locking import bounded_waits
+from langgraph_pgstate.operations.runs.arguments import name_of
 from langgraph_pgstate.operations.runs.requests import (
     RunInput,
     RunRequest,
     change_request,
     merge_requests,
-    name_of,
     open_request,
     read_field,
     request_run,
     thread_given,
 )
-from langgraph_pgstate.operations.runs.ticks import MISSED, due_ticks, first_tick, next_ticks, zone_of
+from langgraph_pgstate.operations.runs.ticks import MISSED, first_tick, next_ticks, zone_of
 from langgraph_pgstate.operations.threads.paging import (
     decode_cursor,
     json_of,
@@ -41,11 +38,10 @@ from langgraph_pgstate.operations.threads.paging import (
 )
 from langgraph_pgstate.settings import EnqueueOptions, ScheduleChanges, ScheduleOptions, check_ttl
 from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.types import EnqueuedRun, Page, Row, Schedule
+from langgraph_pgstate.types import Page, Row, Schedule
 
 _KIND: Final = "schedules"
 _SHOWN_TICKS: Final = 5
-_RUN_IDS: Final = uuid5(NAMESPACE_URL, "langgraph-pgstate:schedules")
 _OF_A_TICK: Final = ("run_id", "run_after")
 _OF_A_SCHEDULE: Final = ScheduleChanges.__annotations__.keys() - EnqueueOptions.__annotations__.keys()
 _OF_THE_PLACE: Final = {"thread_id", "checkpoint_id"}
@@ -223,7 +219,7 @@ async def change(db: Connection, queries: Queries, codec: ValueCodec, change: Sc
     async with db.transaction():
         rows = await db.fetch(queries.lock_schedule, {"name": change.name, "scope": change.scope})
         if not rows:
-            raise _not_found(change.name)
+            raise not_found(change.name)
         queue, *old, now = rows[0]
         stored = dict(zip(_CHANGEABLE, old, strict=True))
         run, names, row = change.run, change.names, {**stored, **change.row}
@@ -270,7 +266,7 @@ async def get_existing(db: Connection, queries: Queries, name: str) -> Schedule:
     """
     found = await get(db, queries, name)
     if found is None:
-        raise _not_found(name)
+        raise not_found(name)
     return found
 
 
@@ -383,129 +379,6 @@ async def delete(db: Connection, queries: Queries, name: str, scope: str | None 
     return await db.execute(queries.delete_schedule, {"name": name, "scope": scope}) > 0
 
 
-async def trigger(
-    db: Connection, queries: Queries, codec: ValueCodec, name: str, run_id: str, by: str | None = None
-) -> EnqueuedRun:
-    """Enqueue a run of a schedule now, also if it is paused, with an event if it is known who does it.
-
-    Its ticks stay. One transaction; idempotent with the run's id.
-
-    Raises:
-        NotFoundError: If there is none of this name.
-        PGStateError: As `enqueue` does.
-    """
-    async with db.transaction():
-        rows = await db.fetch(queries.get_schedule_request, {"name": name})
-        if not rows:
-            raise _not_found(name)
-        queue, thread_id, timezone, options, data, metadata, thread_ttl, now = rows[0]
-        request = _run_of(codec, name, queue, thread_id, options, data, run_id, now.astimezone(zone_of(timezone)))
-        run = await _enqueue(db, queries, request, thread_id is None, metadata, thread_ttl)
-        if by is not None:
-            await note_action(db, queries, "trigger", by, run.thread_id, run.run_id, {"schedule": name})
-    return run
-
-
-async def find_due(db: Connection, queries: Queries, limit: int = 100) -> list[str]:
-    """Return schedules whose next tick has come, the longest due first. One round trip."""
-    return [row[0] for row in await db.fetch(queries.find_due_schedules, {"page_size": limit})]
-
-
-async def fire(db: Connection, queries: Queries, codec: ValueCodec, name: str) -> list[EnqueuedRun]:
-    """Enqueue runs for the ticks of a schedule that have come, and set its next tick. One transaction.
-
-    Safe to repeat and in many processes: one of them does it. Nothing is done if another transaction has locked the
-    schedule or its thread. A run that is refused, because its thread is busy for example, is left out: `last_error`
-    tells why.
-
-    Returns:
-        The runs.
-
-    Raises:
-        ConfigurationError: If this machine does not know the schedule's time zone. `last_error` tells it, and the
-            schedule stays due, for a worker on another machine.
-    """
-    try:
-        return await _fire(db, queries, codec, name)
-    except ConfigurationError as unknown:
-        await db.execute(queries.set_schedule_error, {"name": name, "error": str(unknown)})
-        raise
-
-
-async def _fire(db: Connection, queries: Queries, codec: ValueCodec, name: str) -> list[EnqueuedRun]:
-    is_callers = db.is_in_transaction
-    async with db.transaction():
-        if not is_callers:
-            # The thread may be about to be made.
-            await db.fetch(*bounded_waits(queries))
-        rows = await db.fetch(queries.lock_due_schedule, {"name": name})
-        if not rows:
-            return []
-        queue, thread_id, cron, timezone, missed, options, data, next_at, end_at, metadata, thread_ttl, now = rows[0]
-        if thread_id is not None and not await db.fetch(queries.lock_free_threads, {"thread_ids": [thread_id]}):
-            return []
-        zone = zone_of(timezone)
-        runs: list[EnqueuedRun] = []
-        error = None
-        ticks = due_ticks(cron, zone, next_at, now, missed, end_at)
-        for tick in ticks:
-            run_id = str(uuid5(_RUN_IDS, f"{tick.astimezone(UTC).isoformat()} {name}"))
-            try:
-                request = _run_of(codec, name, queue, thread_id, options, data, run_id, tick.astimezone(zone))
-                runs.append(await _enqueue(db, queries, request, thread_id is None, metadata, thread_ttl))
-            except PGStateError as refused:
-                error = str(refused)
-        await db.execute(
-            queries.move_schedule,
-            {
-                "name": name,
-                "next_at": first_tick(cron, zone, now, end_at),
-                "last_at": ticks[-1] if ticks else None,
-                "thread_id": runs[-1].thread_id if runs else None,
-                "run_id": runs[-1].run_id if runs else None,
-                "error": error,
-            },
-        )
-        if runs:
-            await notify(db, queries)
-    return runs
-
-
-async def _enqueue(
-    db: Connection,
-    queries: Queries,
-    request: RunRequest,
-    is_new_thread: bool,
-    metadata: Mapping[str, Any],
-    thread_ttl: timedelta | None,
-) -> EnqueuedRun:
-    """Enqueue the run of a tick, on a new thread that has the schedule's metadata. Call it in a transaction."""
-    if is_new_thread and (metadata or thread_ttl is not None):
-        thread = {**request.owner, "title": None, "metadata": json.dumps(metadata), "ttl": thread_ttl}
-        await db.execute(queries.create_thread, {"thread_id": request.thread_id, **thread})
-    return (await enqueue(db, queries, [request]))[0]
-
-
-def _run_of(
-    codec: ValueCodec,
-    name: str,
-    queue: str,
-    thread_id: str | None,
-    options: str,
-    data: bytes,
-    run_id: str,
-    at: datetime,
-) -> RunRequest:
-    """Return the run of one tick, whose metadata names the schedule and the tick."""
-    where = f"schedule {name!r}"
-    metadata = read_field(codec, data, "metadata", where) or {}
-    told = {**metadata, "schedule": name, "scheduled_at": at.isoformat()}
-    run = RunRequest.again(
-        thread_id or run_id, run_id, queue, options, change_request(codec, data, where, metadata=told)
-    )
-    return replace(run, strategy=run.options["multitask_strategy"])
-
-
 def _shown(row: Row) -> Schedule:
     found = Schedule(*row)
     if found.next_at is None:
@@ -528,5 +401,6 @@ def _arguments(codec: ValueCodec, name: str, data: bytes) -> Mapping[str, Any] |
     return {field: value for field, value in fields.items() if value is not None}
 
 
-def _not_found(name: str) -> NotFoundError:
+def not_found(name: str) -> NotFoundError:
+    """Return the error for a schedule that does not exist."""
     return NotFoundError(f"there is no schedule {name!r}")

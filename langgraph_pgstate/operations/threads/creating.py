@@ -55,7 +55,7 @@ def request_thread(thread_id: str | int | UUID | None, **options: Unpack[ThreadO
         "metadata": json_of("metadata", options.get("metadata")) or "{}",
         "ttl": None if ttl is None else check_ttl("ttl", ttl),
     }
-    # Nobody else has a random id: a row under it is that of an earlier try.
+    # A row under a random id was made by an earlier try of this call.
     refuses = if_exists == "raise" and thread_id is not None
     return CreateRequest(row, refuses, request_scope(options.get("scope")))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime
 from typing import Any, Final
 
 from langgraph_pgstate.codec.frames import unpack
@@ -13,17 +12,14 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import NotFoundError, ToolSetupError
 from langgraph_pgstate.operations.leases.guards import refuse_deleted
 from langgraph_pgstate.operations.record.events import note_action
-from langgraph_pgstate.operations.threads.paging import LAST, decode_cursor, page_of, page_size, text_of
-from langgraph_pgstate.operations.threads.search import request_scope
 from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.types import Page, Row, ToolExecution
+from langgraph_pgstate.types import Row, ToolExecution
 
 # Marks a `Command` for the parent graph that the tool raised instead of returning it.
 PARENT_RESULT: Final = "parent/"
 UNSTORABLE_RESULT: Final = "none/"
 # Marks bytes in a frame: compressed, with a checksum. Results of earlier versions have no mark.
 FRAMED_RESULT: Final = "frame/"
-_KIND: Final = "tool executions"
 _COLUMNS = len(fields(ToolExecution))
 # The maximum of PostgreSQL's timeouts in milliseconds, 24 days.
 _LONGEST_LIMIT = 2**31 - 1
@@ -179,7 +175,7 @@ async def get(db: Connection, queries: Queries, thread_id: str, idempotency_key:
     rows = await db.fetch(queries.get_tool_execution, key)
     if not rows:
         return None
-    return Recorded(_execution(rows[0]), *rows[0][_COLUMNS:])
+    return Recorded(execution_of(rows[0]), *rows[0][_COLUMNS:])
 
 
 async def take_over(
@@ -343,71 +339,6 @@ async def task_interrupts(db: Connection, queries: Queries, thread_id: str, task
     return rows[0][0], rows[0][1] or []
 
 
-async def list_executions(
-    db: Connection,
-    queries: Queries,
-    thread_id: str,
-    run_id: str | None,
-    limit: int,
-    after: tuple[datetime, str] | None = None,
-) -> list[ToolExecution]:
-    """Return a page of a thread's executions, newest first."""
-    started_at, key = after or (None, None)
-    rows = await db.fetch(
-        queries.list_tool_executions,
-        {
-            "thread_id": thread_id,
-            "run_id": run_id,
-            "cursor_started_at": started_at,
-            "cursor_key": key,
-            "page_size": limit,
-        },
-    )
-    return [_execution(row) for row in rows]
-
-
-def request_recent(
-    *,
-    tool: str | None = None,
-    unknown: bool = False,
-    scope: Mapping[str, Any] | None = None,
-    limit: int = 20,
-    cursor: str | None = None,
-) -> dict[str, Any]:
-    """Validate a request for executions of all threads, and return its parameters.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
-    at, cursor_thread, cursor_key = decode_cursor(_KIND, cursor, (LAST, "", ""))
-    return {
-        "tool": text_of("tool", tool),
-        "unknown": unknown,
-        "scope": request_scope(scope),
-        "cursor_at": at,
-        "cursor_thread": cursor_thread,
-        "cursor_key": cursor_key,
-        "page_size": page_size(limit) + 1,
-    }
-
-
-async def list_recent(db: Connection, queries: Queries, request: Mapping[str, Any]) -> Page[ToolExecution]:
-    """Return a page of the executions of all threads, newest first. One round trip."""
-    query = queries.list_recent_executions
-    if request["unknown"]:
-        query = queries.list_unknown_executions
-    elif request["tool"] is not None:
-        query = queries.list_recent_executions_of_tool
-    rows = await db.fetch(query, {name: value for name, value in request.items() if name != "unknown"})
-    return page_of(
-        rows,
-        request["page_size"] - 1,
-        _execution,
-        _KIND,
-        lambda item: (item.started_at, item.thread_id, item.idempotency_key),
-    )
-
-
 async def list_effects(
     db: Connection, queries: Queries, thread_id: str, run_id: str | None, to_checkpoint: str | None
 ) -> list[tuple[ToolExecution, bool]]:
@@ -426,7 +357,7 @@ async def list_effects(
     rows = await db.fetch(
         queries.list_effects, {"thread_id": thread_id, "run_id": run_id, "to_checkpoint": to_checkpoint}
     )
-    return [(_execution(row), row[_COLUMNS]) for row in rows]
+    return [(execution_of(row), row[_COLUMNS]) for row in rows]
 
 
 async def mark_compensated(db: Connection, queries: Queries, thread_id: str, idempotency_key: str) -> None:
@@ -442,7 +373,8 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
     return {field.name: getattr(outcome, field.name) for field in fields(outcome)}
 
 
-def _execution(row: Row) -> ToolExecution:
+def execution_of(row: Row) -> ToolExecution:
+    """Return the execution that the first columns of a row hold."""
     values = list(row[:_COLUMNS])
     values[_ARGUMENTS] = json.loads(values[_ARGUMENTS])
     return ToolExecution(*values)

@@ -55,6 +55,8 @@ async def _respond(route: PageRoute, request: Request) -> Response:
         raise refuse(503, "the server is not running", {"Retry-After": "1"})
     form = {} if route.is_read else await form_of(request)
     access = await access_of(service, request, form)
+    if service.rate_limit is not None:
+        service.rate_limit.check(request, access.user)
     request.state.may_read = True
     token = token_of(request)
     call = PageCall(service, request, None, access.user, form, access.person, access.may_act, token)

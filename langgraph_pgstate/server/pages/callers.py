@@ -1,4 +1,4 @@
-"""The threads that the caller of a page may see, and the filters that were asked for."""
+"""The threads that the caller of a page may see, and the filters in the address of a page."""
 
 from __future__ import annotations
 

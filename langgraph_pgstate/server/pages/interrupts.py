@@ -117,7 +117,7 @@ def _shown(found: InterruptedThread, most: int) -> dict[str, Any]:
                 "error": one.error,
                 "value": view(one.value, size),
                 "text": one.value if isinstance(one.value, str) else None,
-                "question": _question(one.value),
+                "question": question_of(one.value),
                 "choices": choices_of(one),
                 "schema": None if one.response_schema is None else view(one.response_schema, size),
             }
@@ -126,7 +126,7 @@ def _shown(found: InterruptedThread, most: int) -> dict[str, Any]:
     }
 
 
-def _question(value: Any) -> str | None:
+def question_of(value: Any) -> str | None:
     """Return the question in a value, where it has one."""
     if not isinstance(value, Mapping):
         return None

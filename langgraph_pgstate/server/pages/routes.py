@@ -36,7 +36,7 @@ PAGES: Final = (
         "POST",
         "/interrupts/{thread_id}/{interrupt_id}/answer",
         interrupts.answer,
-        "The answer is stored with your name.",
+        "The answer is stored with your name. A run of the queue goes on; any other does by “Run on” on its thread.",
     ),
     PageRoute("tools", "GET", "/tools", tools.tools),
     PageRoute("tool.action", "GET", "/tools/{thread_id}/{key}", tools.action),

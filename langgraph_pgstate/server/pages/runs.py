@@ -10,6 +10,7 @@ from typing import Any, Final
 from langgraph_pgstate.operations.record.runs import STATUSES
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.pages.callers import PERIODS, period_of, scope_of
+from langgraph_pgstate.server.pages.interrupts import question_of
 from langgraph_pgstate.server.pages.page import Done, Page, PageCall
 from langgraph_pgstate.server.pages.tools import doubts_of
 from langgraph_pgstate.server.pages.values import view
@@ -20,6 +21,7 @@ FAILED: Final = "failed"
 _PAGE: Final = 50
 _WINDOW: Final = 150
 _TRACEBACK: Final = 16_000
+_INTERRUPTS: Final = 20
 _CONTENTS: Final = ("input", "output", "error_traceback", "metadata")
 # Where a drawing of spans ends.
 _WIDTH: Final = 1000
@@ -81,14 +83,16 @@ async def run(call: PageCall) -> Page:
         "traceback": None if found.error_traceback is None else found.error_traceback[-_TRACEBACK:],
         "contents": {name: view(value) for name in ("input", "output") if (value := getattr(found, name)) is not None},
         "metadata": view(found.metadata) if found.metadata else None,
-        "duration": max(0.0, (ended - begun).total_seconds()),
+        "duration": max(0.0, (ended - found.started_at).total_seconds()),
+        "altogether": max(0.0, (ended - begun).total_seconds()),
         "timeline": timeline,
         "bars": [bar(one, first, seconds) for one in timeline.spans],
         "axis": [offset, offset + seconds / 2, offset + seconds],
         "window": _WINDOW,
         "span": None if span is None else shown_span(span),
         "kinds": KINDS,
-        "doubts": await doubts_of(call, found),
+        "doubts": await doubts_of(call, found, waits=True),
+        "asked": await _asked(call, found) if found.status == "interrupted" else [],
         "before": checkpoint_before(found, timeline),
         "can_cancel": found.enqueued_at is not None and found.status in ("pending", "running"),
         "can_retry": found.enqueued_at is not None and found.status in ("error", "timeout", "cancelled"),
@@ -156,13 +160,25 @@ def extent(timeline: Timeline) -> tuple[datetime, datetime]:
 
 
 def checkpoint_before(run: Run, timeline: Timeline) -> str | None:
-    """Return the checkpoint of the root namespace from which a run that failed can be tried again."""
-    if run.status not in ("error", "timeout", "cancelled") and not run.is_crashed:
+    """Return the checkpoint of the root namespace from which a run that failed or waits can be tried again."""
+    if run.status not in ("error", "timeout", "cancelled", "interrupted") and not run.is_crashed:
         return None
     if run.last_checkpoint_id is not None:
         return run.last_checkpoint_id
+    if run.status == "interrupted":
+        return run.first_checkpoint_id
     known = (one.checkpoint_id for one in timeline.spans if one.checkpoint_id and not one.checkpoint_ns)
     return next(known, None)
+
+
+async def _asked(call: PageCall, run: Run) -> list[dict[str, Any]]:
+    """Return the interrupts of a run, from its last event of them."""
+    events = await call.state.events.list(
+        run.thread_id, kind="interrupt", run_id=run.run_id, newest_first=True, limit=1
+    )
+    asked = events.items[0].payload.get("interrupts") if events.items else None
+    values = [one.get("value") for one in asked if isinstance(one, Mapping)] if isinstance(asked, list) else []
+    return [{"question": question_of(value), "value": view(value, 300)} for value in values[:_INTERRUPTS]]
 
 
 def _since(call: PageCall) -> datetime | None:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from langgraph_pgstate.server.assistants import config_at
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.json import to_json
+from langgraph_pgstate.server.pages.interrupts import question_of
 from langgraph_pgstate.server.pages.messages import conversation
 from langgraph_pgstate.server.pages.page import Page, PageCall
 from langgraph_pgstate.server.pages.tools import doubts_of
@@ -194,10 +195,8 @@ def _node(call: PageCall, tree: CheckpointTree) -> TreeNode | None:
 
 def _outcome(state: CheckpointState) -> dict[str, Any]:
     """Return the interrupts and errors of the tasks that ran after a checkpoint."""
-    asked = [
-        {"id": getattr(one, "id", None), "value": view(getattr(one, "value", one), _MOST_CHANGE)}
-        for one in state.interrupts
-    ]
+    values = [(getattr(one, "id", None), getattr(one, "value", one)) for one in state.interrupts]
+    asked = [{"id": id, "question": question_of(value), "value": view(value, _MOST_CHANGE)} for id, value in values]
     errors = [one if isinstance(one, str) else repr(one) for one in state.errors]
     return {"interrupts": asked[:20], "errors": [text[:_MOST_CHANGE] for text in errors[:20]]}
 

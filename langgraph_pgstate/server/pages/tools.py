@@ -72,9 +72,18 @@ async def settle(call: PageCall) -> Done:
     return Done(call.link("tools", thread.thread_id, key), {"decision": decision})
 
 
-async def doubts_of(call: PageCall, run: Run | None) -> list[dict[str, str]]:
-    """Return the newest actions in doubt of the thread of a run that failed for one, or whose process died."""
-    if run is None or not (run.is_crashed or (run.error_type or "").endswith(_IN_DOUBT)):
+async def doubts_of(call: PageCall, run: Run | None, *, waits: bool = False) -> list[dict[str, str]]:
+    """Return the newest actions in doubt of the thread of a run that failed for one, or whose process died.
+
+    Args:
+        call: The request.
+        run: The run.
+        waits: Also of a run that is interrupted.
+    """
+    is_in_question = run is not None and (
+        run.is_crashed or (run.error_type or "").endswith(_IN_DOUBT) or (waits and run.status == "interrupted")
+    )
+    if run is None or not is_in_question:
         return []
     found = await call.state.tools.list(run.thread_id, limit=_PAGE)
     return [{"tool": one.tool, "key": one.idempotency_key} for one in found if is_in_doubt(one)]

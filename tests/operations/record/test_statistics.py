@@ -35,6 +35,14 @@ async def test_tools_are_measured(parts: Parts, record: Record) -> None:
     assert record.rows("SELECT count(*) FROM tool_calls WHERE seconds > 90") == [(10,)]
 
 
+async def test_how_long_a_call_took_whose_process_died_is_not_known(parts: Parts, record: Record) -> None:
+    for number, error in enumerate((None, "ProcessDied", "WorkerDied", "KeyError")):
+        status = "success" if error is None else "error"
+        record.span(f"s{number}", "tool", 0, 10 * number**2 + 2, name="pay", status=status, error_type=error)
+    (pay,) = await ask(parts.spans.tools(since=at(0)))
+    assert (pay.calls, pay.errors, pay.mean, pay.p50) == (4, 3, 47, 47)
+
+
 async def test_a_call_that_timed_out_is_unknown_and_no_error(parts: Parts, record: Record) -> None:
     """Whatever its span says: when its run ends it is cut off, or fails with an error of the ledger's."""
     for number, (status, outcome) in enumerate(

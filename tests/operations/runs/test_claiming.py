@@ -9,6 +9,7 @@ import pytest
 from support_queue import Queue, request
 
 from langgraph_pgstate.operations.leases import leases
+from langgraph_pgstate.operations.runs import limits
 
 WAITING = 20_000
 
@@ -31,7 +32,41 @@ def test_a_claim_takes_the_lease_of_the_thread(queue: Queue) -> None:
     assert queue.claim() == []
     queue.finish(run)
     queue.add("t")
-    assert queue.claim_one().lease.fencing_token == run.lease.fencing_token + 1
+    assert queue.claim_one().lease.fencing_token > run.lease.fencing_token
+
+
+def test_a_claim_that_a_crash_of_the_server_undoes_is_fenced(queue: Queue) -> None:
+    queue.add("t")
+    queue.finish(queue.claim_one())
+    run_id = queue.add("t")
+    for table in ("leases", "queue"):
+        queue.execute(f"CREATE TABLE {{0}}.{table}_before AS SELECT * FROM {{0}}.{table}")
+    undone = queue.claim_one()
+    for table in ("leases", "queue"):
+        queue.execute(f"DELETE FROM {{}}.{table}")
+        queue.execute(f"INSERT INTO {{0}}.{table} SELECT * FROM {{0}}.{table}_before")
+        queue.execute(f"DROP TABLE {{}}.{table}_before")
+    other = Queue(queue.connection, queue.schema, "other")
+    again = other.claim_one()
+    assert (again.run_id, again.attempt) == (run_id, 1)
+    assert not queue.finish(undone)
+    assert other.finish(again)
+
+
+def test_only_a_claim_without_limits_commits_without_waiting_for_the_disk(queue: Queue) -> None:
+    queue.execute("SET synchronous_commit = on")
+    queue.execute("CREATE TABLE {}.commits (status text, synchronous_commit text)")
+    queue.execute(
+        "CREATE FUNCTION {0}.note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " INSERT INTO {0}.commits VALUES (OLD.status, current_setting('synchronous_commit')); RETURN NULL; END $$"
+    )
+    queue.execute("CREATE TRIGGER note AFTER UPDATE OR DELETE ON {0}.queue FOR EACH ROW EXECUTE FUNCTION {0}.note()")
+    for _ in range(2):
+        queue.add("t")
+        queue.finish(queue.claim_one())
+        queue.do(limits.put_limit, limits.request_limit("default", None, 1, None))
+    found = queue.execute("SELECT * FROM {}.commits")
+    assert found == [("pending", "off"), ("running", "on"), ("pending", "on"), ("running", "on")]
 
 
 def test_a_claim_takes_what_its_worker_serves(queue: Queue) -> None:
@@ -72,7 +107,7 @@ def test_an_expired_lease_is_taken_over(queue: Queue) -> None:
     lease = queue.do(leases.take, "t", "somebody", 0.001)
     queue.add("t")
     queue.execute("UPDATE {}.leases SET expires_at = now() - interval '1 second'")
-    assert queue.claim_one().lease.fencing_token == lease.fencing_token + 1
+    assert queue.claim_one().lease.fencing_token > lease.fencing_token
 
 
 def test_the_claim_tells_the_checkpoints_of_the_run_and_of_the_thread(queue: Queue) -> None:

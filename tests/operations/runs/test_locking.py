@@ -14,7 +14,7 @@ from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import DatabaseError
 from langgraph_pgstate.operations.leases import leases
-from langgraph_pgstate.operations.runs import adopting, claiming, ending, limits, locking, schedules
+from langgraph_pgstate.operations.runs import adopting, claiming, ending, firing, limits, locking, schedules
 from langgraph_pgstate.operations.runs.locking import is_locked
 from langgraph_pgstate.sql import Queries
 
@@ -145,7 +145,7 @@ def test_a_frozen_worker_keeps_no_limited_queue_and_no_schedule_locked(
             await db.fetch(*locking.bounded_waits(queries))
             assert await db.fetch(queries.lock_due_schedule, {"name": "s"})
             time.sleep(1)
-            assert len(queue.do(schedules.fire, CODEC, "s")) == 1
+            assert len(queue.do(firing.fire, CODEC, "s")) == 1
 
     for frozen in (claim_and_freeze, fire_and_freeze):
         with Database.open(dsn, schema=queue.schema, pool=False) as database, suppress(DatabaseError):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -16,7 +15,7 @@ from support_queue import CODEC
 
 from langgraph_pgstate import Backoff, DefaultAnswer
 from langgraph_pgstate.codec.frames import pack, unpack
-from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, CorruptStateError, SerializationError
+from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, SerializationError
 from langgraph_pgstate.operations.runs.requests import (
     RunRequest,
     change_request,
@@ -25,42 +24,8 @@ from langgraph_pgstate.operations.runs.requests import (
     read_field,
     request_run,
 )
-from langgraph_pgstate.tools import ToolRetry
 
 DENY = DefaultAnswer("deny", after=timedelta(days=3))
-
-BAD: dict[str, dict[str, Any]] = {
-    "thread_id": {"thread_id": ""},
-    "run_id": {"run_id": ""},
-    "queue": {"queue": ""},
-    "key": {"key": "k" * 600},
-    "priority": {"priority": 2**31},
-    "whole number": {"max_attempts": 0},
-    "seconds": {"timeout": 0},
-    "timedelta": {"superstep_timeout": timedelta(0)},
-    "time zone": {"run_after": datetime(2026, 1, 1)},
-    "a timedelta, or a datetime": {"run_after": 5},
-    "1,000 years": {"run_after": timedelta(days=10**6)},
-    "multitask_strategy": {"multitask_strategy": "wait"},
-    "durability": {"durability": "never"},
-    "on_completion": {"on_completion": "archive"},
-    "interrupt_before": {"interrupt_before": "node"},
-    "config must": {"config": ["a"]},
-    "metadata must": {"metadata": "a"},
-    "a Backoff": {"retry": 3},
-    "a DefaultAnswer": {"default_answer": "deny"},
-    "not both": {"input": 1, "command": Command(resume=1)},
-    "types.Command": {"command": "resume"},
-    "no option 'prio'": {"prio": 1},
-    "NUL": {"thread_id": "a\0b"},
-    "bytes together": {"thread_id": "t" * 3000},
-}
-
-
-@pytest.mark.parametrize("message", BAD)
-def test_a_wrong_argument_is_named(message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        request_run(CODEC, "graph", **BAD[message])
 
 
 def test_an_unknown_graph_is_refused_where_the_graphs_are_known() -> None:
@@ -154,69 +119,9 @@ def test_a_damaged_request_is_an_error() -> None:
             open_request(CODEC, broken)
 
 
-@pytest.mark.parametrize(
-    ("retry_on", "error", "retries"),
-    [
-        (None, ConnectionError(), True),
-        (None, ValueError(), False),
-        ([OSError], ConnectionError(), True),
-        ([OSError], ValueError(), False),
-        (["OSError"], ConnectionError(), True),
-        (["builtins.OSError"], ConnectionError(), True),
-        (["json.decoder.JSONDecodeError"], ValueError(), False),
-        ([], ConnectionError(), False),
-    ],
-)
-def test_a_backoff_knows_which_errors_are_tried_again(retry_on: Any, error: Exception, retries: bool) -> None:
-    assert Backoff(retry_on=retry_on).retries(error) is retries
-
-
-def test_delays_grow_up_to_a_maximum() -> None:
-    backoff = Backoff(initial=1.0, factor=3.0, maximum=20.0, jitter=0.5)
-    assert [backoff.delay(attempt, 0.0) for attempt in (1, 2, 3, 4, 10_000)] == [1.0, 3.0, 9.0, 20.0, 20.0]
-    assert backoff.delay(1, 0.999) == pytest.approx(0.5, abs=0.001)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Backoff(initial=-1),
-        lambda: Backoff(jitter=2),
-        lambda: Backoff(maximum=float("inf")),
-        lambda: Backoff(retry_on="OSError"),
-        lambda: Backoff(retry_on=[1]),  # type: ignore[list-item]
-    ],
-)
-def test_a_wrong_backoff_is_refused(make: Callable[[], Backoff]) -> None:
-    with pytest.raises((ConfigurationError, ArgumentTypeError)):
-        make()
-
-
-def test_the_retries_of_a_tool_are_refused_by_their_module() -> None:
-    with pytest.raises(ArgumentTypeError, match=r"langgraph_pgstate\.Backoff\), not langgraph_pgstate\.tools"):
-        request_run(CODEC, "graph", retry=ToolRetry())
-
-
 def test_options_of_a_newer_version_are_left_out() -> None:
     found = options_of('{"retry": {"initial": 2.0, "growth": "cubic"}, "colour": 1}')
     assert found["retry"] == Backoff(initial=2.0)
-
-
-@pytest.mark.parametrize(
-    ("source", "key"),
-    [
-        (None, ""),
-        ("configurable.user_id", "7"),
-        ("configurable.nobody", ""),
-        ("metadata.user_id.more", ""),
-        (lambda config: config["metadata"]["user_id"].upper(), "ADA"),
-        (lambda config: None, ""),
-    ],
-)
-def test_a_run_has_the_key_that_its_config_names(source: Any, key: str) -> None:
-    config = {"configurable": {"user_id": 7}, "metadata": {"user_id": "ada"}}
-    assert request_run(CODEC, "graph", config=config, run_key=source).key == key
-    assert request_run(CODEC, "graph", config=config, run_key=source, key="own").key == "own"
 
 
 def test_a_run_that_is_enqueued_again_keeps_its_key_and_version() -> None:

@@ -12,7 +12,7 @@ import pytest
 from support_queue import CODEC, Queue
 
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.operations.runs import schedules, webhooks
+from langgraph_pgstate.operations.runs import firing, schedules, webhooks
 from langgraph_pgstate.operations.runs.requests import request_run
 from langgraph_pgstate.operations.runs.webhooks import MAX_ATTEMPTS, body_of, delay_after, webhook_of
 from langgraph_pgstate.operations.threads.threads import delete_thread
@@ -137,9 +137,9 @@ def test_runs_of_schedules_have_webhooks(queue: Queue) -> None:
     options: Any = {"webhook": URL}
     request = schedules.request_schedule("s", request_run(CODEC, "graph", **options), options, cron="0 * * * *")
     queue.do(schedules.put, request)
-    queue.do(schedules.trigger, CODEC, "s", "r1")
+    queue.do(firing.trigger, CODEC, "s", "r1")
     queue.do(schedules.change, CODEC, schedules.request_changes(CODEC, "s", {"webhook": None}))
-    queue.do(schedules.trigger, CODEC, "s", "r2")
+    queue.do(firing.trigger, CODEC, "s", "r2")
     for run in queue.claim():
         queue.finish(run)
     assert told(queue) == [("r1", "success")]

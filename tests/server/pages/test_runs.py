@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from psycopg.types.json import Jsonb
 from support_pages import HOSTILE, inspected, state_of, statements
 from support_record import Record, at
 
@@ -73,6 +74,38 @@ async def test_a_run_shows_its_spans_its_error_and_the_checkpoint_before(place: 
         assert (await visitor.client.get(f"/ui{path}")).status_code == 404, path
     for path in ("/runs/t/bad?kind=x", "/runs/t/bad?offset=x", "/runs/t/bad?since=x", "/runs/t/bad?since=2027-01-01"):
         assert (await visitor.client.get(f"/ui{path}")).status_code == 422, path
+
+
+async def test_the_duration_of_a_run_is_that_of_its_last_attempt(place: Place, record: Record) -> None:
+    _, visitor = place
+    record.thread("t")
+    record.run("again", 20, 2, attempt=2)
+    record.span("root", "graph", 10, 5, run_id="again", status="error", error_type="ProcessDied")
+    record.span("root2", "graph", 20, 2, run_id="again")
+    data = await visitor.data("/runs/t/again")
+    assert (data["duration"], data["altogether"], data["axis"]) == (2, 12, [0, 6, 12])
+    html = await visitor.page("/runs/t/again")
+    assert "Last attempt" in html
+    assert "of 12 s" in html
+    assert "2 s" in await visitor.page("/runs")
+
+
+async def test_a_run_that_is_interrupted_shows_what_it_waits_for(place: Place, record: Record) -> None:
+    _, visitor = place
+    record.thread("t")
+    record.run("waits", 10, 1, status="interrupted", first_checkpoint_id="c2")
+    record.execution("k1", 5, None, tool="pay", status="unknown")
+    for number, question in enumerate(("Before?", f"Did it take effect? {HOSTILE}")):
+        payload = Jsonb({"interrupts": [{"id": "i", "value": {"question": question}}]})
+        record.event(f"e{number}", "interrupt", 10 + number, run_id="waits", payload=payload)
+    with statements() as sent:
+        html = await visitor.page("/runs/t/waits")
+    assert len(sent) <= 5, sent
+    assert "<script>alert" not in html
+    assert "Did it take effect?" in html
+    assert "Before?" not in html
+    assert "Settle: did pay take effect?" in html
+    assert 'href="/ui/threads/t?at=c2"' in html
 
 
 async def test_a_run_of_many_spans_is_shown_a_window_at_a_time(place: Place, record: Record) -> None:

@@ -1,7 +1,7 @@
 -- name: take_lease
 -- Take a thread's lease if it is free, has expired, or is one of the given ones. Return whether it was taken, its
--- holder, and the holder's run if checkpoints or the record name it. A new number starts from the current time, so that
--- no number is used twice.
+-- holder, and the holder's run if checkpoints or the record name it. Numbers are of the current time, so that none is used
+-- twice, not even one that a crash of the server has undone.
 WITH taken AS (
     INSERT INTO /*schema*/leases AS stored (thread_id, holder_id, fencing_token, acquired_at, renewed_at, expires_at)
     SELECT :thread_id::text, :holder_id::text, (extract(epoch FROM now()) * 1000000)::bigint, now(), now(),
@@ -11,7 +11,7 @@ WITH taken AS (
         holder_id = excluded.holder_id,
         -- Taken again by the same holder, as after a lost answer, it remains the same lease.
         fencing_token = CASE WHEN stored.holder_id = excluded.holder_id THEN stored.fencing_token
-            ELSE stored.fencing_token + 1 END,
+            ELSE greatest(stored.fencing_token + 1, excluded.fencing_token) END,
         acquired_at = excluded.acquired_at,
         renewed_at = excluded.renewed_at,
         expires_at = excluded.expires_at

@@ -58,7 +58,7 @@ ON CONFLICT (thread_id, run_id) DO UPDATE SET
     error_type = CASE WHEN stored.queue IS NULL THEN excluded.error_type ELSE stored.error_type END,
     error_message = CASE WHEN stored.queue IS NULL THEN excluded.error_message ELSE stored.error_message END,
     error_traceback = CASE WHEN stored.queue IS NULL THEN excluded.error_traceback ELSE stored.error_traceback END,
-    input = excluded.input,
+    input = coalesce(excluded.input, stored.input),
     output = excluded.output,
     is_encrypted = stored.is_encrypted OR excluded.is_encrypted,
     release = excluded.release

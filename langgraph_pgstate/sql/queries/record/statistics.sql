@@ -1,16 +1,16 @@
 -- name: measure_tools
 -- Return calls, errors, unknown outcomes and seconds of each tool, by its spans, with outcomes from the ledger where it
--- has them; most called first.
+-- has them; most called first. How long a call took whose process died is not known.
 SELECT s.name, count(*), count(*) FILTER (WHERE s.ended_at IS NULL AND NOT s.is_unknown),
     count(*) FILTER (WHERE s.status = 'error' AND NOT s.is_unknown), count(*) FILTER (WHERE s.is_unknown),
     count(*) FILTER (WHERE s.status = 'error' AND NOT s.is_unknown)::double precision
         / nullif(count(s.ended_at) FILTER (WHERE NOT s.is_unknown), 0),
-    avg(extract(epoch FROM s.ended_at - s.started_at))::double precision,
-    percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM s.ended_at - s.started_at)::double precision),
-    percentile_cont(0.95) WITHIN GROUP (ORDER BY extract(epoch FROM s.ended_at - s.started_at)::double precision),
-    max(s.started_at)
+    avg(s.seconds), percentile_cont(0.5) WITHIN GROUP (ORDER BY s.seconds),
+    percentile_cont(0.95) WITHIN GROUP (ORDER BY s.seconds), max(s.started_at)
 FROM (
-    SELECT n.name, n.status, n.started_at, n.ended_at, ((n.thread_id, n.tool_call_id) IN (
+    SELECT n.name, n.status, n.started_at, n.ended_at,
+        CASE WHEN n.error_type IS NULL OR n.error_type NOT IN ('ProcessDied', 'WorkerDied')
+            THEN extract(epoch FROM n.ended_at - n.started_at)::double precision END AS seconds, ((n.thread_id, n.tool_call_id) IN (
         SELECT e.thread_id, e.tool_call_id FROM /*schema*/tool_executions e
         WHERE e.status <> 'success' AND e.status IN ('timeout', 'unknown')
     )) IS TRUE AS is_unknown

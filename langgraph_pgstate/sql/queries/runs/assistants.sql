@@ -38,12 +38,20 @@ WHERE assistant_id = :assistant_id::text AND EXISTS (
     SELECT 1 FROM /*schema*/assistant_versions v WHERE v.assistant_id = :assistant_id AND v.version = :version
 );
 
+-- name: find_schedules_of_others
+-- Return a row if a schedule names an assistant that is none of those a caller may delete with it.
+SELECT 1 FROM /*schema*/schedules s
+WHERE s.metadata ->> 'assistant_id' = :assistant_id::text AND NOT s.metadata @> :schedules::jsonb
+LIMIT 1;
+
 -- name: delete_assistant
--- Delete an assistant with its versions and the schedules that name it. Runs after `lock_assistant`.
+-- Delete an assistant with its versions and the schedules that name it, if a caller may delete them. Runs after
+-- `lock_assistant`.
 WITH versions AS (
     DELETE FROM /*schema*/assistant_versions WHERE assistant_id = :assistant_id
 ), schedules AS (
-    DELETE FROM /*schema*/schedules WHERE metadata ->> 'assistant_id' = :assistant_id
+    DELETE FROM /*schema*/schedules
+    WHERE metadata ->> 'assistant_id' = :assistant_id AND (:schedules::jsonb IS NULL OR metadata @> :schedules)
 )
 DELETE FROM /*schema*/assistants WHERE assistant_id = :assistant_id::text;
 

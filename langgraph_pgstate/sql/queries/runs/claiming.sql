@@ -114,7 +114,8 @@ candidates AS MATERIALIZED (
     ORDER BY c.thread_id
     ON CONFLICT (thread_id) DO UPDATE SET
         holder_id = excluded.holder_id,
-        fencing_token = held.fencing_token + 1,
+        -- Not the number of a claim that a crash of the server has undone, whose worker may still use it.
+        fencing_token = greatest(held.fencing_token + 1, excluded.fencing_token),
         acquired_at = excluded.acquired_at,
         renewed_at = excluded.renewed_at,
         expires_at = excluded.expires_at

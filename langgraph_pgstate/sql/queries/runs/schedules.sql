@@ -71,11 +71,6 @@ ORDER BY --!count
 LIMIT :page_size OFFSET :offset --!count
 ;
 
--- name: get_schedule_request
--- Return what the runs of a schedule are to do, and the time.
-SELECT s.queue, s.thread_id, s.timezone, s.options::text, s.data, s.metadata, s.thread_ttl, now()
-FROM /*schema*/schedules s WHERE s.name = :name::text;
-
 -- name: lock_schedule
 -- Lock a schedule that a caller may change until the transaction ends, and return it with the time.
 SELECT s.queue, s.cron, s.timezone, s.missed, s.options::text, s.data, s.next_at, s.is_paused, s.end_at, s.thread_ttl,
@@ -93,29 +88,3 @@ WHERE name = :name::text;
 -- Delete a schedule that a caller may delete.
 DELETE FROM /*schema*/schedules
 WHERE name = :name::text AND (:scope::jsonb IS NULL OR metadata @> :scope);
-
--- name: find_due_schedules
--- Return schedules whose next tick has come, the longest due first.
-SELECT s.name FROM /*schema*/schedules s WHERE s.next_at <= now() ORDER BY s.next_at LIMIT :page_size;
-
--- name: lock_due_schedule
--- Lock a schedule until the transaction ends, and return it and the time, if its next tick has come and no other
--- transaction has locked it.
-SELECT s.queue, s.thread_id, s.cron, s.timezone, s.missed, s.options::text, s.data, s.next_at, s.end_at, s.metadata,
-    s.thread_ttl, now()
-FROM /*schema*/schedules s
-WHERE s.name = :name::text AND s.next_at <= now()
-FOR NO KEY UPDATE SKIP LOCKED;
-
--- name: move_schedule
--- Set the next tick of a schedule, and what came of the last one, unless it was skipped.
-UPDATE /*schema*/schedules SET
-    next_at = :next_at::timestamptz, last_at = coalesce(:last_at::timestamptz, last_at),
-    last_thread_id = coalesce(:thread_id::text, last_thread_id), last_run_id = coalesce(:run_id::text, last_run_id),
-    last_error = CASE WHEN :last_at IS NULL THEN last_error ELSE :error::text END
-WHERE name = :name::text;
-
--- name: set_schedule_error
--- Note why the next tick of a schedule cannot be found. It stays due, for workers that can find it.
-UPDATE /*schema*/schedules SET last_error = :error::text
-WHERE name = :name::text AND last_error IS DISTINCT FROM :error;

@@ -1,0 +1,134 @@
+"""The commands that read all checkpoints: `check` and `prune`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from langgraph_pgstate.cli.drawing import console, escape
+from langgraph_pgstate.cli.options import ORPHANS, STRATEGIES, ThreadsOption
+from langgraph_pgstate.cli.output import bytes_in_words, count, job, one_of, print_json, print_problems
+from langgraph_pgstate.cli.target import Parts, Target
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from langgraph_pgstate.settings import age
+from langgraph_pgstate.types import CheckReport, Progress, PruneResult
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.operations.threads.prune import PruneRequest
+
+_KEEP_LATEST: Final = STRATEGIES[0]
+
+
+def check(
+    ctx: typer.Context,
+    thread: Annotated[str | None, typer.Option(metavar="ID", help="Only this thread.")] = None,
+    deep: Annotated[bool, typer.Option("--deep", help="Decode every value, too.")] = False,
+    types: Annotated[bool, typer.Option("--types", help="List stored types that are not LangGraph's own.")] = False,
+) -> None:
+    """Read every checkpoint and list what is broken; exit code 1 if anything is."""
+    target: Target = ctx.obj
+    with target.admin() as admin, job("checking") as advance:
+        report = admin.check(thread, deep=deep, types=types, progress=advance)
+    if thread is not None and not report.checkpoints and not report.writes and not report.problems:
+        raise NotFoundError(f"there is no thread {thread!r}")
+    if target.is_json:
+        print_json(report)
+        raise typer.Exit(int(bool(report.problems)))
+    console.print(
+        f"read {count(report.threads, 'thread')}, {count(report.checkpoints, 'checkpoint')}, "
+        f"{count(report.segments, 'segment')}, {count(report.writes, 'pending write')}"
+    )
+    if types:
+        _print_types(report)
+    if report.unreferenced:
+        console.print(f"{count(report.unreferenced, 'segment')} without a reference; the next prune removes them")
+    if report.orphan_writes:
+        console.print(f"{count(report.orphan_writes, 'pending write')} {ORPHANS}")
+    if report.problems:
+        print_problems(report.problems, "broken")
+        raise typer.Exit(1)
+    console.print("[green]nothing is broken[/]")
+
+
+def prune(
+    ctx: typer.Context,
+    keep_last: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", show_default=False, help="Keep the newest N checkpoints of each thread."),
+    ] = None,
+    older_than: Annotated[
+        str | None, typer.Option(metavar="AGE", show_default=False, help="Remove only what is older, like 30d or 12h.")
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            show_default=False,
+            help=f"{', '.join(STRATEGIES)}; else {_KEEP_LATEST}.",
+            callback=one_of(*STRATEGIES),
+        ),
+    ] = None,
+    thread: ThreadsOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before all threads are deleted.")] = False,
+) -> None:
+    """Remove old checkpoints, or whole threads; exit code 1 if damaged threads were left."""
+    from langgraph_pgstate.operations.threads.prune import request_prune
+
+    if keep_last is None and older_than is None and strategy is None:
+        raise ConfigurationError("say what to remove: --keep-last N, --older-than AGE or --strategy NAME")
+    limit: timedelta | None = age(older_than) if older_than else None
+    rule = strategy or _KEEP_LATEST
+    request = request_prune(thread or None, rule, keep_last or 1, limit, dry_run)
+    target: Target = ctx.obj
+    with target.connect() as parts:
+        if rule != _KEEP_LATEST and not (thread or limit or dry_run or yes):
+            typer.confirm(f"Delete every thread in schema {target.schema}?", abort=True, err=True)
+        result = _prune(parts, request)
+    if target.is_json:
+        print_json(result)
+        raise typer.Exit(int(bool(result.damaged)))
+    console.print(
+        f"{'would remove' if result.dry_run else 'removed'} {bytes_in_words(result.bytes)} "
+        f"of {count(result.threads, 'thread')}: {count(result.checkpoints, 'checkpoint')}, "
+        f"{count(result.writes, 'pending write')}, {count(result.segments, 'segment')}"
+    )
+    if result.damaged:
+        console.print(f"[bold red]{count(len(result.damaged), 'thread')} left as damaged; see `pgstate check`:[/]")
+        for id in result.damaged:
+            console.print(f"  {escape(id)}")
+        raise typer.Exit(1)
+
+
+def _prune(parts: Parts, request: PruneRequest) -> PruneResult:
+    from langgraph_pgstate.operations.admin.integrity import count_threads
+    from langgraph_pgstate.operations.threads.prune import next_threads, prune_thread
+
+    run, known = parts.database.run, parts.queries
+    ids = request.thread_ids
+    total = run(count_threads, known) if ids is None else len(ids)
+    result, done = PruneResult(dry_run=request.dry_run), 0
+    with job("reading" if request.dry_run else "pruning") as advance:
+        page: Sequence[str] = run(next_threads, known, "") if ids is None else ids
+        while page:
+            for id in page:
+                result += run(prune_thread, known, request, id)
+                done += 1
+                advance(Progress(done, max(total, done), result.checkpoints, id))
+            page = run(next_threads, known, page[-1]) if ids is None else ()
+    return result
+
+
+def _print_types(report: CheckReport) -> None:
+    if report.others:
+        console.print(f"{count(report.others, 'value')} of another serializer, whose types only it knows")
+    if not report.types:
+        console.print("no types besides LangGraph's own")
+        return
+    console.print(f"{count(len(report.types), 'type')} besides LangGraph's own:")
+    # Lines to paste, so they are not folded.
+    typer.echo(f"PGSTATE_ALLOWED_TYPES={','.join(report.types)}")
+    typer.echo(f"allowed_types={[*report.types]}")

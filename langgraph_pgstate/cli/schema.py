@@ -1,0 +1,100 @@
+"""The commands that make and migrate the tables, and show them: `setup`, `migrate`, `status`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from langgraph_pgstate.cli.drawing import console, errors, escape
+from langgraph_pgstate.cli.options import ORPHANS
+from langgraph_pgstate.cli.output import as_json, bytes_in_words, count, new_table, print_json, print_table
+from langgraph_pgstate.cli.target import Target
+from langgraph_pgstate.settings import check_schema_name
+
+
+def setup(
+    ctx: typer.Context,
+    sql: Annotated[bool, typer.Option("--sql", help="Print the SQL instead, for your own migrations.")] = False,
+    metadata_index: Annotated[bool, typer.Option("--metadata-index", help="Also index all metadata (GIN).")] = False,
+) -> None:
+    """Make the tables, or bring them up to date. It can be repeated."""
+    from langgraph_pgstate.operations.admin.schema import setup_script
+
+    target: Target = ctx.obj
+    if sql:
+        script = setup_script(check_schema_name(target.schema))
+        if target.is_json:
+            print_json({"sql": script})
+        else:
+            typer.echo(script, nl=False)
+        return
+    with target.admin(create=True) as admin:
+        applied = admin.setup(metadata_index=metadata_index)
+        state = admin.status()
+    if target.is_json:
+        print_json(as_json(state) | {"applied": applied})
+        return
+    for name in applied:
+        console.print(f"applied {name}")
+    console.print(f"schema {target.schema} is up to date, at version {state.version}")
+
+
+def migrate(
+    ctx: typer.Context,
+    to: Annotated[
+        int | None, typer.Option(min=0, metavar="N", show_default=False, help="The version; else the newest.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before going down.")] = False,
+) -> None:
+    """Move the schema to a newer or older version."""
+    target: Target = ctx.obj
+    with target.admin() as admin:
+        version = admin.status().version
+        if to is not None and to < version and not yes:
+            errors.print(f"[yellow]Going down from version {version} to {to} loses data of the tables.[/]")
+            typer.confirm(f"Take schema {target.schema} down to version {to}?", abort=True, err=True)
+        moved = admin.migrate(to)
+        state = admin.status()
+    if target.is_json:
+        print_json(as_json(state) | {"moved": moved})
+        return
+    for name in moved:
+        console.print(name)
+    console.print(f"schema {target.schema} is at version {state.version}")
+
+
+def status(ctx: typer.Context) -> None:
+    """Show the version of the schema, and rows and bytes of its tables."""
+    from langgraph_pgstate.admin import Admin
+    from langgraph_pgstate.db.database import Database
+    from langgraph_pgstate.operations.admin.sizes import count_orphan_writes, get_server_version, list_table_sizes
+    from langgraph_pgstate.sql import queries
+
+    target: Target = ctx.obj
+    with target.open() as dsn, Database.open(dsn, schema=target.schema, pool=False) as database:
+        state = Admin(database).status()
+        server = database.run(get_server_version, queries(target.schema))
+        tables = database.run(list_table_sizes, queries(target.schema))
+        orphaned = database.run(count_orphan_writes, queries(target.schema), tables)
+    if target.is_json:
+        print_json(as_json(state) | {"server_version": server, "orphan_writes": orphaned, "tables": as_json(tables)})
+        return
+    standing = f"version {state.version} of {state.expected}" if state.version else "not set up"
+    console.print(f"PostgreSQL {server} ({escape(target.place)}), schema [bold]{state.schema}[/]: {standing}")
+    if state.pending:
+        console.print(f"[yellow]pending:[/] {', '.join(state.pending)}; run `pgstate migrate` or `pgstate setup`")
+    if not tables:
+        return
+    threads = next((f"{'' if item.exact else 'about '}{item.rows:,}" for item in tables if item.name == "threads"), "0")
+    console.print(f"threads: [bold]{threads}[/]")
+    if orphaned:
+        console.print(f"{count(orphaned, 'pending write')} {ORPHANS}")
+    shown = new_table("table", right=("rows", "bytes", "of these indexes"))
+    for item in tables:
+        rows = f"{'' if item.exact else '~'}{item.rows:,}"
+        shown.add_row(item.name, rows, bytes_in_words(item.bytes), bytes_in_words(item.index_bytes))
+    shown.add_section()
+    total, indexes = sum(item.bytes for item in tables), sum(item.index_bytes for item in tables)
+    shown.add_row("all", "", bytes_in_words(total), bytes_in_words(indexes), style="bold")
+    print_table(shown)

@@ -1,0 +1,80 @@
+"""The commands that copy threads from and to the tables of LangGraph's saver."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from langgraph_pgstate.cli.drawing import console
+from langgraph_pgstate.cli.options import ThreadsOption
+from langgraph_pgstate.cli.output import count, job, print_json, print_problems
+from langgraph_pgstate.cli.target import Target
+from langgraph_pgstate.types import TransferReport
+
+
+def import_langgraph(
+    ctx: typer.Context,
+    source: Annotated[str, typer.Option("--from", metavar="DSN", help="Database with LangGraph's tables.")],
+    source_schema: Annotated[str, typer.Option("--from-schema", metavar="NAME", help="Schema there.")] = "public",
+    thread: ThreadsOption = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Also copy threads that went on in both places.")
+    ] = False,
+    verify: Annotated[bool, typer.Option(help="Compare each thread after the copy.")] = True,
+) -> None:
+    """Copy threads from the tables of LangGraph's saver. It can be stopped and run again."""
+    target: Target = ctx.obj
+    with target.admin(create=True) as admin:
+        admin.setup()
+        with job("importing") as advance:
+            report = admin.import_langgraph(
+                source,
+                source_schema=source_schema,
+                thread_ids=thread or None,
+                overwrite=overwrite,
+                verify=verify,
+                progress=advance,
+            )
+    _print_transfer(target, "imported", report)
+
+
+def export_langgraph(
+    ctx: typer.Context,
+    goal: Annotated[str, typer.Option("--to", metavar="DSN", help="Database to write to.")],
+    goal_schema: Annotated[str, typer.Option("--to-schema", metavar="NAME", help="Schema there.")] = "public",
+    thread: ThreadsOption = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Also write threads that went on in both places.")
+    ] = False,
+    verify: Annotated[bool, typer.Option(help="Compare each thread after the copy.")] = True,
+) -> None:
+    """Copy threads to the tables of LangGraph's saver; makes them if needed. It can be stopped and run again."""
+    target: Target = ctx.obj
+    with target.admin() as admin, job("exporting") as advance:
+        report = admin.export_langgraph(
+            goal,
+            target_schema=goal_schema,
+            thread_ids=thread or None,
+            overwrite=overwrite,
+            verify=verify,
+            progress=advance,
+        )
+    _print_transfer(target, "exported", report)
+
+
+def _print_transfer(target: Target, done: str, report: TransferReport) -> None:
+    if target.is_json:
+        print_json(report)
+    else:
+        console.print(
+            f"{done} {count(report.threads, 'thread')}: {count(report.checkpoints, 'checkpoint')} and "
+            f"{count(report.writes, 'pending write')} written, {report.unchanged:,} were there already; "
+            f"{report.verified:,} compared with the other side"
+        )
+        if report.conflicts:
+            print_problems(report.conflicts, "went on in both places and were left as they are (--overwrite)")
+        if report.differences:
+            print_problems(report.differences, "differ")
+    if report.conflicts or report.differences:
+        raise typer.Exit(1)

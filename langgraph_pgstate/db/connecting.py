@@ -1,0 +1,259 @@
+"""Options of connections, pools that report why they cannot connect, and the DSN with which a pool was opened."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import Conninfo
+from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
+
+from langgraph_pgstate.db.adapters import AsyncPsycopgConnection, PsycopgConnection
+from langgraph_pgstate.db.retrying import Tries
+from langgraph_pgstate.db.translate import reason_of, refusal, unknown_host
+from langgraph_pgstate.errors import ConfigurationError, UnavailableError
+from langgraph_pgstate.settings import PoolSettings
+
+DEFAULT_PREPARE_THRESHOLD = 5
+# Detects a peer that vanished silently (failover, a dropped NAT entry) within a minute, instead of after two hours.
+_NETWORK = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000}
+# Seconds until another attempt to reach a host that does not answer.
+_CONNECT_TIMEOUT = 10
+# For a pool whose server is down: psycopg doubles the time between two attempts until it gives up, and starts again.
+_RECONNECT_SECONDS = 1.0
+_PAUSE_SECONDS = 0.5
+
+
+class Connector:
+    """The connection factory of a blocking pool.
+
+    Args:
+        first: The connection that is given out first.
+
+    Attributes:
+        error: The error of the last attempt to connect; `None` if it succeeded.
+        callers: The calls that wait for a connection.
+    """
+
+    def __init__(self, *first: PsycopgConnection) -> None:
+        self.error: Exception | None = None
+        self.callers: set[Tries] = set()
+        self._first = [*first]
+
+    def connect(self, conninfo: str = "", **options: Any) -> PsycopgConnection:
+        """Make a connection as `psycopg.Connection.connect` does, and store the error if that fails."""
+        with suppress(IndexError):
+            return self._first.pop()
+        try:
+            made = psycopg.Connection.connect(conninfo, **options)
+        except Exception as error:
+            self.error = error
+            raise
+        self.error = None
+        return made
+
+    def close(self) -> None:
+        """Close the first connection if the pool has not taken it."""
+        while self._first:
+            self._first.pop().close()
+
+
+class AsyncConnector:
+    """Async twin of `Connector`."""
+
+    def __init__(self, *first: AsyncPsycopgConnection) -> None:
+        self.error: Exception | None = None
+        self.callers: set[Tries] = set()
+        self._first = [*first]
+
+    async def connect(self, conninfo: str = "", **options: Any) -> AsyncPsycopgConnection:
+        """Async twin of `Connector.connect`."""
+        with suppress(IndexError):
+            return self._first.pop()
+        try:
+            made = await psycopg.AsyncConnection.connect(conninfo, **options)
+        except Exception as error:
+            self.error = error
+            raise
+        self.error = None
+        return made
+
+    async def close(self) -> None:
+        """Async twin of `Connector.close`."""
+        while self._first:
+            await self._first.pop().close()
+
+
+def connector_of(pool: ConnectionPool[Any] | AsyncConnectionPool[Any] | None) -> Connector | AsyncConnector:
+    """Return a pool's connector, or an unused one if the caller made the pool."""
+    connector: object = getattr(pool, "connection_class", None)
+    return connector if isinstance(connector, Connector | AsyncConnector) else Connector()
+
+
+def _connect_again(pool: ConnectionPool[Any]) -> None:
+    """Reconnect a pool that has given up if a call is waiting; later calls reconnect it themselves."""
+    if connector_of(pool).callers:
+        pool.check()
+
+
+async def _connect_again_async(pool: AsyncConnectionPool[Any]) -> None:
+    if connector_of(pool).callers:
+        await pool.check()
+
+
+def connection_options(dsn: str, prepare_threshold: int | None, timeout: float) -> dict[str, Any]:
+    """Return keyword arguments for connecting; network settings of the DSN take precedence.
+
+    Raises:
+        ConfigurationError: If the DSN cannot be parsed.
+    """
+    try:
+        given = conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError as error:
+        raise ConfigurationError(f"the connection string is invalid: {error}") from error
+    # libpq takes whole seconds, at least two.
+    network = {**_NETWORK, "connect_timeout": max(2, min(_CONNECT_TIMEOUT, int(timeout)))}
+    missing = {name: value for name, value in network.items() if name not in given}
+    return {"autocommit": True, "prepare_threshold": prepare_threshold, **missing}
+
+
+def _pool_options(settings: PoolSettings, options: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "kwargs": options,
+        "min_size": min(settings.min_size, settings.max_size),
+        "max_size": settings.max_size,
+        "timeout": settings.timeout,
+        "max_idle": settings.max_idle,
+        "max_lifetime": settings.max_lifetime,
+        "reconnect_timeout": _RECONNECT_SECONDS,
+        "open": False,
+    }
+
+
+def _raise_if_final(error: Exception, settings: PoolSettings, deadline: float) -> None:
+    """Raise the error for a failed first connection, unless another attempt may succeed in time.
+
+    Raises:
+        ConfigurationError: If no attempt can succeed.
+        UnavailableError: If there is no time for another attempt.
+    """
+    if (refused := refusal(error) or unknown_host(error)) is not None:
+        raise refused from error
+    if time.monotonic() + _PAUSE_SECONDS > deadline:
+        raise _no_answer(error, settings) from error
+
+
+def _no_answer(error: Exception, settings: PoolSettings) -> UnavailableError:
+    return UnavailableError(f"PostgreSQL did not answer within {settings.timeout:g} s: {reason_of(error)}")
+
+
+@contextmanager
+def open_pool(dsn: str, settings: PoolSettings, options: dict[str, Any]) -> Iterator[ConnectionPool[Any]]:
+    """Open a pool, and close it at the end of the block.
+
+    It connects once first, because a pool retries in the background until its timeout, whatever the error.
+
+    Args:
+        dsn: The connection string.
+        settings: Size and timeout of the pool.
+        options: See `connection_options`.
+
+    Raises:
+        ConfigurationError: If the server refuses the connection (password, role, database) or its host is unknown.
+        UnavailableError: If the server does not answer within the pool's timeout.
+    """
+    deadline = time.monotonic() + settings.timeout
+    while True:
+        try:
+            first = psycopg.Connection.connect(dsn, **options)
+            break
+        except psycopg.Error as error:
+            _raise_if_final(error, settings, deadline)
+        time.sleep(_PAUSE_SECONDS)
+    connector = Connector(first)
+    pool: ConnectionPool[Any] = ConnectionPool(
+        dsn,
+        connection_class=connector,  # type: ignore[arg-type]
+        reconnect_failed=_connect_again,
+        **_pool_options(settings, options),
+    )
+    try:
+        try:
+            pool.open(wait=True, timeout=max(2.0, deadline - time.monotonic()))
+        except PoolTimeout as error:
+            raise _no_answer(connector.error or error, settings) from error
+        finally:
+            connector.close()
+        yield pool
+    finally:
+        pool.close()
+
+
+@asynccontextmanager
+async def open_pool_async(
+    dsn: str, settings: PoolSettings, options: dict[str, Any]
+) -> AsyncIterator[AsyncConnectionPool[Any]]:
+    """Async twin of `open_pool`."""
+    deadline = time.monotonic() + settings.timeout
+    while True:
+        try:
+            first = await psycopg.AsyncConnection.connect(dsn, **options)
+            break
+        except psycopg.Error as error:
+            _raise_if_final(error, settings, deadline)
+        await asyncio.sleep(_PAUSE_SECONDS)
+    connector = AsyncConnector(first)
+    pool: AsyncConnectionPool[Any] = AsyncConnectionPool(
+        dsn,
+        connection_class=connector,  # type: ignore[arg-type]
+        reconnect_failed=_connect_again_async,
+        **_pool_options(settings, options),
+    )
+    try:
+        try:
+            await pool.open(wait=True, timeout=max(2.0, deadline - time.monotonic()))
+        except PoolTimeout as error:
+            raise _no_answer(connector.error or error, settings) from error
+        finally:
+            await connector.close()
+        yield pool
+    finally:
+        await pool.close()
+
+
+def dsn_of(
+    pool: ConnectionPool[Any] | AsyncConnectionPool[Any] | None,
+    connection: PsycopgConnection | AsyncPsycopgConnection | None,
+) -> str:
+    """Return the connection string of a pool or of a connection.
+
+    Raises:
+        ConfigurationError: If it is not known.
+    """
+    if connection is not None:
+        info = connection.info
+        return make_conninfo(info.dsn, **({"password": info.password} if info.password else {}))
+    if pool is None or not isinstance(pool.conninfo, str):
+        raise ConfigurationError(
+            "further connections need a connection string: open the state with one, or with a pool"
+        )
+    known = {option.keyword.decode() for option in Conninfo.get_defaults()}
+    kwargs = pool.kwargs if isinstance(pool.kwargs, dict) else {}
+    return make_conninfo(pool.conninfo, **{name: value for name, value in kwargs.items() if name in known})
+
+
+def prepare_threshold_of(
+    pool: ConnectionPool[Any] | AsyncConnectionPool[Any] | None,
+    connection: PsycopgConnection | AsyncPsycopgConnection | None,
+) -> int | None:
+    """Return after how many executions the connections prepare a statement; `None` for never."""
+    if connection is not None:
+        return connection.prepare_threshold
+    kwargs = pool.kwargs if pool is not None and isinstance(pool.kwargs, dict) else {}
+    found: int | None = kwargs.get("prepare_threshold", DEFAULT_PREPARE_THRESHOLD)
+    return found

@@ -1,0 +1,31 @@
+"""Options of a thread that is created."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Literal, TypedDict
+
+
+class ThreadOptions(TypedDict, total=False):
+    """Options of a thread that is created.
+
+    Attributes:
+        metadata: The caller's metadata.
+        title: Its title.
+        user_id: The user.
+        tenant_id: The tenant.
+        agent: The graph or agent.
+        ttl: Time for which it is kept after it was accessed last; for ever by default.
+        if_exists: `raise` an error if there is a thread under the id, the default, or `do_nothing` and return that one.
+        scope: Metadata that a thread which exists must contain to be returned.
+    """
+
+    metadata: Mapping[str, Any] | None
+    title: str | None
+    user_id: str | None
+    tenant_id: str | None
+    agent: str | None
+    ttl: timedelta | None
+    if_exists: Literal["raise", "do_nothing"]
+    scope: Mapping[str, Any] | None

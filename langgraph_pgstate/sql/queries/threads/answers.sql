@@ -1,0 +1,62 @@
+-- name: get_answers
+-- Return the answers given at some checkpoints of the root namespace, oldest first.
+SELECT a.thread_id, a.checkpoint_id, a.interrupt_id, a.answer_id, a.answered_at, a.answered_by, a.value_type, a.value,
+    a.is_default, r.run_id
+FROM unnest(:thread_ids::text[], :checkpoint_ids::text[]) AS h (thread_id, checkpoint_id)
+    JOIN /*schema*/answers a
+        ON a.thread_id = h.thread_id AND a.checkpoint_ns = '' AND a.checkpoint_id = h.checkpoint_id
+    -- A run that resumes with an answer has the id of the answer.
+    LEFT JOIN /*schema*/runs r ON r.thread_id = a.thread_id AND r.run_id = a.answer_id
+WHERE a.thread_id = ANY(:thread_ids)
+ORDER BY a.answered_at, a.interrupt_id;
+
+-- name: put_answer
+-- Store an answer and its event. Affects no row if there is an answer already, or the interrupt is no longer open.
+WITH asked AS (
+    SELECT w.thread_id, w.checkpoint_id FROM /*schema*/writes w
+    WHERE w.thread_id = :thread_id::text AND w.checkpoint_ns = '' AND w.checkpoint_id = :checkpoint_id::text
+        AND w.task_id = :task_id::text AND w.idx = -3
+        AND NOT EXISTS (
+            SELECT 1 FROM /*schema*/checkpoints n
+            WHERE n.thread_id = :thread_id AND n.checkpoint_ns = '' AND n.checkpoint_id > :checkpoint_id
+        ) AND NOT EXISTS (
+            SELECT 1 FROM /*schema*/writes d
+            WHERE d.thread_id = :thread_id AND d.checkpoint_ns = '' AND d.checkpoint_id = :checkpoint_id
+                AND d.task_id = :task_id AND d.idx >= 0
+        )
+), put AS (
+    INSERT INTO /*schema*/answers (
+        thread_id, checkpoint_ns, checkpoint_id, interrupt_id, answer_id, task_id, answered_by, value_type, value,
+        is_default
+    )
+    SELECT :thread_id, '', :checkpoint_id, :interrupt_id::text, :answer_id::text, :task_id, :answered_by::text,
+        :value_type::text, :value::bytea, :is_default::boolean
+    FROM asked
+    ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, interrupt_id) DO NOTHING
+    RETURNING thread_id, checkpoint_id
+)
+INSERT INTO /*schema*/events (thread_id, event_id, kind, checkpoint_ns, checkpoint_id, payload)
+SELECT :thread_id, to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISSUS') || '-answer-' || :answer_id, 'answer', '',
+    :checkpoint_id, jsonb_build_object('interrupt_id', :interrupt_id, 'by', :answered_by)
+        || CASE WHEN :is_default THEN '{"is_default": true}'::jsonb ELSE '{}' END
+FROM put
+ON CONFLICT (thread_id, event_id) DO NOTHING;
+
+-- name: find_due_answers
+-- Return interrupted runs of some graphs whose interrupts are to get the default answer now, the longest due first.
+SELECT due.thread_id, due.run_id FROM unnest(:graphs::text[]) AS g (graph) CROSS JOIN LATERAL (
+    SELECT d.thread_id, d.run_id, d.answer_at FROM /*schema*/run_requests d
+    WHERE d.options ->> 'graph' = g.graph AND d.answer_at <= now()
+    ORDER BY d.answer_at LIMIT :page_size::bigint
+) AS due
+ORDER BY due.answer_at LIMIT :page_size;
+
+-- name: get_default_answer
+-- Return the default answer of a run, how long its interrupts wait for another, and the time.
+SELECT d.data, (d.options ->> 'answer_after')::double precision, now() FROM /*schema*/run_requests d
+WHERE d.thread_id = :thread_id::text AND d.run_id = :run_id::text AND d.answer_at <= now();
+
+-- name: set_answer_at
+-- Set the time at which the interrupts of a run get its default answer.
+UPDATE /*schema*/run_requests SET answer_at = :answer_at::timestamptz
+WHERE thread_id = :thread_id::text AND run_id = :run_id::text;

@@ -1,0 +1,297 @@
+"""One attempt at an action whose intent is committed: the effect, and its outcome in the ledger.
+
+Blocking and async callers share this code. It awaits only its executor and a connection.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from langgraph.errors import GraphBubbleUp, ParentCommand
+
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.protocol import Connection, run_blocking
+from langgraph_pgstate.db.translate import is_rollback, rolled_back, translate
+from langgraph_pgstate.errors import (
+    ConflictError,
+    DatabaseError,
+    PGStateError,
+    SchemaError,
+    ToolError,
+    ToolOutcomeUnknownError,
+    ToolOvertakenError,
+    ToolSetupError,
+    ToolTimeoutError,
+    UnavailableError,
+)
+from langgraph_pgstate.operations.tools import tool_executions
+from langgraph_pgstate.operations.tools.tool_executions import Intent, Outcome
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.tools.attempts import keep_outcome
+from langgraph_pgstate.tools.executor import Executor, Overdue
+from langgraph_pgstate.tools.intents import Execution, _current
+from langgraph_pgstate.tools.interrupts import (
+    answers_used,
+    counting_answers,
+)
+from langgraph_pgstate.tools.policy import Happened, ToolSettings
+from langgraph_pgstate.tools.results import (
+    ParentAnswer,
+    failure,
+    is_error,
+    success,
+)
+from langgraph_pgstate.tools.tool_call import (
+    Raised,
+    Refused,
+    ToolCall,
+    caused,
+    may_repeat,
+    say,
+    tool_error,
+    undone,
+)
+
+# The server's timeout exceeds that of this process by this much; it only applies if this process cannot act.
+_SERVERS_GRACE = 1.0
+# Time limit for the server to end a transaction whose COMMIT was not confirmed.
+_COMMIT_SECONDS = 5.0
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+_log = logging.getLogger(__name__)
+
+
+class AttemptRunner:
+    """Attempts at actions, on top of an executor."""
+
+    def __init__(self, executor: Executor, queries: Queries, codec: ValueCodec, settings: ToolSettings) -> None:
+        self._executor = executor
+        self._queries, self._codec, self._settings = queries, codec, settings
+
+    async def run(
+        self,
+        operation: Callable[Concatenate[Connection, Queries, P], Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run an operation on the ledger's database. An error ends the run, as a model cannot handle it."""
+        try:
+            return await self._executor.run(operation, self._queries, *args, **kwargs)
+        except PGStateError as error:
+            error.is_final = True
+            raise
+
+    async def attempt(self, call: ToolCall, attempt: int) -> Happened | None:
+        """Run a tool whose intent is committed. Return `None` if it failed and may be tried again at once."""
+        intent = call.intent
+        execution = Execution(
+            intent.thread_id, intent.idempotency_key, intent.tool, attempt, origin_thread_id=call.origin_thread_id
+        )
+        alive = self._executor.alive(intent.thread_id, intent.idempotency_key, intent.intent_id)
+        with counting_answers():
+            async with alive:
+                return await self._attempt_alive(call, attempt, execution)
+
+    async def _attempt_alive(self, call: ToolCall, attempt: int, execution: Execution) -> Happened | None:
+        raised: Raised | None = None
+        result: Any = None
+        try:
+            if call.policy.transactional:
+                result = await self._act_in_transaction(call, execution)
+            else:
+                result = await self._act(call, execution)
+                await self._finish(call.intent, self._answered(call.intent, result))
+        except Refused as refused:
+            result = refused.answer
+            await self._finish(call.intent, self._answered(call.intent, result))
+        except Raised as carried:
+            raised = carried
+        if raised is not None:
+            await self._note_raised(call, raised)
+            if not self._may_retry(call, attempt, raised):
+                raise raised.error
+        elif not is_error(result) or not self._may_retry(call, attempt, None):
+            return Happened(result)
+        await self._executor.sleep(call.policy.retry.seconds(attempt))
+        return None
+
+    async def _act(self, call: ToolCall, execution: Execution) -> Any:
+        intent, seconds, connection = call.intent, call.policy.timeout, execution.connection
+
+        def late(outcome_of: Callable[[], Any]) -> None:
+            self._note_late(intent, outcome_of)
+
+        token = _current.set(execution)
+        try:
+            if connection is not None:
+                return await self._executor.act_on(connection, call.act, seconds)
+            return await self._executor.act(call.act, seconds, late)
+        except ParentCommand as up:
+            return ParentAnswer(up.args[0])
+        except Overdue:
+            overdue = tool_error(ToolTimeoutError, intent, seconds)
+            # Unless it may be repeated, its unknown outcome must end the run.
+            overdue.is_final = not may_repeat(call.policy)
+            raise Raised(overdue) from None
+        except BaseException as error:
+            raise Raised(error) from error
+        finally:
+            _current.reset(token)
+
+    async def _act_in_transaction(self, call: ToolCall, execution: Execution) -> Any:
+        """Run a tool in a transaction that also writes its outcome, so that both are committed or neither."""
+        intent = call.intent
+        has_begun = has_ended = False
+        result: Any = None
+        try:
+            async with self._executor.lend() as (connection, db):
+                if call.policy.timeout is not None:
+                    await tool_executions.limit_transaction(db, self._queries, call.policy.timeout + _SERVERS_GRACE)
+                has_begun = True
+                result = await self._act_and_record(call, replace(execution, connection=connection), db)
+                has_ended = True
+        except (Raised, Refused, ToolError):
+            raise
+        except Exception as error:
+            trouble: PGStateError = (
+                error if isinstance(error, PGStateError) else caused(translate(error, self._queries.schema), error)
+            )
+        else:
+            return result
+        if not has_begun:
+            # No usable connection was available.
+            await self.write_quietly(intent, Outcome("pending"))
+            trouble.is_final = True
+            say(trouble, f"this attempt at {intent.tool} was not started, it had no effect")
+            raise trouble
+        if isinstance(trouble, UnavailableError):
+            if has_ended and await self._is_committed(intent):
+                return result
+        elif not (isinstance(trouble, ConflictError) and is_rollback(trouble)):
+            raise Raised(trouble)
+        raise Raised(undone(trouble, intent.tool), is_rolled_back=True)
+
+    async def _is_committed(self, intent: Intent) -> bool:
+        """Return whether a transaction with an unconfirmed COMMIT was committed, by the row of its outcome."""
+        try:
+            return await self.run(tool_executions.is_committed, intent, _COMMIT_SECONDS)
+        except (DatabaseError, SchemaError) as error:
+            say(error, f"the next call of {intent.tool} finds out whether it was committed")
+            raise
+
+    async def _act_and_record(self, call: ToolCall, execution: Execution, db: Connection) -> Any:
+        """Run a tool in its transaction, and write its outcome there."""
+        intent, connection, schema = call.intent, execution.connection, self._queries.schema
+        try:
+            result = await self._act(call, execution)
+        except Raised as raised:
+            error = raised.error
+            passes = isinstance(error, GraphBubbleUp | ToolTimeoutError) or not isinstance(error, Exception)
+            if passes or (trouble := rolled_back(connection, error, schema)) is None:
+                raise
+            if isinstance(error, DatabaseError) and error.is_final:
+                raise Raised(error, is_rolled_back=True) from error
+            raise Raised(caused(undone(trouble, intent.tool), error), is_rolled_back=True) from error
+        if is_error(result):
+            if (trouble := rolled_back(connection, None, schema)) is not None:
+                raise Raised(undone(trouble, intent.tool), is_rolled_back=True)
+            raise Refused(result)
+        outcome = self._answered(intent, result)
+        try:
+            is_mine = await tool_executions.finish(db, self._queries, intent, outcome)
+        except Exception as error:
+            if (trouble := rolled_back(connection, error, schema)) is not None:
+                raise Raised(caused(undone(trouble, intent.tool), error), is_rolled_back=True) from error
+            # The tool left the transaction in a failed state; it is rolled back.
+            raise Raised(error) from error
+        if not is_mine:
+            why = "was taken over by another process; its writes here are rolled back"
+            raise tool_error(ToolOvertakenError, intent, why)
+        return result
+
+    def _answered(self, intent: Intent, result: Any) -> Outcome:
+        try:
+            return replace(success(self._codec, self._settings, intent.tool, result), answers=answers_used())
+        except Exception as error:
+            why = f", because its result could not be serialized ({error})"
+            raise tool_error(ToolOutcomeUnknownError, intent, why) from error
+
+    async def _finish(self, intent: Intent, outcome: Outcome) -> None:
+        try:
+            if await self._executor.to_the_end(self.write(intent, outcome)):
+                return
+            if await self.run(tool_executions.get, intent.thread_id, intent.idempotency_key) is None:
+                _log.warning("thread %r was deleted while %s ran", intent.thread_id, intent.tool)
+                return
+        except (DatabaseError, SchemaError) as error:
+            say(error, f"{intent.tool} ({intent.idempotency_key!r}) has run, but its outcome could not be recorded")
+            raise
+        raise tool_error(
+            ToolOvertakenError, intent, "was taken over by another process while it ran here; this outcome is discarded"
+        )
+
+    async def write(self, intent: Intent, outcome: Outcome) -> bool:
+        """Write an outcome, or keep it for the action's next call in this process. False if it was taken over."""
+        try:
+            return await self.run(tool_executions.finish, intent, outcome)
+        except BaseException:
+            keep_outcome(intent.intent_id, outcome)
+            raise
+
+    async def _note_raised(self, call: ToolCall, raised: Raised) -> None:
+        """Record the outcome of a tool that raised. Errors of the recording are logged."""
+        error = raised.error
+        is_stopped = isinstance(error, PGStateError) and error.is_final and not isinstance(error, ToolSetupError)
+        if raised.is_rolled_back or (isinstance(error, GraphBubbleUp) and not is_stopped):
+            # It waits for a person or another graph, and starts again after that.
+            outcome = Outcome("pending")
+        elif isinstance(error, ToolTimeoutError):
+            outcome = failure("timeout", error, self._settings)
+        elif isinstance(error, Exception) and not is_stopped:
+            outcome = replace(failure("error", error, self._settings), answers=answers_used())
+        else:
+            # Stopped midway, by a cancellation or by a nested action in doubt: its progress is unknown, unless it was
+            # rolled back.
+            outcome = failure("pending" if call.policy.transactional else "unknown", error, self._settings)
+        await self.write_quietly(call.intent, outcome)
+
+    async def write_quietly(self, intent: Intent, outcome: Outcome) -> None:
+        """Write an outcome as `write` does. An error is logged."""
+        try:
+            await self._executor.to_the_end(self.write(intent, outcome))
+        except PGStateError as trouble:
+            _log.warning("the outcome of %s could not be recorded: %s", intent.tool, trouble)
+
+    def _note_late(self, intent: Intent, outcome_of: Callable[[], Any]) -> None:
+        """Record the outcome of a blocking tool that ended in its own thread after its timeout."""
+        try:
+            outcome = success(self._codec, self._settings, intent.tool, outcome_of())
+        except Exception as error:
+            outcome = failure("error", error, self._settings)
+        except BaseException:
+            return
+        try:
+            # Only a blocking executor lets a tool continue.
+            run_blocking(self.write(intent, outcome))
+        except PGStateError as trouble:
+            _log.warning("the late outcome of %s could not be recorded: %s", intent.tool, trouble)
+
+    @staticmethod
+    def _may_retry(call: ToolCall, attempt: int, raised: Raised | None) -> bool:
+        """Return whether a failed attempt may be followed by another at once. One of unknown outcome may not."""
+        error = None if raised is None else raised.error
+        if raised is not None and not raised.is_rolled_back:
+            if not isinstance(error, Exception) or isinstance(error, GraphBubbleUp):
+                return False
+            if isinstance(error, ToolTimeoutError):
+                if not may_repeat(call.policy):
+                    return False
+            elif isinstance(error, PGStateError) and error.is_final:
+                return False
+        return call.policy.on_error == "retry" and attempt < call.policy.retry.attempts

@@ -1,0 +1,61 @@
+"""Attempts that fail with their transaction, or before it began."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+import pytest
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.prebuilt import ToolNode
+from support_ledger import Bench, agent_graph, ask, thread
+
+from langgraph_pgstate.errors import DatabaseError, ToolSetupError
+from langgraph_pgstate.tools import ToolLedger
+from tests.tools.test_executor import BOOK, Slow, bench, in_nothing, open_small, state_of
+
+__all__ = ["bench"]
+
+
+async def test_a_transaction_that_cannot_be_committed_is_an_error(bench: Bench, connection: psycopg.Connection) -> None:
+    schema = bench.saver.schema
+    connection.execute(f"ALTER TABLE {schema}.bookings ADD UNIQUE (room) DEFERRABLE INITIALLY DEFERRED")
+    connection.execute(f"INSERT INTO {schema}.bookings VALUES ('7')")
+    with pytest.raises(DatabaseError, match="duplicate"):
+        await bench.invoke(Slow(bench).graph(lambda lent: None, in_nothing), ask(), thread())
+    assert state_of(connection, schema) == ([("error", 1)], [("7",)])
+
+
+async def test_a_transaction_that_a_tool_broke_is_an_error(bench: Bench, connection: psycopg.Connection) -> None:
+    schema = bench.saver.schema
+
+    def spoil(lent: Any) -> None:
+        with suppress(psycopg.Error):
+            lent.execute("SELECT 1 / 0")
+
+    async def aspoil(lent: Any) -> None:
+        with suppress(psycopg.Error):
+            await lent.execute("SELECT 1 / 0")
+
+    with pytest.raises(psycopg.errors.InFailedSqlTransaction):
+        await bench.invoke(Slow(bench).graph(spoil, aspoil), ask(), thread())
+    assert state_of(connection, schema) == ([("error", 1)], [])
+
+
+async def test_a_tool_without_a_connection_has_not_begun(dsn: str, schema: str, connection: psycopg.Connection) -> None:
+    async with open_small(ToolLedger, dsn, schema) as bench:
+        connection.execute(f"CREATE TABLE {schema}.bookings (room text)")
+
+        @tool
+        @bench.ledger.transactional
+        def book(room: str, connection: psycopg.Connection) -> str:
+            """Book a room."""
+            raise AssertionError("it must not run")
+
+        node = ToolNode([book], awrap_tool_call=bench.ledger.acall, handle_tool_errors=True)
+        graph = agent_graph(node, BOOK).compile(checkpointer=InMemorySaver())
+        with pytest.raises(ToolSetupError, match="AsyncPGState"):
+            await graph.ainvoke(ask(), thread())
+        assert state_of(connection, schema) == ([("pending", 1)], [])
