@@ -455,7 +455,7 @@ class PGState(_State):
     def close(self) -> None:
         """Write waiting records. Call it before you close a pool of your own. Safe to repeat."""
         if "runs" in self.__dict__:
-            self.runs._ends.close()
+            self.runs._end_listener.close()
         if "tools" in self.__dict__:
             self.tools.close()
         self.saver.lease_manager.close()
@@ -646,7 +646,7 @@ class AsyncPGState(_State):
     async def close(self) -> None:
         """Async twin of `PGState.close`."""
         if "runs" in self.__dict__:
-            self.runs._ends.close()
+            self.runs._end_listener.close()
         if "tools" in self.__dict__:
             await self.tools.close()
         await self.saver.lease_manager.close()

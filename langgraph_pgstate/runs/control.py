@@ -322,7 +322,7 @@ class Control:
                 return False
             if error.retryable:
                 raise
-            # Its lease expires, and other workers try to end it, `max_crashes` times at most.
+            # Its lease expires, and another worker runs it again, `max_crashes` times at most.
             log.exception("run %s of thread %s could not be ended", execution.key.run_id, execution.key.thread_id)
             self._leave_to_sweep(execution)
         return True

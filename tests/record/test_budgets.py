@@ -180,7 +180,9 @@ async def test_costs_of_this_process_are_counted_once(api: type, dsn: str, schem
 
 
 @pytest.mark.parametrize("kind", [Worker, AsyncWorker])
-async def test_an_enqueued_run_has_the_budget_of_its_key(kind: type, dsn: str, schema: str) -> None:
+async def test_an_enqueued_run_has_the_budget_of_its_key(
+    kind: type, dsn: str, schema: str, caplog: pytest.LogCaptureFixture
+) -> None:
     agent = Agent(3)
     async with priced(PGState if kind is Worker else AsyncPGState, dsn, schema) as state:
         await call(state.runs.budget, CALL, key="acme")
@@ -194,7 +196,12 @@ async def test_an_enqueued_run_has_the_budget_of_its_key(kind: type, dsn: str, s
         await call(worker.run_until_idle)
         with pytest.raises(RunFailedError, match="BudgetExceededError") as raised:
             await call(refused.wait, 20)
-        assert "key 'acme' has spent 0.00014 today" in str(raised.value)
+        why = "key 'acme' has spent 0.00014 today (UTC); the budget is 0.00014"
+        assert why in str(raised.value)
+        # One line, without a traceback: nothing is wrong with the program.
+        (told,) = [one for one in caplog.records if one.name == "langgraph_pgstate.worker" and "acme" in one.message]
+        assert told.message == f"run {refused.run_id} of thread acme was refused: {why}"
+        assert told.exc_info is None
         assert (await call(free.wait, 20))["count"] == 3
         assert agent.made == 4
 

@@ -1,4 +1,4 @@
--- Keeps what outlives a deleted thread: what its model calls have cost, for budgets, and for readers the run that deleted it.
+-- Keeps what model calls have cost whose thread was deleted, for budgets.
 
 CREATE TABLE /*schema*/deleted_costs (
     started_at timestamptz NOT NULL,
@@ -20,9 +20,3 @@ COMMENT ON COLUMN /*schema*/deleted_costs.user_id IS 'user of its run';
 COMMENT ON COLUMN /*schema*/deleted_costs.agent IS 'agent of its run';
 COMMENT ON COLUMN /*schema*/deleted_costs.key IS 'key of its run in the queue';
 COMMENT ON COLUMN /*schema*/deleted_costs.cost IS 'cost, in the currency of prices';
-
-ALTER TABLE /*schema*/runs ADD COLUMN delete_at timestamptz;
-CREATE INDEX runs_delete_at_idx ON /*schema*/runs (delete_at) WHERE delete_at IS NOT NULL;
-
-COMMENT ON COLUMN /*schema*/runs.delete_at IS
-    'time at which it is deleted with its events, because it has deleted its thread; null: it is deleted with its thread';
