@@ -43,6 +43,7 @@ _RECOVER_SECONDS: Final = 2.0
 _TEND_SECONDS: Final = 2.0
 _ADOPT_SECONDS: Final = 10.0
 _DEFAULTS_SECONDS: Final = 2.0
+_SWEEP_SECONDS: Final = 10.0
 # A cancelled task that has not ended after this time is stuck, like its event loop.
 _STUCK_SECONDS: Final = 5.0
 # Between two attempts while the queue is not available.
@@ -103,7 +104,7 @@ class Control:
         # Ids of ended runs, of which those who wait for them have not been told.
         self._ended: list[str] = []
         self._tended_at = self._recovered_at = self._adopted_at = self._due_at = float("-inf")
-        self._fired_at = self._defaults_at = self._failed_at = float("-inf")
+        self._fired_at = self._defaults_at = self._swept_at = self._failed_at = float("-inf")
         self._warned: set[tuple[str, ...]] = set()
         self._claimed_all = False
         self._draining_since = float("inf")
@@ -225,6 +226,7 @@ class Control:
             self._make_due,
             self._fire,
             self._answer_by_default,
+            self._sweep,
             self._claim,
         ):
             try:
@@ -495,6 +497,14 @@ class Control:
         due = self._database.run(answers.find_due_defaults, self._queries, self._graphs, _BACKLOG)
         self._do_each(answers.answer_by_default, due)
         self._defaults_at = time.monotonic()
+
+    def _sweep(self) -> None:
+        """Delete runs that have deleted their threads."""
+        if time.monotonic() < self._swept_at + _SWEEP_SECONDS:
+            return
+        # Those of a long page wait for the next turn.
+        if self._database.run(ending.sweep, self._queries) == 0:
+            self._swept_at = time.monotonic()
 
     def _do_each(self, operation: Any, keys: Sequence[tuple[str, ...]]) -> None:
         """Call an operation for each of some keys, until leases are to be renewed. What cannot be done is left out."""

@@ -16,7 +16,7 @@ from support_queue import STATES, Queue, call, open_state
 
 from langgraph_pgstate import AsyncPGState, PGState
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, PGStateError
-from langgraph_pgstate.operations.runs import streams
+from langgraph_pgstate.operations.runs import ending, streams
 from langgraph_pgstate.runs.following import _Schedule
 from langgraph_pgstate.types import ClaimedRun, StreamEvent, ThreadEvent
 from tests.operations.runs.test_streams import batch
@@ -86,6 +86,32 @@ async def test_events_come_as_they_are_stored(api: type, producer: Producer, dsn
             await asyncio.to_thread(producer.send, data)
         await asyncio.to_thread(producer.end)
         assert told(await asyncio.wait_for(reading, GUARD_SECONDS)) == [*"abc", "end"]
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_a_late_reader_gets_all_of_a_run_that_has_deleted_its_thread(
+    api: type, producer: Producer, dsn: str
+) -> None:
+    producer.send(*"ab")
+    events = [batch(producer.run, 2, "c")]
+    async with open_state(api, dsn, producer.queue.schema) as state:
+        reading = asyncio.create_task(read(state, producer.run))
+        await asyncio.sleep(0.1)
+        await asyncio.to_thread(producer.queue.finish, producer.run, deletes_thread=True, events=events)
+        whole = await asyncio.wait_for(reading, 10)
+        assert told(whole) == [*"abc", "end"]
+        assert whole[-1].data == {"status": "success"}
+        assert await read(state, producer.run) == whole
+        assert await read(state, producer.run, last_event_id=whole[0].id) == whole[1:]
+        handle = state.runs.handle(producer.run.thread_id, producer.run.run_id)
+        assert await call(handle.wait) == {}
+        producer.queue.execute("UPDATE {}.runs SET delete_at = now()")
+        producer.queue.do(ending.sweep)
+        with pytest.raises(NotFoundError, match="has no run"):
+            await read(state, producer.run)
+        assert [event.data for event in await read(state, producer.run, last_event_id=whole[0].id)] == [
+            {"status": "deleted"}
+        ]
 
 
 @pytest.mark.parametrize("api", STATES)
