@@ -14,6 +14,7 @@ from langgraph_pgstate.server import (
     feedback,
     meta,
     runs,
+    schemas,
     statistics,
     store,
     thread_streams,
@@ -72,10 +73,10 @@ OPERATIONS: Final = (
     _read("assistants.get", "GET", _ASSISTANT, assistants.get),
     Operation("assistants.update", "PATCH", _ASSISTANT, assistants.update, bodies.AssistantChange),
     Operation("assistants.delete", "DELETE", _ASSISTANT, assistants.delete),
-    _read("assistants.get_graph", "GET", f"{_ASSISTANT}/graph", assistants.get_graph),
-    _read("assistants.get_schemas", "GET", f"{_ASSISTANT}/schemas", assistants.get_schemas),
-    _read("assistants.get_subgraphs", "GET", f"{_ASSISTANT}/subgraphs", assistants.get_subgraphs),
-    _read("assistants.get_subgraphs", "GET", f"{_ASSISTANT}/subgraphs/{{namespace}}", assistants.get_subgraphs),
+    _read("assistants.get_graph", "GET", f"{_ASSISTANT}/graph", schemas.get_graph),
+    _read("assistants.get_schemas", "GET", f"{_ASSISTANT}/schemas", schemas.get_schemas),
+    _read("assistants.get_subgraphs", "GET", f"{_ASSISTANT}/subgraphs", schemas.get_subgraphs),
+    _read("assistants.get_subgraphs", "GET", f"{_ASSISTANT}/subgraphs/{{namespace}}", schemas.get_subgraphs),
     _read(
         "assistants.get_versions", "POST", f"{_ASSISTANT}/versions", assistants.get_versions, bodies.AssistantVersions
     ),
