@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from langgraph_sdk.auth.exceptions import HTTPException as AuthError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from langgraph_pgstate.server.bodies import without_reserved
+from langgraph_pgstate.server.bodies import AssistantChange, AssistantCount, without_reserved
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.json import answer, page_headers, selected
+from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.types import Assistant
-
-if TYPE_CHECKING:
-    from langgraph_pgstate.server.bodies import AssistantChange, AssistantCount
-    from langgraph_pgstate.server.service import Call
 
 _SORT_KEYS: Final = {"graph_id": "graph"}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID, uuid5
 
 from langgraph.types import StateSnapshot
@@ -15,12 +15,10 @@ from langgraph_pgstate.server import parameters, runs
 from langgraph_pgstate.server.bodies import Body, RunCreate
 from langgraph_pgstate.server.errors import STATUSES, sentences
 from langgraph_pgstate.server.graphs import config_at
+from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.threads import checkpoint_of, graph_of
 from langgraph_pgstate.server.translation import microseconds
 from langgraph_pgstate.types import Run, Thread
-
-if TYPE_CHECKING:
-    from langgraph_pgstate.server.service import Call
 
 MODES: Final = ("values", "updates", "messages-tuple", "tools", "custom", "tasks", "checkpoints")
 """The modes whose events are kept of a run that a command starts."""

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from langchain_core.utils.uuid import uuid7
 from starlette.responses import Response
 
 from langgraph_pgstate.errors import NotFoundError
 from langgraph_pgstate.server.assistants import Chosen, choose
-from langgraph_pgstate.server.bodies import RunConfig, without_reserved
+from langgraph_pgstate.server.bodies import CronChange, CronCount, RunConfig, without_reserved
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.json import answer, page_headers, selected
 from langgraph_pgstate.server.runs import check_webhook, config_of, labelled
+from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.streams import kept_modes
-
-if TYPE_CHECKING:
-    from langgraph_pgstate.server.bodies import CronChange, CronCount
-    from langgraph_pgstate.server.service import Call
-    from langgraph_pgstate.types import Schedule
+from langgraph_pgstate.types import Schedule
 
 # A thread whose run failed is kept for a while, if it was to be deleted.
 _THREAD_TTL: Final = timedelta(hours=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from langgraph_pgstate.server import (
     assistants,
@@ -20,11 +20,9 @@ from langgraph_pgstate.server import (
     thread_streams,
     threads,
 )
+from langgraph_pgstate.server.service import Call
 
-if TYPE_CHECKING:
-    from langgraph_pgstate.server.service import Call
-
-Handler = Callable[["Call"], Awaitable[Any]]
+Handler = Callable[[Call], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)

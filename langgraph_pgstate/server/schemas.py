@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
@@ -10,9 +10,7 @@ from pydantic import TypeAdapter
 
 from langgraph_pgstate.server.assistants import choose_by_path
 from langgraph_pgstate.server.graphs import Graph
-
-if TYPE_CHECKING:
-    from langgraph_pgstate.server.service import Call
+from langgraph_pgstate.server.service import Call
 
 
 async def get_graph(call: Call) -> dict[str, Any]:

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
+from langchain_core.runnables import RunnableConfig
 from langchain_core.utils.uuid import uuid7
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, DeltaChannelHistory
 from langgraph.types import StateSnapshot, StateUpdate
 from starlette.responses import Response
 
+from langgraph_pgstate.saver import AsyncPGStateSaver
 from langgraph_pgstate.server.bodies import CheckpointBody
 from langgraph_pgstate.server.errors import error_of, refuse
 from langgraph_pgstate.server.graphs import config_at
 from langgraph_pgstate.server.json import answer, extracted, page_headers, selected, to_json
+from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.types import Thread
-
-if TYPE_CHECKING:
-    from langchain_core.runnables import RunnableConfig
-
-    from langgraph_pgstate.saver import AsyncPGStateSaver
-    from langgraph_pgstate.server.service import Call
 
 # Threads whose states one statement reads.
 _AT_ONCE: Final = 32
