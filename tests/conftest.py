@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import os
 import shutil
@@ -15,13 +16,17 @@ import psycopg
 import pytest
 import typer.testing
 from psycopg import sql
+from psycopg_pool import ConnectionPool
+from support import GUARD_SECONDS
 from support_ledger import LEDGERS, Bench, open_bench
 from support_record import Parts, Record, open_parts
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
-from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.database import DEFAULT_PREPARE_THRESHOLD, AsyncDatabase, Database, connection_options
 from langgraph_pgstate.db.embedded import embedded_server
 
+# A sixth of the run would go to looking for garbage among what was imported.
+gc.disable()
 # Its `CliRunner` would build all commands at each call, which takes 60 ms.
 typer.testing._get_command = functools.cache(typer.testing._get_command)
 # A shell starts what it runs in the background with SIGINT ignored; some tests interrupt themselves.
@@ -39,6 +44,12 @@ _WRITTEN_ONCE = (
     *("acceptance", "models", "operations", "record", "runs", "threads", "tools"),
     *("saver/test_clocks.py", "saver/test_graphs.py", "saver/test_time_travel.py"),
 )
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from now on, but of what the tests make only."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -99,11 +110,29 @@ def _known_version() -> int:
     return _VERSION
 
 
+@pytest.fixture(scope="session")
+def kept_pool(dsn: str) -> Iterator[ConnectionPool[psycopg.Connection]]:
+    """Connections that tests use one after another: to make one takes longer than most of what is done with it."""
+    options = connection_options(dsn, DEFAULT_PREPARE_THRESHOLD, GUARD_SECONDS)
+    with ConnectionPool(dsn, kwargs=options, min_size=1, max_size=10) as pool:
+        yield pool
+
+
 @pytest.fixture
-def connection(dsn: str) -> Iterator[psycopg.Connection]:
+def connection(kept_pool: ConnectionPool[psycopg.Connection]) -> Iterator[psycopg.Connection]:
     """A connection in autocommit, for looking behind the saver's back."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
+    with kept_pool.connection() as connection:
         yield connection
+        if not connection.closed:
+            connection.rollback()
+            connection.execute(_AS_IT_WAS)
+    # A test may have ended sessions that wait there.
+    kept_pool.check()
+
+
+_AS_IT_WAS = """
+RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; UNLISTEN *; DISCARD TEMP; SELECT pg_advisory_unlock_all()
+"""
 
 
 @pytest.fixture
@@ -281,11 +310,12 @@ SELECT md5(string_agg(replace(found, %(schema)s, ''), E'\\n' ORDER BY replace(fo
 
 
 @pytest.fixture
-def saver(dsn: str, schema: str) -> Iterator[PGStateSaver]:
+def saver(kept_pool: ConnectionPool[psycopg.Connection], schema: str) -> Iterator[PGStateSaver]:
     """A blocking saver on empty tables."""
-    with PGStateSaver.from_conn_string(dsn, schema=schema) as saver:
-        saver.setup()
-        yield saver
+    saver = PGStateSaver(kept_pool, schema=schema)
+    saver.setup()
+    yield saver
+    saver.lease_manager.close()
 
 
 @pytest.fixture

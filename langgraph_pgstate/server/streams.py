@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from langchain_core.messages import BaseMessage, BaseMessageChunk, message_chunk_to_message
 from starlette.responses import Response, StreamingResponse
@@ -32,6 +32,8 @@ _KEPT: Final[Mapping[str, Sequence[str]]] = {
     "messages-tuple": ("messages",),
     "messages": ("messages",),
 }
+# What a part of a path may have unquoted (RFC 3986).
+_SAFE: Final = "!$&'()*+,;=:@"
 T = TypeVar("T")
 
 _CONTROL: Final = ("metadata", "gap", "error", "end")
@@ -190,8 +192,9 @@ async def surely(do: Callable[[], Awaitable[Any]]) -> None:
 
 
 def location(handle: AsyncRunHandle) -> str:
-    """Return the path of a run, relative to the address that the client has of the server."""
-    return f"/threads/{handle.thread_id}/runs/{handle.run_id}"
+    """Return the path of a run for a header, relative to the address that the client has of the server."""
+    thread_id, run_id = (quote(id, safe=_SAFE) for id in (handle.thread_id, handle.run_id))
+    return f"/threads/{thread_id}/runs/{run_id}"
 
 
 class Conversion:

@@ -601,6 +601,19 @@ CREATE TABLE /*schema*/budgets (
     PRIMARY KEY (scope, name)
 );
 
+-- What today's model calls have cost whose thread or run was deleted, so that deleting a conversation renews no budget. It
+-- has rows only while there are budgets, of no thread and with no content, and maintenance deletes those of other days.
+CREATE TABLE /*schema*/deleted_costs (
+    started_at timestamptz NOT NULL,
+    span_id text COLLATE "C" NOT NULL,
+    tenant_id text COLLATE "C",
+    user_id text COLLATE "C",
+    agent text,
+    key text,
+    cost numeric NOT NULL,
+    PRIMARY KEY (started_at, span_id)
+);
+
 -- What each call of `maintain` did, and how large the tables were then. It has rows of no thread, like `workers`.
 CREATE TABLE /*schema*/maintenance (
     maintained_at timestamptz NOT NULL DEFAULT now(),
@@ -1241,6 +1254,16 @@ COMMENT ON TABLE /*schema*/budgets IS 'Money that model calls may cost on one da
 COMMENT ON COLUMN /*schema*/budgets.scope IS 'tenant, user, agent or key';
 COMMENT ON COLUMN /*schema*/budgets.name IS 'the tenant, user, agent or key; *: each that has no row of its own';
 COMMENT ON COLUMN /*schema*/budgets.amount IS 'cost at which further calls are refused, in the currency of prices';
+
+COMMENT ON TABLE /*schema*/deleted_costs IS
+    'What model calls of this day (UTC) have cost whose thread or run was deleted, for budgets. Not part of any thread.';
+COMMENT ON COLUMN /*schema*/deleted_costs.started_at IS 'start of the call';
+COMMENT ON COLUMN /*schema*/deleted_costs.span_id IS 'id that its span had';
+COMMENT ON COLUMN /*schema*/deleted_costs.tenant_id IS 'tenant of its run';
+COMMENT ON COLUMN /*schema*/deleted_costs.user_id IS 'user of its run';
+COMMENT ON COLUMN /*schema*/deleted_costs.agent IS 'agent of its run';
+COMMENT ON COLUMN /*schema*/deleted_costs.key IS 'key of its run in the queue';
+COMMENT ON COLUMN /*schema*/deleted_costs.cost IS 'cost, in the currency of prices';
 COMMENT ON COLUMN /*schema*/prices.cache_read IS 'price of a million tokens read from a cache; null: as input';
 COMMENT ON COLUMN /*schema*/prices.reasoning IS 'price of a million tokens of reasoning; null: as output';
 

@@ -117,8 +117,10 @@ async def test_what_does_not_exist_is_refused(api: type, producer: Producer, dsn
     async with open_state(api, dsn, producer.queue.schema) as state:
         with pytest.raises(NotFoundError):
             await read(state, state.runs.handle("t", "nobody"))
-        with pytest.raises(ConfigurationError, match="last_event_id"):
-            state.runs.join(producer.run, last_event_id="x")
+        # The statement of all readers would fail with a number that PostgreSQL does not have.
+        for wrong in ("x", str(2**63)):
+            with pytest.raises(ConfigurationError, match="last_event_id"):
+                state.runs.join(producer.run, last_event_id=wrong)
         with pytest.raises(ConfigurationError, match="no event 2"):
             await read(state, producer.run, last_event_id="2")
 
@@ -342,7 +344,7 @@ async def test_a_thread_without_runs_is_followed(api: type, queue: Queue, dsn: s
 
 def test_the_place_of_a_reader_in_a_thread_names_a_run(dsn: str, schema: str) -> None:
     with PGState.open(dsn, schema=schema) as state:
-        for wrong in ("7", "run:", ":7", "run:x"):
+        for wrong in ("7", "run:", ":7", "run:x", f"run:{2**63}"):
             with pytest.raises(ConfigurationError, match=r"RUN:12|the id of an event"):
                 state.runs.join_thread("t", last_event_id=wrong)
 

@@ -10,6 +10,7 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.leases.guards import leave_tombstone, refuse_deleted
 from langgraph_pgstate.operations.record import journal
+from langgraph_pgstate.operations.record.budgets import gather_costs, keep_costs
 from langgraph_pgstate.operations.record.events import note_action
 from langgraph_pgstate.operations.threads.releasing import release_messages
 from langgraph_pgstate.sql import Queries
@@ -27,6 +28,8 @@ async def delete_thread(
 ) -> PruneResult:
     """Remove every row of a thread from every table. One transaction; an unknown thread is not an error.
 
+    What its model calls cost today is kept, without its id, if there are budgets.
+
     Args:
         db: The connection.
         queries: The queries of the schema.
@@ -40,6 +43,8 @@ async def delete_thread(
     """
     key = {"thread_id": thread_id}
     result = PruneResult()
+    # Apart, because it locks the thread's row before its checkpoints are locked, and a put does so after that.
+    has_budgets = await gather_costs(db, queries, thread_id)
     async with db.transaction():
         if tombstones_for:
             await leave_tombstone(db, queries, thread_id, tombstones_for.total_seconds())
@@ -57,6 +62,8 @@ async def delete_thread(
         await db.execute(queries.delete_streams, {**key, "run_ids": None})
         # Before the record, because a writer may be moving a journal entry; this statement waits for it.
         await db.execute(queries.delete_entries, {**key, "run_ids": None})
+        if has_budgets:
+            await keep_costs(db, queries, thread_id)
         await db.execute(queries.delete_record, {**key, "keeps_webhooks": keeps_webhooks})
         if by is not None:
             await note_action(db, queries, "delete", by, thread_id)
@@ -82,6 +89,7 @@ async def delete_for_runs(db: Connection, queries: Queries, run_ids: Sequence[st
 async def delete_runs_of(db: Connection, queries: Queries, thread_id: str, run_ids: Sequence[str]) -> None:
     """Remove checkpoints and records of some runs of one thread, also from the queue. Call it in a transaction."""
     key = {"thread_id": thread_id, "run_ids": list(run_ids)}
+    has_budgets = await gather_costs(db, queries, thread_id)
     # Apart from the record, because a claim holds a row of the queue while it waits for one of the record.
     await db.execute(queries.delete_queued, key)
     await db.execute(queries.delete_streams, key)
@@ -91,6 +99,8 @@ async def delete_runs_of(db: Connection, queries: Queries, thread_id: str, run_i
     await release_messages(db, queries, thread_id, going)
     # Before the record, because a writer may be moving a journal entry; this statement waits for it.
     await db.execute(queries.delete_entries, key)
+    if has_budgets:
+        await keep_costs(db, queries, thread_id, run_ids)
     await db.execute(queries.delete_runs, key)
     await db.fetch(queries.delete_unreferenced_segments, {"thread_id": thread_id})
 

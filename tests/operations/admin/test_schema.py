@@ -55,7 +55,7 @@ RECORD_TABLES = {
 QUEUE_TABLES = {
     *("queue", "run_requests", "workers", "stream_batches", "schedules"),
     *("exporters", "span_exports", "maintenance"),
-    *("queue_limits", "queue_keys", "budgets", "webhooks", "assistants", "assistant_versions"),
+    *("queue_limits", "queue_keys", "budgets", "deleted_costs", "webhooks", "assistants", "assistant_versions"),
 }
 TABLES = SAVER_TABLES | RECORD_TABLES | QUEUE_TABLES
 
