@@ -282,7 +282,7 @@ def describe(assistant: Assistant) -> dict[str, Any]:
 async def get_graph(call: Call) -> dict[str, Any]:
     """Answer the drawing of a graph."""
     xray = call.query("xray") or "false"
-    depth: int | bool = int(xray) if xray.isdecimal() else call.flag("xray")
+    depth: int | bool = call.number("xray", 0) if xray.isdecimal() else call.flag("xray")
     chosen = await _chosen(call)
     async with call.service.assistants.open(chosen.graph, chosen.config) as graph:
         return (await graph.aget_graph(xray=depth)).to_json()
