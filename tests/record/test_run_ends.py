@@ -244,13 +244,15 @@ async def test_a_run_whose_end_the_server_does_not_take_answers_all_the_same(
     if api is PGState:
         with PGState.open(dsn, schema=schema, recording=settings) as state, held(dsn, schema):
             await asyncio.to_thread(recorded(state).invoke, start(), config())
-            wait_until(lambda: rows(connection, schema, "runs")[0]["status"] == "success", "its end")
+            wait_until(lambda: [row["status"] for row in rows(connection, schema, "runs")] == ["success"], "its end")
     else:
         async with AsyncPGState.open(dsn, schema=schema, recording=settings) as state:
             with held(dsn, schema):
                 await recorded(state).ainvoke(start(), config())
                 await asyncio.to_thread(
-                    wait_until, lambda: rows(connection, schema, "runs")[0]["status"] == "success", "its end"
+                    wait_until,
+                    lambda: [row["status"] for row in rows(connection, schema, "runs")] == ["success"],
+                    "its end",
                 )
 
 

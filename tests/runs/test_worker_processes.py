@@ -13,12 +13,12 @@ from typing import Any
 import psycopg
 import pytest
 from langgraph.graph import START, StateGraph
-from support import GUARD_SECONDS, loop_graph, wait_until
+from support import GUARD_SECONDS, Restartable, loop_graph, wait_until
 from support_queue import Queue
 from support_worker import STEPS, WORKERS, Place, enqueue, runs, wait_for_ends, worker
 
 from langgraph_pgstate import PGState
-from tests.db.test_database import Bouncer, Restartable, bouncer_version, server  # noqa: F401
+from tests.db.test_database import Bouncer, bouncer_version
 
 
 @pytest.fixture
@@ -216,7 +216,7 @@ def test_a_run_that_kills_its_workers_becomes_a_dead_letter_and_blocks_nobody(
 def test_a_restart_of_the_server_in_the_middle_of_a_run(
     kind: type,
     place: Place,
-    server: Restartable,  # noqa: F811
+    server: Restartable,
 ) -> None:
     schema = f"restart_{kind.__name__.lower()}"
     place.hold("step 2")
@@ -237,7 +237,7 @@ def test_a_restart_of_the_server_in_the_middle_of_a_run(
 @pytest.mark.parametrize("kind", WORKERS)
 def test_workers_fire_each_tick_once_also_over_a_restart_of_the_server(
     kind: type,
-    server: Restartable,  # noqa: F811
+    server: Restartable,
 ) -> None:
     """Of a graph of theirs, and of one that nobody runs."""
     schema = f"scheduled_{kind.__name__.lower()}"
