@@ -121,6 +121,14 @@ def kill(process: BaseProcess) -> None:
     process.join(GUARD_SECONDS)
 
 
+def stop(process: BaseProcess) -> None:
+    """Stop a worker with SIGSTOP, all threads of which may take a moment on a busy machine."""
+    os.kill(process.pid or 0, signal.SIGSTOP)
+    tasks = Path(f"/proc/{process.pid}/task")
+    states = lambda: {(one / "stat").read_text().rpartition(")")[2].split()[0] for one in tasks.iterdir()}  # noqa: E731
+    wait_until(lambda: states() == {"T"}, "a process that is stopped")
+
+
 @contextmanager
 def worker(
     kind: type, dsn: str, schema: str, graphs: dict[str, Any], method: str = "run_forever", **options: Any

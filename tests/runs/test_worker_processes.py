@@ -15,7 +15,7 @@ import pytest
 from langgraph.graph import START, StateGraph
 from support import loop_graph, wait_until
 from support_queue import Queue
-from support_worker import STEPS, WORKERS, Place, enqueue, kill, runs, wait_for_ends, worker
+from support_worker import STEPS, WORKERS, Place, enqueue, kill, runs, stop, wait_for_ends, worker
 
 from langgraph_pgstate import PGState
 from tests.db.test_database import Bouncer, Restartable, bouncer_version, server  # noqa: F401
@@ -90,7 +90,7 @@ def test_a_worker_that_was_stopped_past_its_lease_writes_and_ends_nothing(
         enqueue(state, thread_id="t")
         place.wait_for("begin step 2")
         wait_until(lambda: stored(state, "t") == 2, "the checkpoint before")
-        os.kill(first.pid or 0, signal.SIGSTOP)
+        stop(first)
         place.hold("step 3")
         place.release("step 2")
         with worker(kind, dsn, schema, graphs):
