@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from langgraph.store.base import NOT_PROVIDED, BaseStore, Item
 from starlette.responses import Response
 
 from langgraph_pgstate.server.auth import contains
 from langgraph_pgstate.server.errors import missing, refuse
-
-if TYPE_CHECKING:
-    from langgraph_pgstate.server.service import Call
+from langgraph_pgstate.server.service import Call
 
 
 async def put_item(call: Call) -> Response:

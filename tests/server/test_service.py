@@ -25,7 +25,7 @@ def test_parameters_of_the_query() -> None:
     assert (found.number("a", 7), found.number("z", 7)) == (1, 7)
 
 
-@pytest.mark.parametrize("text", ["-1", "x", "1.5", "11"])
+@pytest.mark.parametrize("text", ["-1", "x", "1.5", "11", "9" * 5000])
 def test_a_number_is_one_within_its_bounds(text: str) -> None:
     with pytest.raises(HTTPException) as refused:
         call(f"n={text}").number("n", 0, 10)
