@@ -16,6 +16,8 @@ from langgraph_pgstate.types import StreamEvent, StreamPage, ThreadEvent, Thread
 _DELETED: Final = "deleted"
 # End of the id of a run's last event.
 _END: Final = ".end"
+# PostgreSQL's largest bigint.
+_MOST_EVENTS: Final = 2**63 - 1
 
 
 class Cursor:
@@ -211,7 +213,11 @@ def _number_of(last_event_id: str | int | None) -> int | None:
     if last_event_id is None or last_event_id == "":
         return None
     try:
-        return max(0, int(str(last_event_id).partition(".")[0]))
+        number = int(str(last_event_id).partition(".")[0])
+        # One that the database refuses would fail the statement of all readers.
+        if number > _MOST_EVENTS:
+            raise ValueError
+        return max(0, number)
     except ValueError:
         raise ConfigurationError(f"last_event_id is the id of an event, not {last_event_id!r}") from None
 
