@@ -16,13 +16,12 @@ import psycopg
 import pytest
 import typer.testing
 from psycopg import sql
-from psycopg_pool import ConnectionPool
-from support import GUARD_SECONDS
 from support_ledger import LEDGERS, Bench, open_bench
 from support_record import Parts, Record, open_parts
+from support_sessions import kept_sessions
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
-from langgraph_pgstate.db.database import DEFAULT_PREPARE_THRESHOLD, AsyncDatabase, Database, connection_options
+from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.embedded import embedded_server
 
 # A sixth of the run would go to looking for garbage among what was imported.
@@ -78,13 +77,15 @@ def dsn() -> Iterator[str]:
     """The server under test: `PGSTATE_TEST_DSN`, else the embedded one on a directory of its own."""
     given = os.environ.get("PGSTATE_TEST_DSN")
     if given:
-        yield given
+        with kept_sessions(given):
+            yield given
         return
     directory = Path(tempfile.mkdtemp(prefix="pgstate-test-"))
     try:
         with embedded_server(directory / "data", version=_known_version()) as uri:
             _hurry(uri)
-            yield uri
+            with kept_sessions(uri):
+                yield uri
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -110,29 +111,11 @@ def _known_version() -> int:
     return _VERSION
 
 
-@pytest.fixture(scope="session")
-def kept_pool(dsn: str) -> Iterator[ConnectionPool[psycopg.Connection]]:
-    """Connections that tests use one after another: to make one takes longer than most of what is done with it."""
-    options = connection_options(dsn, DEFAULT_PREPARE_THRESHOLD, GUARD_SECONDS)
-    with ConnectionPool(dsn, kwargs=options, min_size=1, max_size=10) as pool:
-        yield pool
-
-
 @pytest.fixture
-def connection(kept_pool: ConnectionPool[psycopg.Connection]) -> Iterator[psycopg.Connection]:
+def connection(dsn: str) -> Iterator[psycopg.Connection]:
     """A connection in autocommit, for looking behind the saver's back."""
-    with kept_pool.connection() as connection:
+    with psycopg.connect(dsn, autocommit=True) as connection:
         yield connection
-        if not connection.closed:
-            connection.rollback()
-            connection.execute(_AS_IT_WAS)
-    # A test may have ended sessions that wait there.
-    kept_pool.check()
-
-
-_AS_IT_WAS = """
-RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; UNLISTEN *; DISCARD TEMP; SELECT pg_advisory_unlock_all()
-"""
 
 
 @pytest.fixture
@@ -310,12 +293,11 @@ SELECT md5(string_agg(replace(found, %(schema)s, ''), E'\\n' ORDER BY replace(fo
 
 
 @pytest.fixture
-def saver(kept_pool: ConnectionPool[psycopg.Connection], schema: str) -> Iterator[PGStateSaver]:
+def saver(dsn: str, schema: str) -> Iterator[PGStateSaver]:
     """A blocking saver on empty tables."""
-    saver = PGStateSaver(kept_pool, schema=schema)
-    saver.setup()
-    yield saver
-    saver.lease_manager.close()
+    with PGStateSaver.from_conn_string(dsn, schema=schema) as saver:
+        saver.setup()
+        yield saver
 
 
 @pytest.fixture

@@ -206,6 +206,7 @@ class Runs(RunQueue):
         Returns:
             The values of the state's channels, and `__interrupt__`, a list of interrupts, if it was interrupted.
             `graph.invoke` returns them likewise, without the channels that the graph's output schema leaves out.
+            Empty if the run has deleted its thread.
 
         Raises:
             RunFailedError: If the run ended with an error or took too long.

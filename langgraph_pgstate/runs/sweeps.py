@@ -1,4 +1,4 @@
-"""The periodic work on the whole queue that every worker does: lost runs, due runs, schedules, default answers."""
+"""Sweeps of the whole queue, which every worker does at intervals: lost runs, due runs, schedules, default answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import PGStateError
-from langgraph_pgstate.operations.runs import adopting, firing, tending
+from langgraph_pgstate.operations.runs import adopting, ending, firing, tending
 from langgraph_pgstate.operations.runs.locking import is_locked
 from langgraph_pgstate.operations.threads import answers
 from langgraph_pgstate.process_identity import is_known_dead
@@ -20,6 +20,7 @@ from langgraph_pgstate.sql import Queries
 _RECOVER_SECONDS: Final = 2.0
 _ADOPT_SECONDS: Final = 10.0
 _DEFAULTS_SECONDS: Final = 2.0
+_DELETE_SECONDS: Final = 10.0
 # Rows of one sweep at most; the next one takes the rest.
 _BACKLOG: Final = 100
 
@@ -78,18 +79,19 @@ class Sweeps:
         self._database, self._queries, self._codec, self._graphs = database, queries, codec, graphs
         self._settings, self._turn_seconds = settings, turn_seconds
         self._warned: set[tuple[str, ...]] = set()
+        self._first = Sweep(_RECOVER_SECONDS, self._recover), Sweep(settings.poll, self._make_due)
         self.all = (
-            Sweep(_RECOVER_SECONDS, self._recover),
+            *self._first,
             *([Sweep(_ADOPT_SECONDS, self._adopt)] if adopts else []),
-            Sweep(settings.poll, self._make_due),
             Sweep(settings.poll, self._fire),
             Sweep(_DEFAULTS_SECONDS, self._answer_by_default),
+            Sweep(_DELETE_SECONDS, self._delete_ended),
         )
 
     @property
     def due_at(self) -> float:
-        """Time from which a sweep is due, by the monotonic clock."""
-        return min(sweep.due_at for sweep in self.all)
+        """Time of the next turn for the sake of sweeps, by the monotonic clock. Most sweeps wait for any turn."""
+        return min(sweep.due_at for sweep in self._first)
 
     def _recover(self) -> None:
         """Put back the runs of workers that died."""
@@ -116,6 +118,12 @@ class Sweeps:
         """Answer interrupts that nobody has answered in time."""
         due = self._database.run(answers.find_due_defaults, self._queries, self._graphs, _BACKLOG)
         self._do_each(answers.answer_by_default, due)
+
+    def _delete_ended(self) -> None:
+        """Delete runs that have deleted their threads."""
+        until = time.monotonic() + self._turn_seconds
+        while self._database.run(ending.sweep, self._queries, _BACKLOG) == _BACKLOG and time.monotonic() < until:
+            pass
 
     def _do_each(self, operation: Any, keys: Sequence[tuple[str, ...]]) -> None:
         """Call an operation for each of some keys, until the time is over. What cannot be done is left out."""

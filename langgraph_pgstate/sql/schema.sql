@@ -166,7 +166,8 @@ CREATE INDEX projections_state_idx ON /*schema*/projections USING gin (state jso
 -- A run is one invocation of a graph on a thread. Its process renews `alive_until`; a running run whose time has passed
 -- was left by a process that died. Steps, tokens and cost are those of all attempts, `steps_before` those of the
 -- attempts before the last; other columns describe the last attempt, `first_started_at` the first. If the run was
--- enqueued (`queue`), the queue writes status, attempt, end and error, and the recorder the rest.
+-- enqueued (`queue`), the queue writes status, attempt, end and error, and the recorder the rest. A run that deletes its
+-- thread stays with its events until `delete_at`, so that their readers learn of its end.
 CREATE TABLE /*schema*/runs (
     thread_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,
@@ -202,6 +203,7 @@ CREATE TABLE /*schema*/runs (
     traceparent text,
     is_encrypted boolean NOT NULL DEFAULT false,
     release text,
+    delete_at timestamptz,
     PRIMARY KEY (thread_id, run_id)
 );
 CREATE INDEX runs_thread_id_idx ON /*schema*/runs (thread_id, started_at DESC);
@@ -210,6 +212,7 @@ CREATE INDEX runs_started_at_idx ON /*schema*/runs (started_at DESC, thread_id, 
 CREATE INDEX runs_status_idx ON /*schema*/runs (status, started_at DESC, thread_id, run_id) WHERE status <> 'success';
 CREATE INDEX runs_run_id_idx ON /*schema*/runs (run_id);
 CREATE INDEX runs_steps_idx ON /*schema*/runs (steps DESC, thread_id, run_id) WHERE steps > 25;
+CREATE INDEX runs_delete_at_idx ON /*schema*/runs (delete_at) WHERE delete_at IS NOT NULL;
 
 -- Feedback is a score or a comment, or both, on a run or on one of its spans. It cannot be given to a run that is
 -- deleted meanwhile: the foreign key locks the run's row. With a serializer of the caller's, which may encrypt, the
@@ -943,6 +946,8 @@ COMMENT ON COLUMN /*schema*/runs.is_encrypted IS
     'true: a serializer other than LangGraph''s own, which may encrypt, stores the state; no content is exported';
 COMMENT ON COLUMN /*schema*/runs.webhook IS 'URL that is told when the run ends; null: none';
 COMMENT ON COLUMN /*schema*/runs.release IS 'release of the application that ran it; null: not known';
+COMMENT ON COLUMN /*schema*/runs.delete_at IS
+    'time at which it is deleted with its events, because it has deleted its thread; null: it is deleted with its thread';
 
 COMMENT ON TABLE /*schema*/feedback IS
     'Scores and comments on runs and spans, by people and programs. Deleted with the run.';

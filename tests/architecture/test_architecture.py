@@ -545,6 +545,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "runs.ending.finish_together": lambda bench: ([bench.claimed()], "success"),
     "runs.ending.give_back": lambda bench: (bench.claimed(),),
     "runs.ending.roll_back": lambda bench: (bench.claimed(),),
+    "runs.ending.sweep": lambda bench: (),
     "runs.tending.put_worker": lambda bench: ("worker", ["default"], ["graph"], 10),
     "runs.tending.ask_drain": lambda bench: ("worker", "eve"),
     "runs.tending.is_drain_asked": lambda bench: ("worker",),

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from langchain_core.messages import AIMessage
 from langgraph.graph import START, StateGraph
+from support import GUARD_SECONDS
 from support_queue import STATES, call, open_state
 from support_recorder import USAGE, Model, rows
 
@@ -195,14 +196,14 @@ async def test_an_enqueued_run_has_the_budget_of_its_key(
         worker = kind(state, {"agent": graph}, poll=0.05)
         await call(worker.run_until_idle)
         with pytest.raises(RunFailedError, match="BudgetExceededError") as raised:
-            await call(refused.wait, 20)
+            await call(refused.wait, GUARD_SECONDS)
         why = "key 'acme' has spent 0.00014 today (UTC); the budget is 0.00014"
         assert why in str(raised.value)
         # One line, without a traceback: nothing is wrong with the program.
         (told,) = [one for one in caplog.records if one.name == "langgraph_pgstate.worker" and "acme" in one.message]
         assert told.message == f"run {refused.run_id} of thread acme was refused: {why}"
         assert told.exc_info is None
-        assert (await call(free.wait, 20))["count"] == 3
+        assert (await call(free.wait, GUARD_SECONDS))["count"] == 3
         assert agent.made == 4
 
 
@@ -260,7 +261,7 @@ async def test_the_first_calls_of_a_process_wait_for_what_was_spent(
 
     class Both(Agent):
         def node(self, state: State) -> State:
-            both.wait(20)
+            both.wait(GUARD_SECONDS)
             return agent.node(state)
 
     async with priced(PGState, dsn, schema) as state:

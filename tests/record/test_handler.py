@@ -16,6 +16,7 @@ from langchain_core.tools import tool
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Send
+from support import GUARD_SECONDS
 from support_ledger import ask, thread
 from support_recorder import config, model, recording, rows
 
@@ -122,7 +123,7 @@ async def test_a_tool_that_starts_after_its_run_was_cancelled_is_no_run(
 
     def node(state: MessagesState) -> dict[str, Any]:
         begun.set()
-        ended.wait(30)
+        ended.wait(GUARD_SECONDS)
         charge.invoke({"order": "o1"})
         done.set()
         return {"messages": [AIMessage("done")]}

@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from support import loop_graph, wait_until
+from support import GUARD_SECONDS, loop_graph, wait_until
 
 from langgraph_pgstate import AsyncPGState, AsyncWorker, Backoff, PGState, Worker
 from langgraph_pgstate.db.database import Database
@@ -32,7 +32,7 @@ def test_a_run_that_is_left_each_time_ends_as_often_as_its_worker_may_die(dsn: s
     with PGState.open(dsn, schema=schema) as state, Worker(state, graphs, lease_ttl=0.3, poll=0.05):
         run = state.runs.enqueue("agent", {"count": 0}, thread_id="t")
         with pytest.raises(RunFailedError, match="WorkerDied"):
-            run.wait(20)
+            run.wait(GUARD_SECONDS)
     # The first attempt has stored a checkpoint.
     assert len(calls) == 4
 
@@ -59,7 +59,7 @@ def test_a_queue_that_fails_at_once_is_not_asked_without_a_pause(
         time.sleep(1)
         assert 0 < len(turns) < 20
         connection.execute(f"ALTER TABLE {schema}.gone RENAME TO queue".encode())
-        assert state.runs.enqueue("agent", {"count": 0}, thread_id="t").wait(20)["count"] == 1
+        assert state.runs.enqueue("agent", {"count": 0}, thread_id="t").wait(GUARD_SECONDS)["count"] == 1
 
 
 async def test_a_run_that_takes_its_time_to_stop_is_waited_for_with_pauses(
@@ -78,7 +78,7 @@ async def test_a_run_that_takes_its_time_to_stop_is_waited_for_with_pauses(
         turns = count_turns(worker, monkeypatch)
         run = await state.runs.enqueue("agent", {}, thread_id="t", timeout=0.1)
         with pytest.raises(RunFailedError, match="timeout"):
-            await run.wait(20)
+            await run.wait(GUARD_SECONDS)
         assert len(turns) < 40
 
 
@@ -107,7 +107,7 @@ def test_runs_that_have_ended_meanwhile_are_ended_in_one_transaction(
     dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     barrier = threading.Barrier(8)
-    graphs = {"agent": loop_graph(1, lambda count: barrier.wait(20) and None)}
+    graphs = {"agent": loop_graph(1, lambda count: barrier.wait(GUARD_SECONDS) and None)}
     with (
         PGState.open(dsn, schema=schema) as state,
         Worker(state, graphs, concurrency=8) as worker,
@@ -118,7 +118,7 @@ def test_runs_that_have_ended_meanwhile_are_ended_in_one_transaction(
         monkeypatch.setattr(worker._control, "_turn", lambda: time.sleep(0.5) or turn())
         runs = state.runs.enqueue_batch([{"graph": "agent", "input": {"count": 0}}] * 8)
         for run in runs:
-            assert run.wait(20)["count"] == 1
+            assert run.wait(GUARD_SECONDS)["count"] == 1
     assert sum(number or 0 for _, number in calls) == 8
     assert len(calls) < 5
 
@@ -127,7 +127,7 @@ def test_runs_that_end_together_let_the_next_of_their_keys_begin_at_once(
     dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     barrier = threading.Barrier(2)
-    graphs = {"agent": loop_graph(1, lambda count: barrier.wait(20) and None)}
+    graphs = {"agent": loop_graph(1, lambda count: barrier.wait(GUARD_SECONDS) and None)}
     with (
         PGState.open(dsn, schema=schema) as state,
         Worker(state, graphs, concurrency=4, poll=30) as worker,
@@ -146,7 +146,7 @@ def test_runs_that_end_together_let_the_next_of_their_keys_begin_at_once(
             [{"graph": "agent", "input": {"count": 0}, "key": key} for _ in range(3) for key in ("a", "b")]
         )
         for run in runs:
-            run.wait(10)
+            run.wait(GUARD_SECONDS)
         assert [name for name, _ in calls].count("finish_together") == 3
 
 
@@ -154,7 +154,7 @@ def test_a_locked_thread_keeps_no_later_runs_from_ending_together(
     dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     barrier = threading.Barrier(2)
-    graphs = {"alone": loop_graph(1), "pair": loop_graph(1, lambda count: barrier.wait(20) and None)}
+    graphs = {"alone": loop_graph(1), "pair": loop_graph(1, lambda count: barrier.wait(GUARD_SECONDS) and None)}
     is_locked = threading.Event()
     with PGState.open(dsn, schema=schema) as state, counted_ends(monkeypatch) as calls, ExitStack() as stack:
         worker = Worker(state, graphs, concurrency=4)
@@ -162,7 +162,7 @@ def test_a_locked_thread_keeps_no_later_runs_from_ending_together(
 
         def slow_turn() -> bool:
             if worker._control._reports:
-                is_locked.wait(20)
+                is_locked.wait(GUARD_SECONDS)
             time.sleep(0.1)
             return turn()
 
@@ -175,11 +175,11 @@ def test_a_locked_thread_keeps_no_later_runs_from_ending_together(
             is_locked.set()
             for _ in range(3):
                 for run in state.runs.enqueue_batch([{"graph": "pair", "input": {"count": 0}}] * 2):
-                    run.wait(20)
+                    run.wait(GUARD_SECONDS)
             failed = [name for name, number in calls if name == "finish_together" and number is None]
             assert len(failed) <= 1
             assert locked.status() == "running"
-        locked.wait(20)
+        locked.wait(GUARD_SECONDS)
 
 
 def test_a_thread_that_a_caller_has_locked_delays_no_run_of_another(
@@ -192,7 +192,7 @@ def test_a_thread_that_a_caller_has_locked_delays_no_run_of_another(
         calls.append(count)
         time.sleep(2)
 
-    graphs = {"short": loop_graph(1, lambda count: gate.wait(20) and None), "long": loop_graph(1, linger)}
+    graphs = {"short": loop_graph(1, lambda count: gate.wait(GUARD_SECONDS) and None), "long": loop_graph(1, linger)}
     with PGState.open(dsn, schema=schema) as state, Worker(state, graphs, lease_ttl=0.8, poll=0.05):
         short = state.runs.enqueue("short", {"count": 0}, thread_id="t")
         long = state.runs.enqueue("long", {"count": 0}, thread_id="u")
@@ -203,12 +203,12 @@ def test_a_thread_that_a_caller_has_locked_delays_no_run_of_another(
             gate.set()
             time.sleep(1.2)
             # Another run is begun meanwhile, and the lease of one that runs is kept.
-            state.runs.enqueue("short", {"count": 0}, thread_id="v").wait(20)
-            long.wait(20)
+            state.runs.enqueue("short", {"count": 0}, thread_id="v").wait(GUARD_SECONDS)
+            long.wait(GUARD_SECONDS)
             assert calls == [0]
             assert short.status() == "running"
-        assert short.wait(20)["count"] == 1
-        behind.wait(20)
+        assert short.wait(GUARD_SECONDS)["count"] == 1
+        behind.wait(GUARD_SECONDS)
 
 
 def test_failures_are_logged_with_their_tracebacks_and_a_drain_with_what_it_gives_back(
@@ -222,7 +222,7 @@ def test_failures_are_logged_with_their_tracebacks_and_a_drain_with_what_it_give
 
     def wait(count: int) -> None:
         begun.set()
-        gate.wait(20)
+        gate.wait(GUARD_SECONDS)
 
     graphs = {"failing": loop_graph(1, fail), "waiting": loop_graph(2, wait)}
     with PGState.open(dsn, schema=schema) as state:
@@ -230,9 +230,9 @@ def test_failures_are_logged_with_their_tracebacks_and_a_drain_with_what_it_give
             policy = Backoff(initial=0.01, jitter=0, retry_on=[KeyError])
             failed = state.runs.enqueue("failing", {"count": 0}, thread_id="t", max_attempts=2, retry=policy)
             with pytest.raises(RunFailedError):
-                failed.wait(20)
+                failed.wait(GUARD_SECONDS)
             given_back = state.runs.enqueue("waiting", {"count": 0}, thread_id="u")
-            assert begun.wait(20)
+            assert begun.wait(GUARD_SECONDS)
             threading.Timer(0.2, gate.set).start()
         assert given_back.status() == "pending"
     first, last = (record for record in caplog.records if "failed" in record.message)
@@ -259,5 +259,5 @@ def test_a_worker_prepares_statements_as_its_state_does(threshold: int | None, d
     """An older PgBouncer knows no prepared statements."""
     graphs, opened = {"agent": loop_graph(1)}, PGState.open(dsn, schema=schema, prepare_threshold=threshold)
     with opened as state, Worker(state, graphs) as worker:
-        assert state.runs.enqueue("agent", {"count": 0}).wait(20)["count"] == 1
+        assert state.runs.enqueue("agent", {"count": 0}).wait(GUARD_SECONDS)["count"] == 1
         assert worker._control._database.prepare_threshold == (None if threshold is None else 0)

@@ -14,7 +14,7 @@ import pytest
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import StateGraph
 from langgraph.types import Command, interrupt
-from support import holding, loop_graph, wait_until
+from support import GUARD_SECONDS, holding, loop_graph, wait_until
 from support_queue import CODEC, STATES, Queue, call, open_state
 
 from langgraph_pgstate import DefaultAnswer, PGState
@@ -287,7 +287,7 @@ def test_of_a_default_and_an_answer_at_the_same_time_one_is_given(dsn: str, queu
         def answer(thread_id: str = thread_id, barrier: threading.Barrier = barrier) -> str:
             with PGState.open(dsn, schema=queue.schema) as other:
                 other.threads.interrupts(thread_id)
-                barrier.wait(30)
+                barrier.wait(GUARD_SECONDS)
                 try:
                     other.threads.answer(thread_id, "yes", by="eve")
                 except AlreadyAnsweredError as error:
@@ -298,7 +298,7 @@ def test_of_a_default_and_an_answer_at_the_same_time_one_is_given(dsn: str, queu
             with psycopg.connect(dsn, autocommit=True) as connection:
                 mine = Queue(connection, queue.schema)
                 mine.execute("SELECT 1")
-                barrier.wait(30)
+                barrier.wait(GUARD_SECONDS)
                 return "default" if answer_by_default(mine, thread_id) else "none"
 
         with ThreadPoolExecutor(3) as executor:

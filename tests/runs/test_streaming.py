@@ -20,7 +20,7 @@ from langchain_core.messages import AIMessage
 from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Interrupt, interrupt
-from support import wait_until
+from support import GUARD_SECONDS, wait_until
 from support_queue import CODEC, Queue
 from support_worker import WORKERS, Place, wait_for_ends, worker
 
@@ -270,7 +270,7 @@ def test_a_worker_that_dies_before_its_runs_end_is_stored_leaves_its_last_events
         with monkeypatch.context() as patch:
             patch.setattr(Control, "report", lambda *report: os.kill(os.getpid(), signal.SIGKILL))
             with worker(kind, dsn, schema, graphs) as first:
-                first.join(20)
+                first.join(GUARD_SECONDS)
                 assert not first.is_alive()
         with worker(kind, dsn, schema, graphs):
             events = [*run.join()]
@@ -319,7 +319,7 @@ async def test_events_are_stored_with_the_checkpoint_that_ends_their_superstep(
 
     def wait(count: int, token: int) -> None:
         if (count, token) == (3, 0):
-            held.wait(20)
+            held.wait(GUARD_SECONDS)
 
     async with working(kind, dsn, schema, {"agent": counting(wait)}):
         run = state.runs.enqueue("agent", {"count": 0}, stream_mode=MODES, durability="sync")
@@ -358,8 +358,8 @@ def test_a_graph_waits_while_too_much_is_not_stored(queue: Queue) -> None:
         await asyncio.to_thread(stream.note_stored, first.length)
         # One piece is not enough for what was one too many, two are.
         await asyncio.to_thread(stream.note_stored, stream.freeze()[1].position + stream.freeze()[1].length)
-        await asyncio.wait_for(waiting, 5)
-        await asyncio.to_thread(blocked.join, 5)
+        await asyncio.wait_for(waiting, GUARD_SECONDS)
+        await asyncio.to_thread(blocked.join, GUARD_SECONDS)
         assert not blocked.is_alive()
 
     asyncio.run(wait_twice())

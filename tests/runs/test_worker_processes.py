@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 from langgraph.graph import START, StateGraph
-from support import loop_graph, wait_until
+from support import GUARD_SECONDS, loop_graph, wait_until
 from support_queue import Queue
 from support_worker import STEPS, WORKERS, Place, enqueue, runs, wait_for_ends, worker
 
@@ -121,12 +121,13 @@ def test_a_worker_that_was_stopped_past_its_lease_writes_and_ends_nothing(
 
 
 @pytest.mark.parametrize("kind", WORKERS)
-def test_a_drained_run_goes_on_elsewhere_within_a_second(
+def test_a_drained_run_goes_on_elsewhere_at_once(
     kind: type, place: Place, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
+    """It does not wait until the lease expires."""
     graphs = {"agent": place.graph()}
     place.hold("step 1")
-    with PGState.open(dsn, schema=schema) as state, worker(kind, dsn, schema, graphs) as first:
+    with PGState.open(dsn, schema=schema) as state, worker(kind, dsn, schema, graphs, lease_ttl=600.0) as first:
         enqueue(state, thread_id="t")
         place.wait_for("begin step 1")
         with worker(kind, dsn, schema, graphs, concurrency=1) as second:
@@ -137,10 +138,8 @@ def test_a_drained_run_goes_on_elsewhere_within_a_second(
             time.sleep(0.2)
             assert first.is_alive()
             place.release("step 1")
-            since = time.monotonic()
             assert place.wait_for("begin step 2") == second.pid
-            assert time.monotonic() - since < 1
-            first.join(10)
+            first.join(GUARD_SECONDS)
             assert first.exitcode == 0
             wait_for_ends(connection, schema)
         assert ("t", "success", 1) in runs(connection, schema)
@@ -160,7 +159,7 @@ def test_a_run_that_does_not_drain_in_time_is_repeated_elsewhere(
         with worker(kind, dsn, schema, graphs, drain_timeout=0.3) as first:
             place.wait_for("begin step 1")
             os.kill(first.pid or 0, signal.SIGTERM)
-            first.join(10)
+            first.join(GUARD_SECONDS)
             assert first.exitcode == 0
         assert runs(connection, schema) == [("t", "pending", 0)]
         place.release("step 1")
@@ -181,7 +180,7 @@ def test_a_second_signal_does_not_wait(
         for _ in range(2):
             os.kill(first.pid or 0, signal.SIGINT)
             time.sleep(0.1)
-        first.join(10)
+        first.join(GUARD_SECONDS)
         assert first.exitcode == 130
         assert runs(connection, schema) == [("t", "pending", 0)]
 
@@ -203,7 +202,7 @@ def test_a_run_that_kills_its_workers_becomes_a_dead_letter_and_blocks_nobody(
         enqueue(state, thread_id="t")
         while connection.execute(f"SELECT 1 FROM {schema}.queue".encode()).fetchall():
             with worker(kind, dsn, schema, graphs, "run_until_idle", max_crashes=3, concurrency=1) as process:
-                process.join(30)
+                process.join(GUARD_SECONDS)
                 deaths += process.exitcode == -signal.SIGKILL
             assert deaths <= 9
         error = state.runs.list(thread_id="k").items[0]
@@ -315,7 +314,7 @@ def test_workers_behind_pgbouncer_in_transaction_mode(
                 others = [enqueue(state, thread_id=f"t{number % 3}") for number in range(12)]
                 superseding = enqueue(state, thread_id="t0", multitask_strategy="interrupt")
                 for run in (killed, superseding, *others[1::3], *others[2::3]):
-                    assert run.wait(30)["count"] == STEPS
+                    assert run.wait(GUARD_SECONDS)["count"] == STEPS
                 wait_for_ends(connection, schema)
     finally:
         bouncer.close()
