@@ -317,7 +317,11 @@ class PGState(_State):
         self.saver.setup(metadata_index=metadata_index)
 
     def recorder(self) -> Recorder:
-        """Return the callback handler that `record` binds; for `config["callbacks"]`."""
+        """Return the callback handler that `record` binds; for `config["callbacks"]`.
+
+        Callbacks see no more of a config than its metadata: given alone, the handler records a run on the thread that
+        a `thread_id` there names, which must not come from a client. A graph of `record` is recorded on its own.
+        """
         return self._recorder
 
     @cached_property
@@ -528,7 +532,11 @@ class AsyncPGState(_State):
         await self.saver.setup(metadata_index=metadata_index)
 
     def recorder(self) -> AsyncRecorder:
-        """Return the callback handler that `record` binds; for `config["callbacks"]`."""
+        """Return the callback handler that `record` binds; for `config["callbacks"]`.
+
+        Callbacks see no more of a config than its metadata: given alone, the handler records a run on the thread that
+        a `thread_id` there names, which must not come from a client. A graph of `record` is recorded on its own.
+        """
         return self._recorder
 
     @cached_property

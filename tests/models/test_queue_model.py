@@ -28,7 +28,7 @@ from langgraph_pgstate.operations.runs import limits
 from langgraph_pgstate.runs.claims import Claimer
 from langgraph_pgstate.types import ClaimedRun
 
-THREADS = st.sampled_from(["a", "b", "c"])
+THREADS = st.sampled_from("abc")
 WORKERS = st.sampled_from([0, 1])
 INDEXES = st.integers(0, 5)
 TABLES = ("queue", "run_requests", "runs", "threads", "leases", "checkpoints", "writes", "events", "spans")
@@ -115,13 +115,16 @@ class QueueMachine(RuleBasedStateMachine):
     def queue(self) -> Queue:
         return self.queues[0]
 
+    def new_id(self) -> str:
+        return f"r{next(_numbers)}"
+
     def key_of(self, run_id: str) -> str:
         """The key with which a run is enqueued."""
         return ""
 
     @rule(thread_id=THREADS, strategy=st.sampled_from(["enqueue", "enqueue", "reject", "interrupt", "rollback"]))
     def enqueue(self, thread_id: str, strategy: str) -> None:
-        run_id = f"r{next(_numbers)}"
+        run_id = self.new_id()
         line = self.model.line(thread_id)
         is_busy = bool(line) or any(one.claimed.thread_id == thread_id and self.holds(one) for one in self.held)
         try:
@@ -138,7 +141,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(thread_id=THREADS)
     def enqueue_for_later(self, thread_id: str) -> None:
-        run_id = f"r{next(_numbers)}"
+        run_id = self.new_id()
         self.queue.add(thread_id, run_id=run_id, key=self.key_of(run_id), run_after=timedelta(hours=1))
         run = Modelled(run_id, thread_id, is_delayed=True, is_in_line=False)
         self.model.runs.setdefault(thread_id, []).append(run)
@@ -349,9 +352,18 @@ WINDOW = 3600
 class LimitedMachine(QueueMachine):
     """A queue with limits, whose workers claim as those of the package do, and remember what they do."""
 
+    @initialize(concurrency=st.sampled_from([None, 1, 2]), rate=st.sampled_from([None, 1, 2]))
+    def limit_keys(self, concurrency: int | None, rate: int | None) -> None:
+        if not hasattr(self, "stack"):
+            self.connect()
+        self.limit("*", concurrency, rate)
+
     @initialize()
     def connect(self) -> None:
+        if hasattr(self, "stack"):
+            return
         super().connect()
+        self.keys = itertools.cycle(KEYS)
         self.limits: dict[str, tuple[int | None, int | None]] = {}
         # Claims in the present window of the whole queue and of each key, and those since their limit was set.
         self.begun: Counter[str] = Counter()
@@ -360,8 +372,18 @@ class LimitedMachine(QueueMachine):
             Claimer(self.queue.queries, f"worker {number}", ["graph"], {}, ttl=60.0, poll=0.0) for number in range(2)
         ]
 
+    def new_id(self) -> str:
+        return f"{super().new_id()}{next(self.keys)}"
+
     def key_of(self, run_id: str) -> str:
-        return KEYS[int(run_id[1:]) % len(KEYS)]
+        return run_id.lstrip("r0123456789")
+
+    @rule(key=st.sampled_from(KEYS))
+    def burst(self, key: str) -> None:
+        """A run of one key on each thread."""
+        for thread_id in "abc":
+            self.keys = itertools.chain([key], self.keys)
+            self.enqueue(thread_id, "enqueue")
 
     def claimed_by(self, worker: int, limit: int) -> list[ClaimedRun]:
         return self.claimers[worker].claim(self.queues[worker].database, "default", limit)
@@ -454,7 +476,9 @@ def _again(run: Modelled) -> Any:
 
 @pytest.mark.parametrize("kind", [QueueMachine, LimitedMachine])
 @pytest.mark.parametrize(
-    ("examples", "steps"), [(15, 25), pytest.param(400, 60, marks=pytest.mark.long)], ids=["short", "long"]
+    ("examples", "steps"),
+    [(15, 25), pytest.param(400, 60, marks=[pytest.mark.long, pytest.mark.timeout(1800)])],
+    ids=["short", "long"],
 )
 def test_the_queue_does_as_its_model(examples: int, steps: int, kind: type, dsn: str, schema: str) -> None:
     machine: Any = type("Machine", (kind,), {"dsn": dsn, "schema": schema})
