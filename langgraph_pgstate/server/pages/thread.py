@@ -14,7 +14,7 @@ from langgraph_pgstate.server.pages.drawing import waits
 from langgraph_pgstate.server.pages.interrupts import question_of
 from langgraph_pgstate.server.pages.messages import conversation
 from langgraph_pgstate.server.pages.page import Page, PageCall
-from langgraph_pgstate.server.pages.tools import doubts_of
+from langgraph_pgstate.server.pages.tools import doubts_in, doubts_of
 from langgraph_pgstate.server.pages.values import view, views
 from langgraph_pgstate.types import CheckpointState, CheckpointTree, Difference, Thread, TreeNode
 
@@ -47,6 +47,7 @@ async def thread(call: PageCall) -> Page:
         "graph": call.service.graphs.of_thread(found),
         "graphs": call.service.graphs.names,
         "nodes": (),
+        **await _unsettled(call, found),
     }
     if node is not None:
         data |= await _SHOWN[shown](call, found, node)
@@ -70,6 +71,21 @@ async def value(call: PageCall) -> Response:
     # As a file: whatever is in it, no browser shows it as a page.
     headers = {"Content-Disposition": 'attachment; filename="value.json"'}
     return Response(to_json(value), 200, headers, "application/json")
+
+
+async def _unsettled(call: PageCall, found: Thread) -> dict[str, Any]:
+    """Return the effects in doubt of the thread, and of the source of a fork that was just made.
+
+    Only for those who may act: a run that starts before such an effect has it again, and does not ask.
+    """
+    if not call.may_act or call.person is None:
+        return {"unsettled": [], "source_unsettled": []}
+    source_id, of_source = found.forked_from_thread_id, []
+    if call.query("notice") == "thread.fork" and source_id is not None:
+        scope = await call.authorize("threads", "read", {"thread_id": source_id})
+        if await call.state.threads.get(source_id, scope=scope) is not None:
+            of_source = await doubts_in(call, source_id)
+    return {"unsettled": await doubts_in(call, found.thread_id), "source_unsettled": of_source}
 
 
 async def _conversation(call: PageCall, found: Thread, node: TreeNode) -> dict[str, Any]:
