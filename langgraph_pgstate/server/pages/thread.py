@@ -11,10 +11,10 @@ from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.graphs import config_at
 from langgraph_pgstate.server.json import to_json
 from langgraph_pgstate.server.pages.drawing import waits
-from langgraph_pgstate.server.pages.interrupts import question_of
+from langgraph_pgstate.server.pages.interrupts import key_of, question_of
 from langgraph_pgstate.server.pages.messages import conversation
 from langgraph_pgstate.server.pages.page import Page, PageCall
-from langgraph_pgstate.server.pages.tools import doubts_in, doubts_of
+from langgraph_pgstate.server.pages.tools import doubts_in, doubts_of, is_in_doubt
 from langgraph_pgstate.server.pages.values import view, views
 from langgraph_pgstate.types import CheckpointState, CheckpointTree, Difference, Thread, TreeNode
 
@@ -26,6 +26,7 @@ _MOST_STATE: Final = 48_000
 _MOST_CHANGES: Final = 100
 _MOST_CHANGE: Final = 600
 _MOST_SPANS: Final = 200
+_MOST_KEYS: Final = 5
 
 
 async def thread(call: PageCall) -> Page:
@@ -51,6 +52,9 @@ async def thread(call: PageCall) -> Page:
     }
     if node is not None:
         data |= await _SHOWN[shown](call, found, node)
+        asked = data.get("interrupts", []) if data["waits"] else []
+        data["answers"] = await _answers(call, found) if asked and node.answered else {}
+        data["settled"] = await _settled(call, found, asked)
     is_live = call.query("at") is None and call.query("before") is None and shown != "changes"
     return Page("thread.html", found.title or found.thread_id, data, is_live=is_live)
 
@@ -86,6 +90,21 @@ async def _unsettled(call: PageCall, found: Thread) -> dict[str, Any]:
         if await call.state.threads.get(source_id, scope=scope) is not None:
             of_source = await doubts_in(call, source_id)
     return {"unsettled": await doubts_in(call, found.thread_id), "source_unsettled": of_source}
+
+
+async def _answers(call: PageCall, found: Thread) -> dict[str, dict[str, Any]]:
+    """Return the answers that the thread has not gone on with, by the id of the interrupt."""
+    return {
+        one.interrupt_id: {"by": one.answered_by, "value": _said(one.value), "run_id": one.run_id}
+        for one in await call.state.threads.answers(found.thread_id)
+    }
+
+
+async def _settled(call: PageCall, found: Thread, asked: list[dict[str, Any]]) -> dict[str, str]:
+    """Return the outcomes of the actions that are asked about and were decided meanwhile, by their key."""
+    keys = [one["key"] for one in asked if one["key"] is not None][:_MOST_KEYS]
+    decided = [await call.state.tools.get(found.thread_id, key) for key in keys]
+    return {one.idempotency_key: one.status for one in decided if one is not None and not is_in_doubt(one)}
 
 
 async def _conversation(call: PageCall, found: Thread, node: TreeNode) -> dict[str, Any]:
@@ -191,6 +210,10 @@ async def _state(call: PageCall, found: Thread, node: TreeNode) -> CheckpointSta
     return await call.state.threads.state_at(_config(found, node.checkpoint_id))
 
 
+def _said(answer: Any) -> str:
+    return answer if isinstance(answer, str) else view(answer, 200).text
+
+
 def _config(found: Thread, checkpoint_id: str | None) -> Any:
     named = {} if checkpoint_id is None else {"checkpoint_id": checkpoint_id}
     return config_at(found.thread_id, checkpoint_ns="", **named)
@@ -214,7 +237,15 @@ def _node(call: PageCall, tree: CheckpointTree) -> TreeNode | None:
 def _outcome(state: CheckpointState) -> dict[str, Any]:
     """Return the interrupts and errors of the tasks that ran after a checkpoint."""
     values = [(getattr(one, "id", None), getattr(one, "value", one)) for one in state.interrupts]
-    asked = [{"id": id, "question": question_of(value), "value": view(value, _MOST_CHANGE)} for id, value in values]
+    asked = [
+        {
+            "id": id,
+            "question": question_of(value),
+            "value": view(value, _MOST_CHANGE),
+            "key": key_of(value),
+        }
+        for id, value in values
+    ]
     errors = [one if isinstance(one, str) else repr(one) for one in state.errors]
     return {"interrupts": asked[:20], "errors": [text[:_MOST_CHANGE] for text in errors[:20]]}
 

@@ -69,7 +69,7 @@ async def settle(call: PageCall) -> Done:
         raise refuse(422, f"the decision is one of {', '.join(_DECISIONS)}")
     given: dict[str, Any] = {} if result is None or decision != "done" else {"result": parsed(result)}
     await call.state.tools.settle(thread.thread_id, key, decision, by=call.actor, **given)
-    return Done(call.link("tools", thread.thread_id, key), {"decision": decision})
+    return Done(call.link("tools", thread.thread_id, key), {"decision": decision}, thread_id=thread.thread_id)
 
 
 async def doubts_of(call: PageCall, run: Run | None, *, waits: bool = False) -> list[dict[str, str]]:

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from langchain_core.messages import HumanMessage
+from langgraph.types import Interrupt
 from support_pages import HOSTILE, inspected, state_of, statements, travel
 from support_record import Record
 
@@ -50,7 +51,38 @@ async def test_the_conversation_and_what_waits(place: Place) -> None:
     assert data["tree"]["nodes"][0]["pending"] == 1
     await state_of(server).threads.answer("t", "yes", by="Adam")
     page = await visitor.page("/threads/t")
-    assert ("Waits for an answer" in page, "The answer is stored" in page) == (False, True)
+    assert ("Waits for an answer" in page, "Answered by Adam: yes" in page) == (False, True)
+
+
+async def test_what_was_answered_waits_no_more_and_can_run_on(place: Place) -> None:
+    server, visitor = place
+    ids = await travel(state_of(server))
+    await state_of(server).threads.answer("t", HOSTILE, by="Adam")
+    page = await visitor.page("/threads/t")
+    assert "Answered by Adam: &lt;script&gt;" in page
+    assert '<span class="tag waits">answered</span>' in page
+    assert "Waits for an answer" not in page
+    assert "<script>alert" not in page
+    assert 'data-does="Answer"' not in page
+    form = f'name="at" value="{ids[0]}"><button class="button primary">Run on</button>'
+    assert form not in page
+    await visitor.introduce()
+    assert form in await visitor.page("/threads/t")
+
+
+async def test_what_was_settled_is_asked_no_more(place: Place, record: Record) -> None:
+    server, visitor = place
+    state = state_of(server)
+    at = await put(state, "t")
+    asked = Interrupt({"type": "tool_outcome_unknown", "question": "Did it?", "key": "k"}, id="i")
+    config = config_at("t", checkpoint_ns="", checkpoint_id=at)
+    await state.saver.aput_writes(config, [("__interrupt__", (asked,))], "task")
+    record.execution("k", status="unknown", tool="pay")
+    assert "Waits for an answer" in await visitor.page("/threads/t")
+    await state.tools.settle("t", "k", "done", by="Adam")
+    page = await visitor.page("/threads/t")
+    assert "Settled: success" in page
+    assert "Waits for an answer" not in page
 
 
 async def test_any_checkpoint_has_its_state_and_changes(place: Place) -> None:

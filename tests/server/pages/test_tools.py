@@ -56,7 +56,7 @@ async def test_a_named_person_settles_an_effect(dsn: str, schema: str, record: R
         await visitor.introduce("Eve")
         assert (await visitor.act(f"{path}/settle", decision="maybe")).status_code == 422
         settled = await visitor.act(f"{path}/settle", decision="done", result='{"paid": true}')
-        assert settled.headers["location"] == f"/ui{path}?notice=tool.settle"
+        assert settled.headers["location"] == f"/ui{path}?notice=tool.settle&of=t"
         html = await visitor.page(path)
         assert "Did it take effect?" not in html
         assert "paid" in html
