@@ -168,7 +168,7 @@ async def _origin(call: PageCall, found: Thread, node: TreeNode) -> dict[str, An
             "cost": origin.cost,
             "depth": origin.depth,
             "forked_from": origin.forked_from,
-            "run_ids": origin.run_ids[-_EVENTS:],
+            "run_ids": [*dict.fromkeys(filter(None, (*origin.run_ids[-_EVENTS:], node.interrupted_run_id)))],
             "branch_cost": origin.branch_cost,
             "spans": spans,
             "effects": effects,

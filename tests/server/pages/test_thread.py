@@ -101,11 +101,17 @@ async def test_any_checkpoint_has_its_state_and_changes(place: Place) -> None:
     assert "The first checkpoint has nothing before it" in first
 
 
-async def test_what_led_to_a_checkpoint_and_who_did_what(place: Place) -> None:
+async def test_what_led_to_a_checkpoint_and_who_did_what(place: Place, record: Record) -> None:
     server, visitor = place
     ids = await travel(state_of(server))
     origin = (await visitor.data("/threads/t", at=ids[0], view="origin"))["origin"]
     assert origin["run_status"] == "interrupted"
+    assert len(origin["run_ids"]) == 1
+    assert "interrupted run" not in await visitor.page("/threads/t", at=ids[0])
+    record.connection.execute(f"UPDATE {record.schema}.writes SET run_id = 'asks' WHERE idx = -3")
+    page = await visitor.page("/threads/t", at=ids[0], view="origin")
+    assert page.count('href="/ui/runs/t/asks"') == 2
+    assert "asks" not in await visitor.page("/threads/t", at=ids[1], view="origin")
     assert {span["name"] for span in origin["spans"]} >= {"tools"}
     events = (await visitor.data("/threads/t", view="events"))["events"]
     assert [one["kind"] for one in events][-1] == "status"
