@@ -28,6 +28,12 @@ _TEMPORARY = (
     *("remaining connection slots", "timeout", "pause failed", "server down", "server_login_retry", "terminat"),
     *("no more connections allowed", "connections exceeded", "resources exhaustion", "out of memory", "disconnect"),
 )
+# Messages of those that refuse for good. What is neither may be a temporary condition in another language.
+_PERMANENT = (
+    *("authentication failed", "auth failed", "password", "does not exist", "no such", "not found", "pg_hba.conf"),
+    *("not permitted", "not allowed", "denied", "rejected", "not currently accepting", "disabled", "required"),
+    *("unsupported", "unrecognized", "invalid", "no credentials", "no pool", "config"),
+)
 # Messages of connection attempts that failed before reaching the server, and that retrying cannot mend.
 _UNKNOWN_HOST = ("Name or service not known", "nodename nor servname", "Name does not resolve", "No such host is known")
 _NO_TLS = ("certificate", "does not support SSL", "SSL was required")
@@ -157,7 +163,7 @@ def _is_refusal(reason: str) -> bool:
     _, fatal, answer = reason.partition("FATAL:")
     if not fatal:
         return any(words in reason for words in _NO_TLS)
-    return not any(words in answer for words in _TEMPORARY)
+    return any(words in answer for words in _PERMANENT) and not any(words in answer for words in _TEMPORARY)
 
 
 def _summary(reason: str) -> str:

@@ -22,10 +22,10 @@ from langgraph_pgstate.agent_server import serving
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, PGStateError
 from langgraph_pgstate.runs.graphs import graph_sources
 from langgraph_pgstate.runs.worker import AsyncWorker
-from langgraph_pgstate.server.assistants import Assistants
 from langgraph_pgstate.server.auth import Authority
 from langgraph_pgstate.server.errors import HANDLERS, refuse
-from langgraph_pgstate.server.json import answer
+from langgraph_pgstate.server.graphs import ServedGraphs
+from langgraph_pgstate.server.json import MOST_LEVELS, answer, is_deeper
 from langgraph_pgstate.server.rates import RateLimit
 from langgraph_pgstate.server.routes import OPERATIONS, Operation
 from langgraph_pgstate.server.service import Call, Service
@@ -119,8 +119,8 @@ class AgentServer(Starlette):
                 store = await stack.enter_async_context(store())
             if store is not None:
                 sources = {name: source.with_store(store) for name, source in sources.items()}
-            assistants = Assistants(sources, state.saver)
-            service = Service(state, assistants, self._authority, store, self._is_read_only, self._rate_limit)
+            served = ServedGraphs(sources, state.saver)
+            service = Service(state, served, self._authority, store, self._is_read_only, self._rate_limit)
             if self._worker_options is not None:
                 self._worker = AsyncWorker(state, sources, **self._worker_options)
                 # Known until it has drained, so that `stop` can end that.
@@ -220,9 +220,12 @@ def _parsed(raw: bytes, request: Request) -> Any:
         # A page of another origin can send other types without asking.
         raise refuse(415, "the body must be application/json")
     try:
-        found = json.loads(raw)
+        # UTF-8 alone: in other encodings a NUL would be overlooked.
+        found = json.loads(raw.decode())
     except (ValueError, RecursionError) as error:
         raise refuse(422, f"the body is not JSON: {error}") from None
+    if is_deeper(found, MOST_LEVELS):
+        raise refuse(422, f"the body has more than {MOST_LEVELS} levels of lists and objects")
     return _without_nul(found) if _NUL in raw else found
 
 

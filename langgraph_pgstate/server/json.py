@@ -21,6 +21,8 @@ from starlette.responses import Response
 _STEP: Final = re.compile(r"\[(-?\d+)\]|([^.\[\]]+)")
 PATH: Final = r"\w+(\.[^.\[\]]+|\[-?\d{1,9}\])*"
 """The form of a path in a JSON value."""
+MOST_LEVELS: Final = 200
+"""The levels of lists and objects that a request may have, and that an answer shows."""
 _OPTIONS: Final = (
     orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_UTC_Z | orjson.OPT_PASSTHROUGH_DATACLASS
 )
@@ -67,8 +69,8 @@ def _plain(value: Any) -> Any:
 
 
 def _deep(value: Any, depth: int = 0) -> Any:
-    """Return a value made of types that the standard library writes; deeper than 200 levels it ends with `None`."""
-    if depth > 200 or (isinstance(value, float) and not math.isfinite(value)):
+    """Return a value made of types that the standard library writes; at more than `MOST_LEVELS` it ends with `None`."""
+    if depth > MOST_LEVELS or (isinstance(value, float) and not math.isfinite(value)):
         return None
     if value is None or type(value) in (bool, int, float, str):
         return value
@@ -88,6 +90,17 @@ def _refuse(value: Any) -> Any:
     raise TypeError(type(value).__name__)
 
 
+def is_deeper(value: Any, levels: int) -> bool:
+    """Return whether lists and objects are in each other on more levels than that."""
+    level = [value]
+    for _ in range(levels + 1):
+        level = [one for one in level if type(one) in (list, dict)]
+        if not level:
+            return False
+        level = [inner for one in level for inner in (one.values() if type(one) is dict else one)]
+    return True
+
+
 def selected(value: Mapping[str, Any], names: Iterable[str] | None) -> dict[str, Any]:
     """Return an object with some of its fields, or all."""
     return dict(value) if names is None else {name: value[name] for name in names if name in value}
@@ -103,3 +116,11 @@ def extracted(value: Any, path: str) -> Any:
             is_there = isinstance(value, list) and -len(value) <= place < len(value)
             value = value[place] if is_there else None
     return value
+
+
+def page_headers(offset: int, count: int, has_more: bool) -> dict[str, str]:
+    """Return the headers of a page: where the next one begins, and how many items are known of."""
+    following = offset + count
+    if not has_more:
+        return {"X-Pagination-Total": str(following)}
+    return {"X-Pagination-Next": str(following), "X-Pagination-Total": str(following + 1)}

@@ -29,6 +29,8 @@ DEFAULT_CORS: Final[Mapping[str, Any]] = {
     "allow_private_network": True,
 }
 _BACKLOG: Final = 2048
+# After which requests are broken off when the server stops: a client that reads nothing would keep it for ever.
+_GRACE_SECONDS: Final = 10
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -108,7 +110,15 @@ def run(
         )
     served: Any = app if is_open else LocalOnly(app)
     # The lifespan is entered here, so that an error at the start is the caller's.
-    config = uvicorn.Config(served, lifespan="off", log_config=None, log_level="warning", access_log=False, ws="none")
+    config = uvicorn.Config(
+        served,
+        lifespan="off",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        ws="none",
+        timeout_graceful_shutdown=_GRACE_SECONDS,
+    )
     loop = asyncio.new_event_loop()
     server = _Server(config, app, member, loop)
     # Also while the worker drains, when uvicorn has ended.

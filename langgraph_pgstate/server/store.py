@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
 
 from langgraph.store.base import NOT_PROVIDED, BaseStore, Item
 from starlette.responses import Response
 
 from langgraph_pgstate.server.auth import contains
 from langgraph_pgstate.server.errors import missing, refuse
+from langgraph_pgstate.server.service import Call
 
-if TYPE_CHECKING:
-    from langgraph_pgstate.server.service import Call
+# Of PostgreSQL: a text, number or operator that it does not know, a value that exceeds a limit.
+_REFUSALS: Final = ("22", "42883", "54")
 
 
 async def put_item(call: Call) -> Response:
@@ -26,7 +28,8 @@ async def put_item(call: Call) -> Response:
     }
     await _authorized(call, "put", value)
     options: Any = {"index": body.index, "ttl": NOT_PROVIDED if body.ttl is None else body.ttl}
-    await _store(call).aput(_namespace(value["namespace"]), value["key"], value["value"], **options)
+    with _refusing():
+        await _store(call).aput(_namespace(value["namespace"]), value["key"], value["value"], **options)
     return Response(status_code=204)
 
 
@@ -36,7 +39,8 @@ async def get_item(call: Call) -> Any:
     value: dict[str, Any] = {"namespace": _namespace(namespace), "key": call.query("key") or ""}
     await _authorized(call, "get", value)
     refreshes = None if call.query("refresh_ttl") is None else call.flag("refresh_ttl")
-    found = await _store(call).aget(_namespace(value["namespace"]), value["key"], refresh_ttl=refreshes)
+    with _refusing():
+        found = await _store(call).aget(_namespace(value["namespace"]), value["key"], refresh_ttl=refreshes)
     if found is None:
         raise missing("item", value["key"])
     return item_of(found)
@@ -46,7 +50,8 @@ async def delete_item(call: Call) -> Response:
     """Delete an item."""
     value: dict[str, Any] = {"namespace": _namespace(call.body.namespace), "key": call.body.key}
     await _authorized(call, "delete", value)
-    await _store(call).adelete(_namespace(value["namespace"]), value["key"])
+    with _refusing():
+        await _store(call).adelete(_namespace(value["namespace"]), value["key"])
     return Response(status_code=204)
 
 
@@ -62,7 +67,8 @@ async def search_items(call: Call) -> Any:
     }
     await _authorized(call, "search", value)
     options: Any = {name: value[name] for name in ("filter", "limit", "offset", "query")}
-    found = await _store(call).asearch(_labels(value["namespace"]), **options, refresh_ttl=body.refresh_ttl)
+    with _refusing():
+        found = await _store(call).asearch(_labels(value["namespace"]), **options, refresh_ttl=body.refresh_ttl)
     return {"items": [{**item_of(one), "score": one.score} for one in found]}
 
 
@@ -77,13 +83,14 @@ async def list_namespaces(call: Call) -> Any:
         "offset": body.offset,
     }
     await _authorized(call, "list_namespaces", value)
-    found = await _store(call).alist_namespaces(
-        prefix=value["namespace"],
-        suffix=value["suffix"],
-        max_depth=value["max_depth"],
-        limit=value["limit"],
-        offset=value["offset"],
-    )
+    with _refusing():
+        found = await _store(call).alist_namespaces(
+            prefix=value["namespace"],
+            suffix=value["suffix"],
+            max_depth=value["max_depth"],
+            limit=value["limit"],
+            offset=value["offset"],
+        )
     return {"namespaces": found}
 
 
@@ -107,6 +114,23 @@ async def _authorized(call: Call, action: str, value: dict[str, Any]) -> None:
     scope = await call.authorize("store", action, value)
     if scope and not contains({**value, "namespace": list(value["namespace"] or ())}, scope):
         raise refuse(403, "forbidden")
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Raise a refusal for what the store cannot do or take.
+
+    Raises:
+        HTTPException: 422.
+    """
+    try:
+        yield
+    except (NotImplementedError, OverflowError, TypeError, ValueError) as error:
+        raise refuse(422, f"the store refuses: {error}") from error
+    except Exception as error:
+        if not (getattr(error, "sqlstate", None) or "").startswith(_REFUSALS):
+            raise
+        raise refuse(422, f"the store refuses: {error}".partition("\n")[0]) from error
 
 
 def _store(call: Call) -> BaseStore:

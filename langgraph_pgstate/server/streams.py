@@ -5,22 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
-from urllib.parse import urlencode
+from typing import Any, Final, TypeVar
+from urllib.parse import quote, urlencode
 
 from langchain_core.messages import BaseMessage, BaseMessageChunk, message_chunk_to_message
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from langgraph_pgstate.errors import PGStateError, UnavailableError
+from langgraph_pgstate.runs.handles import AsyncRunHandle
 from langgraph_pgstate.server.errors import ServerStoppingError, refuse, short_error
 from langgraph_pgstate.server.json import to_json
+from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.threads import checkpoint_of
 from langgraph_pgstate.types import StreamEvent
-
-if TYPE_CHECKING:
-    from langgraph_pgstate.runs.handles import AsyncRunHandle
-    from langgraph_pgstate.server.service import Call
 
 # A proxy closes a connection on which nothing is sent; the JavaScript SDK finds half-open ones by it.
 HEARTBEAT_SECONDS: Final = 5.0
@@ -34,6 +32,8 @@ _KEPT: Final[Mapping[str, Sequence[str]]] = {
     "messages-tuple": ("messages",),
     "messages": ("messages",),
 }
+# What a part of a path may have unquoted (RFC 3986).
+_SAFE: Final = "!$&'()*+,;=:@"
 T = TypeVar("T")
 
 _CONTROL: Final = ("metadata", "gap", "error", "end")
@@ -192,8 +192,9 @@ async def surely(do: Callable[[], Awaitable[Any]]) -> None:
 
 
 def location(handle: AsyncRunHandle) -> str:
-    """Return the path of a run, relative to the address that the client has of the server."""
-    return f"/threads/{handle.thread_id}/runs/{handle.run_id}"
+    """Return the path of a run for a header, relative to the address that the client has of the server."""
+    thread_id, run_id = (quote(id, safe=_SAFE) for id in (handle.thread_id, handle.run_id))
+    return f"/threads/{thread_id}/runs/{run_id}"
 
 
 class Conversion:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import signal
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,6 +22,7 @@ from support_http import until_running
 
 from benchmarks.server import open_server
 from benchmarks.serving import seconds_after_kill
+from langgraph_pgstate.server import serving
 
 TESTS = Path(__file__).parents[1]
 pytestmark = pytest.mark.once
@@ -98,6 +101,26 @@ async def test_a_second_signal_waits_for_nothing(dsn: str, schema: str) -> None:
         served.send_signal(signal.SIGINT)
         # Its only superstep takes longer.
         assert served.wait(GUARD_SECONDS / 2) == 130
+
+
+async def test_a_client_that_reads_nothing_keeps_no_server_that_stops(
+    dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "_GRACE_SECONDS", 1)
+    place = ("--dsn", dsn, "--schema", schema, "serve", "--port", "0")
+    with Forked(*place, "large=support_http.py:large", cwd=TESTS) as served:
+        wait_until(lambda: "Studio" in served.printed, "the server's start")
+        url = httpx.URL(re.findall(r"at (http://\S+)", served.printed)[0])
+        async with get_client(url=str(url), api_key=None) as client:
+            run = await client.runs.create("t", "large", input={}, stream_mode="custom", if_not_exists="create")
+            await client.runs.join("t", run["run_id"])
+        with socket.create_connection((url.host, url.port or 80)) as stalled:
+            path = f"/threads/t/runs/{run['run_id']}/stream"
+            stalled.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            assert stalled.recv(12) == b"HTTP/1.1 200"
+            await asyncio.sleep(0.5)
+            served.send_signal(signal.SIGTERM)
+            assert served.wait() == 0
 
 
 @pytest.mark.slow

@@ -78,6 +78,10 @@ async def test_opening_says_why_it_is_not_possible(
         ('password authentication failed for user "u"', True),
         ('no pg_hba.conf entry for host "1.2.3.4", user "u", database "d", no encryption', True),
         ("no such database: d", True),
+        ("das Datenbanksystem startet", False),
+        ("désolé, trop de clients sont déjà connectés", False),
+        ('ユーザー"u"のパスワード認証に失敗しました', False),
+        ('pg_hba.conf にホスト"h"、ユーザー"u"、データベース"d, no encryption用のエントリがありません', True),
     ],
 )
 def test_a_refusal_that_passes_is_waited_for(answer: str, is_final: bool) -> None:

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from support import GUARD_SECONDS, loop_graph, wait_until
 from support_queue import STATES, Queue, call, open_state
-from support_worker import Place, enqueue, wait_for_ends, worker
+from support_worker import Place, enqueue, kill, wait_for_ends, worker
 
 from langgraph_pgstate import AsyncWorker, PGState, Rate, Worker
 from langgraph_pgstate.db.database import Database
@@ -138,7 +138,7 @@ def test_workers_keep_limits_and_a_killed_one_frees_its_slots(
             with worker(kind, dsn, schema, graphs):
                 time.sleep(0.3)
                 assert len(place.notes()) == 2
-                first.kill()
+                kill(first)
                 place.wait_for("begin step 0", 4)
                 (limit, each) = state.runs.limits()
                 assert (limit.running, each.running) == (2, 2)

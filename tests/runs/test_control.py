@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from typing import Any
@@ -55,9 +55,10 @@ def test_a_queue_that_fails_at_once_is_not_asked_without_a_pause(
 ) -> None:
     with PGState.open(dsn, schema=schema) as state, Worker(state, {"agent": loop_graph(1)}) as worker:
         connection.execute(f"ALTER TABLE {schema}.queue RENAME TO gone".encode())
-        turns = count_turns(worker, monkeypatch)
+        turns, since = count_turns(worker, monkeypatch), time.monotonic()
         time.sleep(1)
-        assert 0 < len(turns) < 20
+        wait_until(lambda: bool(turns), "a turn")
+        assert len(turns) < 20 * (time.monotonic() - since)
         connection.execute(f"ALTER TABLE {schema}.gone RENAME TO queue".encode())
         assert state.runs.enqueue("agent", {"count": 0}, thread_id="t").wait(GUARD_SECONDS)["count"] == 1
 
@@ -103,6 +104,22 @@ def counted_ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, in
     yield calls
 
 
+def end_after(worker: Any, monkeypatch: pytest.MonkeyPatch, can_end: Callable[[int], bool]) -> None:
+    """Have a worker end no runs until a number of reported ones may be ended."""
+    control = worker._control
+    end_reported = control._end_reported
+
+    def end() -> None:
+        # None of them: those that come now are ended in the next turn.
+        if number := len(control._reports):
+            while not can_end(number):
+                time.sleep(0.01)
+                number = len(control._reports)
+            end_reported()
+
+    monkeypatch.setattr(control, "_end_reported", end)
+
+
 def test_runs_that_have_ended_meanwhile_are_ended_in_one_transaction(
     dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,14 +130,11 @@ def test_runs_that_have_ended_meanwhile_are_ended_in_one_transaction(
         Worker(state, graphs, concurrency=8) as worker,
         counted_ends(monkeypatch) as calls,
     ):
-        turn = worker._control._turn
-        # So that all have reported before one is ended.
-        monkeypatch.setattr(worker._control, "_turn", lambda: time.sleep(0.5) or turn())
+        end_after(worker, monkeypatch, lambda number: number == 8)
         runs = state.runs.enqueue_batch([{"graph": "agent", "input": {"count": 0}}] * 8)
         for run in runs:
             assert run.wait(GUARD_SECONDS)["count"] == 1
-    assert sum(number or 0 for _, number in calls) == 8
-    assert len(calls) < 5
+    assert calls == [("finish_together", 8)]
 
 
 def test_runs_that_end_together_let_the_next_of_their_keys_begin_at_once(
@@ -134,14 +148,7 @@ def test_runs_that_end_together_let_the_next_of_their_keys_begin_at_once(
         counted_ends(monkeypatch) as calls,
     ):
         state.runs.limit("default", key="*", concurrency=1)
-        turn = worker._control._turn
-
-        def turn_of_pairs() -> bool:
-            while len(worker._control._reports) == 1:
-                time.sleep(0.01)
-            return turn()
-
-        monkeypatch.setattr(worker._control, "_turn", turn_of_pairs)
+        end_after(worker, monkeypatch, lambda number: number == 2)
         runs = state.runs.enqueue_batch(
             [{"graph": "agent", "input": {"count": 0}, "key": key} for _ in range(3) for key in ("a", "b")]
         )
@@ -158,15 +165,8 @@ def test_a_locked_thread_keeps_no_later_runs_from_ending_together(
     is_locked = threading.Event()
     with PGState.open(dsn, schema=schema) as state, counted_ends(monkeypatch) as calls, ExitStack() as stack:
         worker = Worker(state, graphs, concurrency=4)
-        turn = worker._control._turn
-
-        def slow_turn() -> bool:
-            if worker._control._reports:
-                is_locked.wait(GUARD_SECONDS)
-            time.sleep(0.1)
-            return turn()
-
-        monkeypatch.setattr(worker._control, "_turn", slow_turn)
+        # The locked run is one of three.
+        end_after(worker, monkeypatch, lambda number: is_locked.is_set() and number in (1, 3))
         stack.enter_context(worker)
         locked = state.runs.enqueue("alone", {"count": 0}, thread_id="t")
         wait_until(lambda: bool(worker._control._reports), "its outcome")
@@ -183,17 +183,25 @@ def test_a_locked_thread_keeps_no_later_runs_from_ending_together(
 
 
 def test_a_thread_that_a_caller_has_locked_delays_no_run_of_another(
-    dsn: str, schema: str, connection: psycopg.Connection
+    dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
-    gate = threading.Event()
+    gate, is_renewed = threading.Event(), threading.Event()
 
     def linger(count: int) -> None:
         calls.append(count)
-        time.sleep(2)
+        is_renewed.wait(GUARD_SECONDS)
+
+    def renewed_at() -> Any:
+        query = f"SELECT renewed_at FROM {schema}.leases WHERE thread_id = 'u'"
+        return connection.execute(query.encode()).fetchone()
 
     graphs = {"short": loop_graph(1, lambda count: gate.wait(GUARD_SECONDS) and None), "long": loop_graph(1, linger)}
-    with PGState.open(dsn, schema=schema) as state, Worker(state, graphs, lease_ttl=0.8, poll=0.05):
+    with (
+        PGState.open(dsn, schema=schema) as state,
+        counted_ends(monkeypatch) as ends,
+        Worker(state, graphs, lease_ttl=4, poll=0.05),
+    ):
         short = state.runs.enqueue("short", {"count": 0}, thread_id="t")
         long = state.runs.enqueue("long", {"count": 0}, thread_id="u")
         state.runs.enqueue("short", {"count": 0}, thread_id="t", run_after=timedelta(seconds=0.5))
@@ -201,9 +209,12 @@ def test_a_thread_that_a_caller_has_locked_delays_no_run_of_another(
         with psycopg.connect(dsn) as caller:
             behind = state.runs.enqueue("short", {"count": 0}, thread_id="t", connection=caller)
             gate.set()
-            time.sleep(1.2)
+            wait_until(lambda: len(ends) > 1, "attempts to end the run")
             # Another run is begun meanwhile, and the lease of one that runs is kept.
+            before = renewed_at()
             state.runs.enqueue("short", {"count": 0}, thread_id="v").wait(GUARD_SECONDS)
+            wait_until(lambda: renewed_at() != before, "a lease that is renewed")
+            is_renewed.set()
             long.wait(GUARD_SECONDS)
             assert calls == [0]
             assert short.status() == "running"
@@ -226,14 +237,16 @@ def test_failures_are_logged_with_their_tracebacks_and_a_drain_with_what_it_give
 
     graphs = {"failing": loop_graph(1, fail), "waiting": loop_graph(2, wait)}
     with PGState.open(dsn, schema=schema) as state:
-        with Worker(state, graphs, poll=0.05):
+        with Worker(state, graphs, poll=0.05) as worker:
             policy = Backoff(initial=0.01, jitter=0, retry_on=[KeyError])
             failed = state.runs.enqueue("failing", {"count": 0}, thread_id="t", max_attempts=2, retry=policy)
             with pytest.raises(RunFailedError):
                 failed.wait(GUARD_SECONDS)
             given_back = state.runs.enqueue("waiting", {"count": 0}, thread_id="u")
             assert begun.wait(GUARD_SECONDS)
-            threading.Timer(0.2, gate.set).start()
+            executions = worker._control._executions
+            asked = lambda: any(one.stop == "drain" for one in [*executions.values()])  # noqa: E731
+            threading.Thread(target=lambda: (wait_until(asked, "the drain"), gate.set())).start()
         assert given_back.status() == "pending"
     first, last = (record for record in caplog.records if "failed" in record.message)
     assert (first.message, last.message) == (

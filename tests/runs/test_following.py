@@ -12,13 +12,13 @@ from typing import Any
 import psycopg
 import pytest
 from support import GUARD_SECONDS, wait_until
-from support_queue import CODEC, STATES, Queue, call, open_state
+from support_queue import STATES, Queue, call, open_state
 
 from langgraph_pgstate import AsyncPGState, PGState
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, PGStateError
-from langgraph_pgstate.operations.runs import streams
-from langgraph_pgstate.runs.following import Cursor, _Schedule
-from langgraph_pgstate.types import ClaimedRun, StreamEvent, StreamPage, ThreadEvent
+from langgraph_pgstate.operations.runs import ending, streams
+from langgraph_pgstate.runs.following import _Schedule
+from langgraph_pgstate.types import ClaimedRun, StreamEvent, ThreadEvent
 from tests.operations.runs.test_streams import batch
 
 
@@ -89,6 +89,32 @@ async def test_events_come_as_they_are_stored(api: type, producer: Producer, dsn
 
 
 @pytest.mark.parametrize("api", STATES)
+async def test_a_late_reader_gets_all_of_a_run_that_has_deleted_its_thread(
+    api: type, producer: Producer, dsn: str
+) -> None:
+    producer.send(*"ab")
+    events = [batch(producer.run, 2, "c")]
+    async with open_state(api, dsn, producer.queue.schema) as state:
+        reading = asyncio.create_task(read(state, producer.run))
+        await asyncio.sleep(0.1)
+        await asyncio.to_thread(producer.queue.finish, producer.run, deletes_thread=True, events=events)
+        whole = await asyncio.wait_for(reading, 10)
+        assert told(whole) == [*"abc", "end"]
+        assert whole[-1].data == {"status": "success"}
+        assert await read(state, producer.run) == whole
+        assert await read(state, producer.run, last_event_id=whole[0].id) == whole[1:]
+        handle = state.runs.handle(producer.run.thread_id, producer.run.run_id)
+        assert await call(handle.wait) == {}
+        producer.queue.execute("UPDATE {}.runs SET delete_at = now()")
+        producer.queue.do(ending.sweep)
+        with pytest.raises(NotFoundError, match="has no run"):
+            await read(state, producer.run)
+        assert [event.data for event in await read(state, producer.run, last_event_id=whole[0].id)] == [
+            {"status": "deleted"}
+        ]
+
+
+@pytest.mark.parametrize("api", STATES)
 @pytest.mark.parametrize("end", ["cancel", "rollback", "thread", "timeout", "interrupted", "discard"])
 async def test_there_is_always_an_end(api: type, end: str, queue: Queue, dsn: str) -> None:
     run_id = queue.add("t")
@@ -117,8 +143,10 @@ async def test_what_does_not_exist_is_refused(api: type, producer: Producer, dsn
     async with open_state(api, dsn, producer.queue.schema) as state:
         with pytest.raises(NotFoundError):
             await read(state, state.runs.handle("t", "nobody"))
-        with pytest.raises(ConfigurationError, match="last_event_id"):
-            state.runs.join(producer.run, last_event_id="x")
+        # The statement of all readers would fail with a number that PostgreSQL does not have.
+        for wrong in ("x", str(2**63)):
+            with pytest.raises(ConfigurationError, match="last_event_id"):
+                state.runs.join(producer.run, last_event_id=wrong)
         with pytest.raises(ConfigurationError, match="no event 2"):
             await read(state, producer.run, last_event_id="2")
 
@@ -246,13 +274,6 @@ async def test_an_error_of_the_database_reaches_each_reader(api: type, producer:
         assert told(await read(state, producer.run)) == ["end"]
 
 
-def test_a_reader_that_is_not_behind_waits_its_turn() -> None:
-    cursor = Cursor(CODEC, "t", "r", None)
-    assert cursor.is_behind
-    assert [*cursor.take(StreamPage("running", None, None, None, [], False))] == []
-    assert (cursor.is_behind, cursor.has_ended) == (False, False)
-
-
 class ThreadReader:
     """A reader of a thread, of either API."""
 
@@ -349,7 +370,7 @@ async def test_a_thread_without_runs_is_followed(api: type, queue: Queue, dsn: s
 
 def test_the_place_of_a_reader_in_a_thread_names_a_run(dsn: str, schema: str) -> None:
     with PGState.open(dsn, schema=schema) as state:
-        for wrong in ("7", "run:", ":7", "run:x"):
+        for wrong in ("7", "run:", ":7", "run:x", f"run:{2**63}"):
             with pytest.raises(ConfigurationError, match=r"RUN:12|the id of an event"):
                 state.runs.join_thread("t", last_event_id=wrong)
 

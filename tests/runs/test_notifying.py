@@ -86,7 +86,7 @@ async def test_who_waits_for_a_run_is_woken_when_it_ends(
             queue.do(ending.notify, [run.run_id])
             await asyncio.sleep(0.1)
         assert await asyncio.wait_for(waiting, GUARD_SECONDS) == ({} if how == "wait" else "end")
-        assert state.runs._ends._calls == {}
+        assert state.runs._end_listener._calls == {}
 
 
 def test_a_notification_of_many_ends_is_not_too_long(queue: Queue) -> None:

@@ -1,4 +1,4 @@
-"""`state.runs` of both APIs: enqueueing, also in the caller's transaction, waiting, cancelling, retrying, answers."""
+"""Runs by both APIs: enqueueing, also in the caller's transaction, waiting, cancelling, retrying, answers."""
 
 from __future__ import annotations
 
@@ -91,28 +91,6 @@ async def test_other_ends_are_raised(api: type, dsn: str, schema: str, queue: Qu
         assert await call(cancelled.cancel) == "cancelled"
         with pytest.raises(RunCancelledError):
             await call(cancelled.wait)
-
-
-@pytest.mark.parametrize("api", STATES)
-async def test_dead_letters_are_listed_retried_and_discarded(api: type, dsn: str, schema: str, queue: Queue) -> None:
-    async with open_state(api, dsn, schema) as state:
-        runs = state.runs
-        for _ in range(2):
-            await call(runs.enqueue, "graph", {})
-        failed = queue.claim()
-        for run in failed:
-            queue.fail(run)
-        page = await call(runs.dead_letters, limit=1)
-        assert page.next is not None
-        assert {page.items[0].run_id} < {run.run_id for run in failed}
-        assert await call(runs.retry, *failed[0].key[:2])
-        assert await call(runs.discard, *failed[1].key[:2])
-        assert (await call(runs.dead_letters)).items == ()
-        assert [run.run_id for run in (await call(runs.queued)).items] == [failed[0].run_id]
-        (count,) = await call(runs.counts)
-        assert (count.status, count.count, count.is_accepted) == ("pending", 1, False)
-        assert await call(runs.repair) == 0
-        assert (await call(runs.list, status="error")).items[0].run_id == failed[1].run_id
 
 
 @pytest.mark.parametrize("api", STATES)

@@ -22,7 +22,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Interrupt, interrupt
 from support import GUARD_SECONDS, Restartable, wait_until
 from support_queue import CODEC, Queue
-from support_worker import WORKERS, Place, wait_for_ends, worker
+from support_worker import WORKERS, Place, kill, wait_for_ends, worker
 
 from langgraph_pgstate import AsyncWorker, Backoff, PGState, Worker
 from langgraph_pgstate.errors import ConfigurationError
@@ -223,7 +223,7 @@ def test_a_stream_goes_on_when_its_producer_is_killed(kind: type, place: Place, 
         events = []
         while not events or events[-1].data != [2, 1]:
             events.append(next(live))
-        os.kill(first.pid or 0, signal.SIGKILL)
+        kill(first)
         place.release("2 1")
         with worker(kind, dsn, schema, graphs):
             events += live
@@ -246,7 +246,7 @@ def test_nothing_is_lost_whenever_producers_are_killed(kind: type, place: Place,
             with worker(kind, dsn, schema, graphs, max_crashes=100) as process:
                 wait_until(lambda: any(run.status() == "running" for run in found), "a running run")
                 time.sleep(chance.uniform(0.05, 0.25))
-                os.kill(process.pid or 0, signal.SIGKILL)
+                kill(process)
         with worker(kind, dsn, schema, graphs, max_crashes=100):
             check_whole([*live])
             for run in found[1:]:

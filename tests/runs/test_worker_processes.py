@@ -15,7 +15,7 @@ import pytest
 from langgraph.graph import START, StateGraph
 from support import GUARD_SECONDS, Restartable, loop_graph, wait_until
 from support_queue import Queue
-from support_worker import STEPS, WORKERS, Place, enqueue, runs, wait_for_ends, worker
+from support_worker import STEPS, WORKERS, Place, enqueue, kill, runs, stop, wait_for_ends, worker
 
 from langgraph_pgstate import PGState
 from tests.db.test_database import Bouncer, bouncer_version
@@ -53,7 +53,7 @@ def test_a_run_whose_worker_is_killed_is_finished_by_another(
         enqueue(state, thread_id="t")
         place.wait_for("begin step 2")
         wait_until(lambda: stored(state, "t") == 2, "the checkpoint before")
-        os.kill(first.pid or 0, signal.SIGKILL)
+        kill(first)
         place.release("step 2")
         with worker(kind, dsn, schema, graphs):
             wait_for_ends(connection, schema)
@@ -71,7 +71,7 @@ def test_a_run_that_has_stored_nothing_starts_from_its_input(
     with PGState.open(dsn, schema=schema) as state, worker(kind, dsn, schema, graphs) as first:
         enqueue(state, thread_id="t", durability="exit")
         place.wait_for("begin step 1")
-        os.kill(first.pid or 0, signal.SIGKILL)
+        kill(first)
         place.release("step 1")
         with worker(kind, dsn, schema, graphs):
             wait_for_ends(connection, schema)
@@ -86,11 +86,11 @@ def test_a_worker_that_was_stopped_past_its_lease_writes_and_ends_nothing(
 ) -> None:
     graphs = {"agent": place.graph()}
     place.hold("step 2")
-    with PGState.open(dsn, schema=schema) as state, worker(kind, dsn, schema, graphs) as first:
+    with PGState.open(dsn, schema=schema) as state, worker(kind, dsn, schema, graphs, lease_ttl=1.5) as first:
         enqueue(state, thread_id="t")
         place.wait_for("begin step 2")
         wait_until(lambda: stored(state, "t") == 2, "the checkpoint before")
-        os.kill(first.pid or 0, signal.SIGSTOP)
+        stop(first)
         place.hold("step 3")
         place.release("step 2")
         with worker(kind, dsn, schema, graphs):
@@ -308,7 +308,7 @@ def test_workers_behind_pgbouncer_in_transaction_mode(
                 killed = enqueue(state, thread_id="t")
                 place.wait_for("begin step 2")
                 wait_until(lambda: stored(state, "t") == 2, "the checkpoint before")
-                os.kill(first.pid or 0, signal.SIGKILL)
+                kill(first)
             place.release("step 2")
             with worker(kind, bouncer.dsn, schema, graphs, opened=opened):
                 others = [enqueue(state, thread_id=f"t{number % 3}") for number in range(12)]

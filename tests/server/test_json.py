@@ -18,7 +18,7 @@ from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.types import Interrupt, Send
 
-from langgraph_pgstate.server.json import answer, selected, to_json
+from langgraph_pgstate.server.json import answer, is_deeper, selected, to_json
 
 
 @dataclass
@@ -84,6 +84,12 @@ def test_nothing_makes_it_fail() -> None:
     for value in (deep, "\ud800", {"\ud800": 1}, {(1, 2): 3}, object(), 2**80, {"a": {2**80: "\ud800"}}):
         assert to_json(value)
         json.loads(to_json(value))
+
+
+def test_levels_are_counted() -> None:
+    assert not is_deeper([{"a": [], "b": 1}, [2]], 3)
+    assert is_deeper([{"a": [], "b": 1}, [2]], 2)
+    assert not is_deeper("text", 0)
 
 
 def test_an_answer_is_json() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 import pytest
 from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime
+from langgraph.store.memory import InMemoryStore
 from langgraph.store.postgres import AsyncPostgresStore
 from langgraph_sdk import Auth
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import APIStatusError, InternalServerError, NotFoundError, PermissionDeniedError
 from psycopg.conninfo import make_conninfo
-from support_http import Steps, sdk, serving
+from support_http import Steps, http, sdk, serving
 
 
 @pytest.fixture
@@ -69,6 +71,33 @@ async def test_what_is_invalid_is_refused(client: LangGraphClient) -> None:
         with pytest.raises(APIStatusError) as refused:
             await client.http.put(path, json=body)
         assert refused.value.status_code == 422
+
+
+ITEM: dict[str, Any] = {"namespace": ["a"], "key": "b", "value": {}}
+REFUSED = [
+    ("PUT", "/store/items", {**ITEM, "namespace": ["langgraph"]}),
+    ("PUT", "/store/items", {**ITEM, "key": "\ud800"}),
+    ("POST", "/store/items/search", {"namespace_prefix": ["a"], "filter": {"c": {"$like": 1}}}),
+]
+OF_POSTGRESQL = [
+    ("PUT", "/store/items", {**ITEM, "value": {"c": "\ud800"}}),
+    ("PUT", "/store/items", {**ITEM, "value": {"c": float("nan")}}),
+    ("PUT", "/store/items", {**ITEM, "ttl": 1e300}),
+    ("POST", "/store/namespaces", {"max_depth": 2**70}),
+]
+OF_MEMORY = [("PUT", "/store/items", {**ITEM, "ttl": 5})]
+
+
+async def test_what_the_store_cannot_do_is_refused(dsn: str, schema: str, store: AsyncPostgresStore) -> None:
+    """Guard: translating its errors, without which each is an internal one."""
+    for one, more in ((store, OF_POSTGRESQL), (InMemoryStore(), OF_MEMORY)):
+        async with serving(dsn, schema, store=one, worker=False) as server, http(server) as client:
+            assert (await client.put("/store/items", json={**ITEM, "value": {"c": 1}})).status_code == 204
+            for method, path, body in (REFUSED if one is store else REFUSED[::2]) + more:
+                kind = {"content-type": "application/json"}
+                refused = await client.request(method, path, content=json.dumps(body), headers=kind)
+                assert (refused.status_code, refused.json()["detail"][:17]) == (422, "the store refuses"), body
+            assert (await client.get("/store/items?namespace=a&key=%00b")).json()["value"] == {"c": 1}
 
 
 async def test_without_a_store_that_is_said(dsn: str, schema: str) -> None:

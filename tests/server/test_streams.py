@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -34,6 +35,19 @@ async def test_a_run_is_streamed_in_its_modes(client: LangGraphClient) -> None:
     assert [*parts[2].data] == ["speak"]
     assert parts[-1].data == {"status": "success"}
     assert len({part.id for part in parts}) == len(parts)
+
+
+@pytest.mark.parametrize("thread_id", ["日本 🙂", "a\r\nSet-Cookie: b=c", "a/b"])
+async def test_a_run_is_located_whatever_its_thread_is_named(server: AgentServer, thread_id: str) -> None:
+    """Guard: quoting. A header of HTTP has no such characters, and the run was enqueued already."""
+    body = {"assistant_id": "chat", "input": HELLO, "if_not_exists": "create"}
+    async with http(server) as client:
+        for path in ("runs", "runs/wait", "runs/stream"):
+            answered = await client.post(f"/threads/{quote(thread_id, safe='')}/{path}", json=body)
+            assert answered.status_code == (404 if "/" in thread_id else 200)
+            if answered.status_code == 200:
+                place = answered.headers["content-location"]
+                assert (place.isascii(), (await client.get(place)).json()["thread_id"]) == (True, thread_id)
 
 
 async def test_messages_are_streamed_as_tuples_or_as_parts(client: LangGraphClient) -> None:

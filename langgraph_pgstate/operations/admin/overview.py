@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.errors import DatabaseError
 from langgraph_pgstate.sql import Queries, extension_queries, migrations
 from langgraph_pgstate.types import (
     AppliedMigration,
@@ -17,6 +16,8 @@ from langgraph_pgstate.types import (
 
 _NOTES: Final = 400
 _STATEMENTS: Final = 20
+# Not readable, not loaded, of another version.
+_NOT_THERE: Final = ("42501", "55000", "42P01", "42703")
 _STATEMENT_LENGTH: Final = 600
 
 
@@ -47,8 +48,9 @@ async def _slowest(db: Connection, queries: Queries, schema: str) -> tuple[SlowS
     parameters = {"length": _STATEMENT_LENGTH, "tables": f'"{queries.schema}".', "page_size": _STATEMENTS}
     try:
         rows = await db.fetch(extension_queries(schema).list_slow_statements, parameters)
-    except DatabaseError:
-        if db.is_in_transaction:
+    except Exception as error:
+        # Operations see the driver's errors.
+        if db.is_in_transaction or getattr(error, "sqlstate", None) not in _NOT_THERE:
             raise
         return None
     return tuple(SlowStatement(*row) for row in rows)

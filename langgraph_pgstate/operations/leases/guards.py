@@ -22,7 +22,8 @@ from langgraph_pgstate.operations.checkpoints.addresses import Address, configur
 from langgraph_pgstate.operations.record.put_hook import Statement
 from langgraph_pgstate.sql import Queries
 
-_MARK: Final = re.compile(r'"pgstate-guard:(\w+):(.*)"', re.DOTALL)
+# Without the quotation marks around it, which each language of the server has of its own.
+_MARK: Final = re.compile(r"pgstate-guard:(\w+):(.*);", re.DOTALL)
 _SWEEP_PAGE: Final = 1000
 
 

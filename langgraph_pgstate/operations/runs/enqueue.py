@@ -23,7 +23,8 @@ from langgraph_pgstate.operations.runs.requests import RunRequest
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import EnqueuedRun
 
-_MARK: Final = re.compile(r'"pgstate-queue:(\[.*\])"', re.DOTALL)
+# Without the quotation marks around it, which each language of the server has of its own.
+_MARK: Final = re.compile(r"pgstate-queue:(\[.*\])", re.DOTALL)
 
 
 async def enqueue(db: Connection, queries: Queries, requests: Sequence[RunRequest]) -> list[EnqueuedRun]:

@@ -55,7 +55,7 @@ RECORD_TABLES = {
 QUEUE_TABLES = {
     *("queue", "run_requests", "workers", "stream_batches", "schedules"),
     *("exporters", "span_exports", "maintenance"),
-    *("queue_limits", "queue_keys", "budgets", "webhooks", "assistants", "assistant_versions"),
+    *("queue_limits", "queue_keys", "budgets", "deleted_costs", "webhooks", "assistants", "assistant_versions"),
 }
 TABLES = SAVER_TABLES | RECORD_TABLES | QUEUE_TABLES
 
@@ -491,6 +491,7 @@ def test_down_and_up_again_ends_where_it_began(dsn: str, schema: str, connection
     """Each migration down leaves what was there before it; several go in one call, too."""
     set_up_in_a_process(dsn, schema)
     newest = migrations()[-1].version
+    assert [step.version for step in migrations()] == list(range(1, newest + 1))
     before = catalog(connection, schema)
     database = on(connection, schema)
     database.run(migrate_to, queries(schema), 0)

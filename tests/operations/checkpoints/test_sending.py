@@ -30,7 +30,8 @@ from langgraph_pgstate.sql import queries
         (errors.UniqueViolation(), False, True, Refusal.ID_EXISTS),
         (errors.UniqueViolation(), True, True, Refusal.HOOK_REFUSED),
         (errors.DivisionByZero(), False, True, Refusal.HOOK_REFUSED),
-        (errors.InvalidTextRepresentation('"pgstate-guard:base:1"'), False, True, Refusal.HELD_ROW_MISSING),
+        (errors.InvalidTextRepresentation('"pgstate-guard:base:1;"'), False, True, Refusal.HELD_ROW_MISSING),
+        (errors.InvalidTextRepresentation("»pgstate-guard:base:1;«"), False, True, Refusal.HELD_ROW_MISSING),
     ],
 )
 def test_a_refusal_has_one_reason(error: Any, replaces: bool, is_recorded: bool, expected: Refusal) -> None:

@@ -14,7 +14,7 @@ from support import APIS, config_of, counted, holding, invoke, loop_graph, open_
 
 from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.errors import LeaseHeldError, StaleHeadError, ThreadDeletedError
-from langgraph_pgstate.operations.leases.guards import PastId
+from langgraph_pgstate.operations.leases.guards import PastId, broken_condition
 from tests.operations.record.test_put_hook import Diary
 from tests.test_state import APIS as STATES
 from tests.test_state import open_state
@@ -23,6 +23,20 @@ INPUT: dict[str, Any] = {"items": [], "count": 0}
 
 
 GUARDS = ["head", "lease", ("head", "lease")]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        'invalid input syntax for type integer: "pgstate-guard:head:a";b;"',
+        "ungültige Eingabesyntax für Typ integer: »pgstate-guard:head:a»;b;«",
+        "syntaxe en entrée invalide pour le type integer : « pgstate-guard:head:a »;b; »",
+        '型integerの入力構文が不正です: "pgstate-guard:head:a;b;"',
+    ],
+)
+def test_a_refusal_is_known_in_each_language_of_the_server(message: str) -> None:
+    """Guard: the mark's own end. `lc_messages` chooses the quotation marks around it."""
+    assert broken_condition(psycopg.errors.InvalidTextRepresentation(message)) == "head"
 
 
 def rows(connection: psycopg.Connection, schema: str, thread_id: str = "t") -> dict[str, int]:

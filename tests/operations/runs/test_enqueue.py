@@ -12,12 +12,21 @@ from support_queue import CODEC, Queue, request
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, ThreadBusyError, ThreadDeletedError
+from langgraph_pgstate.operations.runs.enqueue import _refusal
 from langgraph_pgstate.operations.runs.requests import RunRequest, open_request, request_run
 
 
 @pytest.fixture
 def queue(connection: psycopg.Connection, schema: str) -> Queue:
     return Queue(connection, schema)
+
+
+@pytest.mark.parametrize("quotes", ['""', "»«", "«»"])
+def test_a_refusal_is_known_in_each_language_of_the_server(quotes: str) -> None:
+    found = _refusal(
+        psycopg.errors.InvalidTextRepresentation(f'{quotes[0]}pgstate-queue:["busy", "t", "r", 1]{quotes[1]}')
+    )
+    assert isinstance(found, ThreadBusyError)
 
 
 def test_a_run_is_in_the_queue_and_in_the_record(queue: Queue) -> None:

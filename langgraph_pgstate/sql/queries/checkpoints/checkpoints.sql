@@ -98,7 +98,7 @@ WITH bases AS MATERIALIZED (
         AND (checkpoint_id, revision) IN (SELECT * FROM unnest(:base_ids::text[], :base_revisions::bigint[]))
     FOR KEY SHARE
 )
-SELECT ('pgstate-guard:base:' || found.count)::integer FROM (SELECT count(*) AS count FROM bases) AS found
+SELECT ('pgstate-guard:base:' || found.count || ';')::integer FROM (SELECT count(*) AS count FROM bases) AS found
 WHERE found.count < cardinality(:base_ids::text[]);
 
 -- name: get_checkpoint

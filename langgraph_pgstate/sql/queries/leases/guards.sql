@@ -16,7 +16,7 @@ WITH thread AS MATERIALIZED (
     FOR NO KEY UPDATE
 )
 -- The cast fails with the text as the message: a statement without PL/pgSQL can only raise an error this way.
-SELECT ('pgstate-guard:' || reason)::integer FROM (
+SELECT ('pgstate-guard:' || reason || ';')::integer FROM (
     SELECT CASE
         WHEN :holds_thread AND NOT EXISTS (SELECT 1 FROM thread) THEN 'thread:'
         WHEN :fencing_token IS NOT NULL AND NOT EXISTS (SELECT 1 FROM lease) THEN 'lease:'
@@ -32,13 +32,13 @@ WHERE reason IS NOT NULL;
 -- name: check_deleted
 -- Fail if a thread was deleted and not revived. Runs after `hold_for_write`, because only the next statement sees rows
 -- committed during its wait.
-SELECT ('pgstate-guard:deleted:' || extract(epoch FROM deleted_at))::integer
+SELECT ('pgstate-guard:deleted:' || extract(epoch FROM deleted_at) || ';')::integer
 FROM /*schema*/tombstones WHERE thread_id = :thread_id AND expires_at > now();
 
 -- name: check_head
 -- Fail if a checkpoint has children other than the given one. Runs after `hold_for_write`, because only the next
 -- statement sees rows committed during its wait.
-SELECT ('pgstate-guard:head:' || checkpoint_id)::integer
+SELECT ('pgstate-guard:head:' || checkpoint_id || ';')::integer
 FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND parent_checkpoint_id = :held_id::text
     AND NOT EXISTS (
@@ -49,7 +49,7 @@ LIMIT 1;
 
 -- name: check_empty
 -- Fail if a namespace has checkpoints other than the given one.
-SELECT ('pgstate-guard:head:' || newest.checkpoint_id)::integer FROM (
+SELECT ('pgstate-guard:head:' || newest.checkpoint_id || ';')::integer FROM (
     SELECT checkpoint_id FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns
     ORDER BY checkpoint_id DESC LIMIT 1
