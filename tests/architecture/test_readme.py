@@ -164,7 +164,7 @@ def databases(dsn: str) -> Iterator[Callable[[str], str]]:
 
         def create(template: str) -> str:
             name = f"docs_{next(_numbers)}"
-            admin.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
+            admin.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy".encode())
             made.append(name)
             return make_conninfo(dsn, dbname=name)
 
