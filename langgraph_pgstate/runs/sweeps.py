@@ -1,4 +1,4 @@
-"""The periodic work on the whole queue that every worker does: lost runs, due runs, schedules, default answers."""
+"""Sweeps of the whole queue, which every worker does at intervals: lost runs, due runs, schedules, default answers."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ class Sweeps:
         self._database, self._queries, self._codec, self._graphs = database, queries, codec, graphs
         self._settings, self._turn_seconds = settings, turn_seconds
         self._warned: set[tuple[str, ...]] = set()
+        self._first = Sweep(_RECOVER_SECONDS, self._recover), Sweep(settings.poll, self._make_due)
         self.all = (
-            Sweep(_RECOVER_SECONDS, self._recover),
+            *self._first,
             *([Sweep(_ADOPT_SECONDS, self._adopt)] if adopts else []),
-            Sweep(settings.poll, self._make_due),
             Sweep(settings.poll, self._fire),
             Sweep(_DEFAULTS_SECONDS, self._answer_by_default),
             Sweep(_DELETED_SECONDS, self._delete_deleted),
@@ -90,8 +90,8 @@ class Sweeps:
 
     @property
     def due_at(self) -> float:
-        """Time from which a sweep is due, by the monotonic clock."""
-        return min(sweep.due_at for sweep in self.all)
+        """Time of the next turn for the sake of sweeps, by the monotonic clock. Most sweeps wait for any turn."""
+        return min(sweep.due_at for sweep in self._first)
 
     def _recover(self) -> None:
         """Put back the runs of workers that died."""

@@ -43,10 +43,12 @@ def test_what_cannot_be_done_is_logged_once_and_keeps_nothing_else_from_being_do
     sweeps = Sweeps(clock.queue.database, clock.queue.queries, CODEC, ["graph"], settings, 60.0, adopts=False)
     caplog.set_level(logging.WARNING, "langgraph_pgstate.worker")
     for _ in range(2):
+        # Else it would not be found again.
+        clock.queue.execute("UPDATE {}.schedules SET last_error = NULL")
         for sweep in sweeps.all:
             sweep()
     assert len(clock.queue.rows()) == 1
-    assert clock.due() == []
+    assert clock.get("lost").last_error is not None
     assert [record.message.partition(":")[0] for record in caplog.records] == ["fire of lost failed"]
 
 
