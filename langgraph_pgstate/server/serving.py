@@ -29,6 +29,8 @@ DEFAULT_CORS: Final[Mapping[str, Any]] = {
     "allow_private_network": True,
 }
 _BACKLOG: Final = 2048
+# Kubernetes kills after 30.
+_GRACE_SECONDS: Final = 20.0
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -168,14 +170,18 @@ class _Server(uvicorn.Server):
             self.exit_code = 128 + number
             self.force_exit = True
             self._app.stop()
-            # A client that reads nothing would keep its connection open.
-            for connection in [*self.server_state.connections]:
-                connection.transport.abort()
+            self._abort()
 
     def _end(self) -> None:
         if not self.should_exit:
             self.should_exit = True
             self._app.stop()
+            self._loop.call_later(_GRACE_SECONDS, self._abort)
+
+    def _abort(self) -> None:
+        # A client that reads nothing would keep its connection open.
+        for connection in [*self.server_state.connections]:
+            connection.transport.abort()
 
 
 def _may_call(origin: str) -> bool:
