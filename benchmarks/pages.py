@@ -27,11 +27,16 @@ from langgraph.checkpoint.base import Checkpoint, empty_checkpoint
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
 
+from benchmarks.__main__ import RESULTS, put_between_marks
 from langgraph_pgstate import AsyncPGState, PGState
 from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.server import create_app
 
-RESULT: Final = Path(__file__).parent / "results" / "pages.json"
+RESULT: Final = RESULTS / "pages.json"
+DOCUMENT: Final = RESULTS.parents[1] / "docs" / "inspector.md"
+BEGINS: Final = "<!-- make bench-pages: begin -->"
+ENDS: Final = "<!-- make bench-pages: end -->"
+THREADS: Final = 100_000
 SCHEMA: Final = "pgstate"
 SPANS_OF_A_RUN: Final = 10
 DAYS: Final = 60
@@ -309,7 +314,6 @@ async def measure(dsn: str, rounds: int = 9) -> dict[str, dict[str, Any]]:
                 "statements": len(names),
                 "bytes": len(answer.content),
             }
-            print(f"{name:24} {found[name]['ms']:8.1f} ms {len(names)} statements {len(answer.content):9,} bytes")
     return found
 
 
@@ -358,10 +362,24 @@ def compare_puts(dsn: str, rounds: int = 5, seconds: float = 2.0) -> dict[str, f
     return {name: round(statistics.median(times), 2) for name, times in found.items()}
 
 
+def table(result: dict[str, Any]) -> str:
+    """Return the result as a table in Markdown."""
+    lines = ["| page | median | statements | size |", "|---|---:|---:|---:|"]
+    for name, page in result["pages"].items():
+        lines.append(f"| {name} | {page['ms']:.1f} ms | {page['statements']} | {page['bytes'] / 1000:.0f} KB |")
+    puts = result["put_ms"]
+    lines += [
+        "",
+        f"{result['threads']:,} threads, {result['spans']:,} spans. A put takes {puts['alone']} ms, and "
+        f"{puts['while pages are read']} ms while another process reads pages all the time.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Fill a database, and measure."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=100_000)
+    parser.add_argument("--threads", type=int, default=THREADS)
     parser.add_argument("--dsn", help="a database of yours; it is filled unless it has threads")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="pgstate-pages-") as directory:
@@ -382,10 +400,11 @@ def _work(dsn: str, threads: int) -> None:
         print(f"filled in {time.monotonic() - begun:.0f} s")
     pages = asyncio.run(measure(dsn))
     puts = compare_puts(dsn)
-    print(f"a put takes {puts['alone']} ms, and {puts['while pages are read']} ms while pages are read")
     found = {"threads": threads, "spans": threads * SPANS_OF_A_RUN, "pages": pages, "put_ms": puts}
-    RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(json.dumps(found, indent=2) + "\n")
+    print(table(found))
+    if threads == THREADS:
+        put_between_marks(DOCUMENT, BEGINS, ENDS, table(found))
     for name, one in pages.items():
         if "ms" not in one:
             print(f"{name}: answered {one['status']}")

@@ -37,10 +37,14 @@ from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.schema import StreamPart
 from typing_extensions import TypedDict
 
+from benchmarks.__main__ import RESULTS, put_between_marks
 from benchmarks.server import open_server
 from langgraph_pgstate import PGState
 
-RESULT: Final = Path(__file__).parent / "results" / "serving.json"
+RESULT: Final = RESULTS / "serving.json"
+DOCUMENT: Final = RESULTS.parents[1] / "docs" / "server.md"
+BEGINS: Final = "<!-- make bench-server: begin -->"
+ENDS: Final = "<!-- make bench-server: end -->"
 ROOT: Final = Path(__file__).parents[1]
 OURS: Final = "pgstate serve"
 THEIRS: Final = ("langgraph dev", "langgraph dev, our saver")
@@ -353,9 +357,9 @@ def table(result: dict[str, Any]) -> str:
         f"{few:.2f} ms. Memory for each of {result['streams']} open streams: "
         f"{result['bytes_per_stream'] / 1024:.1f} KB. After SIGKILL amid {result['runs']} runs all have ended after "
         f"{result['seconds_after_kill']:.1f} s.",
-        f"PostgreSQL {result['postgresql']}, langgraph-api {result['langgraph_api']}, {os.cpu_count()} CPUs.",
+        f"PostgreSQL {result['postgresql']}, langgraph-api {result['langgraph_api']}, {result['cpus']} CPUs.",
     ]
-    return "\n".join(lines)
+    return "\n".join(lines) + "\n"
 
 
 async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -401,12 +405,13 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
                 **alone,
                 "postgresql": server.version(),
                 "langgraph_api": version("langgraph-api"),
+                "cpus": os.cpu_count(),
                 "load": os.getloadavg()[0],
             }
 
 
 def main() -> None:
-    """Measure, print the table, and write the result."""
+    """Measure, print the table, and write the result, also into the document if it is a whole one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=100_000)
@@ -414,9 +419,12 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=500)
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--dsn", default=None, help="a server of yours; else an embedded one")
-    result = asyncio.run(measure(parser.parse_args()))
+    arguments = parser.parse_args()
+    result = asyncio.run(measure(arguments))
     RESULT.write_text(json.dumps(result, indent=2) + "\n")
     print(table(result))
+    if vars(arguments) == vars(parser.parse_args([])):
+        put_between_marks(DOCUMENT, BEGINS, ENDS, table(result))
 
 
 if __name__ == "__main__":

@@ -317,7 +317,11 @@ class PGState(_State):
         self.saver.setup(metadata_index=metadata_index)
 
     def recorder(self) -> Recorder:
-        """Return the callback handler that `record` binds; for `config["callbacks"]`."""
+        """Return the callback handler that `record` binds; for `config["callbacks"]`.
+
+        Callbacks see no more of a config than its metadata: given alone, the handler records a run on the thread that
+        a `thread_id` there names, which must not come from a client. A graph of `record` is recorded on its own.
+        """
         return self._recorder
 
     @cached_property
@@ -455,7 +459,7 @@ class PGState(_State):
     def close(self) -> None:
         """Write waiting records. Call it before you close a pool of your own. Safe to repeat."""
         if "runs" in self.__dict__:
-            self.runs._ends.close()
+            self.runs._end_listener.close()
         if "tools" in self.__dict__:
             self.tools.close()
         self.saver.lease_manager.close()
@@ -528,7 +532,11 @@ class AsyncPGState(_State):
         await self.saver.setup(metadata_index=metadata_index)
 
     def recorder(self) -> AsyncRecorder:
-        """Return the callback handler that `record` binds; for `config["callbacks"]`."""
+        """Return the callback handler that `record` binds; for `config["callbacks"]`.
+
+        Callbacks see no more of a config than its metadata: given alone, the handler records a run on the thread that
+        a `thread_id` there names, which must not come from a client. A graph of `record` is recorded on its own.
+        """
         return self._recorder
 
     @cached_property
@@ -646,7 +654,7 @@ class AsyncPGState(_State):
     async def close(self) -> None:
         """Async twin of `PGState.close`."""
         if "runs" in self.__dict__:
-            self.runs._ends.close()
+            self.runs._end_listener.close()
         if "tools" in self.__dict__:
             await self.tools.close()
         await self.saver.lease_manager.close()

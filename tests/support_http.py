@@ -12,6 +12,7 @@ import httpx
 import uvicorn
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
+from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import interrupt
 from langgraph_sdk.client import LangGraphClient
@@ -89,6 +90,17 @@ def stuck() -> Any:
         return {"count": 0}
 
     return StateGraph(Steps).add_node("wait", wait).add_edge(START, "wait").compile()
+
+
+def large() -> Any:
+    """A graph that streams more than the buffers of a connection take."""
+
+    def write(state: Steps) -> Steps:
+        for _ in range(100):
+            get_stream_writer()("x" * 200_000)
+        return {"count": 0}
+
+    return StateGraph(Steps).add_node("write", write).add_edge(START, "write").compile()
 
 
 def failing() -> Any:

@@ -102,7 +102,7 @@ def work(
     **options: Any,
 ) -> int:
     """Run a worker of either API in this process, until it ends, on a state opened with options; its exit code."""
-    options = {"poll": 0.05, "lease_ttl": 1.5, **options}
+    options = {"poll": 0.05, **options}
     if kind is Worker:
         with PGState.open(dsn, schema=schema, **(opened or {})) as state:
             return getattr(Worker(state, graphs, **options), method)()
@@ -113,6 +113,20 @@ def work(
 
     # `asyncio.run` would wait for nodes that block.
     return asyncio.new_event_loop().run_until_complete(main())
+
+
+def kill(process: BaseProcess) -> None:
+    """Kill a worker, and reap it, so that others see that it is gone, and need not wait for its leases to expire."""
+    os.kill(process.pid or 0, signal.SIGKILL)
+    process.join(GUARD_SECONDS)
+
+
+def stop(process: BaseProcess) -> None:
+    """Stop a worker with SIGSTOP, all threads of which may take a moment on a busy machine."""
+    os.kill(process.pid or 0, signal.SIGSTOP)
+    tasks = Path(f"/proc/{process.pid}/task")
+    states = lambda: {(one / "stat").read_text().rpartition(")")[2].split()[0] for one in tasks.iterdir()}  # noqa: E731
+    wait_until(lambda: states() == {"T"}, "a process that is stopped")
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
-from support import config_of, put_arguments
+from support import config_of, put_arguments, wait_until
 from support_record import Record
 
 from langgraph_pgstate import AsyncPGState, PGState
@@ -157,13 +157,14 @@ async def test_a_scrape_does_not_wait_for_a_server_that_does_not_answer(
     dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     with PGState.open(dsn, schema=schema, pool=False) as state:
-        metrics = Metrics(state, interval=0, timeout=0.3)
-        assert values(metrics)["pgstate_database_up"] == 1
+        metrics = Metrics(state, interval=0, timeout=1.0)
+        wait_until(lambda: values(metrics)["pgstate_database_up"] == 1, "a first reading")
         stopped: list[int] = []
         with frozen(connection, schema):
             waiting = asyncio.create_task(metrics.expose())
-            await asyncio.sleep(0.1)
-            stopped += [row[0] for row in connection.execute(_BLOCKED)]
+            while not stopped:
+                await asyncio.sleep(0.01)
+                stopped += [row[0] for row in connection.execute(_BLOCKED)]
             for pid in stopped:
                 os.kill(pid, signal.SIGSTOP)
             try:
@@ -181,11 +182,7 @@ async def test_a_scrape_does_not_wait_for_a_server_that_does_not_answer(
         assert b"pgstate_interrupted_threads" not in text
         assert again["pgstate_database_up"] == 0
         assert len(readers) == 1
-        for _ in range(200):
-            if values(metrics)["pgstate_database_up"] == 1:
-                break
-            await asyncio.sleep(0.02)
-        assert values(metrics)["pgstate_database_up"] == 1
+        wait_until(lambda: values(metrics)["pgstate_database_up"] == 1, "a reading")
 
 
 _BLOCKED = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ~ 'queue o'"
@@ -198,11 +195,7 @@ def test_a_statement_that_takes_too_long_is_ended_by_the_server(
         metrics = Metrics(state, interval=0, timeout=0.2)
         with frozen(connection, schema):
             assert values(metrics)["pgstate_database_up"] == 0
-            for _ in range(200):
-                if not connection.execute(_BLOCKED).fetchall():
-                    break
-                time.sleep(0.02)
-            assert connection.execute(_BLOCKED).fetchall() == []
+            wait_until(lambda: not connection.execute(_BLOCKED).fetchall(), "the statement's end")
         assert "cannot be read" in caplog.text
 
 

@@ -276,6 +276,12 @@ class _OnItsThread:
     def astream(self, input: Any, config: Any = None, **options: Any) -> Any:
         return super().astream(input, self._on_thread(config), **options)  # type: ignore[misc]
 
+    def bulk_update_state(self, config: Any, supersteps: Any) -> Any:
+        return super().bulk_update_state(self._on_thread(config), supersteps)  # type: ignore[misc]
+
+    def abulk_update_state(self, config: Any, supersteps: Any) -> Any:
+        return super().abulk_update_state(self._on_thread(config), supersteps)  # type: ignore[misc]
+
     def _on_thread(self, config: Any) -> Any:
         parts = [(part or {}).get("configurable") or {} for part in (config, self.config)]
         thread_id = next((part["thread_id"] for part in parts if part.get("thread_id") is not None), None)

@@ -14,20 +14,19 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.db.listening import Listener
 from langgraph_pgstate.errors import BudgetExceededError, PGStateError
 from langgraph_pgstate.leases.registry import next_holder
-from langgraph_pgstate.operations.runs import adopting, ending, firing, tending
+from langgraph_pgstate.operations.runs import ending, tending
 from langgraph_pgstate.operations.runs.locking import is_locked
-from langgraph_pgstate.operations.threads import answers
-from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.record.capture import render_error
 from langgraph_pgstate.runs.claims import Claimer
 from langgraph_pgstate.runs.executing import RunExecution, RunOutcome, Stop, retry_delay, run_outcome
+from langgraph_pgstate.runs.sweeps import Sweeps
 from langgraph_pgstate.runs.webhooks import WebhookThread
 from langgraph_pgstate.runs.worker_settings import WorkerSettings, accepted_versions
 from langgraph_pgstate.settings import (
@@ -39,15 +38,11 @@ from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import ClaimedRun, RunKey
 
 _CHANNEL: Final = "pgstate_queue"
-_RECOVER_SECONDS: Final = 2.0
 _TEND_SECONDS: Final = 2.0
-_ADOPT_SECONDS: Final = 10.0
-_DEFAULTS_SECONDS: Final = 2.0
 # A cancelled task that has not ended after this time is stuck, like its event loop.
 _STUCK_SECONDS: Final = 5.0
 # Between two attempts while the queue is not available.
 _RETRY_SECONDS: Final = 0.1
-_BACKLOG: Final = 100
 
 log = logging.getLogger("langgraph_pgstate.worker")
 
@@ -102,9 +97,7 @@ class Control:
         self._reports: deque[tuple[RunExecution, RunOutcome]] = deque()
         # Ids of ended runs, of which those who wait for them have not been told.
         self._ended: list[str] = []
-        self._tended_at = self._recovered_at = self._adopted_at = self._due_at = float("-inf")
-        self._fired_at = self._defaults_at = self._failed_at = float("-inf")
-        self._warned: set[tuple[str, ...]] = set()
+        self._tended_at = self._failed_at = float("-inf")
         self._claimed_all = False
         self._draining_since = float("inf")
         self._is_once = self._is_forced = False
@@ -173,6 +166,15 @@ class Control:
             # Two, so that webhooks keep no lease from being renewed.
             with opening() as database, opening() as database_of_webhooks:
                 self._database = database
+                self._sweeps = Sweeps(
+                    database,
+                    self._queries,
+                    self._codec,
+                    self._graphs,
+                    settings,
+                    self._tend_seconds,
+                    adopts=self._adopts,
+                )
                 database.run(
                     tending.put_worker,
                     self._queries,
@@ -215,20 +217,17 @@ class Control:
 
     def _turn(self) -> bool:
         """Do what is due, and return whether the worker goes on."""
-        for work in (
+        steps: tuple[Callable[[], None], ...] = (
             self._end_reported,
             self._tell_ended,
             self._tend,
             self._stop_due,
-            self._recover,
-            self._adopt,
-            self._make_due,
-            self._fire,
-            self._answer_by_default,
+            *self._sweeps.all,
             self._claim,
-        ):
+        )
+        for step in steps:
             try:
-                work()
+                step()
             except PGStateError as error:
                 self._failed_at = time.monotonic()
                 if is_locked(error):
@@ -249,7 +248,7 @@ class Control:
     def _pause(self) -> float:
         """Return the seconds until something is due."""
         now = time.monotonic()
-        due = [self._recovered_at + _RECOVER_SECONDS, self._due_at + self._settings.poll, self._claimer.due_at]
+        due = [self._sweeps.due_at, self._claimer.due_at]
         if self._executions:
             due.append(self._tended_at + self._tend_seconds)
             due += [min(one.due_at, self._forced_after(one)) for one in self._executions.values()]
@@ -320,7 +319,7 @@ class Control:
                 return False
             if error.retryable:
                 raise
-            # Its lease expires, and other workers try to end it, `max_crashes` times at most.
+            # Its lease expires, and another worker runs it again, `max_crashes` times at most.
             log.exception("run %s of thread %s could not be ended", execution.key.run_id, execution.key.thread_id)
             self._leave_to_sweep(execution)
         return True
@@ -377,7 +376,7 @@ class Control:
         self._ended.append(execution.key.run_id)
 
     def _leave_to_sweep(self, execution: RunExecution) -> None:
-        """Stop renewing the lease of a run. The sweep of expired leases puts it back, and counts such ends."""
+        """Stop renewing the lease of a run. A sweep of expired leases puts it back, and counts such ends."""
         execution.refuse_writes()
         self._executions.pop(execution.key, None)
         self._left.add(execution.key)
@@ -456,60 +455,6 @@ class Control:
         execution.refuse_writes()
         if not self._try_to_end(execution, run_outcome(execution, asyncio.CancelledError())):
             self._failed_at = time.monotonic()
-
-    def _recover(self) -> None:
-        """Put back the runs of workers that died."""
-        if time.monotonic() < self._recovered_at + _RECOVER_SECONDS:
-            return
-        found = self._database.run(tending.recover, self._queries, _BACKLOG, self._settings.max_crashes, is_known_dead)
-        for one in found:
-            log.warning("run %s of thread %s lost its worker; it is %s", one.run_id, one.thread_id, one.status)
-        self._recovered_at = time.monotonic()
-
-    def _adopt(self) -> None:
-        """Enqueue crashed runs that were not enqueued."""
-        if not self._adopts or time.monotonic() < self._adopted_at + _ADOPT_SECONDS:
-            return
-        queue = self._settings.queues[0]
-        for run in self._database.run(adopting.adopt, self._queries, self._codec, is_known_dead, self._graphs, queue):
-            log.warning("run %s of thread %s lost its process; it is enqueued", run.run_id, run.thread_id)
-        self._adopted_at = time.monotonic()
-
-    def _make_due(self) -> None:
-        if time.monotonic() >= self._due_at + self._settings.poll:
-            self._database.run(tending.make_due, self._queries)
-            self._due_at = time.monotonic()
-
-    def _fire(self) -> None:
-        """Enqueue runs of schedules whose ticks have come."""
-        if time.monotonic() < self._fired_at + self._settings.poll:
-            return
-        due = self._database.run(firing.find_due, self._queries, _BACKLOG)
-        self._do_each(firing.fire, [(name,) for name in due])
-        self._fired_at = time.monotonic()
-
-    def _answer_by_default(self) -> None:
-        """Answer interrupts that nobody has answered in time."""
-        if time.monotonic() < self._defaults_at + _DEFAULTS_SECONDS:
-            return
-        due = self._database.run(answers.find_due_defaults, self._queries, self._graphs, _BACKLOG)
-        self._do_each(answers.answer_by_default, due)
-        self._defaults_at = time.monotonic()
-
-    def _do_each(self, operation: Any, keys: Sequence[tuple[str, ...]]) -> None:
-        """Call an operation for each of some keys, until leases are to be renewed. What cannot be done is left out."""
-        until = time.monotonic() + self._tend_seconds
-        for key in keys:
-            try:
-                self._database.run(operation, self._queries, self._codec, *key)
-            except PGStateError as error:
-                if error.retryable:
-                    raise
-                if not is_locked(error) and key not in self._warned:
-                    self._warned.add(key)
-                    log.warning("%s of %s failed: %s", operation.__name__, " ".join(key), error)
-            if time.monotonic() > until:
-                break
 
     def _claim(self) -> None:
         """Claim as many runs as may still be executed at once."""

@@ -90,7 +90,7 @@ class AsyncRunHandle(_Handle):
         return await self._runs.cancel(self.thread_id, self.run_id, action)
 
 
-class Patience:
+class PollPauses:
     """The pauses between two looks at a run: short at first, and never beyond the caller's timeout.
 
     Attributes:

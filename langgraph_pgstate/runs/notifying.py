@@ -92,7 +92,7 @@ class AsyncNotifier:
             _log.debug("workers were not notified: %s", error)
 
 
-class Ends:
+class EndListener:
     """Calls functions when workers tell that runs have ended. Thread-safe.
 
     The first call opens a connection that listens until `close`; without one that can, nobody is called.

@@ -1,13 +1,12 @@
-"""Runs: enqueueing them, waiting for them, cancelling and retrying them, and their history."""
+"""Runs: enqueueing them, waiting for them, reading their events, cancelling, retrying and answering them."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from datetime import datetime
-from decimal import Decimal
 from typing import Any, Required, Unpack
 
 from langgraph.types import Command
@@ -24,32 +23,24 @@ from langgraph_pgstate.db.database import (
 from langgraph_pgstate.errors import ArgumentTypeError
 from langgraph_pgstate.operations.checkpoints.addresses import identifier, thread_id_of
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions
-from langgraph_pgstate.operations.record import budgets
-from langgraph_pgstate.operations.runs import adopting, cancelling, limits, listing, outcomes, tending
+from langgraph_pgstate.operations.runs import adopting, cancelling, outcomes
 from langgraph_pgstate.operations.runs import enqueue as enqueueing
 from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
 from langgraph_pgstate.operations.threads import answers
 from langgraph_pgstate.process_identity import is_known_dead
+from langgraph_pgstate.runs.cursors import Cursor, ThreadCursor
 from langgraph_pgstate.runs.feedback import AsyncRunFeedback, RunFeedback
-from langgraph_pgstate.runs.following import AsyncFollower, Cursor, Follower, ThreadCursor
-from langgraph_pgstate.runs.handles import AsyncRunHandle, Patience, RunHandle
-from langgraph_pgstate.runs.history import AsyncRunHistory, RunHistory
-from langgraph_pgstate.runs.notifying import AsyncNotifier, Ends, Notifier, on_loop
+from langgraph_pgstate.runs.following import AsyncFollower, Follower
+from langgraph_pgstate.runs.handles import AsyncRunHandle, PollPauses, RunHandle
+from langgraph_pgstate.runs.notifying import EndListener, on_loop
+from langgraph_pgstate.runs.queue import AsyncRunQueue, RunQueue
 from langgraph_pgstate.settings import EnqueueOptions, KeySource, ThreadKeys
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import (
-    Budget,
     EnqueuedRun,
-    Page,
-    QueueCount,
-    QueuedRun,
-    QueueLimit,
-    Rate,
-    Run,
     RunIds,
     StreamEvent,
     ThreadEvent,
-    WorkerStatus,
 )
 
 
@@ -98,7 +89,7 @@ def _key(thread_id: str, run_id: str) -> tuple[str, str]:
     return thread_id_of(thread_id), identifier("run_id", str(run_id))
 
 
-class Runs(RunHistory):
+class Runs(RunQueue):
     """The queue of runs, and their history.
 
     Lists of the history are paged, newest first; pass `page.next` as `cursor` for the next page.
@@ -128,14 +119,12 @@ class Runs(RunHistory):
         graphs: Collection[str] | None = None,
         run_key: KeySource | None = None,
     ) -> None:
-        super().__init__(database, queries)
-        self._queue = queue or database
+        super().__init__(database, queries, queue)
         self._requests = _Requests(codec or ValueCodec(), keys, graphs, run_key)
         self.feedback = RunFeedback(database, queries, codec)
         self._versions = versions
-        self._notifier = Notifier(self._queue, queries)
-        self._ends = Ends(self._queue)
-        self._follower = Follower(self._queue, queries, self._ends)
+        self._end_listener = EndListener(self._queue)
+        self._follower = Follower(self._queue, queries, self._end_listener)
 
     def enqueue(
         self,
@@ -217,23 +206,24 @@ class Runs(RunHistory):
         Returns:
             The values of the state's channels, and `__interrupt__`, a list of interrupts, if it was interrupted.
             `graph.invoke` returns them likewise, without the channels that the graph's output schema leaves out.
+            Empty if the run has deleted its thread.
 
         Raises:
             RunFailedError: If the run ended with an error or took too long.
             RunCancelledError: If it was cancelled, or does not exist, as after a rollback.
             RunTimeoutError: If it has not ended in time. It goes on.
         """
-        key, patience, ended = _key(thread_id, run_id), Patience(thread_id, run_id, timeout), threading.Event()
+        key, pauses, ended = _key(thread_id, run_id), PollPauses(thread_id, run_id, timeout), threading.Event()
         with ExitStack() as stack:
             while True:
                 status, values = self._queue.run(
                     outcomes.get_outcome, self._queries, self._requests.codec, self._versions, *key
                 )
-                pause = patience.next(status)
+                pause = pauses.next(status)
                 if pause is None:
                     return values
-                if patience.is_first:
-                    stack.enter_context(self._ends.calling(key[1], ended.set))
+                if pauses.is_first:
+                    stack.enter_context(self._end_listener.calling(key[1], ended.set))
                 ended.wait(pause)
                 ended.clear()
 
@@ -374,167 +364,8 @@ class Runs(RunHistory):
         """
         return self._queue.run(cancelling.discard, self._queries, *_key(thread_id, run_id), by)
 
-    def dead_letters(
-        self,
-        *,
-        queue: str | None = None,
-        graph: str | None = None,
-        scope: Mapping[str, Any] | None = None,
-        limit: int = 20,
-        cursor: str | None = None,
-    ) -> Page[Run]:
-        """Return a page of runs that failed for good, newest first; see `retry` and `discard`.
 
-        Args:
-            queue: Only runs of this queue.
-            graph: Only runs of this graph.
-            scope: Only runs of threads whose metadata contain this.
-            limit: Page size, 1,000 at most.
-            cursor: `next` of the previous page.
-
-        Raises:
-            ConfigurationError: If an argument is invalid.
-        """
-        parameters = listing.request_dead_letters(queue=queue, graph=graph, scope=scope, limit=limit, cursor=cursor)
-        return self._database.run(listing.list_dead_letters, self._queries, parameters)
-
-    def queued(
-        self,
-        *,
-        thread_id: str | None = None,
-        queue: str | None = None,
-        graph: str | None = None,
-        status: str | None = None,
-        scope: Mapping[str, Any] | None = None,
-        limit: int = 20,
-        cursor: str | None = None,
-    ) -> Page[QueuedRun]:
-        """Return a page of the runs in the queue, oldest first. One round trip; reads the whole queue.
-
-        Args:
-            thread_id: Only runs of this thread.
-            queue: Only runs of this queue.
-            graph: Only runs of this graph.
-            status: Only `pending` or `running` ones.
-            scope: Only runs of threads whose metadata contain this.
-            limit: Page size, 1,000 at most.
-            cursor: `next` of the previous page.
-
-        Raises:
-            ConfigurationError: If an argument is invalid.
-        """
-        parameters = listing.request_queue(
-            thread_id=thread_id,
-            queue=queue,
-            graph=graph,
-            status=status,
-            scope=scope,
-            limit=limit,
-            cursor=cursor,
-        )
-        return self._queue.run(listing.list_queue, self._queries, parameters)
-
-    def repair(self) -> int:
-        """Make runs ready that are due and that nothing has made ready. `PGState.maintain` calls it.
-
-        Returns:
-            Their number.
-        """
-        return self._queue.run(tending.repair, self._queries)
-
-    def counts(self) -> tuple[QueueCount, ...]:
-        """Return the number of runs in the queue, by queue, graph, version and status. One round trip; reads the whole
-        queue.
-        """
-        return self._queue.run(listing.count_queue, self._queries)
-
-    def workers(self, *, limit: int = 100) -> tuple[WorkerStatus, ...]:
-        """Return the workers, those seen last first, with the number of runs of each. One round trip.
-
-        A worker that died stays in the list for a day.
-
-        Args:
-            limit: Maximum number of workers, 1,000 at most.
-
-        Raises:
-            ConfigurationError: If an argument is invalid.
-        """
-        return self._queue.run(listing.list_workers, self._queries, limit)
-
-    def drain(self, worker_id: str, *, by: str | None = None) -> bool:
-        """Ask a worker to drain: to claim no more runs, give back those that it runs, and end.
-
-        It does so within two seconds, and at the next superstep boundaries of its runs. `pgstate worker` ends with exit
-        code 0, so that its supervisor starts it again. Safe to repeat.
-
-        Args:
-            worker_id: The worker.
-            by: Name of the person who does it. An event of the kind `action` names it, of the thread `worker:ID`.
-
-        Returns:
-            Whether there is such a worker.
-        """
-        return self._queue.run(tending.ask_drain, self._queries, identifier("worker_id", worker_id), by)
-
-    def limit(
-        self, queue: str, *, key: str | None = None, concurrency: int | None = None, rate: Rate | None = None
-    ) -> None:
-        """Limit the runs of a queue, of each of its keys, or of one key. All workers keep the limit.
-
-        Runs that exceed it wait; they are not lost. Claims that begin after this call keep it; runs that run are left
-        alone. One statement; safe to repeat.
-
-        Args:
-            queue: The queue.
-            key: The key that is limited, whatever the limit of each key is; `*` for each key; the whole queue by
-                default. Runs without a key are under the limit of the queue only.
-            concurrency: Runs that run at once at most; 0 for none.
-            rate: Attempts that begin in a time at most. With neither, the limit is removed.
-
-        Raises:
-            ConfigurationError: If an argument is not usable.
-        """
-        self._queue.run(limits.put_limit, self._queries, limits.request_limit(queue, key, concurrency, rate))
-        self._notifier.notify()
-
-    def limits(self) -> list[QueueLimit]:
-        """Return all limits by queue and key. One round trip; counts the runs of each."""
-        return self._queue.run(limits.list_limits, self._queries)
-
-    def budget(
-        self,
-        amount: Decimal | float | str | None,
-        *,
-        tenant: str | None = None,
-        user: str | None = None,
-        agent: str | None = None,
-        key: str | None = None,
-    ) -> None:
-        """Limit what the model calls of recorded graphs cost on one day (UTC). One statement; safe to repeat.
-
-        Once the cost that is known has reached the budget, further calls raise `BudgetExceededError`, also in the
-        middle of a run, with an event of the kind `budget`. A process knows its own cost at once, and that of others
-        two to three seconds late. Calls in progress go on.
-
-        Args:
-            amount: Cost in the currency of the prices; `None` removes the budget.
-            tenant: The tenant, as in the record; `*` for each that has no budget of its own.
-            user: The user instead.
-            agent: The agent of the run instead.
-            key: The key of an enqueued run instead.
-
-        Raises:
-            ConfigurationError: If an argument is not usable, or not one owner is named.
-        """
-        request = budgets.request_budget(amount, tenant=tenant, user=user, agent=agent, key=key)
-        self._queue.run(budgets.put_budget, self._queries, request)
-
-    def budgets(self) -> list[Budget]:
-        """Return all budgets, with what was spent today. Reads today's model calls."""
-        return self._database.run(budgets.list_budgets, self._queries)
-
-
-class AsyncRuns(AsyncRunHistory):
+class AsyncRuns(AsyncRunQueue):
     """Async twin of `Runs`."""
 
     def __init__(
@@ -548,14 +379,12 @@ class AsyncRuns(AsyncRunHistory):
         graphs: Collection[str] | None = None,
         run_key: KeySource | None = None,
     ) -> None:
-        super().__init__(database, queries)
-        self._queue = queue or database
+        super().__init__(database, queries, queue)
         self._requests = _Requests(codec or ValueCodec(), keys, graphs, run_key)
         self.feedback = AsyncRunFeedback(database, queries, codec)
         self._versions = versions
-        self._notifier = AsyncNotifier(self._queue, queries)
-        self._ends = Ends(self._queue)
-        self._follower = AsyncFollower(self._queue, queries, self._ends)
+        self._end_listener = EndListener(self._queue)
+        self._follower = AsyncFollower(self._queue, queries, self._end_listener)
 
     async def enqueue(
         self,
@@ -600,17 +429,17 @@ class AsyncRuns(AsyncRunHistory):
 
     async def wait(self, thread_id: str, run_id: str, timeout: float | None = None) -> dict[str, Any]:  # noqa: ASYNC109
         """Async twin of `Runs.wait`."""
-        key, patience, ended = _key(thread_id, run_id), Patience(thread_id, run_id, timeout), asyncio.Event()
+        key, pauses, ended = _key(thread_id, run_id), PollPauses(thread_id, run_id, timeout), asyncio.Event()
         with ExitStack() as stack:
             while True:
                 status, values = await self._queue.run(
                     outcomes.get_outcome, self._queries, self._requests.codec, self._versions, *key
                 )
-                pause = patience.next(status)
+                pause = pauses.next(status)
                 if pause is None:
                     return values
-                if patience.is_first:
-                    stack.enter_context(self._ends.calling(key[1], on_loop(ended.set)))
+                if pauses.is_first:
+                    stack.enter_context(self._end_listener.calling(key[1], on_loop(ended.set)))
                 with suppress(TimeoutError):
                     await asyncio.wait_for(ended.wait(), pause)
                 ended.clear()
@@ -666,86 +495,6 @@ class AsyncRuns(AsyncRunHistory):
     async def discard(self, thread_id: str, run_id: str, *, by: str | None = None) -> bool:
         """Async twin of `Runs.discard`."""
         return await self._queue.run(cancelling.discard, self._queries, *_key(thread_id, run_id), by)
-
-    async def dead_letters(
-        self,
-        *,
-        queue: str | None = None,
-        graph: str | None = None,
-        scope: Mapping[str, Any] | None = None,
-        limit: int = 20,
-        cursor: str | None = None,
-    ) -> Page[Run]:
-        """Async twin of `Runs.dead_letters`."""
-        parameters = listing.request_dead_letters(queue=queue, graph=graph, scope=scope, limit=limit, cursor=cursor)
-        return await self._database.run(listing.list_dead_letters, self._queries, parameters)
-
-    async def queued(
-        self,
-        *,
-        thread_id: str | None = None,
-        queue: str | None = None,
-        graph: str | None = None,
-        status: str | None = None,
-        scope: Mapping[str, Any] | None = None,
-        limit: int = 20,
-        cursor: str | None = None,
-    ) -> Page[QueuedRun]:
-        """Async twin of `Runs.queued`."""
-        parameters = listing.request_queue(
-            thread_id=thread_id,
-            queue=queue,
-            graph=graph,
-            status=status,
-            scope=scope,
-            limit=limit,
-            cursor=cursor,
-        )
-        return await self._queue.run(listing.list_queue, self._queries, parameters)
-
-    async def repair(self) -> int:
-        """Async twin of `Runs.repair`."""
-        return await self._queue.run(tending.repair, self._queries)
-
-    async def counts(self) -> tuple[QueueCount, ...]:
-        """Async twin of `Runs.counts`."""
-        return await self._queue.run(listing.count_queue, self._queries)
-
-    async def workers(self, *, limit: int = 100) -> tuple[WorkerStatus, ...]:
-        """Async twin of `Runs.workers`."""
-        return await self._queue.run(listing.list_workers, self._queries, limit)
-
-    async def drain(self, worker_id: str, *, by: str | None = None) -> bool:
-        """Async twin of `Runs.drain`."""
-        return await self._queue.run(tending.ask_drain, self._queries, identifier("worker_id", worker_id), by)
-
-    async def limit(
-        self, queue: str, *, key: str | None = None, concurrency: int | None = None, rate: Rate | None = None
-    ) -> None:
-        """Async twin of `Runs.limit`."""
-        await self._queue.run(limits.put_limit, self._queries, limits.request_limit(queue, key, concurrency, rate))
-        await self._notifier.notify()
-
-    async def limits(self) -> list[QueueLimit]:
-        """Async twin of `Runs.limits`."""
-        return await self._queue.run(limits.list_limits, self._queries)
-
-    async def budget(
-        self,
-        amount: Decimal | float | str | None,
-        *,
-        tenant: str | None = None,
-        user: str | None = None,
-        agent: str | None = None,
-        key: str | None = None,
-    ) -> None:
-        """Async twin of `Runs.budget`."""
-        request = budgets.request_budget(amount, tenant=tenant, user=user, agent=agent, key=key)
-        await self._queue.run(budgets.put_budget, self._queries, request)
-
-    async def budgets(self) -> list[Budget]:
-        """Async twin of `Runs.budgets`."""
-        return await self._database.run(budgets.list_budgets, self._queries)
 
 
 def _parts(run: EnqueuedRun) -> tuple[str, str, bool]:

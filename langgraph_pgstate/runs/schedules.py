@@ -9,7 +9,7 @@ from langchain_core.utils.uuid import uuid7
 from langgraph.types import Command
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
-from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.errors import ConfigurationError, PGStateError
 from langgraph_pgstate.filters import ScheduleSelection, SortedSchedules
 from langgraph_pgstate.operations.runs import firing, schedules
 from langgraph_pgstate.operations.runs.arguments import name_of
@@ -192,7 +192,7 @@ class Schedules:
         """Enqueue runs for the ticks that have come, as workers do twice a second; at most 100 schedules.
 
         Safe in many processes at once: each tick has one run. A schedule whose thread is locked is left for the next
-        call.
+        call, and one whose time zone this machine does not know, which its `last_error` tells, to another machine.
 
         Returns:
             The runs that this call has enqueued.
@@ -201,6 +201,8 @@ class Schedules:
         for name in self._database.run(firing.find_due, self._queries):
             try:
                 found += self._database.run(firing.fire, self._queries, self._runs._requests.codec, name)
+            except ConfigurationError:
+                continue
             except PGStateError as error:
                 if not is_locked(error):
                     raise
@@ -284,6 +286,8 @@ class AsyncSchedules:
         for name in await self._database.run(firing.find_due, self._queries):
             try:
                 found += await self._database.run(firing.fire, self._queries, self._runs._requests.codec, name)
+            except ConfigurationError:
+                continue
             except PGStateError as error:
                 if not is_locked(error):
                     raise

@@ -22,9 +22,9 @@ from langgraph_pgstate.agent_server import serving
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, PGStateError
 from langgraph_pgstate.runs.graphs import graph_sources
 from langgraph_pgstate.runs.worker import AsyncWorker
-from langgraph_pgstate.server.assistants import Assistants
 from langgraph_pgstate.server.auth import Authority
 from langgraph_pgstate.server.errors import HANDLERS, refuse
+from langgraph_pgstate.server.graphs import ServedGraphs
 from langgraph_pgstate.server.json import MOST_LEVELS, answer, is_deeper
 from langgraph_pgstate.server.rates import RateLimit
 from langgraph_pgstate.server.routes import OPERATIONS, Operation
@@ -119,8 +119,8 @@ class AgentServer(Starlette):
                 store = await stack.enter_async_context(store())
             if store is not None:
                 sources = {name: source.with_store(store) for name, source in sources.items()}
-            assistants = Assistants(sources, state.saver)
-            service = Service(state, assistants, self._authority, store, self._is_read_only, self._rate_limit)
+            served = ServedGraphs(sources, state.saver)
+            service = Service(state, served, self._authority, store, self._is_read_only, self._rate_limit)
             if self._worker_options is not None:
                 self._worker = AsyncWorker(state, sources, **self._worker_options)
                 # Known until it has drained, so that `stop` can end that.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID, uuid5
 
 from langgraph.types import StateSnapshot
@@ -12,15 +12,13 @@ from starlette.exceptions import HTTPException
 
 from langgraph_pgstate.errors import PGStateError, UnavailableError
 from langgraph_pgstate.server import parameters, runs
-from langgraph_pgstate.server.assistants import config_at
 from langgraph_pgstate.server.bodies import Body, RunCreate
 from langgraph_pgstate.server.errors import STATUSES, sentences
+from langgraph_pgstate.server.graphs import config_at
+from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.threads import checkpoint_of, graph_of
 from langgraph_pgstate.server.translation import microseconds
 from langgraph_pgstate.types import Run, Thread
-
-if TYPE_CHECKING:
-    from langgraph_pgstate.server.service import Call
 
 MODES: Final = ("values", "updates", "messages-tuple", "tools", "custom", "tasks", "checkpoints")
 """The modes whose events are kept of a run that a command starts."""
@@ -169,7 +167,7 @@ async def _run(
 async def _get_state(call: Call, given: parameters.StateGet) -> _Answer:
     thread = await call.thread("read")
     config = config_at(thread.thread_id, checkpoint_ns="|".join(given.namespace))
-    async with call.service.assistants.open(graph_of(call, thread)) as graph:
+    async with call.service.graphs.open(graph_of(call, thread)) as graph:
         snapshot = await graph.aget_state(config)
     values = snapshot.values
     if given.keys is not None and isinstance(values, Mapping):
@@ -184,7 +182,7 @@ async def _list_checkpoints(call: Call, given: parameters.StateList) -> _Answer:
     thread = await call.thread("read")
     config = config_at(thread.thread_id, checkpoint_ns="|".join(given.namespace))
     before: Any = None if given.before is None else {"configurable": {"checkpoint_id": given.before}}
-    async with call.service.assistants.open(graph_of(call, thread)) as graph:
+    async with call.service.graphs.open(graph_of(call, thread)) as graph:
         history = graph.aget_state_history(config, limit=given.limit, before=before)
         return _Answer({"checkpoints": [_summary(one) async for one in history]})
 
@@ -210,7 +208,7 @@ async def _get_tree(call: Call, given: parameters.AgentTree) -> _Answer:
             raise CommandError("no_such_run", f"thread {thread.thread_id!r} has no run")
         run = newest[0]
     name = graph_of(call, thread)
-    async with call.service.assistants.open(name) as graph:
+    async with call.service.graphs.open(name) as graph:
         snapshot = await graph.aget_state(config_at(thread.thread_id), subgraphs=True)
     status = _STATUSES.get(run.status, "interrupted" if run.status == "cancelled" else "failed")
     return _Answer({"tree": {"namespace": [], "status": status, "graph_name": name, **_children(snapshot)}})

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from langchain_core.utils.uuid import uuid7
 from starlette.responses import Response
 
 from langgraph_pgstate.errors import NotFoundError
-from langgraph_pgstate.server.assistants import Chosen, choose, page_headers
-from langgraph_pgstate.server.bodies import RunConfig, without_reserved
+from langgraph_pgstate.server.assistants import Chosen, choose
+from langgraph_pgstate.server.bodies import CronChange, CronCount, RunConfig, without_reserved
 from langgraph_pgstate.server.errors import missing, refuse
-from langgraph_pgstate.server.json import answer, selected
+from langgraph_pgstate.server.json import answer, page_headers, selected
 from langgraph_pgstate.server.runs import check_webhook, config_of, labelled
+from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.streams import kept_modes
-
-if TYPE_CHECKING:
-    from langgraph_pgstate.server.bodies import CronChange, CronCount
-    from langgraph_pgstate.server.service import Call
-    from langgraph_pgstate.types import Schedule
+from langgraph_pgstate.types import Schedule
 
 # A thread whose run failed is kept for a while, if it was to be deleted.
 _THREAD_TTL: Final = timedelta(hours=1)
@@ -150,7 +147,7 @@ def cron_of(call: Call, schedule: Schedule) -> dict[str, Any]:
     """Return a schedule as the clients know it."""
     arguments = dict(schedule.arguments or {})
     metadata = {name: value for name, value in schedule.metadata.items() if name not in _LABELS}
-    assistant_id = schedule.metadata.get("assistant_id") or call.service.assistants.id_of(schedule.graph)
+    assistant_id = schedule.metadata.get("assistant_id") or call.service.graphs.id_of(schedule.graph)
     payload = {name: arguments[name] for name in _PAYLOAD if arguments.get(name, False) is not False}
     if "config" in payload:
         payload["config"] = without_reserved(payload["config"])
@@ -188,8 +185,8 @@ async def _filters(call: Call, body: CronCount, limit: int, offset: int) -> Any:
     scope = await call.authorize("crons", "search", value)
     metadata = {**(body.metadata or {})}
     if body.assistant_id is not None:
-        known = call.service.assistants
-        name = known.graph_named(body.assistant_id)
+        known = call.service.graphs
+        name = known.find(body.assistant_id)
         metadata["assistant_id"] = body.assistant_id if name is None else known.id_of(name)
     return {"thread_id": body.thread_id, "metadata": metadata, "scope": scope}
 

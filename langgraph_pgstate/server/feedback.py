@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.responses import Response
 
 from langgraph_pgstate.server.errors import missing
-
-if TYPE_CHECKING:
-    from langgraph_pgstate.server.service import Call
+from langgraph_pgstate.server.service import Call
 
 
 async def create(call: Call) -> Any:

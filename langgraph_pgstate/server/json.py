@@ -116,3 +116,11 @@ def extracted(value: Any, path: str) -> Any:
             is_there = isinstance(value, list) and -len(value) <= place < len(value)
             value = value[place] if is_there else None
     return value
+
+
+def page_headers(offset: int, count: int, has_more: bool) -> dict[str, str]:
+    """Return the headers of a page: where the next one begins, and how many items are known of."""
+    following = offset + count
+    if not has_more:
+        return {"X-Pagination-Total": str(following)}
+    return {"X-Pagination-Next": str(following), "X-Pagination-Total": str(following + 1)}

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from langgraph_pgstate import __version__
 from langgraph_pgstate.server.openapi import document
-
-if TYPE_CHECKING:
-    from langgraph_pgstate.server.service import Call
+from langgraph_pgstate.server.service import Call
 
 
 async def ok(call: Call) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from langgraph_pgstate.server import (
     assistants,
@@ -14,16 +14,15 @@ from langgraph_pgstate.server import (
     feedback,
     meta,
     runs,
+    schemas,
     statistics,
     store,
     thread_streams,
     threads,
 )
+from langgraph_pgstate.server.service import Call
 
-if TYPE_CHECKING:
-    from langgraph_pgstate.server.service import Call
-
-Handler = Callable[["Call"], Awaitable[Any]]
+Handler = Callable[[Call], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +71,10 @@ OPERATIONS: Final = (
     _read("assistants.get", "GET", _ASSISTANT, assistants.get),
     Operation("assistants.update", "PATCH", _ASSISTANT, assistants.update, bodies.AssistantChange),
     Operation("assistants.delete", "DELETE", _ASSISTANT, assistants.delete),
-    _read("assistants.get_graph", "GET", f"{_ASSISTANT}/graph", assistants.get_graph),
-    _read("assistants.get_schemas", "GET", f"{_ASSISTANT}/schemas", assistants.get_schemas),
-    _read("assistants.get_subgraphs", "GET", f"{_ASSISTANT}/subgraphs", assistants.get_subgraphs),
-    _read("assistants.get_subgraphs", "GET", f"{_ASSISTANT}/subgraphs/{{namespace}}", assistants.get_subgraphs),
+    _read("assistants.get_graph", "GET", f"{_ASSISTANT}/graph", schemas.get_graph),
+    _read("assistants.get_schemas", "GET", f"{_ASSISTANT}/schemas", schemas.get_schemas),
+    _read("assistants.get_subgraphs", "GET", f"{_ASSISTANT}/subgraphs", schemas.get_subgraphs),
+    _read("assistants.get_subgraphs", "GET", f"{_ASSISTANT}/subgraphs/{{namespace}}", schemas.get_subgraphs),
     _read(
         "assistants.get_versions", "POST", f"{_ASSISTANT}/versions", assistants.get_versions, bodies.AssistantVersions
     ),

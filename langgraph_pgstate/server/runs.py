@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from langchain_core.utils.uuid import uuid7
@@ -13,18 +13,16 @@ from starlette.responses import Response
 
 from langgraph_pgstate.errors import NotFoundError, RunCancelledError, RunFailedError, UnavailableError
 from langgraph_pgstate.operations.runs.webhooks import describe_run, webhook_of
+from langgraph_pgstate.runs.handles import AsyncRunHandle
 from langgraph_pgstate.runs.webhooks import may_connect, refusal_of
 from langgraph_pgstate.server import streams
 from langgraph_pgstate.server.assistants import choose
 from langgraph_pgstate.server.bodies import RunCreate, without_reserved
 from langgraph_pgstate.server.errors import ServerStoppingError, error_of, missing, refuse
 from langgraph_pgstate.server.json import selected, to_json
+from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.streams import BrokenOffResponse, kept_modes, location, patiently, with_client
 from langgraph_pgstate.types import Run, Thread
-
-if TYPE_CHECKING:
-    from langgraph_pgstate.runs.handles import AsyncRunHandle
-    from langgraph_pgstate.server.service import Call
 
 # The thread of a stateless run is deleted with its answer; if nobody waited for that, or the process died, later.
 _STATELESS_TTL: Final = timedelta(hours=1)

@@ -11,9 +11,9 @@ from langgraph.store.base import BaseStore
 from starlette.requests import Request
 
 from langgraph_pgstate.metrics import Metrics
-from langgraph_pgstate.server.assistants import Assistants
 from langgraph_pgstate.server.auth import Authority, Scope, User
 from langgraph_pgstate.server.errors import missing, refuse
+from langgraph_pgstate.server.graphs import ServedGraphs
 from langgraph_pgstate.server.rates import RateLimit
 from langgraph_pgstate.settings import ThreadKeys
 from langgraph_pgstate.state import AsyncPGState
@@ -29,7 +29,7 @@ class Service:
 
     Attributes:
         state: The state.
-        assistants: The graphs.
+        graphs: The graphs.
         authority: Who calls, and what the caller may see; `None`: everybody may see all.
         store: LangGraph's store, if there is one.
         is_read_only: Whether nothing may be changed.
@@ -39,7 +39,7 @@ class Service:
     """
 
     state: AsyncPGState
-    assistants: Assistants
+    graphs: ServedGraphs
     authority: Authority | None = None
     store: BaseStore | None = None
     is_read_only: bool = False

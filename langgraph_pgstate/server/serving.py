@@ -29,8 +29,8 @@ DEFAULT_CORS: Final[Mapping[str, Any]] = {
     "allow_private_network": True,
 }
 _BACKLOG: Final = 2048
-# Kubernetes kills after 30.
-_GRACE_SECONDS: Final = 20.0
+# After which requests are broken off when the server stops: a client that reads nothing would keep it for ever.
+_GRACE_SECONDS: Final = 10
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -110,7 +110,15 @@ def run(
         )
     served: Any = app if is_open else LocalOnly(app)
     # The lifespan is entered here, so that an error at the start is the caller's.
-    config = uvicorn.Config(served, lifespan="off", log_config=None, log_level="warning", access_log=False, ws="none")
+    config = uvicorn.Config(
+        served,
+        lifespan="off",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        ws="none",
+        timeout_graceful_shutdown=_GRACE_SECONDS,
+    )
     loop = asyncio.new_event_loop()
     server = _Server(config, app, member, loop)
     # Also while the worker drains, when uvicorn has ended.
@@ -170,18 +178,14 @@ class _Server(uvicorn.Server):
             self.exit_code = 128 + number
             self.force_exit = True
             self._app.stop()
-            self._abort()
+            # A client that reads nothing would keep its connection open.
+            for connection in [*self.server_state.connections]:
+                connection.transport.abort()
 
     def _end(self) -> None:
         if not self.should_exit:
             self.should_exit = True
             self._app.stop()
-            self._loop.call_later(_GRACE_SECONDS, self._abort)
-
-    def _abort(self) -> None:
-        # A client that reads nothing would keep its connection open.
-        for connection in [*self.server_state.connections]:
-            connection.transport.abort()
 
 
 def _may_call(origin: str) -> bool:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from starlette.responses import Response
 
 from langgraph_pgstate.metrics import Metrics
 from langgraph_pgstate.server.errors import refuse
-
-if TYPE_CHECKING:
-    from langgraph_pgstate.server.service import Call
+from langgraph_pgstate.server.service import Call
 
 METRICS_PERMISSION: Final = "metrics:read"
 """The permission without which an authenticated user sees no metrics, which are those of all users."""

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from langgraph.store.base import NOT_PROVIDED, BaseStore, Item
 from starlette.responses import Response
 
 from langgraph_pgstate.server.auth import contains
 from langgraph_pgstate.server.errors import missing, refuse
-
-if TYPE_CHECKING:
-    from langgraph_pgstate.server.service import Call
+from langgraph_pgstate.server.service import Call
 
 # Of PostgreSQL: a text, number or operator that it does not know, a value that exceeds a limit.
 _REFUSALS: Final = ("22", "42883", "54")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
 from langchain_core.messages import BaseMessage, BaseMessageChunk, message_chunk_to_message
@@ -13,14 +13,12 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from langgraph_pgstate.errors import PGStateError, UnavailableError
+from langgraph_pgstate.runs.handles import AsyncRunHandle
 from langgraph_pgstate.server.errors import ServerStoppingError, refuse, short_error
 from langgraph_pgstate.server.json import to_json
+from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.threads import checkpoint_of
 from langgraph_pgstate.types import StreamEvent
-
-if TYPE_CHECKING:
-    from langgraph_pgstate.runs.handles import AsyncRunHandle
-    from langgraph_pgstate.server.service import Call
 
 # A proxy closes a connection on which nothing is sent; the JavaScript SDK finds half-open ones by it.
 HEARTBEAT_SECONDS: Final = 5.0

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from langgraph_pgstate.errors import PGStateError, UnavailableError
 from langgraph_pgstate.server.errors import ServerStoppingError, refuse
+from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.streams import (
     HEADERS,
     HEARTBEAT,
@@ -23,9 +24,6 @@ from langgraph_pgstate.server.streams import (
 )
 from langgraph_pgstate.server.translation import EventFilter, Translation
 from langgraph_pgstate.types import ThreadEvent
-
-if TYPE_CHECKING:
-    from langgraph_pgstate.server.service import Call
 
 # Sequence numbers of a run's events may be this much later than its end.
 _PAST_THE_END: Final = timedelta(minutes=1)

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
+from langchain_core.runnables import RunnableConfig
 from langchain_core.utils.uuid import uuid7
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, DeltaChannelHistory
 from langgraph.types import StateSnapshot, StateUpdate
 from starlette.responses import Response
 
-from langgraph_pgstate.server.assistants import config_at, page_headers
+from langgraph_pgstate.saver import AsyncPGStateSaver
 from langgraph_pgstate.server.bodies import CheckpointBody
 from langgraph_pgstate.server.errors import error_of, refuse
-from langgraph_pgstate.server.json import answer, extracted, selected, to_json
+from langgraph_pgstate.server.graphs import config_at
+from langgraph_pgstate.server.json import answer, extracted, page_headers, selected, to_json
+from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.types import Thread
-
-if TYPE_CHECKING:
-    from langchain_core.runnables import RunnableConfig
-
-    from langgraph_pgstate.saver import AsyncPGStateSaver
-    from langgraph_pgstate.server.service import Call
 
 # Threads whose states one statement reads.
 _AT_ONCE: Final = 32
@@ -44,7 +41,7 @@ async def create(call: Call) -> Any:
         body.thread_id,
         metadata=metadata,
         user_id=None if call.user is None else call.user.identity,
-        agent=call.service.assistants.named(metadata),
+        agent=call.service.graphs.named_in(metadata),
         ttl=None if body.ttl is None else body.ttl.time,
         if_exists=body.if_exists,
         scope=scope,
@@ -57,7 +54,7 @@ async def create(call: Call) -> Any:
             ]
             for step in body.supersteps
         ]
-        async with call.service.assistants.open(graph_of(call, thread)) as graph:
+        async with call.service.graphs.open(graph_of(call, thread)) as graph:
             await graph.abulk_update_state(config_at(thread.thread_id, checkpoint_ns=""), supersteps)
     is_empty = thread.head_checkpoint_id is None and not body.supersteps
     return await describe(call, thread, _WITHOUT_STATE if is_empty else None)
@@ -180,7 +177,7 @@ async def update_state(call: Call) -> Any:
     if body.checkpoint_id is not None:
         named["checkpoint_id"] = body.checkpoint_id
     config = config_at(thread.thread_id, **{"checkpoint_ns": "", **named})
-    async with call.service.assistants.open(graph_of(call, thread)) as graph:
+    async with call.service.graphs.open(graph_of(call, thread)) as graph:
         values = body.values if body.command is None else body.command.command()
         updated = await graph.aupdate_state(config, values, as_node=body.as_node)
     checkpoint = checkpoint_of(updated)
@@ -197,12 +194,12 @@ async def get_history(call: Call) -> Any:
     else:
         before, limit, metadata, names = body.before, body.limit, body.metadata, body.select
         named = {} if body.checkpoint is None else body.checkpoint.configurable()
-    name = call.service.assistants.graph_of(thread)
+    name = call.service.graphs.of_thread(thread)
     if name is None or limit == 0:
         return []
     config = config_at(thread.thread_id, **{"checkpoint_ns": "", **named})
     options: Any = {"limit": limit, "filter": metadata, "before": _before(before)}
-    async with call.service.assistants.open(name) as graph:
+    async with call.service.graphs.open(name) as graph:
         return [selected(state_of(one), names) async for one in graph.aget_state_history(config, **options)]
 
 
@@ -214,14 +211,14 @@ async def describe(call: Call, thread: Thread, names: Sequence[str] | None = Non
 
 async def _describe_all(call: Call, threads: Sequence[Thread], names: Sequence[str] | None) -> list[dict[str, Any]]:
     """Return threads as `describe` does, with one statement for the states of a few dozen."""
-    assistants, saver = call.service.assistants, call.state.saver
-    graphs = {one.thread_id: name for one in threads if (name := assistants.graph_of(one)) is not None}
+    served, saver = call.service.graphs, call.state.saver
+    graphs = {one.thread_id: name for one in threads if (name := served.of_thread(one)) is not None}
     ids = [*graphs] if _is_with_state(names) else []
     snapshots: dict[str, StateSnapshot] = {}
     for start in range(0, len(ids), _AT_ONCE):
         found = await saver.aget_latest(ids[start : start + _AT_ONCE])
         for name in {graphs[id] for id in found}:
-            async with assistants.open(name, saver=_Newest(saver, found)) as graph:
+            async with served.open(name, saver=_Newest(saver, found)) as graph:
                 for id in found:
                     if graphs[id] == name:
                         snapshots[id] = await graph.aget_state(config_at(id))
@@ -336,10 +333,10 @@ async def _changed(call: Call, value: dict[str, Any]) -> Thread:
 
 async def _snapshot(call: Call, thread: Thread) -> StateSnapshot | None:
     """Return the newest state of a thread; `None` if no graph of it is served here."""
-    name = call.service.assistants.graph_of(thread)
+    name = call.service.graphs.of_thread(thread)
     if name is None:
         return None
-    async with call.service.assistants.open(name) as graph:
+    async with call.service.graphs.open(name) as graph:
         return await graph.aget_state(config_at(thread.thread_id))
 
 
@@ -347,11 +344,11 @@ async def _state(
     call: Call, thread: Thread, named: Mapping[str, Any], subgraphs: bool, names: Sequence[str] | None
 ) -> dict[str, Any]:
     config = config_at(thread.thread_id, **named)
-    name = call.service.assistants.graph_of(thread)
+    name = call.service.graphs.of_thread(thread)
     if name is None:
         snapshot = StateSnapshot({}, (), config, None, None, None, (), ())
     else:
-        async with call.service.assistants.open(name) as graph:
+        async with call.service.graphs.open(name) as graph:
             snapshot = await graph.aget_state(config, subgraphs=subgraphs)
     return _chosen(state_of(snapshot), names)
 
@@ -373,7 +370,7 @@ def graph_of(call: Call, thread: Thread) -> str:
     Raises:
         HTTPException: 400 if it has none.
     """
-    name = call.service.assistants.graph_of(thread)
+    name = call.service.graphs.of_thread(thread)
     if name is None:
         raise refuse(400, f"thread {thread.thread_id!r} has no graph: run one on it, or create it with a graph_id")
     return name

@@ -134,7 +134,7 @@ class EnqueueOptions(TypedDict, total=False):
             keeps none.
         stream_subgraphs: Whether events of subgraphs are kept, too; not by default.
         on_completion: `keep` the thread, the default, or `delete` it when the run succeeds, unless another run of the
-            thread is in the queue.
+            thread is in the queue. The run's events and its status can be read for another minute, its state cannot.
         default_answer: The answer that its interrupts get if nobody answers them in time; none by default. The runs
             that resume it have the same.
         webhook: URL that is told when the run ends, however it does, and when a run that resumes it ends. None by

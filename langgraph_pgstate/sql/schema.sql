@@ -166,7 +166,8 @@ CREATE INDEX projections_state_idx ON /*schema*/projections USING gin (state jso
 -- A run is one invocation of a graph on a thread. Its process renews `alive_until`; a running run whose time has passed
 -- was left by a process that died. Steps, tokens and cost are those of all attempts, `steps_before` those of the
 -- attempts before the last; other columns describe the last attempt, `first_started_at` the first. If the run was
--- enqueued (`queue`), the queue writes status, attempt, end and error, and the recorder the rest.
+-- enqueued (`queue`), the queue writes status, attempt, end and error, and the recorder the rest. A run that deletes its
+-- thread stays with its events until `delete_at`, so that their readers learn of its end.
 CREATE TABLE /*schema*/runs (
     thread_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,
@@ -202,14 +203,18 @@ CREATE TABLE /*schema*/runs (
     traceparent text,
     is_encrypted boolean NOT NULL DEFAULT false,
     release text,
+    delete_at timestamptz,
     PRIMARY KEY (thread_id, run_id)
 );
 CREATE INDEX runs_thread_id_idx ON /*schema*/runs (thread_id, started_at DESC);
 CREATE INDEX runs_running_idx ON /*schema*/runs (status, thread_id, run_id) WHERE status = 'running';
-CREATE INDEX runs_started_at_idx ON /*schema*/runs (started_at DESC, thread_id, run_id);
+-- Costs of agents and users are summed from this index alone.
+CREATE INDEX runs_started_at_idx ON /*schema*/runs (started_at DESC, thread_id, run_id)
+    INCLUDE (agent, user_id, tenant_id, input_tokens, output_tokens, cost);
 CREATE INDEX runs_status_idx ON /*schema*/runs (status, started_at DESC, thread_id, run_id) WHERE status <> 'success';
 CREATE INDEX runs_run_id_idx ON /*schema*/runs (run_id);
 CREATE INDEX runs_steps_idx ON /*schema*/runs (steps DESC, thread_id, run_id) WHERE steps > 25;
+CREATE INDEX runs_delete_at_idx ON /*schema*/runs (delete_at) WHERE delete_at IS NOT NULL;
 
 -- Feedback is a score or a comment, or both, on a run or on one of its spans. It cannot be given to a run that is
 -- deleted meanwhile: the foreign key locks the run's row. With a serializer of the caller's, which may encrypt, the
@@ -452,7 +457,11 @@ CREATE TABLE /*schema*/spans (
     semconv_version text NOT NULL,
     PRIMARY KEY (thread_id, run_id, span_id, started_at)
 ) PARTITION BY RANGE (started_at);
-CREATE INDEX spans_started_at_idx ON /*schema*/spans (kind, started_at);
+CREATE INDEX spans_started_at_idx ON /*schema*/spans (kind, started_at) WHERE kind <> 'llm';
+-- Costs of models are summed from this index alone.
+CREATE INDEX spans_model_calls_idx ON /*schema*/spans (started_at)
+    INCLUDE (provider, model, input_tokens, output_tokens, cache_read_tokens, reasoning_tokens, cost)
+    WHERE kind = 'llm';
 CREATE TABLE /*schema*/spans_default PARTITION OF /*schema*/spans DEFAULT;
 
 -- Exporters of spans. One process at a time exports, the holder; another takes over when its time has passed, by the
@@ -599,6 +608,19 @@ CREATE TABLE /*schema*/budgets (
     name text NOT NULL,
     amount numeric NOT NULL,
     PRIMARY KEY (scope, name)
+);
+
+-- What today's model calls have cost whose thread or run was deleted, so that deleting a conversation renews no budget. It
+-- has rows only while there are budgets, of no thread and with no content, and maintenance deletes those of other days.
+CREATE TABLE /*schema*/deleted_costs (
+    started_at timestamptz NOT NULL,
+    span_id text COLLATE "C" NOT NULL,
+    tenant_id text COLLATE "C",
+    user_id text COLLATE "C",
+    agent text,
+    key text,
+    cost numeric NOT NULL,
+    PRIMARY KEY (started_at, span_id)
 );
 
 -- What each call of `maintain` did, and how large the tables were then. It has rows of no thread, like `workers`.
@@ -930,6 +952,8 @@ COMMENT ON COLUMN /*schema*/runs.is_encrypted IS
     'true: a serializer other than LangGraph''s own, which may encrypt, stores the state; no content is exported';
 COMMENT ON COLUMN /*schema*/runs.webhook IS 'URL that is told when the run ends; null: none';
 COMMENT ON COLUMN /*schema*/runs.release IS 'release of the application that ran it; null: not known';
+COMMENT ON COLUMN /*schema*/runs.delete_at IS
+    'time at which it is deleted with its events, because it has deleted its thread; null: it is deleted with its thread';
 
 COMMENT ON TABLE /*schema*/feedback IS
     'Scores and comments on runs and spans, by people and programs. Deleted with the run.';
@@ -1241,6 +1265,16 @@ COMMENT ON TABLE /*schema*/budgets IS 'Money that model calls may cost on one da
 COMMENT ON COLUMN /*schema*/budgets.scope IS 'tenant, user, agent or key';
 COMMENT ON COLUMN /*schema*/budgets.name IS 'the tenant, user, agent or key; *: each that has no row of its own';
 COMMENT ON COLUMN /*schema*/budgets.amount IS 'cost at which further calls are refused, in the currency of prices';
+
+COMMENT ON TABLE /*schema*/deleted_costs IS
+    'What model calls of this day (UTC) have cost whose thread or run was deleted, for budgets. Not part of any thread.';
+COMMENT ON COLUMN /*schema*/deleted_costs.started_at IS 'start of the call';
+COMMENT ON COLUMN /*schema*/deleted_costs.span_id IS 'id that its span had';
+COMMENT ON COLUMN /*schema*/deleted_costs.tenant_id IS 'tenant of its run';
+COMMENT ON COLUMN /*schema*/deleted_costs.user_id IS 'user of its run';
+COMMENT ON COLUMN /*schema*/deleted_costs.agent IS 'agent of its run';
+COMMENT ON COLUMN /*schema*/deleted_costs.key IS 'key of its run in the queue';
+COMMENT ON COLUMN /*schema*/deleted_costs.cost IS 'cost, in the currency of prices';
 COMMENT ON COLUMN /*schema*/prices.cache_read IS 'price of a million tokens read from a cache; null: as input';
 COMMENT ON COLUMN /*schema*/prices.reasoning IS 'price of a million tokens of reasoning; null: as output';
 

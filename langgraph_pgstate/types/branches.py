@@ -119,7 +119,8 @@ class TreeNode:
         created_at: Creation time by the database's clock.
         run_id: The run that made the checkpoint.
         label: The checkpoint's label, if it has one.
-        tasks: The nodes of the tasks that have written something after this checkpoint; empty for one that was sent.
+        tasks: The nodes of the tasks that have written something after this checkpoint; empty for one that was sent and
+            not recorded.
         interrupts: Number of tasks that were interrupted after this checkpoint.
         pending: Number of those that have not gone on.
     """

@@ -76,6 +76,7 @@ def paths(thread_id: str) -> list[str]:
     return ["/threads", "/threads?user=nobody", *views, f"{thread}/delete", "/person"]
 
 
+@pytest.mark.slow
 async def test_every_screen_fits_every_window_in_light_and_dark(screen: Screen) -> None:
     ids = await travel(screen.state, title="A weekend with a very long title " * 5, user_id="u" * 200)
     for width, scheme in ((320, "dark"), (900, "light"), (3840, "dark")):
@@ -130,6 +131,7 @@ async def test_a_person_forks_labels_edits_and_deletes_by_mouse(screen: Screen) 
     assert event.payload["by"] == "Eve"
 
 
+@pytest.mark.slow
 async def test_keys_alone_reach_a_fork_that_runs(screen: Screen) -> None:
     page = screen.page
     await travel(screen.state)
@@ -164,6 +166,7 @@ async def test_keys_alone_reach_a_fork_that_runs(screen: Screen) -> None:
     assert await page.locator("tr[data-row]").count() == 2
 
 
+@pytest.mark.slow
 async def test_an_open_page_shows_what_is_new_and_does_not_disturb(screen: Screen) -> None:
     page = screen.page
     await screen.state.threads.create("first")
@@ -192,6 +195,7 @@ async def test_an_open_page_keeps_its_head_true(screen: Screen) -> None:
     await page.wait_for_selector(".live", state="hidden")
 
 
+@pytest.mark.slow
 async def test_pages_are_read_without_scripts(dsn: str, schema: str) -> None:
     async with inspected(dsn, schema) as (server, _), listening(server) as url, chromium() as browser:
         await travel(state_of(server))
@@ -219,6 +223,7 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
     return (Path(folder) / "node_modules/axe-core/axe.min.js").read_text()
 
 
+@pytest.mark.slow
 async def test_axe_finds_nothing_serious(screen: Screen, axe: str) -> None:
     ids = await travel(screen.state, title="A weekend")
     await screen.open("/person")
@@ -240,6 +245,7 @@ async def test_axe_finds_nothing_serious(screen: Screen, axe: str) -> None:
     assert found == []
 
 
+@pytest.mark.slow
 async def test_a_viewer_sees_no_action(dsn: str, schema: str) -> None:
     auth = Auth()
 

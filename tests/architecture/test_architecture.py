@@ -28,14 +28,13 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.adapters import BlockingConnection
 from langgraph_pgstate.db.protocol import run_blocking
 from langgraph_pgstate.errors import CorruptStateError
-from langgraph_pgstate.operations.checkpoints import writes
 from langgraph_pgstate.operations.checkpoints.addresses import Address, address_of
 from langgraph_pgstate.operations.checkpoints.listing import request_list
 from langgraph_pgstate.operations.checkpoints.planning import plan_put
 from langgraph_pgstate.operations.checkpoints.reading import load_tuple
-from langgraph_pgstate.operations.checkpoints.requests import request_put
+from langgraph_pgstate.operations.checkpoints.requests import request_put, request_writes
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions
-from langgraph_pgstate.operations.checkpoints.writes import request_writes
+from langgraph_pgstate.operations.checkpoints.writes import put_writes
 from langgraph_pgstate.operations.leases.listing import request_leases
 from langgraph_pgstate.operations.otlp.exports import Export
 from langgraph_pgstate.operations.record import journal
@@ -374,7 +373,7 @@ class Bench:
         return pending.journal_entry
 
     def written(self) -> bytes:
-        put_writes, address = writes.put_writes, self.address
+        address = self.address
         said = request_writes(self.codec, self.config, [("messages", HumanMessage("hi", id="h"))], "task", "")
         run_blocking(put_writes(self.db, self.queries, said))
         noted = {**address._asdict(), "parent_checkpoint_id": address.checkpoint_id, "run_id": None}
@@ -382,9 +381,7 @@ class Bench:
 
     def asked(self) -> str:
         question = [("__interrupt__", (Interrupt("go on?", id="0" * 32),))]
-        run_blocking(
-            writes.put_writes(self.db, self.queries, request_writes(self.codec, self.config, question, "task", ""))
-        )
+        run_blocking(put_writes(self.db, self.queries, request_writes(self.codec, self.config, question, "task", "")))
         return "t"
 
     def writes(self) -> Any:
@@ -548,6 +545,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "runs.ending.finish_together": lambda bench: ([bench.claimed()], "success"),
     "runs.ending.give_back": lambda bench: (bench.claimed(),),
     "runs.ending.roll_back": lambda bench: (bench.claimed(),),
+    "runs.ending.sweep": lambda bench: (),
     "runs.tending.put_worker": lambda bench: ("worker", ["default"], ["graph"], 10),
     "runs.tending.ask_drain": lambda bench: ("worker", "eve"),
     "runs.tending.is_drain_asked": lambda bench: ("worker",),
@@ -655,6 +653,9 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "record.budgets.put_budget": lambda bench: (request_budget(1, user="a"),),
     "record.budgets.list_budgets": lambda bench: (),
     "record.budgets.read_spending": lambda bench: ([Owner("user", "a")], ()),
+    "record.budgets.gather_costs": lambda bench: ("t",),
+    "record.budgets.keep_costs": lambda bench: ("t", ["r"]),
+    "record.budgets.forget": lambda bench: (),
     "record.prices.list_prices": lambda bench: (),
     "record.prices.delete_price": lambda bench: ("model",),
     "otlp.exports.hold": lambda bench: ("holder", "http://localhost", 30.0),

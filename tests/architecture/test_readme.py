@@ -40,6 +40,8 @@ from support import GUARD_SECONDS, wait_until
 from typer.testing import CliRunner
 
 from benchmarks import __main__ as benchmarks
+from benchmarks import pages as pages_benchmark
+from benchmarks import serving
 from benchmarks.queue import __main__ as queue_benchmarks
 from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.agent_server import AgentServerSettings
@@ -445,6 +447,12 @@ def test_every_column_is_documented(connection: psycopg.Connection, schema: str)
             names, kinds = re.findall(r"`(\w+)`", row[1]), row[2].split(", ")
             columns |= zip(names, kinds * len(names) if len(kinds) == 1 else kinds, strict=True)
     assert documented == expected
+
+
+@pytest.mark.parametrize("benchmark", [serving, pages_benchmark])
+def test_the_figures_of_the_server_are_those_of_the_last_benchmark(benchmark: Any) -> None:
+    table = benchmark.table(json.loads(benchmark.RESULT.read_text()))
+    assert f"{benchmark.BEGINS}\n{table}{benchmark.ENDS}" in benchmark.DOCUMENT.read_text()
 
 
 def test_the_figures_of_runs_are_those_of_the_last_benchmark() -> None:

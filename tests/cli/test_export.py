@@ -99,12 +99,8 @@ def test_a_server_exports_runs_as_part_of_the_trace_of_a_request(
     schema: str,
     collector: Collector,
     connection: psycopg.Connection,
-    tmp_path: Path,
 ) -> None:
-    served = Served(
-        dsn, schema, tmp_path / "log.txt", "chat=support_http.py:chat", "--otlp-endpoint", collector.endpoint
-    )
-    try:
+    with Served(dsn, schema, "chat=support_http.py:chat", "--otlp-endpoint", collector.endpoint) as served:
         wait_until(lambda: bool(rows(connection, schema, "exporters")), "it has registered")
         with httpx.Client(base_url=served.url) as client:
             client.post("/threads", json={"thread_id": "t"})
@@ -113,8 +109,6 @@ def test_a_server_exports_runs_as_part_of_the_trace_of_a_request(
         assert said.status_code == 200
         # The last spans are exported when it stops.
         assert served.stop() == 0
-    finally:
-        served.process.kill()
     stored = {row["span_id"] for row in rows(connection, schema, "spans")}
     assert collector.by_id.keys() == stored
     assert {span.trace_id.hex() for span in collector.spans} == {CALLER[3:35]}

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import httpx
 import psycopg
 import pytest
-from support import GUARD_SECONDS, config_of, put_arguments, wait_until
-from support_cli import Run
+from support import config_of, put_arguments, wait_until
+from support_cli import Forked, Run
 
 from langgraph_pgstate import PGStateSaver
 
@@ -21,32 +17,26 @@ pytestmark = pytest.mark.once
 
 
 def test_pages_are_served_until_sigterm_and_nothing_is_written(
-    dsn: str, saver: PGStateSaver, connection: psycopg.Connection, tmp_path: Path
+    dsn: str, saver: PGStateSaver, connection: psycopg.Connection
 ) -> None:
     saver.put(*put_arguments(config_of("t"), 0))
     connection.execute(
         f"INSERT INTO {saver.schema}.journal (thread_id, entry_id, data, created_at)"
         " VALUES ('t', 'e', '', now() - interval '1 hour')".encode()
     )
-    output = tmp_path / "output.txt"
     # So that any write is an error.
-    environment = {**os.environ, "PGSTATE_DSN": dsn, "PGOPTIONS": "-c default_transaction_read_only=on"}
-    command = [sys.executable, "-m", "langgraph_pgstate", "--schema", saver.schema, "inspect", "--port", "0"]
-    with output.open("wb") as file:
-        process = subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT)
-    try:
-        wait_until(lambda: process.poll() is not None or "/ui" in output.read_text(), "the address")
-        url = re.findall(r"http://\S+/ui", output.read_text())[0]
+    read_only = psycopg.conninfo.make_conninfo(dsn, options="-c default_transaction_read_only=on")
+    with Forked("--dsn", read_only, "--schema", saver.schema, "inspect", "--port", "0") as process:
+        wait_until(lambda: process.returncode is not None or "/ui" in process.printed, "the address")
+        url = re.findall(r"http://\S+/ui", process.printed)[0]
         wait_until(lambda: answers(url), "the server's start")
         assert "t" in [one["thread_id"] for one in httpx.get(f"{url}/threads?format=json").json()["threads"]]
         page = httpx.get(f"{url}/threads/t?view=state")
         assert (page.status_code, 'method="post"' in page.text) == (200, False)
         assert httpx.post(f"{url}/person", data={"name": "Eve"}).status_code == 403
         process.send_signal(signal.SIGTERM)
-        assert process.wait(GUARD_SECONDS) == 0
-    finally:
-        process.kill()
-    assert output.read_text().strip() == url
+        assert process.communicate() == (f"{url}\n", "")
+        assert process.returncode == 0
     row = connection.execute(f"SELECT count(*) FROM {saver.schema}.journal".encode()).fetchone()
     assert row == (1,)
 

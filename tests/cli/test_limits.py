@@ -56,15 +56,15 @@ def test_a_run_that_waits_for_its_key_names_it(run: Any, dsn: str, schema: str) 
 
 def test_budgets_are_set_listed_and_removed(run: Any) -> None:
     assert "no budgets" in run("budgets")
-    run("budgets", "user", "*", "--amount", "0.5")
-    shown = run("budgets", "user", "ada", "--amount", "5")
+    run("budgets", "user", "*", "--amount", "0.50")
+    shown = run("budgets", "user", "ada", "--amount", "500.0")
     assert [line.split() for line in shown.splitlines() if line.startswith("  user")] == [
         ["user", "*", "0.5"],
-        ["user", "ada", "5", "0"],
+        ["user", "ada", "500", "0"],
     ]
     run("budgets", "user", "*", "--remove")
     (told,) = run("--json", "budgets").splitlines()
-    assert json.loads(told) == {"scope": "user", "name": "ada", "amount": 5, "spent": 0}
+    assert json.loads(told) == {"scope": "user", "name": "ada", "amount": 500, "spent": 0}
     for wrong in (["user"], ["user", "ada"], ["nobody", "ada", "--remove"], ["user", "a", "--amount", "1", "--remove"]):
         run("budgets", *wrong, code=1)
     assert "tenant, user, agent or key" in run("budgets", "nobody", "ada", "--remove", code=1)

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from support import wait_until
+from support import GUARD_SECONDS, wait_until
 from support_cli import Forked
 from typer.testing import CliRunner
 
@@ -187,7 +187,7 @@ def test_a_worker_drains_and_is_forced_by_signals(run: Any, dsn: str, schema: st
         wait_until(lambda: "drains; runs to stop: 1" in process.said, "the first signal")
         process.send_signal(signal.SIGTERM)
         # The node blocks for ever, and still the process ends.
-        assert process.wait(20) == 143
+        assert process.wait(GUARD_SECONDS) == 143
     assert "pending" in run("runs", "--queued")
     (tmp_path / "go on").touch()
     work(dsn, schema, tmp_path, "agent.py:graph")
@@ -204,14 +204,14 @@ def test_a_worker_serves_metrics(run: Any, dsn: str, schema: str, tmp_path: Path
             text = answer.read().decode()
         (tmp_path / "go on").touch()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(GUARD_SECONDS) == 0
     assert 'pgstate_queue_runs{queue="default",status="running"} 1.0' in text
     assert 'pgstate_operation_duration_seconds_count{operation="put"}' in text
     assert "process_cpu_seconds_total" in text
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         with start(dsn, schema, tmp_path, "agent.py:graph", "--metrics-port", port) as process:
-            assert process.wait(20) == 1
+            assert process.wait(GUARD_SECONDS) == 1
             assert f"127.0.0.1:{port} cannot be listened on" in process.said
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import signal
-import subprocess
-import sys
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,51 +22,42 @@ from support_http import until_running
 
 from benchmarks.server import open_server
 from benchmarks.serving import seconds_after_kill
+from langgraph_pgstate.server import serving
 
 TESTS = Path(__file__).parents[1]
 pytestmark = pytest.mark.once
 
 
-class Served:
-    """The command in a process."""
+class Served(Forked):
+    """The command in a process, once it answers."""
 
-    def __init__(self, dsn: str, schema: str, output: Path, *arguments: str, cwd: Path = TESTS) -> None:
-        self._output = output
-        environment = {**os.environ, "PYTHONPATH": str(TESTS.parent), "PGSTATE_DSN": dsn, "PYTHONUNBUFFERED": "1"}
-        command = [sys.executable, "-m", "langgraph_pgstate", "--schema", schema, "serve", "--port", "0", *arguments]
-        with output.open("wb") as file:
-            self.process = subprocess.Popen(command, cwd=cwd, env=environment, stdout=file, stderr=subprocess.STDOUT)
+    def __init__(self, dsn: str, schema: str, *arguments: str, cwd: Path = TESTS) -> None:
+        super().__init__("--dsn", dsn, "--schema", schema, "serve", "--port", "0", *arguments, cwd=cwd)
         wait_until(self._is_ready, "the server's start")
-        self.url = re.findall(r"at (http://\S+)", output.read_text())[0]
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return re.findall(r"at (http://\S+)", self.printed)[0]
 
     def _is_ready(self) -> bool:
-        assert self.process.poll() is None, self._output.read_text()
-        found = re.findall(r"at (http://\S+)", self._output.read_text())
+        assert self.returncode is None, self.said
         try:
-            return bool(found) and httpx.get(f"{found[0]}/ok").status_code == 200
+            return "at http://" in self.printed and httpx.get(f"{self.url}/ok").status_code == 200
         except httpx.TransportError:
             return False
 
-    def stop(self, number: int = signal.SIGTERM) -> int:
+    def stop(self, number: int = signal.SIGTERM) -> int | None:
         """Send a signal; the exit code."""
-        self.process.send_signal(number)
-        return self.process.wait(GUARD_SECONDS)
+        self.send_signal(number)
+        return self.wait()
 
 
 @pytest.fixture
-def place(dsn: str, schema: str, tmp_path: Path) -> Iterator[Any]:
+def place(dsn: str, schema: str) -> Iterator[Any]:
     """Starts servers, and kills those that are left."""
-    started: list[Served] = []
-
-    def start(*arguments: str, cwd: Path = TESTS) -> Served:
-        started.append(Served(dsn, schema, tmp_path / f"{len(started)}.txt", *arguments, cwd=cwd))
-        return started[-1]
-
-    yield start
-    for one in started:
-        if one.process.poll() is None:
-            one.process.kill()
-            one.process.wait()
+    with ExitStack() as started:
+        yield lambda *arguments, cwd=TESTS: started.enter_context(Served(dsn, schema, *arguments, cwd=cwd))
 
 
 def children(served: Forked, count: int) -> list[int]:
@@ -109,6 +101,26 @@ async def test_a_second_signal_waits_for_nothing(dsn: str, schema: str) -> None:
         served.send_signal(signal.SIGINT)
         # Its only superstep takes longer.
         assert served.wait(GUARD_SECONDS / 2) == 130
+
+
+async def test_a_client_that_reads_nothing_keeps_no_server_that_stops(
+    dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "_GRACE_SECONDS", 1)
+    place = ("--dsn", dsn, "--schema", schema, "serve", "--port", "0")
+    with Forked(*place, "large=support_http.py:large", cwd=TESTS) as served:
+        wait_until(lambda: "Studio" in served.printed, "the server's start")
+        url = httpx.URL(re.findall(r"at (http://\S+)", served.printed)[0])
+        async with get_client(url=str(url), api_key=None) as client:
+            run = await client.runs.create("t", "large", input={}, stream_mode="custom", if_not_exists="create")
+            await client.runs.join("t", run["run_id"])
+        with socket.create_connection((url.host, url.port or 80)) as stalled:
+            path = f"/threads/t/runs/{run['run_id']}/stream"
+            stalled.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            assert stalled.recv(12) == b"HTTP/1.1 200"
+            await asyncio.sleep(0.5)
+            served.send_signal(signal.SIGTERM)
+            assert served.wait() == 0
 
 
 @pytest.mark.slow

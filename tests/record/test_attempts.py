@@ -17,6 +17,7 @@ from support_recorder import model
 
 from langgraph_pgstate import PGState
 from langgraph_pgstate.errors import DatabaseError
+from langgraph_pgstate.settings import RecorderSettings
 from tests.test_state import APIS, open_state
 
 ANSWERS = 100, 20
@@ -179,3 +180,41 @@ def test_a_dead_run_is_ended_and_totalled_or_neither(dsn: str, schema: str, conn
         run = state.runs.get("t", "run-1")
     assert run is not None
     assert (run.status, run.input_tokens) == ("error", 2 * ANSWERS[0])
+
+
+def nested(hook: Any) -> StateGraph[Any, Any, Any, Any]:
+    """Two nodes of a graph; the second is a graph of two nodes, whose checkpoints are stored while it runs."""
+    inner = StateGraph(MessagesState).add_sequence([(name, lambda _, name=name: hook(name)) for name in ("c", "d")])
+    inner.add_edge(START, "c")
+    outer = StateGraph(MessagesState).add_sequence([("a", lambda _: hook("a")), ("b", inner.compile())])
+    return outer.add_edge(START, "a")
+
+
+def flush_and_die(dsn: str, schema: str) -> None:
+    """Writes what it has recorded once; what comes then is in the journal when it is killed."""
+    with PGState.open(dsn, schema=schema, recording=RecorderSettings(interval=1_000_000.0)) as state:
+
+        def hook(name: str) -> Any:
+            if name == "a":
+                state.flush()
+            if name == "d":
+                os.kill(os.getpid(), signal.SIGKILL)
+            return {}
+
+        compiled = state.record(nested(hook).compile(checkpointer=state.saver))
+        compiled.invoke({"messages": []}, config(), durability="sync")
+
+
+def test_no_span_of_a_killed_attempt_runs_on(dsn: str, schema: str) -> None:
+    with PGState.open(dsn, schema=schema) as state:
+        state.setup()
+    child = FORK.Process(target=flush_and_die, args=(dsn, schema))
+    child.start()
+    child.join(GUARD_SECONDS)
+    assert child.exitcode == -signal.SIGKILL
+    with PGState.open(dsn, schema=schema) as state:
+        state.record(nested(lambda _: {}).compile(checkpointer=state.saver)).invoke(None, config())
+        state.flush()
+        spans = state.spans.list("t").items
+    left = {span.name for span in spans if span.error_type == "ProcessDied"}
+    assert ("b" in left, {span.status for span in spans}) == (True, {"success", "error"})

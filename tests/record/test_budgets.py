@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from langchain_core.messages import AIMessage
 from langgraph.graph import START, StateGraph
+from support import GUARD_SECONDS
 from support_queue import STATES, call, open_state
 from support_recorder import USAGE, Model, rows
 
@@ -135,6 +136,37 @@ async def test_what_another_process_spends_counts_soon(api: type, dsn: str, sche
 
 
 @pytest.mark.parametrize("api", STATES)
+async def test_a_deleted_thread_renews_no_budget(api: type, dsn: str, schema: str) -> None:
+    agent = Agent(1)
+    async with priced(api, dsn, schema) as state, priced(PGState, dsn, schema) as other:
+        await call(state.runs.budget, 2 * CALL, user="ada")
+        for thread_id in ("t1", "t2"):
+            await invoke(state, agent, thread_id)
+            # At once: what was spent may be in the journal only.
+            await call(state.saver.delete_thread if api is PGState else state.saver.adelete_thread, thread_id)
+        await call(state.flush)
+        assert (await call(state.runs.budgets))[0].spent == 2 * CALL
+        for one in (state, other):
+            with pytest.raises(BudgetExceededError):
+                await invoke(one, agent, "t3")
+    assert agent.made == 2
+
+
+@pytest.mark.parametrize("kind", [Worker, AsyncWorker])
+async def test_a_run_that_deletes_its_thread_renews_no_budget(kind: type, dsn: str, schema: str) -> None:
+    agent = Agent(2)
+    async with priced(AsyncPGState if kind is AsyncWorker else PGState, dsn, schema) as state:
+        await call(state.runs.budget, 10 * CALL, key="k")
+        graph = agent.graph(is_async=kind is AsyncWorker).compile()
+        for _ in range(3):
+            await call(state.runs.enqueue, "agent", {}, key="k", on_completion="delete", stream_mode=[])
+        worker = kind(state, {"agent": graph})
+        await call(worker.run_until_idle)
+        await call(state.flush)
+        assert (await call(state.runs.budgets))[0].spent == 6 * CALL
+
+
+@pytest.mark.parametrize("api", STATES)
 async def test_costs_of_this_process_are_counted_once(api: type, dsn: str, schema: str) -> None:
     agent = Agent(1)
     async with priced(api, dsn, schema) as state:
@@ -149,7 +181,9 @@ async def test_costs_of_this_process_are_counted_once(api: type, dsn: str, schem
 
 
 @pytest.mark.parametrize("kind", [Worker, AsyncWorker])
-async def test_an_enqueued_run_has_the_budget_of_its_key(kind: type, dsn: str, schema: str) -> None:
+async def test_an_enqueued_run_has_the_budget_of_its_key(
+    kind: type, dsn: str, schema: str, caplog: pytest.LogCaptureFixture
+) -> None:
     agent = Agent(3)
     async with priced(PGState if kind is Worker else AsyncPGState, dsn, schema) as state:
         await call(state.runs.budget, CALL, key="acme")
@@ -162,9 +196,14 @@ async def test_an_enqueued_run_has_the_budget_of_its_key(kind: type, dsn: str, s
         worker = kind(state, {"agent": graph}, poll=0.05)
         await call(worker.run_until_idle)
         with pytest.raises(RunFailedError, match="BudgetExceededError") as raised:
-            await call(refused.wait, 20)
-        assert "key 'acme' has spent 0.00014 today" in str(raised.value)
-        assert (await call(free.wait, 20))["count"] == 3
+            await call(refused.wait, GUARD_SECONDS)
+        why = "key 'acme' has spent 0.00014 today (UTC); the budget is 0.00014"
+        assert why in str(raised.value)
+        # One line, without a traceback: nothing is wrong with the program.
+        (told,) = [one for one in caplog.records if one.name == "langgraph_pgstate.worker" and "acme" in one.message]
+        assert told.message == f"run {refused.run_id} of thread acme was refused: {why}"
+        assert told.exc_info is None
+        assert (await call(free.wait, GUARD_SECONDS))["count"] == 3
         assert agent.made == 4
 
 
@@ -222,7 +261,7 @@ async def test_the_first_calls_of_a_process_wait_for_what_was_spent(
 
     class Both(Agent):
         def node(self, state: State) -> State:
-            both.wait(20)
+            both.wait(GUARD_SECONDS)
             return agent.node(state)
 
     async with priced(PGState, dsn, schema) as state:

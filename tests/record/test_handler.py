@@ -14,8 +14,9 @@ from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.func import entrypoint, task
-from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Send
+from support import GUARD_SECONDS
 from support_ledger import ask, thread
 from support_recorder import config, model, recording, rows
 
@@ -64,6 +65,8 @@ async def test_a_run_is_recorded_on_its_thread_whatever_its_metadata_say(
     graph = StateGraph(MessagesState)
     graph.add_node("speak", lambda state: {"messages": [AIMessage("Hello.")]})
     graph.add_edge(START, "speak")
+    # An update of the state is a run if the node has several writers.
+    graph.add_conditional_edges("speak", lambda _: END)
     other: Any = {"metadata": {"thread_id": "other"}}
     async with AsyncPGState.open(dsn, schema=schema) as state:
         recorded: Any = state.record(graph.compile(checkpointer=state.saver)).with_config(other if bound else None)
@@ -74,7 +77,11 @@ async def test_a_run_is_recorded_on_its_thread_whatever_its_metadata_say(
             pass
         async for _ in state.record(recorded).astream_events({"messages": []}, other, version="v2"):
             pass
-    assert [run["thread_id"] for run in rows(connection, schema, "runs")] == ["t-0", "t-1", "t-2", "t-2"]
+        at: Any = {"configurable": {"thread_id": "t-0"}, **other}
+        await recorded.aupdate_state(at, {"messages": []})
+        await asyncio.to_thread(recorded.update_state, at, {"messages": []})
+    on = ["t-0", "t-1", "t-2", "t-2", "t-0", "t-0"]
+    assert [run["thread_id"] for run in rows(connection, schema, "runs")] == on
     assert {span["thread_id"] for span in rows(connection, schema, "spans")} == {"t-0", "t-1", "t-2"}
 
 
@@ -122,7 +129,7 @@ async def test_a_tool_that_starts_after_its_run_was_cancelled_is_no_run(
 
     def node(state: MessagesState) -> dict[str, Any]:
         begun.set()
-        ended.wait(30)
+        ended.wait(GUARD_SECONDS)
         charge.invoke({"order": "o1"})
         done.set()
         return {"messages": [AIMessage("done")]}

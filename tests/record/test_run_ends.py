@@ -242,16 +242,24 @@ async def test_a_run_whose_end_the_server_does_not_take_answers_all_the_same(
     """A server that stands still keeps it no longer than the settings say, and the writer comes again."""
     settings = RecorderSettings(patience=0.1, interval=0.05)
     if api is PGState:
-        with PGState.open(dsn, schema=schema, recording=settings) as state, held(dsn, schema):
-            await asyncio.to_thread(recorded(state).invoke, start(), config())
-            wait_until(lambda: rows(connection, schema, "runs")[0]["status"] == "success", "its end")
+        with PGState.open(dsn, schema=schema, recording=settings) as state:
+            with held(dsn, schema):
+                await asyncio.to_thread(recorded(state).invoke, start(), config())
+                wait_until(
+                    lambda: [row["status"] for row in rows(connection, schema, "runs")] == ["success"], "its end"
+                )
+            # Closing the state would wait for the rest no longer than the settings say, too.
+            state._recorder.flush(GUARD_SECONDS)
     else:
         async with AsyncPGState.open(dsn, schema=schema, recording=settings) as state:
             with held(dsn, schema):
                 await recorded(state).ainvoke(start(), config())
                 await asyncio.to_thread(
-                    wait_until, lambda: rows(connection, schema, "runs")[0]["status"] == "success", "its end"
+                    wait_until,
+                    lambda: [row["status"] for row in rows(connection, schema, "runs")] == ["success"],
+                    "its end",
                 )
+            await state._recorder.flush(GUARD_SECONDS)
 
 
 class Gone(RoundTrips):

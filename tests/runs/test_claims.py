@@ -7,9 +7,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from support import loop_graph, wait_until
+from support import GUARD_SECONDS, loop_graph, wait_until
 from support_queue import STATES, Queue, call, open_state
-from support_worker import Place, enqueue, wait_for_ends, worker
+from support_worker import Place, enqueue, kill, wait_for_ends, worker
 
 from langgraph_pgstate import AsyncWorker, PGState, Rate, Worker
 from langgraph_pgstate.db.database import Database
@@ -101,7 +101,7 @@ async def test_a_run_that_no_worker_accepts_is_shown_and_blocks_nobody(api: type
         run = await call(state.runs.enqueue, "agent", {"count": 0}, thread_id="new", version="2")
         opened = kind(state, graphs, versions={"agent": "2"}, poll=0.05, concurrency=1)
         async with opened if api is not PGState else _Entered(opened):
-            assert (await call(run.wait, 20))["count"] == 1
+            assert (await call(run.wait, GUARD_SECONDS))["count"] == 1
             (left,) = (await call(state.runs.queued)).items
             assert (left.thread_id, left.version, left.is_accepted) == ("old", "1", False)
             (counted,) = await call(state.runs.counts)
@@ -138,7 +138,7 @@ def test_workers_keep_limits_and_a_killed_one_frees_its_slots(
             with worker(kind, dsn, schema, graphs):
                 time.sleep(0.3)
                 assert len(place.notes()) == 2
-                first.kill()
+                kill(first)
                 place.wait_for("begin step 0", 4)
                 (limit, each) = state.runs.limits()
                 assert (limit.running, each.running) == (2, 2)
@@ -155,5 +155,5 @@ def test_a_rate_delays_runs_and_loses_none(dsn: str, schema: str) -> None:
         handles = [enqueue(state, config=config) for _ in range(5)]
         began = time.monotonic()
         with Worker(state, {"agent": loop_graph(1)}, poll=0.05):
-            assert [handle.wait(20)["count"] for handle in handles] == [1] * 5
+            assert [handle.wait(GUARD_SECONDS)["count"] for handle in handles] == [1] * 5
         assert time.monotonic() - began > 1.3

@@ -6,14 +6,14 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
-from support import loop_graph, wait_until
+from support import GUARD_SECONDS, loop_graph, wait_until
 
 from langgraph_pgstate import AsyncPGState, AsyncWorker, Backoff, PGState, Worker
 from langgraph_pgstate.db.database import Database
@@ -32,7 +32,7 @@ def test_a_run_that_is_left_each_time_ends_as_often_as_its_worker_may_die(dsn: s
     with PGState.open(dsn, schema=schema) as state, Worker(state, graphs, lease_ttl=0.3, poll=0.05):
         run = state.runs.enqueue("agent", {"count": 0}, thread_id="t")
         with pytest.raises(RunFailedError, match="WorkerDied"):
-            run.wait(20)
+            run.wait(GUARD_SECONDS)
     # The first attempt has stored a checkpoint.
     assert len(calls) == 4
 
@@ -55,11 +55,12 @@ def test_a_queue_that_fails_at_once_is_not_asked_without_a_pause(
 ) -> None:
     with PGState.open(dsn, schema=schema) as state, Worker(state, {"agent": loop_graph(1)}) as worker:
         connection.execute(f"ALTER TABLE {schema}.queue RENAME TO gone".encode())
-        turns = count_turns(worker, monkeypatch)
+        turns, since = count_turns(worker, monkeypatch), time.monotonic()
         time.sleep(1)
-        assert 0 < len(turns) < 20
+        wait_until(lambda: bool(turns), "a turn")
+        assert len(turns) < 20 * (time.monotonic() - since)
         connection.execute(f"ALTER TABLE {schema}.gone RENAME TO queue".encode())
-        assert state.runs.enqueue("agent", {"count": 0}, thread_id="t").wait(20)["count"] == 1
+        assert state.runs.enqueue("agent", {"count": 0}, thread_id="t").wait(GUARD_SECONDS)["count"] == 1
 
 
 async def test_a_run_that_takes_its_time_to_stop_is_waited_for_with_pauses(
@@ -78,7 +79,7 @@ async def test_a_run_that_takes_its_time_to_stop_is_waited_for_with_pauses(
         turns = count_turns(worker, monkeypatch)
         run = await state.runs.enqueue("agent", {}, thread_id="t", timeout=0.1)
         with pytest.raises(RunFailedError, match="timeout"):
-            await run.wait(20)
+            await run.wait(GUARD_SECONDS)
         assert len(turns) < 40
 
 
@@ -103,50 +104,56 @@ def counted_ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, in
     yield calls
 
 
+def end_after(worker: Any, monkeypatch: pytest.MonkeyPatch, can_end: Callable[[int], bool]) -> None:
+    """Have a worker end no runs until a number of reported ones may be ended."""
+    control = worker._control
+    end_reported = control._end_reported
+
+    def end() -> None:
+        # None of them: those that come now are ended in the next turn.
+        if number := len(control._reports):
+            while not can_end(number):
+                time.sleep(0.01)
+                number = len(control._reports)
+            end_reported()
+
+    monkeypatch.setattr(control, "_end_reported", end)
+
+
 def test_runs_that_have_ended_meanwhile_are_ended_in_one_transaction(
     dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     barrier = threading.Barrier(8)
-    graphs = {"agent": loop_graph(1, lambda count: barrier.wait(20) and None)}
+    graphs = {"agent": loop_graph(1, lambda count: barrier.wait(GUARD_SECONDS) and None)}
     with (
         PGState.open(dsn, schema=schema) as state,
         Worker(state, graphs, concurrency=8) as worker,
         counted_ends(monkeypatch) as calls,
     ):
-        turn = worker._control._turn
-        # So that all have reported before one is ended.
-        monkeypatch.setattr(worker._control, "_turn", lambda: time.sleep(0.5) or turn())
+        end_after(worker, monkeypatch, lambda number: number == 8)
         runs = state.runs.enqueue_batch([{"graph": "agent", "input": {"count": 0}}] * 8)
         for run in runs:
-            assert run.wait(20)["count"] == 1
-    assert sum(number or 0 for _, number in calls) == 8
-    assert len(calls) < 5
+            assert run.wait(GUARD_SECONDS)["count"] == 1
+    assert calls == [("finish_together", 8)]
 
 
 def test_runs_that_end_together_let_the_next_of_their_keys_begin_at_once(
     dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     barrier = threading.Barrier(2)
-    graphs = {"agent": loop_graph(1, lambda count: barrier.wait(20) and None)}
+    graphs = {"agent": loop_graph(1, lambda count: barrier.wait(GUARD_SECONDS) and None)}
     with (
         PGState.open(dsn, schema=schema) as state,
         Worker(state, graphs, concurrency=4, poll=30) as worker,
         counted_ends(monkeypatch) as calls,
     ):
         state.runs.limit("default", key="*", concurrency=1)
-        turn = worker._control._turn
-
-        def turn_of_pairs() -> bool:
-            while len(worker._control._reports) == 1:
-                time.sleep(0.01)
-            return turn()
-
-        monkeypatch.setattr(worker._control, "_turn", turn_of_pairs)
+        end_after(worker, monkeypatch, lambda number: number == 2)
         runs = state.runs.enqueue_batch(
             [{"graph": "agent", "input": {"count": 0}, "key": key} for _ in range(3) for key in ("a", "b")]
         )
         for run in runs:
-            run.wait(10)
+            run.wait(GUARD_SECONDS)
         assert [name for name, _ in calls].count("finish_together") == 3
 
 
@@ -154,19 +161,12 @@ def test_a_locked_thread_keeps_no_later_runs_from_ending_together(
     dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     barrier = threading.Barrier(2)
-    graphs = {"alone": loop_graph(1), "pair": loop_graph(1, lambda count: barrier.wait(20) and None)}
+    graphs = {"alone": loop_graph(1), "pair": loop_graph(1, lambda count: barrier.wait(GUARD_SECONDS) and None)}
     is_locked = threading.Event()
     with PGState.open(dsn, schema=schema) as state, counted_ends(monkeypatch) as calls, ExitStack() as stack:
         worker = Worker(state, graphs, concurrency=4)
-        turn = worker._control._turn
-
-        def slow_turn() -> bool:
-            if worker._control._reports:
-                is_locked.wait(20)
-            time.sleep(0.1)
-            return turn()
-
-        monkeypatch.setattr(worker._control, "_turn", slow_turn)
+        # The locked run is one of three.
+        end_after(worker, monkeypatch, lambda number: is_locked.is_set() and number in (1, 3))
         stack.enter_context(worker)
         locked = state.runs.enqueue("alone", {"count": 0}, thread_id="t")
         wait_until(lambda: bool(worker._control._reports), "its outcome")
@@ -175,25 +175,33 @@ def test_a_locked_thread_keeps_no_later_runs_from_ending_together(
             is_locked.set()
             for _ in range(3):
                 for run in state.runs.enqueue_batch([{"graph": "pair", "input": {"count": 0}}] * 2):
-                    run.wait(20)
+                    run.wait(GUARD_SECONDS)
             failed = [name for name, number in calls if name == "finish_together" and number is None]
             assert len(failed) <= 1
             assert locked.status() == "running"
-        locked.wait(20)
+        locked.wait(GUARD_SECONDS)
 
 
 def test_a_thread_that_a_caller_has_locked_delays_no_run_of_another(
-    dsn: str, schema: str, connection: psycopg.Connection
+    dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
-    gate = threading.Event()
+    gate, is_renewed = threading.Event(), threading.Event()
 
     def linger(count: int) -> None:
         calls.append(count)
-        time.sleep(2)
+        is_renewed.wait(GUARD_SECONDS)
 
-    graphs = {"short": loop_graph(1, lambda count: gate.wait(20) and None), "long": loop_graph(1, linger)}
-    with PGState.open(dsn, schema=schema) as state, Worker(state, graphs, lease_ttl=0.8, poll=0.05):
+    def renewed_at() -> Any:
+        query = f"SELECT renewed_at FROM {schema}.leases WHERE thread_id = 'u'"
+        return connection.execute(query.encode()).fetchone()
+
+    graphs = {"short": loop_graph(1, lambda count: gate.wait(GUARD_SECONDS) and None), "long": loop_graph(1, linger)}
+    with (
+        PGState.open(dsn, schema=schema) as state,
+        counted_ends(monkeypatch) as ends,
+        Worker(state, graphs, lease_ttl=4, poll=0.05),
+    ):
         short = state.runs.enqueue("short", {"count": 0}, thread_id="t")
         long = state.runs.enqueue("long", {"count": 0}, thread_id="u")
         state.runs.enqueue("short", {"count": 0}, thread_id="t", run_after=timedelta(seconds=0.5))
@@ -201,14 +209,17 @@ def test_a_thread_that_a_caller_has_locked_delays_no_run_of_another(
         with psycopg.connect(dsn) as caller:
             behind = state.runs.enqueue("short", {"count": 0}, thread_id="t", connection=caller)
             gate.set()
-            time.sleep(1.2)
+            wait_until(lambda: len(ends) > 1, "attempts to end the run")
             # Another run is begun meanwhile, and the lease of one that runs is kept.
-            state.runs.enqueue("short", {"count": 0}, thread_id="v").wait(20)
-            long.wait(20)
+            before = renewed_at()
+            state.runs.enqueue("short", {"count": 0}, thread_id="v").wait(GUARD_SECONDS)
+            wait_until(lambda: renewed_at() != before, "a lease that is renewed")
+            is_renewed.set()
+            long.wait(GUARD_SECONDS)
             assert calls == [0]
             assert short.status() == "running"
-        assert short.wait(20)["count"] == 1
-        behind.wait(20)
+        assert short.wait(GUARD_SECONDS)["count"] == 1
+        behind.wait(GUARD_SECONDS)
 
 
 def test_failures_are_logged_with_their_tracebacks_and_a_drain_with_what_it_gives_back(
@@ -222,18 +233,20 @@ def test_failures_are_logged_with_their_tracebacks_and_a_drain_with_what_it_give
 
     def wait(count: int) -> None:
         begun.set()
-        gate.wait(20)
+        gate.wait(GUARD_SECONDS)
 
     graphs = {"failing": loop_graph(1, fail), "waiting": loop_graph(2, wait)}
     with PGState.open(dsn, schema=schema) as state:
-        with Worker(state, graphs, poll=0.05):
+        with Worker(state, graphs, poll=0.05) as worker:
             policy = Backoff(initial=0.01, jitter=0, retry_on=[KeyError])
             failed = state.runs.enqueue("failing", {"count": 0}, thread_id="t", max_attempts=2, retry=policy)
             with pytest.raises(RunFailedError):
-                failed.wait(20)
+                failed.wait(GUARD_SECONDS)
             given_back = state.runs.enqueue("waiting", {"count": 0}, thread_id="u")
-            assert begun.wait(20)
-            threading.Timer(0.2, gate.set).start()
+            assert begun.wait(GUARD_SECONDS)
+            executions = worker._control._executions
+            asked = lambda: any(one.stop == "drain" for one in [*executions.values()])  # noqa: E731
+            threading.Thread(target=lambda: (wait_until(asked, "the drain"), gate.set())).start()
         assert given_back.status() == "pending"
     first, last = (record for record in caplog.records if "failed" in record.message)
     assert (first.message, last.message) == (
@@ -259,5 +272,5 @@ def test_a_worker_prepares_statements_as_its_state_does(threshold: int | None, d
     """An older PgBouncer knows no prepared statements."""
     graphs, opened = {"agent": loop_graph(1)}, PGState.open(dsn, schema=schema, prepare_threshold=threshold)
     with opened as state, Worker(state, graphs) as worker:
-        assert state.runs.enqueue("agent", {"count": 0}).wait(20)["count"] == 1
+        assert state.runs.enqueue("agent", {"count": 0}).wait(GUARD_SECONDS)["count"] == 1
         assert worker._control._database.prepare_threshold == (None if threshold is None else 0)

@@ -11,14 +11,14 @@ from typing import Any
 
 import psycopg
 import pytest
-from support import wait_until
-from support_queue import CODEC, STATES, Queue, call, open_state
+from support import GUARD_SECONDS, wait_until
+from support_queue import STATES, Queue, call, open_state
 
 from langgraph_pgstate import AsyncPGState, PGState
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, PGStateError
-from langgraph_pgstate.operations.runs import streams
-from langgraph_pgstate.runs.following import Cursor, _Schedule
-from langgraph_pgstate.types import ClaimedRun, StreamEvent, StreamPage, ThreadEvent
+from langgraph_pgstate.operations.runs import ending, streams
+from langgraph_pgstate.runs.following import _Schedule
+from langgraph_pgstate.types import ClaimedRun, StreamEvent, ThreadEvent
 from tests.operations.runs.test_streams import batch
 
 
@@ -85,7 +85,33 @@ async def test_events_come_as_they_are_stored(api: type, producer: Producer, dsn
             await asyncio.sleep(0.1)
             await asyncio.to_thread(producer.send, data)
         await asyncio.to_thread(producer.end)
-        assert told(await asyncio.wait_for(reading, 10)) == [*"abc", "end"]
+        assert told(await asyncio.wait_for(reading, GUARD_SECONDS)) == [*"abc", "end"]
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_a_late_reader_gets_all_of_a_run_that_has_deleted_its_thread(
+    api: type, producer: Producer, dsn: str
+) -> None:
+    producer.send(*"ab")
+    events = [batch(producer.run, 2, "c")]
+    async with open_state(api, dsn, producer.queue.schema) as state:
+        reading = asyncio.create_task(read(state, producer.run))
+        await asyncio.sleep(0.1)
+        await asyncio.to_thread(producer.queue.finish, producer.run, deletes_thread=True, events=events)
+        whole = await asyncio.wait_for(reading, 10)
+        assert told(whole) == [*"abc", "end"]
+        assert whole[-1].data == {"status": "success"}
+        assert await read(state, producer.run) == whole
+        assert await read(state, producer.run, last_event_id=whole[0].id) == whole[1:]
+        handle = state.runs.handle(producer.run.thread_id, producer.run.run_id)
+        assert await call(handle.wait) == {}
+        producer.queue.execute("UPDATE {}.runs SET delete_at = now()")
+        producer.queue.do(ending.sweep)
+        with pytest.raises(NotFoundError, match="has no run"):
+            await read(state, producer.run)
+        assert [event.data for event in await read(state, producer.run, last_event_id=whole[0].id)] == [
+            {"status": "deleted"}
+        ]
 
 
 @pytest.mark.parametrize("api", STATES)
@@ -104,7 +130,7 @@ async def test_there_is_always_an_end(api: type, end: str, queue: Queue, dsn: st
             queue.finish(queue.claim_one(), "error" if end == "discard" else end)
             if end == "discard":
                 await call(state.runs.discard, "t", run_id)
-        events = await asyncio.wait_for(reading, 10)
+        events = await asyncio.wait_for(reading, GUARD_SECONDS)
         assert events[-1].event == "end"
         assert events[-1].data == {"status": statuses.get(end, end)}
         # Also for whoever was away meanwhile.
@@ -176,7 +202,7 @@ async def test_a_hundred_readers_of_a_run_are_one_statement(api: type, producer:
                 await asyncio.sleep(0.1)
                 producer.send(data)
             producer.end()
-            found = await asyncio.wait_for(asyncio.gather(*reading), 30)
+            found = await asyncio.wait_for(asyncio.gather(*reading), GUARD_SECONDS)
         assert [told(one) for one in found] == [[*"abcd", "end"]] * readers
         assert counting.count < 100
         assert not (follower._waiters if api is PGState else follower._futures)
@@ -193,7 +219,7 @@ async def test_a_cancelled_reader_leaves_nothing_behind(producer: Producer, dsn:
         assert len(state.runs._follower._futures) == 1
         producer.send("a")
         producer.end()
-        assert told(await asyncio.wait_for(stays, 10)) == ["a", "end"]
+        assert told(await asyncio.wait_for(stays, GUARD_SECONDS)) == ["a", "end"]
         await asyncio.sleep(0.1)
         assert state.runs._follower._futures == {}
         assert state.runs._follower._task.done()
@@ -229,7 +255,7 @@ def test_the_thread_that_reads_for_others_may_leave(producer: Producer, dsn: str
         producer.send("a")
         producer.end()
         for thread in threads:
-            thread.join(10)
+            thread.join(GUARD_SECONDS)
         assert ends == {"leader": "interrupted", "other": ["a", "end"], "third": ["a", "end"]}
         assert follower._waiters == []
 
@@ -242,17 +268,10 @@ async def test_an_error_of_the_database_reaches_each_reader(api: type, producer:
         producer.queue.execute("ALTER TABLE {}.stream_batches RENAME TO away")
         for task in reading:
             with pytest.raises(PGStateError):
-                await asyncio.wait_for(task, 10)
+                await asyncio.wait_for(task, GUARD_SECONDS)
         producer.queue.execute("ALTER TABLE {}.away RENAME TO stream_batches")
         producer.end()
         assert told(await read(state, producer.run)) == ["end"]
-
-
-def test_a_reader_that_is_not_behind_waits_its_turn() -> None:
-    cursor = Cursor(CODEC, "t", "r", None)
-    assert cursor.is_behind
-    assert [*cursor.take(StreamPage("running", None, None, None, [], False))] == []
-    assert (cursor.is_behind, cursor.has_ended) == (False, False)
 
 
 class ThreadReader:
@@ -265,7 +284,7 @@ class ThreadReader:
     async def next(self, count: int) -> list[Any]:
         """Its next events: what a test has sent, and the kinds of others."""
         found = []
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(GUARD_SECONDS):
             for _ in range(count):
                 one = (
                     await anext(self.events)

@@ -7,7 +7,7 @@ import time
 
 import psycopg
 import pytest
-from support import wait_until
+from support import GUARD_SECONDS, wait_until
 from support_queue import STATES, Queue, call, open_state
 
 from langgraph_pgstate.db.database import AsyncDatabase
@@ -63,8 +63,8 @@ async def test_who_waits_for_a_run_is_woken_when_it_ends(
     api: type, how: str, dsn: str, schema: str, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A poll would come too late."""
-    monkeypatch.setattr(handles, "_FIRST_PAUSE", 60.0)
-    monkeypatch.setattr(following, "_PAUSE", 60.0)
+    monkeypatch.setattr(handles, "_FIRST_PAUSE", 600.0)
+    monkeypatch.setattr(following, "_PAUSE", 600.0)
     queue.add("other")
     run_id = queue.add("t")
     async with open_state(api, dsn, schema) as state:
@@ -72,7 +72,7 @@ async def test_who_waits_for_a_run_is_woken_when_it_ends(
 
         async def follow() -> object:
             if how == "wait":
-                return await call(handle.wait, 20)
+                return await call(handle.wait, GUARD_SECONDS)
             if api is STATES[0]:
                 return await asyncio.to_thread(lambda: [event.event for event in handle.join()][-1])
             return [event.event async for event in handle.join()][-1]
@@ -85,8 +85,8 @@ async def test_who_waits_for_a_run_is_woken_when_it_ends(
             queue.finish(run)
             queue.do(ending.notify, [run.run_id])
             await asyncio.sleep(0.1)
-        assert await asyncio.wait_for(waiting, 10) == ({} if how == "wait" else "end")
-        assert state.runs._ends._calls == {}
+        assert await asyncio.wait_for(waiting, GUARD_SECONDS) == ({} if how == "wait" else "end")
+        assert state.runs._end_listener._calls == {}
 
 
 def test_a_notification_of_many_ends_is_not_too_long(queue: Queue) -> None:

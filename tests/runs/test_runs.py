@@ -1,4 +1,4 @@
-"""`state.runs` of both APIs: enqueueing, also in the caller's transaction, waiting, cancelling, retrying, answers."""
+"""Runs by both APIs: enqueueing, also in the caller's transaction, waiting, cancelling, retrying, answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import StateGraph
 from langgraph.types import Command, interrupt
-from support import holding, loop_graph, wait_until
+from support import GUARD_SECONDS, holding, loop_graph, wait_until
 from support_queue import CODEC, STATES, Queue, call, open_state
 
 from langgraph_pgstate import DefaultAnswer, PGState
@@ -91,28 +91,6 @@ async def test_other_ends_are_raised(api: type, dsn: str, schema: str, queue: Qu
         assert await call(cancelled.cancel) == "cancelled"
         with pytest.raises(RunCancelledError):
             await call(cancelled.wait)
-
-
-@pytest.mark.parametrize("api", STATES)
-async def test_dead_letters_are_listed_retried_and_discarded(api: type, dsn: str, schema: str, queue: Queue) -> None:
-    async with open_state(api, dsn, schema) as state:
-        runs = state.runs
-        for _ in range(2):
-            await call(runs.enqueue, "graph", {})
-        failed = queue.claim()
-        for run in failed:
-            queue.fail(run)
-        page = await call(runs.dead_letters, limit=1)
-        assert page.next is not None
-        assert {page.items[0].run_id} < {run.run_id for run in failed}
-        assert await call(runs.retry, *failed[0].key[:2])
-        assert await call(runs.discard, *failed[1].key[:2])
-        assert (await call(runs.dead_letters)).items == ()
-        assert [run.run_id for run in (await call(runs.queued)).items] == [failed[0].run_id]
-        (count,) = await call(runs.counts)
-        assert (count.status, count.count, count.is_accepted) == ("pending", 1, False)
-        assert await call(runs.repair) == 0
-        assert (await call(runs.list, status="error")).items[0].run_id == failed[1].run_id
 
 
 @pytest.mark.parametrize("api", STATES)
@@ -309,7 +287,7 @@ def test_of_a_default_and_an_answer_at_the_same_time_one_is_given(dsn: str, queu
         def answer(thread_id: str = thread_id, barrier: threading.Barrier = barrier) -> str:
             with PGState.open(dsn, schema=queue.schema) as other:
                 other.threads.interrupts(thread_id)
-                barrier.wait(30)
+                barrier.wait(GUARD_SECONDS)
                 try:
                     other.threads.answer(thread_id, "yes", by="eve")
                 except AlreadyAnsweredError as error:
@@ -320,7 +298,7 @@ def test_of_a_default_and_an_answer_at_the_same_time_one_is_given(dsn: str, queu
             with psycopg.connect(dsn, autocommit=True) as connection:
                 mine = Queue(connection, queue.schema)
                 mine.execute("SELECT 1")
-                barrier.wait(30)
+                barrier.wait(GUARD_SECONDS)
                 return "default" if answer_by_default(mine, thread_id) else "none"
 
         with ThreadPoolExecutor(3) as executor:

@@ -46,6 +46,12 @@ async def test_schedules_are_put_listed_fired_triggered_and_deleted(
         assert (await call(part.pause, "s")).next_at is None
         triggered = await call(part.trigger, "s")
         assert [row[1] for row in queue.rows()] == [run.run_id, triggered.run_id]
+        await call(part.put, "unknown", "agent", {"x": 1}, cron="0 9 * * *")
+        queue.execute("UPDATE {}.schedules SET timezone = 'Mars/Olympus', next_at = now() WHERE name = 'unknown'")
+        for _ in range(2):
+            assert await call(part.fire) == (), "left to another machine"
+        assert "Mars/Olympus" in (await call(part.get, "unknown")).last_error
+        assert await call(part.delete, "unknown")
         assert (await call(part.resume, "s")).next_at == made.next_at
         assert [await call(part.delete, "s") for _ in range(2)] == [True, False]
         assert await call(part.get, "s") is None

@@ -20,9 +20,9 @@ from langchain_core.messages import AIMessage
 from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Interrupt, interrupt
-from support import wait_until
+from support import GUARD_SECONDS, Restartable, wait_until
 from support_queue import CODEC, Queue
-from support_worker import WORKERS, Place, wait_for_ends, worker
+from support_worker import WORKERS, Place, kill, wait_for_ends, worker
 
 from langgraph_pgstate import AsyncWorker, Backoff, PGState, Worker
 from langgraph_pgstate.errors import ConfigurationError
@@ -31,7 +31,6 @@ from langgraph_pgstate.operations.runs.requests import RunInput
 from langgraph_pgstate.runs.control import Control
 from langgraph_pgstate.runs.streaming import RunStream, StreamWriter
 from langgraph_pgstate.types import StreamEvent
-from tests.db.test_database import Restartable, server  # noqa: F401
 from tests.runs.test_worker import graph_of, working
 
 STEPS, TOKENS = 6, 3
@@ -224,7 +223,7 @@ def test_a_stream_goes_on_when_its_producer_is_killed(kind: type, place: Place, 
         events = []
         while not events or events[-1].data != [2, 1]:
             events.append(next(live))
-        os.kill(first.pid or 0, signal.SIGKILL)
+        kill(first)
         place.release("2 1")
         with worker(kind, dsn, schema, graphs):
             events += live
@@ -247,7 +246,7 @@ def test_nothing_is_lost_whenever_producers_are_killed(kind: type, place: Place,
             with worker(kind, dsn, schema, graphs, max_crashes=100) as process:
                 wait_until(lambda: any(run.status() == "running" for run in found), "a running run")
                 time.sleep(chance.uniform(0.05, 0.25))
-                os.kill(process.pid or 0, signal.SIGKILL)
+                kill(process)
         with worker(kind, dsn, schema, graphs, max_crashes=100):
             check_whole([*live])
             for run in found[1:]:
@@ -270,7 +269,7 @@ def test_a_worker_that_dies_before_its_runs_end_is_stored_leaves_its_last_events
         with monkeypatch.context() as patch:
             patch.setattr(Control, "report", lambda *report: os.kill(os.getpid(), signal.SIGKILL))
             with worker(kind, dsn, schema, graphs) as first:
-                first.join(20)
+                first.join(GUARD_SECONDS)
                 assert not first.is_alive()
         with worker(kind, dsn, schema, graphs):
             events = [*run.join()]
@@ -288,7 +287,7 @@ def test_a_worker_that_dies_before_its_runs_end_is_stored_leaves_its_last_events
 def test_a_stream_goes_on_after_a_restart_of_the_server(
     kind: type,
     place: Place,
-    server: Restartable,  # noqa: F811
+    server: Restartable,
 ) -> None:
     schema = f"streams_{kind.__name__.lower()}"
     place.hold("2 1")
@@ -319,7 +318,7 @@ async def test_events_are_stored_with_the_checkpoint_that_ends_their_superstep(
 
     def wait(count: int, token: int) -> None:
         if (count, token) == (3, 0):
-            held.wait(20)
+            held.wait(GUARD_SECONDS)
 
     async with working(kind, dsn, schema, {"agent": counting(wait)}):
         run = state.runs.enqueue("agent", {"count": 0}, stream_mode=MODES, durability="sync")
@@ -358,8 +357,8 @@ def test_a_graph_waits_while_too_much_is_not_stored(queue: Queue) -> None:
         await asyncio.to_thread(stream.note_stored, first.length)
         # One piece is not enough for what was one too many, two are.
         await asyncio.to_thread(stream.note_stored, stream.freeze()[1].position + stream.freeze()[1].length)
-        await asyncio.wait_for(waiting, 5)
-        await asyncio.to_thread(blocked.join, 5)
+        await asyncio.wait_for(waiting, GUARD_SECONDS)
+        await asyncio.to_thread(blocked.join, GUARD_SECONDS)
         assert not blocked.is_alive()
 
     asyncio.run(wait_twice())

@@ -18,7 +18,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.runtime import Runtime
 from langgraph.types import Command, interrupt
-from support import loop_graph, wait_until
+from support import GUARD_SECONDS, loop_graph, wait_until
 from support_worker import WORKERS, runs, wait_for_ends
 
 from langgraph_pgstate import AsyncPGState, AsyncWorker, Backoff, PGState, Worker
@@ -68,7 +68,7 @@ async def working(kind: type, dsn: str, schema: str, graphs: Any, **options: Any
 
 async def result(run: Any) -> Any:
     """What a run left."""
-    return await asyncio.to_thread(run.wait, 20)
+    return await asyncio.to_thread(run.wait, GUARD_SECONDS)
 
 
 @pytest.mark.parametrize("kind", WORKERS)
@@ -176,7 +176,7 @@ def gated(calls: list[str]) -> Iterator[Any]:
 
     def wait(state: State) -> dict[str, Any]:
         calls.append("wait")
-        gate.wait(30)
+        gate.wait(GUARD_SECONDS)
         return {"messages": [AIMessage("waited", id="w")]}
 
     def after(state: State) -> dict[str, Any]:
@@ -407,7 +407,7 @@ async def test_a_thread_is_deleted_when_its_run_succeeds_if_asked(
         await asyncio.to_thread(wait_until, lambda: connection.execute(count).fetchone() == (0,), "the deletion")
         await asyncio.sleep(0.6)
     assert connection.execute(f"SELECT count(*) FROM {schema}.checkpoints".encode()).fetchone() == (0,)
-    assert runs(connection, schema) == []
+    assert [run[1] for run in runs(connection, schema)] == ["success"]
 
 
 async def test_a_worker_whose_start_is_cancelled_stops(dsn: str, schema: str) -> None:

@@ -13,12 +13,12 @@ from typing import Any
 import psycopg
 import pytest
 from langgraph.graph import START, StateGraph
-from support import loop_graph, wait_until
+from support import GUARD_SECONDS, Restartable, loop_graph, wait_until
 from support_queue import Queue
-from support_worker import STEPS, WORKERS, Place, enqueue, runs, wait_for_ends, worker
+from support_worker import STEPS, WORKERS, Place, enqueue, kill, runs, stop, wait_for_ends, worker
 
 from langgraph_pgstate import PGState
-from tests.db.test_database import Bouncer, Restartable, bouncer_version, server  # noqa: F401
+from tests.db.test_database import Bouncer, bouncer_version
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_run_whose_worker_is_killed_is_finished_by_another(
         enqueue(state, thread_id="t")
         place.wait_for("begin step 2")
         wait_until(lambda: stored(state, "t") == 2, "the checkpoint before")
-        os.kill(first.pid or 0, signal.SIGKILL)
+        kill(first)
         place.release("step 2")
         with worker(kind, dsn, schema, graphs):
             wait_for_ends(connection, schema)
@@ -71,7 +71,7 @@ def test_a_run_that_has_stored_nothing_starts_from_its_input(
     with PGState.open(dsn, schema=schema) as state, worker(kind, dsn, schema, graphs) as first:
         enqueue(state, thread_id="t", durability="exit")
         place.wait_for("begin step 1")
-        os.kill(first.pid or 0, signal.SIGKILL)
+        kill(first)
         place.release("step 1")
         with worker(kind, dsn, schema, graphs):
             wait_for_ends(connection, schema)
@@ -86,11 +86,11 @@ def test_a_worker_that_was_stopped_past_its_lease_writes_and_ends_nothing(
 ) -> None:
     graphs = {"agent": place.graph()}
     place.hold("step 2")
-    with PGState.open(dsn, schema=schema) as state, worker(kind, dsn, schema, graphs) as first:
+    with PGState.open(dsn, schema=schema) as state, worker(kind, dsn, schema, graphs, lease_ttl=1.5) as first:
         enqueue(state, thread_id="t")
         place.wait_for("begin step 2")
         wait_until(lambda: stored(state, "t") == 2, "the checkpoint before")
-        os.kill(first.pid or 0, signal.SIGSTOP)
+        stop(first)
         place.hold("step 3")
         place.release("step 2")
         with worker(kind, dsn, schema, graphs):
@@ -121,12 +121,13 @@ def test_a_worker_that_was_stopped_past_its_lease_writes_and_ends_nothing(
 
 
 @pytest.mark.parametrize("kind", WORKERS)
-def test_a_drained_run_goes_on_elsewhere_within_a_second(
+def test_a_drained_run_goes_on_elsewhere_at_once(
     kind: type, place: Place, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
+    """It does not wait until the lease expires."""
     graphs = {"agent": place.graph()}
     place.hold("step 1")
-    with PGState.open(dsn, schema=schema) as state, worker(kind, dsn, schema, graphs) as first:
+    with PGState.open(dsn, schema=schema) as state, worker(kind, dsn, schema, graphs, lease_ttl=600.0) as first:
         enqueue(state, thread_id="t")
         place.wait_for("begin step 1")
         with worker(kind, dsn, schema, graphs, concurrency=1) as second:
@@ -137,10 +138,8 @@ def test_a_drained_run_goes_on_elsewhere_within_a_second(
             time.sleep(0.2)
             assert first.is_alive()
             place.release("step 1")
-            since = time.monotonic()
             assert place.wait_for("begin step 2") == second.pid
-            assert time.monotonic() - since < 1
-            first.join(10)
+            first.join(GUARD_SECONDS)
             assert first.exitcode == 0
             wait_for_ends(connection, schema)
         assert ("t", "success", 1) in runs(connection, schema)
@@ -160,7 +159,7 @@ def test_a_run_that_does_not_drain_in_time_is_repeated_elsewhere(
         with worker(kind, dsn, schema, graphs, drain_timeout=0.3) as first:
             place.wait_for("begin step 1")
             os.kill(first.pid or 0, signal.SIGTERM)
-            first.join(10)
+            first.join(GUARD_SECONDS)
             assert first.exitcode == 0
         assert runs(connection, schema) == [("t", "pending", 0)]
         place.release("step 1")
@@ -181,7 +180,7 @@ def test_a_second_signal_does_not_wait(
         for _ in range(2):
             os.kill(first.pid or 0, signal.SIGINT)
             time.sleep(0.1)
-        first.join(10)
+        first.join(GUARD_SECONDS)
         assert first.exitcode == 130
         assert runs(connection, schema) == [("t", "pending", 0)]
 
@@ -203,7 +202,7 @@ def test_a_run_that_kills_its_workers_becomes_a_dead_letter_and_blocks_nobody(
         enqueue(state, thread_id="t")
         while connection.execute(f"SELECT 1 FROM {schema}.queue".encode()).fetchall():
             with worker(kind, dsn, schema, graphs, "run_until_idle", max_crashes=3, concurrency=1) as process:
-                process.join(30)
+                process.join(GUARD_SECONDS)
                 deaths += process.exitcode == -signal.SIGKILL
             assert deaths <= 9
         error = state.runs.list(thread_id="k").items[0]
@@ -217,7 +216,7 @@ def test_a_run_that_kills_its_workers_becomes_a_dead_letter_and_blocks_nobody(
 def test_a_restart_of_the_server_in_the_middle_of_a_run(
     kind: type,
     place: Place,
-    server: Restartable,  # noqa: F811
+    server: Restartable,
 ) -> None:
     schema = f"restart_{kind.__name__.lower()}"
     place.hold("step 2")
@@ -238,7 +237,7 @@ def test_a_restart_of_the_server_in_the_middle_of_a_run(
 @pytest.mark.parametrize("kind", WORKERS)
 def test_workers_fire_each_tick_once_also_over_a_restart_of_the_server(
     kind: type,
-    server: Restartable,  # noqa: F811
+    server: Restartable,
 ) -> None:
     """Of a graph of theirs, and of one that nobody runs."""
     schema = f"scheduled_{kind.__name__.lower()}"
@@ -309,13 +308,13 @@ def test_workers_behind_pgbouncer_in_transaction_mode(
                 killed = enqueue(state, thread_id="t")
                 place.wait_for("begin step 2")
                 wait_until(lambda: stored(state, "t") == 2, "the checkpoint before")
-                os.kill(first.pid or 0, signal.SIGKILL)
+                kill(first)
             place.release("step 2")
             with worker(kind, bouncer.dsn, schema, graphs, opened=opened):
                 others = [enqueue(state, thread_id=f"t{number % 3}") for number in range(12)]
                 superseding = enqueue(state, thread_id="t0", multitask_strategy="interrupt")
                 for run in (killed, superseding, *others[1::3], *others[2::3]):
-                    assert run.wait(30)["count"] == STEPS
+                    assert run.wait(GUARD_SECONDS)["count"] == STEPS
                 wait_for_ends(connection, schema)
     finally:
         bouncer.close()

@@ -14,7 +14,9 @@ from langgraph_pgstate.errors import ConfigurationError
 
 
 def test_a_blocking_listing_left_half_read_holds_nothing(dsn: str, schema: str) -> None:
-    with PGStateSaver.from_conn_string(dsn, schema=schema, pool=PoolSettings(max_size=1, timeout=5)) as saver:
+    with PGStateSaver.from_conn_string(
+        dsn, schema=schema, pool=PoolSettings(max_size=1, timeout=GUARD_SECONDS)
+    ) as saver:
         saver.setup()
         config: Any = config_of("t")
         for step in range(3):

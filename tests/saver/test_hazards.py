@@ -17,6 +17,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.channels import DeltaChannel
 from langgraph.graph import START, StateGraph
 from samples import checkpoint_of, config_of, forget, id_of, message, messages, new_checkpoint_id, put_values, values_of
+from support import GUARD_SECONDS
 from typing_extensions import TypedDict
 
 from langgraph_pgstate import PGStateSaver
@@ -62,7 +63,7 @@ class Elsewhere:
             time.sleep(0.01)
 
     def join(self) -> None:
-        self._thread.join(20)
+        self._thread.join(GUARD_SECONDS)
         assert not self._thread.is_alive()
         self._connection.close()
         if self._error is not None:
@@ -164,12 +165,12 @@ def test_a_put_that_meets_an_uncommitted_removal_waits_and_plans_again(
         def warmed(other: PGStateSaver) -> None:
             other.get_tuple(parent)
             started.set()
-            removed.wait(20)
+            removed.wait(GUARD_SECONDS)
             put_child(other)
 
         started, removed = threading.Event(), threading.Event()
         put = Elsewhere(dsn, schema, warmed)
-        assert started.wait(20)
+        assert started.wait(GUARD_SECONDS)
         remove(remover)
         removed.set()
         put.settle(connection)

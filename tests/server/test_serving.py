@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
-from typing import Any
 
 import pytest
-import uvicorn
-from starlette.responses import Response
-from starlette.routing import Route
 from support_http import chat, http, serving
 
 from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.errors import ConfigurationError, UnavailableError
 from langgraph_pgstate.server import create_app
-from langgraph_pgstate.server.serving import LocalOnly, _Server, listen, run
+from langgraph_pgstate.server.serving import LocalOnly, listen, run
 
 
 async def test_only_this_machine_and_studio_are_answered_without_auth(dsn: str, schema: str) -> None:
@@ -56,28 +51,3 @@ def test_nothing_that_is_sent_waits_for_an_acknowledgement() -> None:
         connection, _ = listener.accept()
         with connection:
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-
-
-async def test_a_client_that_reads_nothing_does_not_keep_the_process(
-    dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Guard: aborting its connection after a while. uvicorn waits for all."""
-    monkeypatch.setattr("langgraph_pgstate.server.serving._GRACE_SECONDS", 0.3)
-
-    async def big(_: Any) -> Response:
-        return Response(bytes(50_000_000))
-
-    async with serving(dsn, schema, worker=False) as app:
-        app.router.routes.append(Route("/big", big))
-        config = uvicorn.Config(app, lifespan="off", log_level="error", ws="none")
-        server = _Server(config, app, None, asyncio.get_running_loop())
-        with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()) as client:
-            # Without its handlers of signals, which are the test runner's.
-            served = asyncio.create_task(server._serve([listener]))
-            client.sendall(b"GET /big HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-            while not server.server_state.total_requests:
-                await asyncio.sleep(0.02)
-            server._signalled(15)
-            async with asyncio.timeout(20):
-                await served
-        assert server.exit_code == 0

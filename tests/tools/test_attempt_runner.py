@@ -10,6 +10,7 @@ import pytest
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.prebuilt import ToolNode
+from support import GUARD_SECONDS
 from support_ledger import Bench, agent_graph, ask, thread
 
 from langgraph_pgstate.errors import DatabaseError, ToolSetupError
@@ -24,7 +25,7 @@ async def test_a_transaction_that_cannot_be_committed_is_an_error(bench: Bench, 
     connection.execute(f"ALTER TABLE {schema}.bookings ADD UNIQUE (room) DEFERRABLE INITIALLY DEFERRED")
     connection.execute(f"INSERT INTO {schema}.bookings VALUES ('7')")
     with pytest.raises(DatabaseError, match="duplicate"):
-        await bench.invoke(Slow(bench).graph(lambda lent: None, in_nothing), ask(), thread())
+        await bench.invoke(Slow(bench, timeout=GUARD_SECONDS).graph(lambda lent: None, in_nothing), ask(), thread())
     assert state_of(connection, schema) == ([("error", 1)], [("7",)])
 
 
@@ -40,7 +41,7 @@ async def test_a_transaction_that_a_tool_broke_is_an_error(bench: Bench, connect
             await lent.execute("SELECT 1 / 0")
 
     with pytest.raises(psycopg.errors.InFailedSqlTransaction):
-        await bench.invoke(Slow(bench).graph(spoil, aspoil), ask(), thread())
+        await bench.invoke(Slow(bench, timeout=GUARD_SECONDS).graph(spoil, aspoil), ask(), thread())
     assert state_of(connection, schema) == ([("error", 1)], [])
 
 

@@ -13,6 +13,7 @@ from langchain_core.tools import tool
 from langgraph.errors import ParentCommand
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
+from support import GUARD_SECONDS
 from support_ledger import LEDGERS, Bench, ask, calls, open_bench, open_ledger, thread, tool_of
 
 from langgraph_pgstate.errors import ConfigurationError, ToolFailedError, ToolOutcomeUnknownError, ToolTimeoutError
@@ -221,7 +222,7 @@ async def test_a_tool_that_takes_too_long_has_an_unknown_outcome(bench: Bench, c
 
     def blocking(order: str) -> str:
         """Charge a card, slowly."""
-        go_on.wait(30)
+        go_on.wait(GUARD_SECONDS)
         return "late"
 
     async def suspending(order: str) -> str:
@@ -253,7 +254,7 @@ async def test_a_call_waits_for_one_that_is_under_way(bench: Bench) -> None:
     def blocking(order: str) -> str:
         """Charge a card, slowly."""
         begun.set()
-        go_on.wait(30)
+        go_on.wait(GUARD_SECONDS)
         return till.charge(order)
 
     async def suspending(order: str) -> str:

@@ -100,10 +100,6 @@ class Segments:
         """Stored size of all segments in bytes; estimated for cached ones."""
         return sum(map(len, self._frames.values())) + sum(map(len, self.contents.values())) // 2
 
-    def has(self, segment_ids: Iterable[int]) -> bool:
-        """Return whether all of some segments were read."""
-        return self._frames.keys() | self.contents.keys() >= set(segment_ids)
-
     def content(self, segment_id: int, where: str) -> bytes:
         """Return a segment's content.
 

@@ -1,17 +1,19 @@
-"""Requests to store a checkpoint, validated and prepared for planning. No I/O."""
+"""Requests to store a checkpoint, or the pending writes of a task: validated and encoded. No I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Final
 
-from langgraph.checkpoint.base import CheckpointMetadata, get_serializable_checkpoint_metadata
+from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointMetadata, get_serializable_checkpoint_metadata
+from langgraph.checkpoint.serde.types import ERROR
 
 from langgraph_pgstate.codec.metadata import split_metadata
 from langgraph_pgstate.codec.states import Manifest
 from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.codec.writes import Write, encode_writes, pack_writes
 from langgraph_pgstate.errors import MissingKeyError
 from langgraph_pgstate.langgraph_compat import DELTA_COUNTERS
 from langgraph_pgstate.operations.checkpoints.addresses import Address, address_of, check_key_size, identifier
@@ -26,6 +28,8 @@ _REQUEST_KEYS: Final = frozenset(
 _INT4_MAX = 2**31 - 1
 # The maximum length of a typed text column.
 _TEXT_BYTES: Final = 512
+# Names the task whose error a handler takes: its state is LangGraph's to decide.
+_ERROR_SOURCE: Final = "__error_source_node__"
 
 
 @dataclass(slots=True)
@@ -197,3 +201,77 @@ def concatenate(parts: Sequence[bytes], data: str, starts: str, lengths: str) ->
         starts: [1 + before for before in accumulate(sizes[:-1], initial=0)] if parts else [],
         lengths: sizes,
     }
+
+
+@dataclass(slots=True)
+class WritesRequest:
+    """A call of `put_writes`, validated and encoded.
+
+    Attributes:
+        address: The checkpoint that the task started from.
+        task_id: The task.
+        task_path: Its path.
+        run_id: Its run, if that is known.
+        rows: Encoded writes by row.
+        encoded: The parameters that store all rows, with their finished bytes.
+    """
+
+    address: Address
+    task_id: str
+    task_path: str
+    run_id: str | None
+    rows: list[tuple[int, list[Write]]]
+    encoded: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.encoded = self.parameters(self.rows)
+
+    def parameters(self, rows: Sequence[tuple[int, Sequence[Write]]]) -> dict[str, Any]:
+        """Return the parameters of the query `put_writes` for some rows."""
+        return {
+            **self.address._asdict(),
+            "task_id": self.task_id,
+            "task_path": self.task_path,
+            "run_id": self.run_id,
+            "idxs": [idx for idx, _ in rows],
+            **concatenate([pack_writes(writes) for _, writes in rows], "data", "starts", "lengths"),
+        }
+
+
+def request_writes(
+    codec: ValueCodec,
+    config: Mapping[str, Any],
+    writes: Sequence[tuple[str, Any]],
+    task_id: str,
+    task_path: str,
+    *,
+    drops_failed_output: bool = False,
+) -> WritesRequest:
+    """Return the request for a task's writes, validated and encoded.
+
+    Args:
+        codec: Encodes the values.
+        config: The checkpoint the task started from.
+        writes: Channels and values.
+        task_id: The task.
+        task_path: Its path.
+        drops_failed_output: Whether of a task that failed or was cancelled only the error is kept. LangGraph passes on
+            what it wrote before, and takes the task for finished when its superstep is resumed.
+
+    Raises:
+        ConfigurationError: If an id is missing or cannot be stored.
+        SerializationError: If a value cannot be stored.
+    """
+    address = address_of(config)
+    if address.checkpoint_id is None:
+        raise MissingKeyError("put_writes needs the checkpoint_id of the checkpoint that the task started from")
+    task_id = identifier("task_id", str(task_id))
+    check_key_size("thread_id, checkpoint_ns, checkpoint_id and task_id", *address, task_id)
+    for channel, _ in writes:
+        identifier("channel name", channel)
+    channels = {channel for channel, _ in writes} if drops_failed_output else ()
+    if ERROR in channels and _ERROR_SOURCE not in channels:
+        writes = [write for write in writes if write[0] in WRITES_IDX_MAP]
+    return WritesRequest(
+        address, task_id, identifier("task_path", task_path), run_id_of(config), encode_writes(codec, writes)
+    )

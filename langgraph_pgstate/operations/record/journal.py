@@ -253,12 +253,13 @@ def _statements(queries: Queries, journal_entry: JournalEntry) -> list[Statement
         if journal_entry.begun:
             found.append((queries.put_new_threads, {"rows": rows}))
         found.append((queries.put_runs, {**among, "rows": rows, "ttl": journal_entry.ttl}))
-    if journal_entry.begun:
-        found.append((queries.settle_attempts, begun))
     if journal_entry.spans:
         found.append(
             (queries.put_spans, {**among, "rows": _array(journal_entry.spans), "semconv_version": _SEMCONV_VERSION})
         )
+    if journal_entry.begun:
+        # After the spans, some of which an earlier attempt may have left running in the same batch.
+        found.append((queries.settle_attempts, begun))
     if journal_entry.events:
         found.append((queries.put_events, {**among, "rows": _array(journal_entry.events)}))
     if journal_entry.forks:

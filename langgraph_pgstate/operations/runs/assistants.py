@@ -22,7 +22,7 @@ from langgraph_pgstate.errors import (
 from langgraph_pgstate.filters import AssistantSelection, SortedAssistants, check_filters
 from langgraph_pgstate.operations.runs.arguments import name_of
 from langgraph_pgstate.operations.runs.requests import read_field
-from langgraph_pgstate.operations.threads.paging import json_of, offset_of, page_size, text_of, texts_of
+from langgraph_pgstate.operations.threads.paging import json_of, offset_of, page_size, sorting_of, text_of, texts_of
 from langgraph_pgstate.settings import AssistantFields
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Assistant, Row
@@ -182,13 +182,7 @@ def request_sorted(**filters: Unpack[SortedAssistants]) -> dict[str, Any]:
         ConfigurationError: If an argument is invalid.
     """
     check_filters(filters, SortedAssistants)
-    by, ascending = filters.get("by", SORT_KEYS[0]), filters.get("ascending", False)
-    if by not in SORT_KEYS:
-        raise ConfigurationError(f"assistants are sorted by {', '.join(SORT_KEYS)}, not {by!r}")
-    if not isinstance(ascending, bool):
-        raise ArgumentTypeError(f"ascending must be true or false, not {ascending!r}")
-    place = {"offset": offset_of(filters.get("offset", 0)), "page_size": page_size(filters.get("limit", 20))}
-    return {**_selection(filters), "by": by, "ascending": ascending, **place}
+    return {**_selection(filters), **sorting_of(filters, "assistants", SORT_KEYS)}
 
 
 def request_count(**filters: Unpack[AssistantSelection]) -> dict[str, Any]:

@@ -8,13 +8,15 @@ from typing import Any, Final, NamedTuple
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.runs.cancelling import promote_and_set_status
-from langgraph_pgstate.operations.runs.locking import bounded_waits
+from langgraph_pgstate.operations.runs.locking import bounded_waits, is_locked
 from langgraph_pgstate.operations.runs.streams import append_statements
 from langgraph_pgstate.operations.threads.threads import delete_runs_of, delete_thread
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import EventBatch, Query, RunKey
 
 ENDS: Final = ("success", "interrupted", "error", "cancelled", "timeout")
+# Time in which the readers of a run that deletes its thread learn of its end.
+_OUTLIVING_SECONDS: Final = 60.0
 # A notification holds 8,000 bytes.
 _MOST_IDS, _LONGEST_ID = 100, 40
 
@@ -58,7 +60,7 @@ async def finish(
         retry_after: Seconds until the next attempt, instead of an end. The thread's other runs wait for it.
         events: Events of the run that may not be stored yet.
         deletes_thread: Whether the thread is deleted in the same transaction if the run succeeded and no other run of
-            the thread is in the queue.
+            the thread is in the queue. The run and its events stay for a minute, until `sweep`.
 
     Returns:
         False if the lease was lost: another worker runs the run, or has ended it. Then nothing was written. False also
@@ -71,9 +73,7 @@ async def finish(
     if deletes_thread and status == "success":
         if await _finish_with_thread(db, queries, key, events):
             return True
-        # The answer to an earlier try may have been lost.
-        return not await db.fetch(queries.get_run_status, _run(key))
-    if await _finish(db, queries, [key], status, events, error):
+    elif await _finish(db, queries, [key], status, events, error):
         return True
     # The answer to an earlier try may have been lost.
     return bool(await db.fetch(queries.is_ended, {**_run(key), "status": status}))
@@ -128,6 +128,30 @@ async def roll_back(db: Connection, queries: Queries, key: RunKey) -> bool:
     return ended > 0
 
 
+async def sweep(db: Connection, queries: Queries, limit: int = 100) -> int:
+    """Delete runs that have deleted their threads a minute ago, with their events.
+
+    One transaction each, one round trip if there are none; safe to repeat and in many processes. What another
+    transaction has locked is left to the next call.
+
+    Returns:
+        The number of runs that were to be deleted, `limit` at most.
+    """
+    rows = await db.fetch(queries.find_outlived, {"page_size": limit})
+    for thread_id, run_id in rows:
+        try:
+            async with db.transaction():
+                await db.fetch(*bounded_waits(queries))
+                await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
+                if await db.fetch(queries.hold_outlived, {"thread_id": thread_id, "run_id": run_id}):
+                    # It also deletes what was recorded of the run after its thread was deleted.
+                    await delete_runs_of(db, queries, thread_id, [run_id])
+        except Exception as error:
+            if not is_locked(error):
+                raise
+    return len(rows)
+
+
 async def notify(db: Connection, queries: Queries, run_ids: Sequence[str]) -> None:
     """Wake those who wait for runs that have ended. One statement; polling finds everything without it."""
     ids = [run_id for run_id in run_ids if len(run_id) <= _LONGEST_ID][:_MOST_IDS]
@@ -146,7 +170,8 @@ async def _finish_with_thread(db: Connection, queries: Queries, key: RunKey, eve
         if ended and await db.fetch(queries.is_queued, {"thread_id": key.thread_id}):
             await db.execute(queries.promote_next, {"thread_ids": [key.thread_id]})
         elif ended:
-            await delete_thread(db, queries, key.thread_id, keeps_webhooks=True)
+            await db.execute(queries.delete_run_later, {**_run(key), "seconds": _OUTLIVING_SECONDS})
+            await delete_thread(db, queries, key.thread_id, keeps_ends=True)
     return ended > 0
 
 

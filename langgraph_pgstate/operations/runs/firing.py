@@ -18,6 +18,7 @@ from langgraph_pgstate.operations.runs.locking import bounded_waits
 from langgraph_pgstate.operations.runs.requests import RunRequest, change_request, read_field
 from langgraph_pgstate.operations.runs.schedules import not_found
 from langgraph_pgstate.operations.runs.ticks import due_ticks, first_tick, zone_of
+from langgraph_pgstate.operations.threads.paging import FIRST
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import EnqueuedRun
 
@@ -25,8 +26,29 @@ _RUN_IDS: Final = uuid5(NAMESPACE_URL, "langgraph-pgstate:schedules")
 
 
 async def find_due(db: Connection, queries: Queries, limit: int = 100) -> list[str]:
-    """Return schedules whose next tick has come, the longest due first. One round trip."""
-    return [row[0] for row in await db.fetch(queries.find_due_schedules, {"page_size": limit})]
+    """Return schedules whose next tick has come, the longest due first. One round trip, or several.
+
+    Left out are those whose time zone this machine does not know, once `fire` has noted that: they keep no other
+    schedule from being found.
+    """
+    found: list[str] = []
+    at, last = FIRST, ""
+    while True:
+        page = {"cursor_at": at, "cursor_name": last, "page_size": limit}
+        rows = await db.fetch(queries.find_due_schedules, page)
+        found += [name for _, name, timezone, error in rows if not _is_known_to_fail(timezone, error)]
+        if len(rows) < limit or len(found) >= limit:
+            return found[:limit]
+        at, last = rows[-1][:2]
+
+
+def _is_known_to_fail(timezone: str, last_error: str | None) -> bool:
+    """Return whether it is noted that this machine does not know the time zone of a schedule."""
+    try:
+        zone_of(timezone)
+    except ConfigurationError as unknown:
+        return last_error == str(unknown)
+    return False
 
 
 async def fire(db: Connection, queries: Queries, codec: ValueCodec, name: str) -> list[EnqueuedRun]:

@@ -29,9 +29,9 @@ from langgraph_pgstate.operations.runs.ticks import MISSED, first_tick, next_tic
 from langgraph_pgstate.operations.threads.paging import (
     decode_cursor,
     json_of,
-    offset_of,
     page_of,
     page_size,
+    sorting_of,
     stored_time_of,
     text_of,
     texts_of,
@@ -300,13 +300,7 @@ def request_sorted(**filters: Unpack[SortedSchedules]) -> dict[str, Any]:
         ConfigurationError: If an argument is invalid.
     """
     check_filters(filters, SortedSchedules)
-    by, ascending = filters.get("by", SORT_KEYS[0]), filters.get("ascending", False)
-    if by not in SORT_KEYS:
-        raise ConfigurationError(f"schedules are sorted by {', '.join(SORT_KEYS)}, not {by!r}")
-    if not isinstance(ascending, bool):
-        raise ArgumentTypeError(f"ascending must be true or false, not {ascending!r}")
-    place = {"offset": offset_of(filters.get("offset", 0)), "page_size": page_size(filters.get("limit", 20))}
-    return {**_selection(filters), "by": by, "ascending": ascending, **place}
+    return {**_selection(filters), **sorting_of(filters, "schedules", SORT_KEYS)}
 
 
 def request_count(**filters: Unpack[ScheduleSelection]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Final
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.operations.record.events import note_action
-from langgraph_pgstate.operations.runs import webhooks
+from langgraph_pgstate.operations.runs import ending, webhooks
 from langgraph_pgstate.operations.runs.cancelling import cancel
 from langgraph_pgstate.operations.runs.locking import bounded_waits, is_locked
 from langgraph_pgstate.sql import Queries
@@ -173,6 +173,7 @@ async def repair(db: Connection, queries: Queries, limit: int = 1000) -> int:
     await db.execute(queries.sweep_workers, {})
     await db.execute(queries.sweep_keys, {})
     await webhooks.sweep(db, queries)
+    await ending.sweep(db, queries, limit)
     threads = [row[0] for row in await db.fetch(queries.find_stranded, {"page_size": limit})]
     if not threads:
         return 0

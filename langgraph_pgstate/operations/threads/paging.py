@@ -45,6 +45,26 @@ def offset_of(offset: int) -> int:
     return offset
 
 
+def sorting_of(filters: Mapping[str, Any], noun: str, keys: Sequence[str]) -> dict[str, Any]:
+    """Return the parameters `by`, `ascending`, `offset` and `page_size` of a list that is read by offset.
+
+    Args:
+        filters: The caller's filters.
+        noun: The listed objects, in the plural, for the error.
+        keys: The keys by which they can be sorted, the default first.
+
+    Raises:
+        ConfigurationError: If one is not usable.
+    """
+    by, ascending = filters.get("by", keys[0]), filters.get("ascending", False)
+    if by not in keys:
+        raise ConfigurationError(f"{noun} are sorted by {', '.join(keys)}, not {by!r}")
+    if not isinstance(ascending, bool):
+        raise ArgumentTypeError(f"ascending must be true or false, not {ascending!r}")
+    place = {"offset": offset_of(filters.get("offset", 0)), "page_size": page_size(filters.get("limit", 20))}
+    return {"by": by, "ascending": ascending, **place}
+
+
 def encode_cursor(kind: str, values: Sequence[Any]) -> str:
     """Return a position in one kind of list as opaque text."""
     plain = [value.isoformat() if isinstance(value, datetime) else value for value in values]

@@ -14,9 +14,9 @@ from langgraph_pgstate.operations.threads.paging import (
     LAST,
     decode_cursor,
     json_of,
-    offset_of,
     page_of,
     page_size,
+    sorting_of,
     text_of,
     texts_of,
     times_of,
@@ -132,15 +132,9 @@ def request_sorted(**filters: Unpack[SortedThreads]) -> SortRequest:
         ConfigurationError: If an argument is invalid.
     """
     check_filters(filters, SortedThreads)
-    by, ascending = filters.get("by", SORT_KEYS[0]), filters.get("ascending", False)
-    if by not in SORT_KEYS:
-        raise ConfigurationError(f"threads are sorted by {', '.join(SORT_KEYS)}, not {by!r}")
-    if not isinstance(ascending, bool):
-        raise ConfigurationError(f"ascending must be true or false, not {ascending!r}")
-    names = _UPDATED_FIRST if by == SORT_KEYS[0] and not ascending else _OTHERWISE
+    order = sorting_of(filters, "threads", SORT_KEYS)
+    names = _UPDATED_FIRST if order["by"] == SORT_KEYS[0] and not order["ascending"] else _OTHERWISE
     parameters, candidates = _selection(filters)
-    place = {"offset": offset_of(filters.get("offset", 0)), "page_size": page_size(filters.get("limit", 20))}
-    order = {"by": by, "ascending": ascending, **place}
     return SortRequest({**parameters, **order}, names[candidates])
 
 

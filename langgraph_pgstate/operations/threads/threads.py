@@ -10,6 +10,7 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.leases.guards import leave_tombstone, refuse_deleted
 from langgraph_pgstate.operations.record import journal
+from langgraph_pgstate.operations.record.budgets import gather_costs, keep_costs
 from langgraph_pgstate.operations.record.events import note_action
 from langgraph_pgstate.operations.threads.releasing import release_messages
 from langgraph_pgstate.sql import Queries
@@ -23,9 +24,11 @@ async def delete_thread(
     tombstones_for: timedelta = timedelta(0),
     by: str | None = None,
     *,
-    keeps_webhooks: bool = False,
+    keeps_ends: bool = False,
 ) -> PruneResult:
     """Remove every row of a thread from every table. One transaction; an unknown thread is not an error.
+
+    What its model calls cost today is kept, without its id, if there are budgets.
 
     Args:
         db: The connection.
@@ -33,13 +36,16 @@ async def delete_thread(
         thread_id: The thread.
         tombstones_for: Time for which guarded writes to the thread are refused.
         by: Name of the person who deletes it: the event that records it stays.
-        keeps_webhooks: Whether ends of its runs that are to be told to a URL stay.
+        keeps_ends: Whether ends of its runs stay that are to be told to a URL, and runs that are deleted later, with
+            their events.
 
     Returns:
         The removed rows.
     """
     key = {"thread_id": thread_id}
     result = PruneResult()
+    # Apart, because it locks the thread's row before its checkpoints are locked, and a put does so after that.
+    has_budgets = await gather_costs(db, queries, thread_id)
     async with db.transaction():
         if tombstones_for:
             await leave_tombstone(db, queries, thread_id, tombstones_for.total_seconds())
@@ -54,10 +60,12 @@ async def delete_thread(
         segments, size = (await db.fetch(queries.delete_unreferenced_segments, key))[0]
         # Apart from the record, because a claim holds a row of the queue while it waits for one of the record.
         await db.execute(queries.delete_queued, {**key, "run_ids": None})
-        await db.execute(queries.delete_streams, {**key, "run_ids": None})
+        await db.execute(queries.delete_streams, {**key, "run_ids": None, "keeps_ends": keeps_ends})
         # Before the record, because a writer may be moving a journal entry; this statement waits for it.
         await db.execute(queries.delete_entries, {**key, "run_ids": None})
-        await db.execute(queries.delete_record, {**key, "keeps_webhooks": keeps_webhooks})
+        if has_budgets:
+            await keep_costs(db, queries, thread_id)
+        await db.execute(queries.delete_record, {**key, "keeps_ends": keeps_ends})
         if by is not None:
             await note_action(db, queries, "delete", by, thread_id)
     return result + PruneResult(segments=segments, bytes=size)
@@ -82,15 +90,18 @@ async def delete_for_runs(db: Connection, queries: Queries, run_ids: Sequence[st
 async def delete_runs_of(db: Connection, queries: Queries, thread_id: str, run_ids: Sequence[str]) -> None:
     """Remove checkpoints and records of some runs of one thread, also from the queue. Call it in a transaction."""
     key = {"thread_id": thread_id, "run_ids": list(run_ids)}
+    has_budgets = await gather_costs(db, queries, thread_id)
     # Apart from the record, because a claim holds a row of the queue while it waits for one of the record.
     await db.execute(queries.delete_queued, key)
-    await db.execute(queries.delete_streams, key)
+    await db.execute(queries.delete_streams, {**key, "keeps_ends": False})
     # No label may be given to a checkpoint that is about to be deleted.
     await db.fetch(queries.keep_labels, {"thread_id": thread_id})
     going = [row[0] for row in await db.fetch(queries.find_run_checkpoints, key)]
     await release_messages(db, queries, thread_id, going)
     # Before the record, because a writer may be moving a journal entry; this statement waits for it.
     await db.execute(queries.delete_entries, key)
+    if has_budgets:
+        await keep_costs(db, queries, thread_id, run_ids)
     await db.execute(queries.delete_runs, key)
     await db.fetch(queries.delete_unreferenced_segments, {"thread_id": thread_id})
 

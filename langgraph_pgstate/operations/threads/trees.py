@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from langgraph_pgstate.codec.values import ValueCodec
@@ -31,6 +30,7 @@ def request_tree(thread_id: str, checkpoint_id: str | None, checkpoint_ns: str, 
         "checkpoint_ns": identifier("checkpoint_ns", checkpoint_ns),
         "checkpoint_id": MAX_ID if checkpoint_id is None else identifier("checkpoint_id", checkpoint_id),
         "page_size": page_size(limit) + 1,
+        "pull": _PULL,
     }
 
 
@@ -44,8 +44,8 @@ async def list_tree(db: Connection, queries: Queries, parameters: dict[str, Any]
     first = newer - min(newer, max(limit // 2, limit - older))
     shown = rows[first : first + limit]
     nodes = tuple(
-        TreeNode(id, parent, step, source, created_at, run_id, label, _nodes_of(paths), interrupts, pending)
-        for id, parent, step, source, created_at, run_id, label, paths, interrupts, pending in shown
+        TreeNode(id, parent, step, source, created_at, run_id, label, tuple(tasks), interrupts, pending)
+        for id, parent, step, source, created_at, run_id, label, tasks, interrupts, pending in shown
     )
     return CheckpointTree(nodes, first > 0, first + limit < len(rows))
 
@@ -75,8 +75,3 @@ async def read_checkpoint(
 
 def _several(given: Any) -> tuple[Any, ...]:
     return tuple(given) if isinstance(given, list | tuple) else (given,)
-
-
-def _nodes_of(paths: Sequence[str]) -> tuple[str, ...]:
-    """Return the nodes of tasks; empty for one that was sent, whose path does not name it."""
-    return tuple(path.removeprefix(_PULL) if path.startswith(_PULL) else "" for path in paths if path)

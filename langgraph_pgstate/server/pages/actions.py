@@ -8,8 +8,8 @@ from typing import Any
 from langchain_core.utils.uuid import uuid7
 from langgraph.types import Command
 
-from langgraph_pgstate.server.assistants import config_at
 from langgraph_pgstate.server.errors import missing, refuse
+from langgraph_pgstate.server.graphs import config_at
 from langgraph_pgstate.server.pages.page import Done, Page, PageCall
 from langgraph_pgstate.server.pages.values import views
 from langgraph_pgstate.types import Thread
@@ -50,7 +50,7 @@ async def ask_for_edit(call: PageCall) -> Page:
     found = await call.thread("read")
     name = _graph(call, found)
     state = await call.state.threads.state_at(config_at(found.thread_id, checkpoint_ns="", checkpoint_id=_at(call)))
-    async with call.service.assistants.open(name) as graph:
+    async with call.service.graphs.open(name) as graph:
         nodes = [node for node in graph.nodes if not node.startswith("__")]
     data = {
         "thread": found,
@@ -79,7 +79,7 @@ async def edit(call: PageCall) -> Done:
     if all(node.checkpoint_id != at for node in (await call.state.threads.tree(found.thread_id, at, limit=1)).nodes):
         raise missing("checkpoint", at)
     config = config_at(found.thread_id, checkpoint_ns="", checkpoint_id=at)
-    async with call.service.assistants.open(name) as graph:
+    async with call.service.graphs.open(name) as graph:
         updated = await graph.aupdate_state(config, values, as_node=call.field("as_node"))
     made = updated["configurable"]["checkpoint_id"]
     await call.record(found.thread_id, "edit", checkpoint_id=made, edited=at, channels=sorted(map(str, values)))
@@ -119,7 +119,7 @@ async def delete(call: PageCall) -> Done:
 async def _run(call: PageCall, thread: Thread, at: str, command: Command[Any] | None = None) -> str:
     """Enqueue a run from a checkpoint, for the owner of the thread, and return its id."""
     name = _graph(call, thread)
-    graph = {"graph_id": name, "assistant_id": call.service.assistants.id_of(name)}
+    graph = {"graph_id": name, "assistant_id": call.service.graphs.id_of(name)}
     run_id = str(uuid7())
     metadata = {**call.metadata(thread.metadata), **graph, "started_by": call.actor}
     value: dict[str, Any] = {
@@ -150,7 +150,7 @@ async def _run(call: PageCall, thread: Thread, at: str, command: Command[Any] | 
 
 
 def _graph(call: PageCall, thread: Thread) -> str:
-    name = call.service.assistants.graph_of(thread)
+    name = call.service.graphs.of_thread(thread)
     if name is None:
         raise refuse(422, f"the server has no graph for thread {thread.thread_id!r}")
     return name

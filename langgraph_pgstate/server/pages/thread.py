@@ -7,8 +7,8 @@ from typing import Any, Final
 from langchain_core.messages import BaseMessage
 from starlette.responses import Response
 
-from langgraph_pgstate.server.assistants import config_at
 from langgraph_pgstate.server.errors import missing, refuse
+from langgraph_pgstate.server.graphs import config_at
 from langgraph_pgstate.server.json import to_json
 from langgraph_pgstate.server.pages.interrupts import question_of
 from langgraph_pgstate.server.pages.messages import conversation
@@ -42,8 +42,8 @@ async def thread(call: PageCall) -> Page:
         "at": call.query("at"),
         "view": shown,
         "views": VIEWS,
-        "graph": call.service.assistants.graph_of(found),
-        "graphs": call.service.assistants.graphs,
+        "graph": call.service.graphs.of_thread(found),
+        "graphs": call.service.graphs.names,
         "nodes": (),
     }
     if node is not None:

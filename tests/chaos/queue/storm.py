@@ -62,6 +62,7 @@ class QueueStorm(Storm):
         self._looked_at = 0.0
         self._lost_since: dict[str, float] = {}
         self._disturbed_at = 0.0
+        self._able_since: dict[str, float] = {}
         self.longest_lost = 0.0
 
     def run(self, faults: int, calm: int = 20) -> None:
@@ -145,8 +146,23 @@ class QueueStorm(Storm):
             self._looked_at = now
             self._look()
 
+    def _note_able(self) -> None:
+        """Note since when each runner has been able to recover runs: it is ready, and neither stopped nor draining."""
+        now = time.monotonic()
+        runners = {slot: process for slot, process in self._workers.items() if slot.startswith("runner")}
+        self._able_since = {
+            process.name: self._able_since.get(process.name, now)
+            for slot, process in runners.items()
+            if slot not in self._draining and _goes_on(process) and self._is_ready(process)
+        }
+
+    def _is_ready(self, process: Any) -> bool:
+        file = self.directory / f"{process.name}.jsonl"
+        return file.exists() and b'"what":"ready"' in file.read_bytes()
+
     def _look(self) -> None:
-        """Find runs that have been without a living lease for too long."""
+        """Find runs that have been without a living lease for too long, although some runner could recover them."""
+        self._note_able()
         try:
             with psycopg.connect(self._world.direct, autocommit=True, connect_timeout=2) as connection:
                 rows = connection.execute(_LOST.format(self._schema).encode()).fetchall()
@@ -157,7 +173,8 @@ class QueueStorm(Storm):
         self._lost_since = {run: self._lost_since.get(run, now) for _, run, _ in rows}
         for thread, run, age in rows:
             # After a restart all leases may have expired, and all processes have to connect again.
-            lost_for = min(age if age is not None else now - self._lost_since[run], now - self._disturbed_at)
+            since = max(self._disturbed_at, min(self._able_since.values(), default=now))
+            lost_for = min(age if age is not None else now - self._lost_since[run], now - since)
             self.longest_lost = max(self.longest_lost, lost_for)
             if lost_for > _SWEPT_WITHIN:
                 self.findings.append(Finding("run without a lease", thread, f"run {run} for {lost_for:.1f} seconds"))
@@ -190,6 +207,17 @@ class QueueStorm(Storm):
             found = connection.execute(f"SELECT count(*) FROM {self._schema}.queue".encode()).fetchone()
         assert found is not None
         return int(found[0])
+
+
+def _goes_on(process: Any) -> bool:
+    """Return whether a process lives and is not stopped."""
+    try:
+        return (
+            process.is_alive()
+            and "T" not in Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        )
+    except OSError:
+        return False
 
 
 class Thousand(QueueStorm):

@@ -224,7 +224,7 @@ async def test_metadata_only_reads_no_state_asynchronously(
 
 def single() -> PoolSettings:
     """A pool that has one connection and no patience."""
-    return PoolSettings(min_size=1, max_size=1, timeout=3)
+    return PoolSettings(min_size=1, max_size=1, timeout=30)
 
 
 @pytest.mark.parametrize("pool", [False, True], ids=["connection", "pool-of-one"])

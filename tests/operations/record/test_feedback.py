@@ -48,6 +48,16 @@ def test_what_cannot_be_stored_is_refused(given: dict[str, Any], why: str) -> No
         request_feedback(ValueCodec(), "t", "r", **{**known, "feedback_id": None, **given})
 
 
+@pytest.mark.parametrize("score", [1.1e15, -1.1e15, float("inf"), float("nan")])
+def test_no_other_client_stores_a_score_that_would_spoil_sums(score: float, record: Record) -> None:
+    record.thread()
+    record.run()
+    feedback: dict[str, Any] = {"thread_id": "t", "run_id": "r", "source": "human", "name": "score"}
+    record.add("feedback", **feedback, feedback_id="most", score=1e15)
+    with pytest.raises(psycopg.errors.CheckViolation, match="feedback_score_is_bounded"):
+        record.add("feedback", **feedback, feedback_id="more", score=score)
+
+
 def test_a_run_is_of_a_thread() -> None:
     with pytest.raises(ConfigurationError, match="thread_id"):
         request_feedback_list(run_id="r")

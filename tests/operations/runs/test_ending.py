@@ -12,7 +12,8 @@ from support_queue import Queue
 
 from langgraph_pgstate.errors import ConfigurationError, DatabaseError
 from langgraph_pgstate.operations.leases import leases
-from langgraph_pgstate.operations.runs import ending
+from langgraph_pgstate.operations.runs import ending, tending
+from tests.operations.runs.test_streams import batch
 
 
 @pytest.fixture
@@ -255,8 +256,41 @@ def test_a_thread_is_deleted_with_the_end_of_its_run(dsn: str, queue: Queue) -> 
         assert queue.run(run.run_id)[0] == "running"
     assert rows_of(queue, "t") == before
     assert queue.finish(run, deletes_thread=True)
-    assert rows_of(queue, "t") == {}
+    assert rows_of(queue, "t") == {"runs": 1}
     assert queue.finish(run, deletes_thread=True)
+    assert queue.do(ending.sweep) == 0, "its readers have a minute"
+    outlive(queue)
+    # A recorder that was late.
+    queue.execute(
+        "INSERT INTO {}.spans (thread_id, run_id, span_id, started_at, kind, name, status, semconv_version)"
+        " VALUES ('t', %s, 's', now(), 'llm', 'm', 'success', '1')",
+        run.run_id,
+    )
+    with holding(dsn, f"SELECT 1 FROM {queue.schema}.runs FOR UPDATE"):
+        assert queue.do(ending.sweep) == 1
+    assert queue.run(run.run_id)[0] == "success"
+    queue.add("t2")
+    assert [queue.do(ending.sweep) for _ in range(2)] == [1, 0]
+    assert rows_of(queue, "t") == {}
+    assert rows_of(queue, "t2") != {}
+
+
+def outlive(queue: Queue) -> None:
+    """Let the minute pass that is left to readers of runs that have deleted their threads."""
+    queue.execute("UPDATE {}.runs SET delete_at = now() WHERE delete_at IS NOT NULL")
+
+
+def test_runs_that_delete_their_thread_one_after_another_keep_their_events(queue: Queue) -> None:
+    for _ in range(2):
+        queue.add("t")
+        run = queue.claim_one()
+        assert queue.finish(run, deletes_thread=True, events=[batch(run, 0, "a", "b")])
+    found = "SELECT count(*), count(DISTINCT run_id) FROM {}."
+    assert queue.execute(f"{found}runs") == queue.execute(f"{found}stream_batches") == [(2, 2)]
+    assert queue.execute("SELECT count(*) FROM {}.threads") == [(0,)]
+    outlive(queue)
+    queue.do(tending.repair)
+    assert rows_of(queue, "t") == {}
 
 
 @pytest.mark.parametrize("delay", [None, timedelta(hours=1)])
@@ -273,7 +307,7 @@ def test_a_thread_with_another_run_is_not_deleted(queue: Queue, delay: timedelta
     last = queue.claim_one()
     assert last.run_id == behind
     assert queue.finish(last, deletes_thread=True)
-    assert rows_of(queue, "t") == {}
+    assert rows_of(queue, "t") == {"runs": 1}
 
 
 @pytest.mark.parametrize("status", ["error", "interrupted", "cancelled"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import psycopg
 import pytest
@@ -12,6 +13,7 @@ from support import holding, run_children
 from support_queue import CODEC, Queue
 
 from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.runs import firing, schedules
 from langgraph_pgstate.operations.runs.ticks import MOST_MISSED
 from tests.operations.runs.test_schedules import Clock, clock, other
@@ -200,3 +202,25 @@ def test_eight_schedulers_in_two_processes_fire_each_tick_once(dsn: str, clock: 
     assert [name for name, count, distinct in fired if count != distinct] == []
     assert clock.queue.execute("SELECT count(*) FROM {}.runs") == [(sum(count for _, count, _ in fired),)]
     clock.queue.check()
+
+
+def test_schedules_that_cannot_be_fired_here_keep_no_other_from_being_found(clock: Clock) -> None:
+    """More than are found at once, all due for longer. An error of another kind does not count."""
+    for number in range(7):
+        clock.put(f"unknown{number}")
+    clock.put("known")
+    clock.queue.execute("UPDATE {}.schedules SET timezone = 'Mars/Olympus', last_error = 'no' WHERE name <> 'known'")
+    clock.queue.execute("UPDATE {}.schedules SET next_at = now() - interval '1 hour' WHERE name <> 'known'")
+    clock.make_due("known")
+    find = partial(clock.do, firing.find_due, 3)
+    for told in (3, 6, 7):
+        for name in find():
+            if name == "known":
+                break
+            with pytest.raises(ConfigurationError, match="no time zone"):
+                clock.fire(name)
+        ((noted,),) = clock.queue.execute("SELECT count(*) FROM {}.schedules WHERE last_error LIKE 'there is no%%'")
+        assert noted == told
+    assert find() == ["known"]
+    assert len(clock.fire("known")) == 1
+    assert find() == []

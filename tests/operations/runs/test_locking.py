@@ -15,7 +15,7 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import DatabaseError
 from langgraph_pgstate.operations.leases import leases
 from langgraph_pgstate.operations.runs import adopting, claiming, ending, firing, limits, locking, schedules
-from langgraph_pgstate.operations.runs.locking import is_locked
+from langgraph_pgstate.operations.runs.locking import LOCK_TIMEOUT, is_locked
 from langgraph_pgstate.sql import Queries
 
 
@@ -109,12 +109,12 @@ def test_an_end_gives_way_to_a_put_that_locks_in_the_other_order(dsn: str, queue
     run = queue.claim_one()
     with psycopg.connect(dsn) as put:
         put.execute(f"SELECT 1 FROM {queue.schema}.threads WHERE thread_id = 't' FOR NO KEY UPDATE".encode())
-        since = time.monotonic()
         with pytest.raises(DatabaseError) as caught:
             queue.database.run(ending.finish, queue.queries, run.key, "success")
         # Sooner than PostgreSQL looks for deadlocks, in which the put might be the one to fail.
         assert is_locked(caught.value)
-        assert time.monotonic() - since < 0.9
+        is_sooner = "SELECT %s::interval < current_setting('deadlock_timeout')::interval"
+        assert queue.execute(is_sooner, LOCK_TIMEOUT) == [(True,)]
         put.execute(f"SELECT 1 FROM {queue.schema}.leases WHERE thread_id = 't' FOR SHARE".encode())
     assert queue.finish(run)
     queue.check()

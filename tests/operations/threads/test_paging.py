@@ -7,7 +7,8 @@ from datetime import datetime
 import pytest
 from support_record import Parts, Record, at, every_page
 
-from langgraph_pgstate.operations.threads.paging import decode_cursor, encode_cursor
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.operations.threads.paging import decode_cursor, encode_cursor, sorting_of
 
 pytestmark = pytest.mark.smoke
 
@@ -22,3 +23,17 @@ def test_a_cursor_carries_what_it_was_given() -> None:
     values = (at(0.123456), "id ÿ", 7, 0.1)
     found = decode_cursor("x", encode_cursor("x", values), ("-infinity", "", 0, 0.0))
     assert [datetime.fromisoformat(found[0]), *found[1:]] == [*values]
+
+
+def test_a_list_by_offset_has_a_known_order() -> None:
+    found = {"by": "name", "ascending": False, "offset": 0, "page_size": 20}
+    assert sorting_of({}, "things", ("name", "age")) == found
+    assert sorting_of({"by": "age", "ascending": True}, "things", ("name", "age")) == {
+        **found,
+        "by": "age",
+        "ascending": True,
+    }
+    with pytest.raises(ConfigurationError, match="things are sorted by name, age, not 'size'"):
+        sorting_of({"by": "size"}, "things", ("name", "age"))
+    with pytest.raises(ConfigurationError, match="ascending"):
+        sorting_of({"ascending": "yes"}, "things", ("name",))

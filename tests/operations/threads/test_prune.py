@@ -15,6 +15,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send, StateSnapshot, interrupt
 from samples import config_of, exact_tuple, forget, id_of, messages, put_values, values_of
+from support import GUARD_SECONDS
 from typing_extensions import TypedDict
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
@@ -527,7 +528,7 @@ def test_pruning_while_another_thread_appends_loses_nothing(
                 assert (found["last"], len(found["messages"])) == (length, length)
     finally:
         stop.set()
-        sweeper.join(20)
+        sweeper.join(GUARD_SECONDS)
     assert not errors
     saver.prune(["t"])
     forget(saver)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Send
 from support import config_of, put_arguments
 from support_record import ask
 
@@ -22,7 +25,7 @@ async def state(request: pytest.FixtureRequest, dsn: str, schema: str) -> AsyncI
 async def chain(state: Any, count: int, first: Any = None, step: int = 0) -> list[Any]:
     """Checkpoints one after the other; their configs."""
     saver, config, found = state.saver, first or config_of("t"), []
-    put = saver.aput if type(state).__name__.startswith("Async") else saver.put
+    put = saver.aput if is_async(state) else saver.put
     for number in range(count):
         config = await ask(put(*put_arguments(config, step + number)))
         found.append(config)
@@ -80,3 +83,24 @@ async def test_a_state_is_read_with_what_ran_after_it(state: Any) -> None:
     assert (await ask(state.threads.state_at(config))).values == found.values
     with pytest.raises(NotFoundError):
         await ask(state.threads.state_at(config_of("none")))
+
+
+async def test_nodes_that_were_sent_are_named_by_their_spans(state: Any) -> None:
+    builder = StateGraph(MessagesState)
+    builder.add_node("plan", lambda _: {})
+    builder.add_node("work", lambda _: {"messages": ["done"]})
+    builder.add_edge(START, "plan")
+    builder.add_conditional_edges("plan", lambda _: [Send("work", {}), Send("work", {})], ["work"])
+    graph = builder.compile(checkpointer=state.saver)
+    for thread_id, chosen in (("recorded", state.record(graph)), ("other", graph)):
+        config = config_of(thread_id)
+        given: Any = {"messages": ["hello"]}
+        await (chosen.ainvoke(given, config) if is_async(state) else asyncio.to_thread(chosen.invoke, given, config))
+    trees = [await ask(state.threads.tree(thread_id)) for thread_id in ("recorded", "other")]
+    tasks = [[node.tasks for node in tree.nodes] for tree in trees]
+    assert tasks[0] == [(), ("work", "work"), ("plan",), ("__start__",)]
+    assert tasks[1] == [(), ("", ""), ("plan",), ("__start__",)]
+
+
+def is_async(state: Any) -> bool:
+    return type(state).__name__.startswith("Async")

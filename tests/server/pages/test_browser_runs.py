@@ -80,6 +80,7 @@ async def open_page(browser: Any, url: str, width: int = 1440, scheme: str = "li
     return page, complaints
 
 
+@pytest.mark.slow
 async def test_screens_fit_and_people_act(dsn: str, schema: str, record: Record) -> None:
     async with browsing(dsn, schema, record) as (url, browser, state):
         for width, scheme in ((320, "light"), (1440, "dark")):

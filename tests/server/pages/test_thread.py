@@ -11,7 +11,7 @@ from support_pages import HOSTILE, inspected, state_of, statements, travel
 from support_record import Record
 
 from langgraph_pgstate import AsyncPGState
-from langgraph_pgstate.server.assistants import config_at
+from langgraph_pgstate.server.graphs import config_at
 from langgraph_pgstate.server.pages.page import segment
 from langgraph_pgstate.server.pages.thread import VIEWS
 

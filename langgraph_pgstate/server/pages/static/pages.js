@@ -69,6 +69,7 @@ async function refresh() {
   if (place.innerHTML === found.innerHTML) return;
   if (notice) notice.remove();
   place.replaceChildren(...document.adoptNode(found).childNodes);
+  showCurrent();
   opened.forEach((id) => { const one = document.getElementById(id); if (one) one.open = true; });
   if (focused >= 0) { const one = all("a, button, summary", place)[focused]; if (one) one.focus(); }
   tellTimes();
@@ -89,6 +90,15 @@ if (live) {
   setTimeout(keepFresh, 1000 * Number(live.dataset.live));
 }
 setInterval(tellTimes, 5000);
+
+// On a narrow screen the page and the view that are open may be beyond the edge of their strip.
+function showCurrent() {
+  all(".side [aria-current], .tabs [aria-current]").forEach((one) => {
+    const strip = one.closest(".side, .tabs"), inner = one.getBoundingClientRect(), outer = strip.getBoundingClientRect();
+    strip.scrollLeft += inner.left - outer.left - (outer.width - inner.width) / 2;
+  });
+}
+showCurrent();
 
 // Forms of filters leave out what is empty, so that addresses are short.
 all("form.filters").forEach((form) => form.addEventListener("submit", () => {

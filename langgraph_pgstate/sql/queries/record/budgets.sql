@@ -12,8 +12,8 @@ DELETE FROM /*schema*/budgets WHERE scope = :scope::text AND name = :name::text;
 SELECT scope, name, amount FROM /*schema*/budgets ORDER BY scope, name;
 
 -- name: read_spending
--- Return the budgets of some owners of runs, with the recorded cost of today's model calls (UTC), except some spans;
--- after a row that tells whether there are any budgets, and when the day began.
+-- Return the budgets of some owners of runs, with the recorded cost of today's model calls (UTC), also of those that were
+-- deleted, except some spans; after a row that tells whether there are any budgets, and when the day began.
 WITH day AS MATERIALIZED (
     SELECT date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' AS began_at
 ), ruled AS MATERIALIZED (
@@ -29,6 +29,12 @@ WITH day AS MATERIALIZED (
         AND s.kind = 'llm' AND s.started_at >= (SELECT d.began_at FROM day d) AND s.cost > 0
         AND s.span_id <> ALL(:span_ids::text[])
     GROUP BY r.tenant_id, r.user_id, r.agent, r.key
+    UNION ALL
+    SELECT c.tenant_id, c.user_id, c.agent, c.key, sum(c.cost)
+    FROM /*schema*/deleted_costs c
+    WHERE EXISTS (SELECT 1 FROM ruled)
+        AND c.started_at >= (SELECT d.began_at FROM day d) AND c.span_id <> ALL(:span_ids)
+    GROUP BY c.tenant_id, c.user_id, c.agent, c.key
 )
 SELECT NULL::text, NULL::text, NULL::numeric, NULL::numeric, EXISTS (SELECT 1 FROM /*schema*/budgets),
     extract(epoch FROM d.began_at)::double precision
@@ -40,3 +46,23 @@ SELECT u.scope, u.name, u.amount, coalesce((
         WHEN 'tenant' THEN t.tenant_id WHEN 'user' THEN t.user_id WHEN 'agent' THEN t.agent ELSE t.key END
 ), 0), true, NULL
 FROM ruled u;
+
+-- name: has_budgets
+-- Return whether there are any budgets.
+SELECT EXISTS (SELECT 1 FROM /*schema*/budgets);
+
+-- name: keep_costs
+-- Keep what model calls of a thread, or of some of its runs, cost today (UTC), before their record is deleted. A statement of
+-- its own, because the table is not distributed with the thread.
+INSERT INTO /*schema*/deleted_costs (started_at, span_id, tenant_id, user_id, agent, key, cost)
+SELECT s.started_at, s.span_id, r.tenant_id, r.user_id, r.agent, r.key, s.cost
+FROM /*schema*/spans s JOIN /*schema*/runs r ON r.thread_id = s.thread_id AND r.run_id = s.run_id
+WHERE s.thread_id = :thread_id::text AND r.thread_id = :thread_id AND (:run_ids::text[] IS NULL OR s.run_id = ANY(:run_ids))
+    AND s.kind = 'llm' AND s.cost > 0
+    AND s.started_at >= date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC'
+ON CONFLICT (started_at, span_id) DO NOTHING;
+
+-- name: sweep_costs
+-- Delete the costs of deleted model calls of days before this one (UTC).
+DELETE FROM /*schema*/deleted_costs
+WHERE deleted_costs.started_at < date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC';

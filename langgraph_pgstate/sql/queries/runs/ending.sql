@@ -93,6 +93,21 @@ FROM mine WHERE queue.thread_id = :thread_id::text AND queue.run_id = :run_id::t
 -- Return whether a thread has a run in the queue.
 SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = :thread_id::text LIMIT 1;
 
+-- name: delete_run_later
+-- Keep a run that deletes its thread, with its events, for a number of seconds. Runs before the thread is deleted.
+UPDATE /*schema*/runs SET delete_at = now() + make_interval(secs => :seconds::double precision)
+WHERE thread_id = :thread_id::text AND run_id = :run_id::text;
+
+-- name: find_outlived
+-- Return runs that have deleted their threads and are to be deleted now.
+SELECT r.thread_id, r.run_id FROM /*schema*/runs r WHERE r.delete_at <= now() ORDER BY r.delete_at LIMIT :page_size;
+
+-- name: hold_outlived
+-- Lock a run that is to be deleted now until the transaction ends; skip it if it is locked.
+SELECT 1 FROM /*schema*/runs r
+WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text AND r.delete_at <= now()
+FOR UPDATE SKIP LOCKED;
+
 -- name: is_ended
 -- Return whether a run that is not in the queue ended with a status.
 SELECT 1 FROM /*schema*/runs r

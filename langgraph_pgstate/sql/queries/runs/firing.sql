@@ -4,8 +4,10 @@ SELECT s.queue, s.thread_id, s.timezone, s.options::text, s.data, s.metadata, s.
 FROM /*schema*/schedules s WHERE s.name = :name::text;
 
 -- name: find_due_schedules
--- Return schedules whose next tick has come, the longest due first.
-SELECT s.name FROM /*schema*/schedules s WHERE s.next_at <= now() ORDER BY s.next_at LIMIT :page_size;
+-- Return a page of the schedules whose next tick has come, the longest due first, after a cursor.
+SELECT s.next_at::text, s.name, s.timezone, s.last_error FROM /*schema*/schedules s
+WHERE s.next_at <= now() AND (s.next_at, s.name) > (:cursor_at::timestamptz, :cursor_name::text)
+ORDER BY s.next_at, s.name LIMIT :page_size;
 
 -- name: lock_due_schedule
 -- Lock a schedule until the transaction ends, and return it and the time, if its next tick has come and no other

@@ -102,6 +102,10 @@ FROM unnest(:thread_ids::text[], :sinces::text[], :run_ids::text[], :ended_since
 ORDER BY g.number, r.ended_at, r.started_at;
 
 -- name: delete_streams
--- Delete the events of some of a thread's runs, or of all.
-DELETE FROM /*schema*/stream_batches
-WHERE thread_id = :thread_id::text AND (:run_ids::text[] IS NULL OR run_id = ANY(:run_ids));
+-- Delete the events of some of a thread's runs, or of all; those of runs that are deleted later, too, unless they are kept.
+DELETE FROM /*schema*/stream_batches b
+WHERE b.thread_id = :thread_id::text AND (:run_ids::text[] IS NULL OR b.run_id = ANY(:run_ids)) AND NOT (
+    :keeps_ends::boolean AND b.run_id IN (
+        SELECT r.run_id FROM /*schema*/runs r WHERE r.thread_id = :thread_id AND r.delete_at IS NOT NULL
+    )
+);

@@ -20,11 +20,12 @@ SELECT
     (SELECT coalesce(sum(bytes), 0)::bigint FROM gone) + (SELECT coalesce(sum(bytes), 0)::bigint FROM gone_writes);
 
 -- name: delete_record
--- Delete all records of a thread other than its checkpoints; its webhooks, too, unless they are kept.
+-- Delete all records of a thread other than its checkpoints; also its webhooks, and runs that are deleted later, unless
+-- they are kept.
 WITH gone_projection AS (
     DELETE FROM /*schema*/projections WHERE thread_id = :thread_id
 ), gone_runs AS (
-    DELETE FROM /*schema*/runs WHERE thread_id = :thread_id
+    DELETE FROM /*schema*/runs WHERE thread_id = :thread_id AND NOT (:keeps_ends::boolean AND delete_at IS NOT NULL)
 ), gone_spans AS (
     DELETE FROM /*schema*/spans WHERE thread_id = :thread_id
 ), gone_exports AS (
@@ -40,7 +41,7 @@ WITH gone_projection AS (
 ), gone_lease AS (
     DELETE FROM /*schema*/leases WHERE thread_id = :thread_id
 ), gone_webhooks AS (
-    DELETE FROM /*schema*/webhooks WHERE thread_id = :thread_id AND NOT :keeps_webhooks::boolean
+    DELETE FROM /*schema*/webhooks WHERE thread_id = :thread_id AND NOT :keeps_ends
 )
 DELETE FROM /*schema*/messages WHERE thread_id = :thread_id;
 

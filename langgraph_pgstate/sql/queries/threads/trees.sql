@@ -1,8 +1,8 @@
 -- name: list_tree
 -- Return the checkpoints of a namespace around one, or the newest, without their states, newest first: with labels, the
--- paths of the tasks of the next superstep that have written, and numbers of interrupts, and of those whose task has
--- not gone on.
-WITH shown AS (
+-- nodes of the tasks of the next superstep that have written, and numbers of interrupts, and of those whose task has not
+-- gone on. The path of a task that was sent names no node: its span does, which began about then.
+WITH shown AS MATERIALIZED (
     (
         SELECT c.checkpoint_id, c.parent_checkpoint_id, c.step, c.source, c.created_at, c.run_id
         FROM /*schema*/checkpoints c
@@ -17,11 +17,24 @@ WITH shown AS (
         WHERE c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns AND c.checkpoint_id > :checkpoint_id
         ORDER BY c.checkpoint_id LIMIT :page_size
     )
+), named AS MATERIALIZED (
+    SELECT jsonb_object_agg(n.task_id, n.node) AS nodes FROM (
+        SELECT p.task_id, p.node FROM /*schema*/spans p
+        WHERE p.thread_id = :thread_id
+            AND p.run_id = ANY(ARRAY(SELECT DISTINCT s.run_id FROM shown s WHERE s.run_id IS NOT NULL))
+            AND p.started_at >= (SELECT min(s.created_at) FROM shown s) - interval '1 min'
+            AND p.started_at <= (SELECT max(s.created_at) FROM shown s) + interval '1 min'
+            AND p.kind = 'node' AND p.task_id IS NOT NULL
+        LIMIT 5000
+    ) AS n
 )
 SELECT s.checkpoint_id, s.parent_checkpoint_id, s.step, s.source, s.created_at, s.run_id, l.label,
     ARRAY(
-        SELECT w.task_path FROM /*schema*/writes w
+        SELECT CASE WHEN starts_with(w.task_path, :pull::text) THEN substr(w.task_path, length(:pull) + 1)
+            ELSE coalesce((SELECT n.nodes ->> w.task_id FROM named n), '') END
+        FROM /*schema*/writes w
         WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns AND w.checkpoint_id = s.checkpoint_id
+            AND w.task_path <> ''
         GROUP BY w.task_id, w.task_path ORDER BY w.task_path LIMIT 100
     ),
     (

@@ -1,0 +1,225 @@
+"""Places of readers in the events of a run, or of the runs of a thread. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Final
+
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from langgraph_pgstate.operations.runs.outcomes import UNFINISHED
+from langgraph_pgstate.operations.runs.streams import decode_batch
+from langgraph_pgstate.types import StreamEvent, StreamPage, ThreadEvent, ThreadPage, ThreadRun, Wanted, WantedRuns
+
+# Status of a run that was rolled back, or whose thread was deleted.
+_DELETED: Final = "deleted"
+# End of the id of a run's last event.
+_END: Final = ".end"
+# PostgreSQL's largest bigint.
+_MOST_EVENTS: Final = 2**63 - 1
+
+
+class Cursor:
+    """A reader's place in the events of a run. No I/O.
+
+    Attributes:
+        is_behind: Whether more events may be stored already; it is not known at first.
+        has_ended: Whether it has passed the end.
+
+    Args:
+        codec: Decodes events.
+        thread_id: The thread.
+        run_id: The run.
+        last_event_id: Id of the last event that the reader has; from the first one without it.
+
+    Raises:
+        ConfigurationError: If the id is none.
+    """
+
+    def __init__(self, codec: ValueCodec, thread_id: str, run_id: str, last_event_id: str | int | None) -> None:
+        self.is_behind, self.has_ended = True, False
+        # Events of types that this process may not build are read as plain data.
+        self._codec = codec.lenient()
+        self._run = (thread_id, run_id)
+        self._where = f"events of run {run_id!r}"
+        self._given = _number_of(last_event_id)
+        self._after, self._attempt = self._given or 0, 0
+        self._is_first = True
+
+    @property
+    def wanted(self) -> Wanted:
+        """The events that it needs next; at first also the last one that the reader has."""
+        return Wanted(*self._run, max(0, self._after - 1) if self._is_first else self._after)
+
+    def take(self, page: StreamPage) -> Iterator[StreamEvent]:
+        """Yield the events of a page, and move behind them.
+
+        Raises:
+            NotFoundError: If the run does not exist, and the reader has none of its events.
+            ConfigurationError: If the run does not have the event that the reader has.
+        """
+        if self._is_first:
+            self._check(page)
+            self._is_first = False
+        for batch in page.batches:
+            if batch.last_seq <= self._after:
+                self._attempt = batch.attempt
+                continue
+            yield from self._gap(batch.first_seq)
+            self._attempt = batch.attempt
+            for number, mode, namespace, data, is_replayed in decode_batch(self._codec, batch, self._where):
+                if number > self._after:
+                    self._after = number
+                    stored_at = batch.created_at
+                    yield StreamEvent(str(number), mode, namespace, data, batch.attempt, is_replayed, stored_at)
+        self.is_behind = page.is_full
+        if not page.is_full and page.status not in UNFINISHED:
+            self.has_ended = True
+            yield from self._gap((page.last_event or 0) + 1)
+            if page.status in ("error", "timeout"):
+                error = {"error": page.error_type, "message": page.error_message}
+                yield self._event("error", error, ".error", page.ended_at)
+            yield self._event("end", {"status": page.status or _DELETED}, _END, page.ended_at)
+
+    def _check(self, page: StreamPage) -> None:
+        thread_id, run_id = self._run
+        if page.status is None:
+            if self._given is None:
+                raise NotFoundError(f"thread {thread_id!r} has no run {run_id!r}")
+        elif self._after > max([page.last_event or 0, *(batch.last_seq for batch in page.batches)]):
+            raise ConfigurationError(f"run {run_id!r} of thread {thread_id!r} has no event {self._after} yet")
+
+    def _gap(self, following: int) -> Iterator[StreamEvent]:
+        """Yield an event `gap` if events before a number are no longer stored."""
+        if following > self._after + 1:
+            missing = {"first": str(self._after + 1), "last": str(following - 1)}
+            self._after = following - 1
+            yield self._event("gap", missing)
+
+    def _event(
+        self, event: str, data: dict[str, Any], suffix: str = "", stored_at: datetime | None = None
+    ) -> StreamEvent:
+        return StreamEvent(f"{self._after}{suffix}", event, (), data, self._attempt, stored_at=stored_at)
+
+    def has_news(self, page: Any) -> bool:
+        """Return whether a page has something for the reader, or it does not know yet whether it has."""
+        return bool(page.batches) or page.status not in UNFINISHED or self.is_behind
+
+
+class ThreadCursor:
+    """A reader's place in the events of a thread's runs, one run after another. No I/O.
+
+    Attributes:
+        has_ended: False: a thread may always get another run.
+
+    Args:
+        codec: Decodes events.
+        thread_id: The thread.
+        last_event_id: Id of a run and of the last of its events that the reader has, like `RUN:12`; without it, the
+            reader gets the events of the runs that have not ended, or else of the one that ended last.
+        since: Without `last_event_id`: the reader gets those of all runs that ended after this time, too.
+
+    Raises:
+        ConfigurationError: If the id is none.
+    """
+
+    has_ended: Final = False
+
+    def __init__(
+        self, codec: ValueCodec, thread_id: str, last_event_id: str | None = None, since: datetime | None = None
+    ) -> None:
+        self._codec, self._thread_id, self._ended_since = codec, thread_id, since
+        self._given: str | None = None
+        # The last event of each run that the reader has events of.
+        self._last: dict[str, str] = {}
+        if last_event_id:
+            self._given, _, id = last_event_id.rpartition(":")
+            if not self._given or _number_of(id) is None:
+                raise ConfigurationError(f"last_event_id is like RUN:12, not {last_event_id!r}")
+            self._last[self._given] = id
+        # Runs whose end is reported whenever it was, besides those that end after `_after`.
+        self._expected: set[str] = set()
+        self._after: datetime | None = None
+        self._since: datetime | None = None
+        self._run: ThreadRun | None = None
+        self._cursor: Cursor | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether more events may be stored already."""
+        return self._after is None if self._cursor is None else self._cursor.is_behind
+
+    @property
+    def wanted(self) -> Wanted | WantedRuns:
+        """The events of a run, or the runs, that it needs next."""
+        if self._cursor is not None:
+            return self._cursor.wanted
+        return WantedRuns(self._thread_id, self._since, self._given, self._ended_since)
+
+    def has_news(self, page: Any) -> bool:
+        """Return whether a page has something for the reader."""
+        if self._cursor is not None:
+            return self._cursor.has_news(page)
+        return self._after is None or self._next(page) is not None
+
+    def take(self, page: StreamPage | ThreadPage) -> Iterator[ThreadEvent]:
+        """Yield the events of a page, and move behind them."""
+        if isinstance(page, ThreadPage):
+            self._begin(page)
+            return
+        assert self._cursor is not None
+        assert self._run is not None
+        for event in self._cursor.take(page):
+            self._last[self._run.run_id] = event.id
+            yield ThreadEvent(self._run.run_id, self._run.graph, event)
+        if self._cursor.has_ended:
+            self._cursor = self._run = None
+
+    def _begin(self, page: ThreadPage) -> None:
+        """Choose the run that is followed next."""
+        unfinished = [run for run in page.runs if run.status in UNFINISHED]
+        if self._after is None:
+            given = next((run for run in page.runs if run.run_id == self._given), None)
+            self._after = (self._ended_since if given is None else given.ended_at) or page.now
+            if given is not None:
+                self._expected.add(given.run_id)
+            elif page.runs and not unfinished:
+                # The caller may have started it just now.
+                self._expected.add(page.runs[-1].run_id)
+        self._expected.update(run.run_id for run in unfinished)
+        # Runs that ended long ago are read again until their end was reported.
+        waiting = [run for run in page.runs if run.status in UNFINISHED or self._is_new(run)]
+        self._since = min([page.now, *(run.started_at for run in waiting)])
+        self._run = self._next(page)
+        if self._run is not None:
+            run_id = self._run.run_id
+            self._cursor = Cursor(self._codec, self._thread_id, run_id, self._last.get(run_id))
+
+    def _next(self, page: ThreadPage) -> ThreadRun | None:
+        return next((run for run in page.runs if run.status == "running" or self._is_new(run)), None)
+
+    def _is_new(self, run: ThreadRun) -> bool:
+        """Return whether a run has ended, and its end was not reported."""
+        assert self._after is not None
+        if run.ended_at is None or run.status in UNFINISHED:
+            return False
+        is_wanted = run.run_id in self._expected or run.ended_at > self._after
+        return is_wanted and not self._last.get(run.run_id, "").endswith(_END)
+
+
+def _number_of(last_event_id: str | int | None) -> int | None:
+    """Return the number of the event with an id; 0 for `-1`, which servers take for the time before the first."""
+    if last_event_id is None or last_event_id == "":
+        return None
+    try:
+        number = int(str(last_event_id).partition(".")[0])
+        # One that the database refuses would fail the statement of all readers.
+        if number > _MOST_EVENTS:
+            raise ValueError
+        return max(0, number)
+    except ValueError:
+        raise ConfigurationError(f"last_event_id is the id of an event, not {last_event_id!r}") from None
+
+
+AnyCursor = Cursor | ThreadCursor

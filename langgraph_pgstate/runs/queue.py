@@ -1,0 +1,279 @@
+"""The queue of runs as a whole: its lists, its workers, the limits of its runs and the budgets of their model calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.operations.checkpoints.addresses import identifier
+from langgraph_pgstate.operations.record import budgets
+from langgraph_pgstate.operations.runs import limits, listing, tending
+from langgraph_pgstate.runs.history import AsyncRunHistory, RunHistory
+from langgraph_pgstate.runs.notifying import AsyncNotifier, Notifier
+from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.types import Budget, Page, QueueCount, QueuedRun, QueueLimit, Rate, Run, WorkerStatus
+
+
+class RunQueue(RunHistory):
+    """The lists, workers and limits of the queue, beside the history of runs.
+
+    Args:
+        database: The database, in which what is recorded can be read.
+        queries: The queries of its schema.
+        queue: The database for the queue; by default the same.
+    """
+
+    def __init__(self, database: Database, queries: Queries, queue: Database | None = None) -> None:
+        super().__init__(database, queries)
+        self._queue = queue or database
+        self._notifier = Notifier(self._queue, queries)
+
+    def dead_letters(
+        self,
+        *,
+        queue: str | None = None,
+        graph: str | None = None,
+        scope: Mapping[str, Any] | None = None,
+        limit: int = 20,
+        cursor: str | None = None,
+    ) -> Page[Run]:
+        """Return a page of runs that failed for good, newest first; see `retry` and `discard`.
+
+        Args:
+            queue: Only runs of this queue.
+            graph: Only runs of this graph.
+            scope: Only runs of threads whose metadata contain this.
+            limit: Page size, 1,000 at most.
+            cursor: `next` of the previous page.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        parameters = listing.request_dead_letters(queue=queue, graph=graph, scope=scope, limit=limit, cursor=cursor)
+        return self._database.run(listing.list_dead_letters, self._queries, parameters)
+
+    def queued(
+        self,
+        *,
+        thread_id: str | None = None,
+        queue: str | None = None,
+        graph: str | None = None,
+        status: str | None = None,
+        scope: Mapping[str, Any] | None = None,
+        limit: int = 20,
+        cursor: str | None = None,
+    ) -> Page[QueuedRun]:
+        """Return a page of the runs in the queue, oldest first. One round trip; reads the whole queue.
+
+        Args:
+            thread_id: Only runs of this thread.
+            queue: Only runs of this queue.
+            graph: Only runs of this graph.
+            status: Only `pending` or `running` ones.
+            scope: Only runs of threads whose metadata contain this.
+            limit: Page size, 1,000 at most.
+            cursor: `next` of the previous page.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        parameters = listing.request_queue(
+            thread_id=thread_id,
+            queue=queue,
+            graph=graph,
+            status=status,
+            scope=scope,
+            limit=limit,
+            cursor=cursor,
+        )
+        return self._queue.run(listing.list_queue, self._queries, parameters)
+
+    def repair(self) -> int:
+        """Make runs ready that are due and that nothing has made ready. `PGState.maintain` calls it.
+
+        Returns:
+            Their number.
+        """
+        return self._queue.run(tending.repair, self._queries)
+
+    def counts(self) -> tuple[QueueCount, ...]:
+        """Return the number of runs in the queue, by queue, graph, version and status. One round trip; reads the whole
+        queue.
+        """
+        return self._queue.run(listing.count_queue, self._queries)
+
+    def workers(self, *, limit: int = 100) -> tuple[WorkerStatus, ...]:
+        """Return the workers, those seen last first, with the number of runs of each. One round trip.
+
+        A worker that died stays in the list for a day.
+
+        Args:
+            limit: Maximum number of workers, 1,000 at most.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        return self._queue.run(listing.list_workers, self._queries, limit)
+
+    def drain(self, worker_id: str, *, by: str | None = None) -> bool:
+        """Ask a worker to drain: to claim no more runs, give back those that it runs, and end.
+
+        It does so within two seconds, and at the next superstep boundaries of its runs. `pgstate worker` ends with exit
+        code 0, so that its supervisor starts it again. Safe to repeat.
+
+        Args:
+            worker_id: The worker.
+            by: Name of the person who does it. An event of the kind `action` names it, of the thread `worker:ID`.
+
+        Returns:
+            Whether there is such a worker.
+        """
+        return self._queue.run(tending.ask_drain, self._queries, identifier("worker_id", worker_id), by)
+
+    def limit(
+        self, queue: str, *, key: str | None = None, concurrency: int | None = None, rate: Rate | None = None
+    ) -> None:
+        """Limit the runs of a queue, of each of its keys, or of one key. All workers keep the limit.
+
+        Runs that exceed it wait; they are not lost. Claims that begin after this call keep it; runs that run are left
+        alone. One statement; safe to repeat.
+
+        Args:
+            queue: The queue.
+            key: The key that is limited, whatever the limit of each key is; `*` for each key; the whole queue by
+                default. Runs without a key are under the limit of the queue only.
+            concurrency: Runs that run at once at most; 0 for none.
+            rate: Attempts that begin in a time at most. With neither, the limit is removed.
+
+        Raises:
+            ConfigurationError: If an argument is not usable.
+        """
+        self._queue.run(limits.put_limit, self._queries, limits.request_limit(queue, key, concurrency, rate))
+        self._notifier.notify()
+
+    def limits(self) -> list[QueueLimit]:
+        """Return all limits by queue and key. One round trip; counts the runs of each."""
+        return self._queue.run(limits.list_limits, self._queries)
+
+    def budget(
+        self,
+        amount: Decimal | float | str | None,
+        *,
+        tenant: str | None = None,
+        user: str | None = None,
+        agent: str | None = None,
+        key: str | None = None,
+    ) -> None:
+        """Limit what the model calls of recorded graphs cost on one day (UTC). One statement; safe to repeat.
+
+        Once the cost that is known has reached the budget, further calls raise `BudgetExceededError`, also in the
+        middle of a run, with an event of the kind `budget`. A process knows its own cost at once, and that of others
+        two to three seconds late. Calls in progress go on.
+
+        Args:
+            amount: Cost in the currency of the prices; `None` removes the budget.
+            tenant: The tenant, as in the record; `*` for each that has no budget of its own.
+            user: The user instead.
+            agent: The agent of the run instead.
+            key: The key of an enqueued run instead.
+
+        Raises:
+            ConfigurationError: If an argument is not usable, or not one owner is named.
+        """
+        request = budgets.request_budget(amount, tenant=tenant, user=user, agent=agent, key=key)
+        self._queue.run(budgets.put_budget, self._queries, request)
+
+    def budgets(self) -> list[Budget]:
+        """Return all budgets, with what was spent today. Reads today's model calls."""
+        return self._database.run(budgets.list_budgets, self._queries)
+
+
+class AsyncRunQueue(AsyncRunHistory):
+    """Async twin of `RunQueue`."""
+
+    def __init__(self, database: AsyncDatabase, queries: Queries, queue: AsyncDatabase | None = None) -> None:
+        super().__init__(database, queries)
+        self._queue = queue or database
+        self._notifier = AsyncNotifier(self._queue, queries)
+
+    async def dead_letters(
+        self,
+        *,
+        queue: str | None = None,
+        graph: str | None = None,
+        scope: Mapping[str, Any] | None = None,
+        limit: int = 20,
+        cursor: str | None = None,
+    ) -> Page[Run]:
+        """Async twin of `Runs.dead_letters`."""
+        parameters = listing.request_dead_letters(queue=queue, graph=graph, scope=scope, limit=limit, cursor=cursor)
+        return await self._database.run(listing.list_dead_letters, self._queries, parameters)
+
+    async def queued(
+        self,
+        *,
+        thread_id: str | None = None,
+        queue: str | None = None,
+        graph: str | None = None,
+        status: str | None = None,
+        scope: Mapping[str, Any] | None = None,
+        limit: int = 20,
+        cursor: str | None = None,
+    ) -> Page[QueuedRun]:
+        """Async twin of `Runs.queued`."""
+        parameters = listing.request_queue(
+            thread_id=thread_id,
+            queue=queue,
+            graph=graph,
+            status=status,
+            scope=scope,
+            limit=limit,
+            cursor=cursor,
+        )
+        return await self._queue.run(listing.list_queue, self._queries, parameters)
+
+    async def repair(self) -> int:
+        """Async twin of `Runs.repair`."""
+        return await self._queue.run(tending.repair, self._queries)
+
+    async def counts(self) -> tuple[QueueCount, ...]:
+        """Async twin of `Runs.counts`."""
+        return await self._queue.run(listing.count_queue, self._queries)
+
+    async def workers(self, *, limit: int = 100) -> tuple[WorkerStatus, ...]:
+        """Async twin of `Runs.workers`."""
+        return await self._queue.run(listing.list_workers, self._queries, limit)
+
+    async def drain(self, worker_id: str, *, by: str | None = None) -> bool:
+        """Async twin of `Runs.drain`."""
+        return await self._queue.run(tending.ask_drain, self._queries, identifier("worker_id", worker_id), by)
+
+    async def limit(
+        self, queue: str, *, key: str | None = None, concurrency: int | None = None, rate: Rate | None = None
+    ) -> None:
+        """Async twin of `Runs.limit`."""
+        await self._queue.run(limits.put_limit, self._queries, limits.request_limit(queue, key, concurrency, rate))
+        await self._notifier.notify()
+
+    async def limits(self) -> list[QueueLimit]:
+        """Async twin of `Runs.limits`."""
+        return await self._queue.run(limits.list_limits, self._queries)
+
+    async def budget(
+        self,
+        amount: Decimal | float | str | None,
+        *,
+        tenant: str | None = None,
+        user: str | None = None,
+        agent: str | None = None,
+        key: str | None = None,
+    ) -> None:
+        """Async twin of `Runs.budget`."""
+        request = budgets.request_budget(amount, tenant=tenant, user=user, agent=agent, key=key)
+        await self._queue.run(budgets.put_budget, self._queries, request)
+
+    async def budgets(self) -> list[Budget]:
+        """Async twin of `Runs.budgets`."""
+        return await self._database.run(budgets.list_budgets, self._queries)

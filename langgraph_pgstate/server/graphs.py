@@ -1,0 +1,97 @@
+"""The graphs that are served, and how their states are read and written."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.pregel import Pregel
+
+from langgraph_pgstate.operations.runs.webhooks import assistant_id_of
+from langgraph_pgstate.runs.graphs import GraphSource
+from langgraph_pgstate.saver import AsyncPGStateSaver
+from langgraph_pgstate.server.errors import missing
+from langgraph_pgstate.types import Thread
+
+Graph = Pregel[Any, Any, Any, Any]
+
+_OF_THE_SYSTEM: Final = {"created_by": "system"}
+
+
+class ServedGraphs:
+    """The graphs that are served, by name. Each is an assistant, too: under its name and under an id made of it.
+
+    Args:
+        sources: The graphs by name.
+        saver: Reads and writes their states.
+    """
+
+    def __init__(self, sources: Mapping[str, GraphSource], saver: AsyncPGStateSaver) -> None:
+        self._sources, self._saver = sources, saver
+        self._ids = {assistant_id_of(name): name for name in sources}
+        self._created_at = datetime.now(UTC).isoformat()
+
+    def find(self, assistant_id: str) -> str | None:
+        """Return the name of the graph that an assistant's id or name stands for; `None` if it stands for no graph."""
+        name = self._ids.get(assistant_id, assistant_id)
+        return name if name in self._sources else None
+
+    def id_of(self, name: str) -> str:
+        """Return the id of a graph's assistant."""
+        return assistant_id_of(name)
+
+    def check(self, graph: str) -> None:
+        """Raise a refusal if no graph of a name is served.
+
+        Raises:
+            HTTPException: 404.
+        """
+        if graph not in self._sources:
+            raise missing("graph", graph)
+
+    @property
+    def as_assistants(self) -> list[dict[str, Any]]:
+        """The graphs as assistants, which are not stored."""
+        return [
+            {
+                "assistant_id": id,
+                "graph": name,
+                "name": name,
+                "description": None,
+                "metadata": _OF_THE_SYSTEM,
+                "created_at": self._created_at,
+            }
+            for id, name in self._ids.items()
+        ]
+
+    def named_in(self, metadata: Mapping[str, Any]) -> str | None:
+        """Return the name of the graph that a thread's metadata name, if it is one of these."""
+        name = metadata.get("graph_id")
+        return name if isinstance(name, str) and name in self._sources else None
+
+    @property
+    def names(self) -> list[str]:
+        """Their names."""
+        return sorted(self._sources)
+
+    def of_thread(self, thread: Thread) -> str | None:
+        """Return the name of the graph that runs on a thread, if it is one of these."""
+        return self.named_in(thread.metadata) or self.named_in({"graph_id": thread.agent})
+
+    @asynccontextmanager
+    async def open(
+        self, name: str, config: Mapping[str, Any] | None = None, saver: BaseCheckpointSaver[str] | None = None
+    ) -> AsyncIterator[Graph]:
+        """Provide a graph with the saver, or with another. A function that makes graphs gets the config."""
+        configurable = {**((config or {}).get("configurable") or {}), "graph_id": name}
+        async with self._sources[name].aopen({"configurable": configurable}) as graph:
+            yield graph.copy({"checkpointer": saver or self._saver})
+
+
+def config_at(thread_id: str, **configurable: Any) -> RunnableConfig:
+    """Return the config of a thread, or of one of its checkpoints."""
+    return {"configurable": {**configurable, "thread_id": thread_id}}

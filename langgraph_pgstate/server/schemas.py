@@ -1,0 +1,66 @@
+"""Handlers: the drawings and JSON schemas of the graphs that assistants run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.pregel import Pregel
+from pydantic import TypeAdapter
+
+from langgraph_pgstate.server.assistants import choose_by_path
+from langgraph_pgstate.server.graphs import Graph
+from langgraph_pgstate.server.service import Call
+
+
+async def get_graph(call: Call) -> dict[str, Any]:
+    """Answer the drawing of a graph."""
+    xray = call.query("xray") or "false"
+    depth: int | bool = call.number("xray", 0) if xray.isdecimal() else call.flag("xray")
+    wanted = await choose_by_path(call)
+    async with call.service.graphs.open(wanted.graph, wanted.config) as graph:
+        return (await graph.aget_graph(xray=depth)).to_json()
+
+
+async def get_schemas(call: Call) -> dict[str, Any]:
+    """Answer the JSON schemas of a graph."""
+    wanted = await choose_by_path(call)
+    async with call.service.graphs.open(wanted.graph, wanted.config) as graph:
+        return {"graph_id": wanted.graph, **_schemas(graph)}
+
+
+async def get_subgraphs(call: Call) -> dict[str, Any]:
+    """Answer the JSON schemas of a graph's subgraphs, by namespace."""
+    wanted = await choose_by_path(call)
+    name = wanted.graph
+    namespace = call.request.path_params.get("namespace")
+    async with call.service.graphs.open(name, wanted.config) as graph:
+        found = graph.aget_subgraphs(namespace=namespace, recurse=call.flag("recurse"))
+        return {ns: {"graph_id": name, **_schemas(one)} async for ns, one in found if isinstance(one, Pregel)}
+
+
+def _schemas(graph: Graph) -> dict[str, Any]:
+    context = _schema(graph.get_context_jsonschema)
+    return {
+        "input_schema": _schema(graph.get_input_jsonschema),
+        "output_schema": _schema(graph.get_output_jsonschema),
+        "state_schema": _schema(lambda: _state_schema(graph)),
+        # Older clients know the context by this name.
+        "config_schema": context or {},
+        "context_schema": context,
+    }
+
+
+def _schema(make: Any) -> Any:
+    """Return a JSON schema; `None` if the types have none."""
+    try:
+        return make()
+    except Exception:
+        # pydantic raises errors of many types for types that it does not know.
+        return None
+
+
+def _state_schema(graph: Graph) -> Any:
+    if isinstance(graph, CompiledStateGraph):
+        return TypeAdapter(graph.builder.state_schema).json_schema()
+    return graph.copy({"output_channels": graph.stream_channels_list}).get_output_jsonschema()

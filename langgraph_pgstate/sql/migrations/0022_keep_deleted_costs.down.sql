@@ -1,0 +1,3 @@
+-- Forgets what deleted model calls have cost.
+
+DROP TABLE /*schema*/deleted_costs;

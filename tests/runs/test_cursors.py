@@ -1,0 +1,66 @@
+"""Places of readers, without a database."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from support_queue import CODEC
+
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from langgraph_pgstate.runs.cursors import Cursor, ThreadCursor
+from langgraph_pgstate.types import StreamPage, ThreadPage, ThreadRun, WantedRuns
+
+
+def test_a_reader_that_is_not_behind_waits_its_turn() -> None:
+    cursor = Cursor(CODEC, "t", "r", None)
+    assert cursor.is_behind
+    assert [*cursor.take(StreamPage("running", None, None, None, [], False))] == []
+    assert (cursor.is_behind, cursor.has_ended) == (False, False)
+
+
+def page(status: str | None, last_event: int | None = None) -> StreamPage:
+    return StreamPage(status, None, None, last_event, [], False)
+
+
+def test_an_end_comes_after_a_gap_and_names_the_last_event() -> None:
+    cursor = Cursor(CODEC, "t", "r", "3")
+    found = [*cursor.take(page("success", 5))]
+    assert [(event.id, event.event, event.data) for event in found] == [
+        ("5", "gap", {"first": "4", "last": "5"}),
+        ("5.end", "end", {"status": "success"}),
+    ]
+    assert cursor.has_ended
+    (end,) = Cursor(CODEC, "t", "r", "3").take(page(None))
+    assert end.data == {"status": "deleted"}
+
+
+def test_a_place_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(NotFoundError):
+        [*Cursor(CODEC, "t", "r", None).take(page(None))]
+    with pytest.raises(ConfigurationError, match="has no event 9 yet"):
+        [*Cursor(CODEC, "t", "r", "9").take(page("running", 5))]
+    for wrong in ("x", "r:x", "12"):
+        with pytest.raises(ConfigurationError, match="last_event_id"):
+            ThreadCursor(CODEC, "t", wrong)
+    with pytest.raises(ConfigurationError, match="last_event_id"):
+        Cursor(CODEC, "t", "r", "x")
+
+
+def test_runs_of_a_thread_are_followed_until_each_end_was_reported() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def runs(status: str, ended_at: datetime | None) -> ThreadPage:
+        return ThreadPage(now, [ThreadRun("r1", "graph", status, now - timedelta(minutes=5), ended_at)])
+
+    cursor = ThreadCursor(CODEC, "t")
+    assert cursor.is_behind
+    assert cursor.wanted == WantedRuns("t", None, None, None)
+    assert [*cursor.take(runs("running", None))] == []
+    wanted: Any = cursor.wanted
+    assert (wanted.thread_id, wanted.run_id) == ("t", "r1")
+    ended = page("success")
+    assert [found.event.event for found in cursor.take(ended)] == ["end"]
+    assert [*cursor.take(runs("success", now))] == []
+    assert isinstance(cursor.wanted, WantedRuns)

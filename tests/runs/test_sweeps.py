@@ -1,0 +1,52 @@
+"""The periodic work of a worker on the whole queue: when it is due, and what cannot be done."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+
+import psycopg
+import pytest
+from support_queue import CODEC, Queue
+
+from langgraph_pgstate.runs.sweeps import Sweep, Sweeps
+from langgraph_pgstate.runs.worker_settings import WorkerSettings
+from tests.operations.runs.test_schedules import Clock
+
+
+def test_a_sweep_is_due_again_after_its_interval_and_stays_due_if_it_fails() -> None:
+    done: list[int] = []
+
+    def work() -> None:
+        done.append(1)
+        if len(done) == 1:
+            raise ValueError("no")
+
+    sweep = Sweep(60, work)
+    with pytest.raises(ValueError, match="no"):
+        sweep()
+    assert sweep.due_at == float("-inf")
+    sweep()
+    sweep()
+    assert len(done) == 2
+
+
+def test_what_cannot_be_done_is_logged_once_and_keeps_nothing_else_from_being_done(
+    connection: psycopg.Connection, schema: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock(Queue(connection, schema))
+    for name, ago in (("lost", 2), ("known", 1)):
+        clock.put(name)
+        clock.make_due(name, timedelta(seconds=ago))
+    clock.queue.execute("UPDATE {}.schedules SET timezone = 'Mars/Base' WHERE name = 'lost'")
+    settings = WorkerSettings(poll=0.0)
+    sweeps = Sweeps(clock.queue.database, clock.queue.queries, CODEC, ["graph"], settings, 60.0, adopts=False)
+    caplog.set_level(logging.WARNING, "langgraph_pgstate.worker")
+    for _ in range(2):
+        # Else it would not be found again.
+        clock.queue.execute("UPDATE {}.schedules SET last_error = NULL")
+        for sweep in sweeps.all:
+            sweep()
+    assert len(clock.queue.rows()) == 1
+    assert clock.get("lost").last_error is not None
+    assert [record.message.partition(":")[0] for record in caplog.records] == ["fire of lost failed"]
