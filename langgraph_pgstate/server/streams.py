@@ -129,14 +129,15 @@ async def with_client(
     Args:
         call: The request.
         handle: The run.
-        cancels: Whether the run is cancelled if the client goes before the end.
+        cancels: Whether the run is cancelled if the client goes before the end, and before the server stops.
         deletes: Whether the thread is deleted after the end.
     """
     ended = asyncio.Event()
     try:
         yield ended
     except (asyncio.CancelledError, GeneratorExit):
-        if cancels and not ended.is_set():
+        # A server that stops breaks connections off itself.
+        if cancels and not ended.is_set() and not call.service.stopping.is_set():
             await surely(lambda: call.state.runs.cancel(handle.thread_id, handle.run_id, "interrupt"))
         raise
     finally:
