@@ -491,6 +491,7 @@ def test_down_and_up_again_ends_where_it_began(dsn: str, schema: str, connection
     """Each migration down leaves what was there before it; several go in one call, too."""
     set_up_in_a_process(dsn, schema)
     newest = migrations()[-1].version
+    assert [step.version for step in migrations()] == list(range(1, newest + 1))
     before = catalog(connection, schema)
     database = on(connection, schema)
     database.run(migrate_to, queries(schema), 0)
