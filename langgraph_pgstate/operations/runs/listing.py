@@ -26,7 +26,7 @@ def request_queue(**filters: Unpack[QueueFilter]) -> dict[str, Any]:
     check_filters(filters, QueueFilter)
     thread_id, status = filters.get("thread_id"), filters.get("status")
     if status not in (None, "pending", "running"):
-        raise ConfigurationError(f"a run in the queue is 'pending' or 'running', not {status!r}")
+        raise ConfigurationError(f"the status of a run in the queue is 'pending' or 'running', not {status!r}")
     return {
         "thread_id": None if thread_id is None else thread_id_of(thread_id),
         "status": status,
