@@ -97,7 +97,8 @@ class Record:
         """A tool execution that was a success, if not said otherwise."""
         ended = None if took is None else at(started + took)
         known = {"thread_id": "t", "idempotency_key": key, "tool": "pay", "status": "success", "arguments": {}}
-        self.add("tool_executions", **{**known, "started_at": at(started), "ended_at": ended, **values})
+        known |= {"started_at": at(started), "ended_at": ended, "alive_until": ended}
+        self.add("tool_executions", **{**known, **values})
 
     def message(self, message_id: str, checkpoint_id: str, position: int, content: str = "", **values: Any) -> None:
         """A human's message that was added, if not said otherwise."""

@@ -208,9 +208,7 @@ CREATE TABLE /*schema*/runs (
 );
 CREATE INDEX runs_thread_id_idx ON /*schema*/runs (thread_id, started_at DESC);
 CREATE INDEX runs_running_idx ON /*schema*/runs (status, thread_id, run_id) WHERE status = 'running';
--- Costs of agents and users are summed from this index alone.
-CREATE INDEX runs_started_at_idx ON /*schema*/runs (started_at DESC, thread_id, run_id)
-    INCLUDE (agent, user_id, tenant_id, input_tokens, output_tokens, cost);
+CREATE INDEX runs_started_at_idx ON /*schema*/runs (started_at DESC, thread_id, run_id);
 CREATE INDEX runs_status_idx ON /*schema*/runs (status, started_at DESC, thread_id, run_id) WHERE status <> 'success';
 CREATE INDEX runs_run_id_idx ON /*schema*/runs (run_id);
 CREATE INDEX runs_steps_idx ON /*schema*/runs (steps DESC, thread_id, run_id) WHERE steps > 25;
@@ -1195,7 +1193,8 @@ COMMENT ON COLUMN /*schema*/tool_executions.root_checkpoint_id IS
     'checkpoint its superstep started from, in the root namespace';
 COMMENT ON COLUMN /*schema*/tool_executions.step IS 'superstep';
 COMMENT ON COLUMN /*schema*/tool_executions.holder_id IS 'process that runs it, or ran it last';
-COMMENT ON COLUMN /*schema*/tool_executions.alive_until IS 'time until which the process counts as alive';
+COMMENT ON COLUMN /*schema*/tool_executions.alive_until IS
+    'time until which the process counts as alive; null: its outcome was found by another process or a person';
 COMMENT ON COLUMN /*schema*/tool_executions.started_at IS 'start of the last attempt';
 COMMENT ON COLUMN /*schema*/tool_executions.ended_at IS 'time of the outcome; null while it runs';
 COMMENT ON COLUMN /*schema*/tool_executions.arguments IS 'arguments of the tool, as JSON';

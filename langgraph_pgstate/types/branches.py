@@ -123,6 +123,7 @@ class TreeNode:
             not recorded.
         interrupts: Number of tasks that were interrupted after this checkpoint.
         pending: Number of those that have not gone on.
+        answered: Ids of the interrupts of this checkpoint that were answered.
     """
 
     checkpoint_id: str
@@ -135,6 +136,7 @@ class TreeNode:
     tasks: tuple[str, ...]
     interrupts: int
     pending: int
+    answered: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ class ToolExecution:
         checkpoint_id: The checkpoint from which its superstep started.
         step: The superstep.
         holder_id: The process of the current or last attempt.
-        alive_until: Time until which that process is considered alive.
+        alive_until: Time until which that process is considered alive; `None` if another one, or a person, found the
+            outcome.
         started_at: Start time of the last attempt, by the database's clock.
         ended_at: Time of its outcome.
         arguments: The tool's arguments.

@@ -142,6 +142,8 @@ async def test_a_person_settles_it(bench: Bench, connection: psycopg.Connection,
     else:
         await bench.invoke(graph, None, thread())
     assert len(till.charged) == charged
+    # How long the tool took is known if it ran again.
+    assert rows(connection, bench.saver.schema, "alive_until IS NOT NULL") == [(decision == "retry",)]
 
 
 @pytest.mark.parametrize(

@@ -24,12 +24,14 @@ class DrawnNode:
         title: What made it.
         x: Middle of its circle.
         y: The same.
+        waits: Whether the thread can go on there when it is answered.
     """
 
     node: TreeNode
     title: str
     x: int
     y: int
+    waits: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +79,15 @@ def draw(tree: CheckpointTree) -> Drawing:
             lines.append(f"M{x} {y}V{min(height, y + ROW)}")
     known = {node.checkpoint_id: node for node in tree.nodes}
     nodes = tuple(
-        DrawnNode(node, _title(node, known.get(node.parent_checkpoint_id or "")), *places[node.checkpoint_id])
-        for node in tree.nodes
+        DrawnNode(node, _title(node, known.get(node.parent_checkpoint_id or "")), *places[id], waits(tree, node))
+        for id, node in known.items()
     )
     return Drawing(nodes, tuple(lines), max((x for x, _ in places.values()), default=0) + _LANE, height)
+
+
+def waits(tree: CheckpointTree, node: TreeNode) -> bool:
+    """Return whether a checkpoint has unfinished interrupts, and is the end of its branch: else the thread went on."""
+    return node.pending > 0 and all(other.parent_checkpoint_id != node.checkpoint_id for other in tree.nodes)
 
 
 def _take(lanes: list[str | None], id: str) -> None:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.graphs import config_at
 from langgraph_pgstate.server.json import to_json
+from langgraph_pgstate.server.pages.drawing import waits
 from langgraph_pgstate.server.pages.interrupts import question_of
 from langgraph_pgstate.server.pages.messages import conversation
 from langgraph_pgstate.server.pages.page import Page, PageCall
@@ -39,6 +40,7 @@ async def thread(call: PageCall) -> Page:
         "thread": found,
         "tree": tree,
         "checkpoint": node,
+        "waits": node is not None and waits(tree, node),
         "at": call.query("at"),
         "view": shown,
         "views": VIEWS,

@@ -1,12 +1,11 @@
--- Lets costs be summed from indexes, without the rows of spans and runs: 90 days with 325,000 model calls and 100,000
--- runs take 120 ms of the processor instead of 275. The index of all kinds of spans leaves model calls out, so that a
--- span has as many entries as before.
+-- Lets costs be summed from an index of model calls, without their rows: 90 days with 325,000 calls take 90 ms of the
+-- processor instead of 204. The index of all kinds leaves them out, so that a span has as many entries as before.
 
 DROP INDEX /*schema*/spans_started_at_idx;
 CREATE INDEX spans_started_at_idx ON /*schema*/spans (kind, started_at) WHERE kind <> 'llm';
 CREATE INDEX spans_model_calls_idx ON /*schema*/spans (started_at)
     INCLUDE (provider, model, input_tokens, output_tokens, cache_read_tokens, reasoning_tokens, cost)
     WHERE kind = 'llm';
-DROP INDEX /*schema*/runs_started_at_idx;
-CREATE INDEX runs_started_at_idx ON /*schema*/runs (started_at DESC, thread_id, run_id)
-    INCLUDE (agent, user_id, tenant_id, input_tokens, output_tokens, cost);
+
+COMMENT ON COLUMN /*schema*/tool_executions.alive_until IS
+    'time until which the process counts as alive; null: its outcome was found by another process or a person';

@@ -69,9 +69,10 @@ async def test_tool_executions_are_measured(parts: Parts, record: Record) -> Non
     for number, status in enumerate(["success", "error", "timeout", "unknown", "running", "success"]):
         record.execution(f"k{number}", number, None if status == "running" else 2, status=status)
     record.execution("other", tool="mail", status="pending", took=None)
+    record.execution("found by a person", 0, 900, alive_until=None)
     pay, mail = await ask(parts.spans.executions(since=at(0)))
-    assert (pay.tool, pay.calls, pay.running, pay.errors, pay.unknown) == ("pay", 6, 1, 1, 2)
-    assert (pay.error_rate, pay.p50) == (pytest.approx(1 / 3), 2)
+    assert (pay.tool, pay.calls, pay.running, pay.errors, pay.unknown) == ("pay", 7, 1, 1, 2)
+    assert (pay.error_rate, pay.p50, pay.p95) == (pytest.approx(1 / 4), 2, 2)
     assert (mail.running, mail.error_rate, mail.mean) == (1, None, None)
 
 

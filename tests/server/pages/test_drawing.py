@@ -10,7 +10,8 @@ from langgraph_pgstate.types import CheckpointTree, TreeNode
 
 
 def node(id: str, parent: str | None, **fields: Any) -> TreeNode:
-    given = {"step": 1, "source": "loop", "run_id": None, "label": None, "tasks": (), "interrupts": 0, "pending": 0}
+    given: dict[str, Any] = {"step": 1, "source": "loop", "run_id": None, "label": None}
+    given |= {"tasks": (), "interrupts": 0, "pending": 0, "answered": ()}
     return TreeNode(id, parent, created_at=datetime.now(UTC), **{**given, **fields})
 
 
@@ -53,3 +54,8 @@ def test_a_checkpoint_is_named_after_what_made_it() -> None:
         node("a", None, source="input", tasks=("__start__",)),
     )
     assert [one.title for one in found.nodes] == ["update", "agent, tools ×2, 1 sent", "start", "input"]
+
+
+def test_only_the_end_of_a_branch_waits() -> None:
+    drawing = drawn(node("c", "b", pending=1), node("b", "a", pending=1), node("a", None))
+    assert [one.waits for one in drawing.nodes] == [True, False, False]

@@ -48,6 +48,9 @@ async def test_the_conversation_and_what_waits(place: Place) -> None:
     assert data["interrupts"][0]["value"]["parts"] == {"question": "Book it?"}
     assert [one["tasks"] for one in data["tree"]["nodes"]] == [["approve"], ["tools"], ["plan"], ["__start__"]]
     assert data["tree"]["nodes"][0]["pending"] == 1
+    await state_of(server).threads.answer("t", "yes", by="Adam")
+    page = await visitor.page("/threads/t")
+    assert ("Waits for an answer" in page, "The answer is stored" in page) == (False, True)
 
 
 async def test_any_checkpoint_has_its_state_and_changes(place: Place) -> None:

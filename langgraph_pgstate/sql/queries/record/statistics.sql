@@ -25,17 +25,20 @@ ORDER BY count(*) DESC, s.name
 LIMIT :page_size;
 
 -- name: measure_executions
--- Return actions, errors, unknown outcomes and seconds of each tool, by the ledger; most called first.
+-- Return actions, errors, unknown outcomes and seconds of each tool, by the ledger; most called first. How long an action
+-- took whose outcome was found by another process, or a person, is not known.
 SELECT e.tool, count(*), count(*) FILTER (WHERE e.status IN ('pending', 'running')),
     count(*) FILTER (WHERE e.status = 'error'), count(*) FILTER (WHERE e.status IN ('unknown', 'timeout')),
     count(*) FILTER (WHERE e.status = 'error')::double precision
         / nullif(count(*) FILTER (WHERE e.status IN ('success', 'error')), 0),
-    avg(extract(epoch FROM e.ended_at - e.started_at))::double precision,
-    percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM e.ended_at - e.started_at)::double precision),
-    percentile_cont(0.95) WITHIN GROUP (ORDER BY extract(epoch FROM e.ended_at - e.started_at)::double precision),
+    avg(e.seconds), percentile_cont(0.5) WITHIN GROUP (ORDER BY e.seconds),
+    percentile_cont(0.95) WITHIN GROUP (ORDER BY e.seconds),
     max(e.started_at), count(e.compensated_at)
 FROM (
-    SELECT n.tool, n.status, n.started_at, n.ended_at, n.compensated_at FROM /*schema*/tool_executions n
+    SELECT n.tool, n.status, n.started_at, n.compensated_at,
+        CASE WHEN n.alive_until IS NOT NULL THEN extract(epoch FROM n.ended_at - n.started_at)::double precision END
+            AS seconds
+    FROM /*schema*/tool_executions n
     WHERE n.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
         AND (:until::timestamptz IS NULL OR n.started_at < :until)
         AND (:agent::text IS NULL OR n.agent = :agent)

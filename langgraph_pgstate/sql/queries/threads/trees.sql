@@ -1,7 +1,7 @@
 -- name: list_tree
 -- Return the checkpoints of a namespace around one, or the newest, without their states, newest first: with labels, the
--- nodes of the tasks of the next superstep that have written, and numbers of interrupts, and of those whose task has not
--- gone on. The path of a task that was sent names no node: its span does, which began about then.
+-- nodes of the tasks of the next superstep that have written, numbers of interrupts, and of those whose task has not gone
+-- on, and the answered ones. The path of a task that was sent names no node: its span does, which began about then.
 WITH shown AS MATERIALIZED (
     (
         SELECT c.checkpoint_id, c.parent_checkpoint_id, c.step, c.source, c.created_at, c.run_id
@@ -50,6 +50,11 @@ SELECT s.checkpoint_id, s.parent_checkpoint_id, s.step, s.source, s.created_at, 
                 WHERE d.thread_id = :thread_id AND d.checkpoint_ns = :checkpoint_ns
                     AND d.checkpoint_id = s.checkpoint_id AND d.task_id = w.task_id AND d.idx >= 0
             )
+    ),
+    ARRAY(
+        SELECT a.interrupt_id FROM /*schema*/answers a
+        WHERE a.thread_id = :thread_id AND a.checkpoint_ns = :checkpoint_ns AND a.checkpoint_id = s.checkpoint_id
+        ORDER BY a.interrupt_id
     )
 FROM shown s LEFT JOIN /*schema*/labels l
     ON l.thread_id = :thread_id AND l.checkpoint_ns = :checkpoint_ns AND l.checkpoint_id = s.checkpoint_id

@@ -61,6 +61,7 @@ RETURNING attempt;
 UPDATE /*schema*/tool_executions SET
     status = :status,
     intent_id = :intent_id,
+    alive_until = NULL,
     ended_at = now(),
     result_type = :result_type,
     result = :result,
