@@ -107,6 +107,36 @@ class SortedThreads(ThreadSelection, total=False):
     offset: int
 
 
+class DeadLetterFilter(TypedDict, total=False):
+    """Filters of runs that failed for good.
+
+    Attributes:
+        queue: Only runs of this queue.
+        graph: Only runs of this graph.
+        scope: Only runs of threads whose metadata contain this.
+        limit: Page size, 1,000 at most; 20 by default.
+        cursor: `next` of the previous page.
+    """
+
+    queue: str | None
+    graph: str | None
+    scope: Mapping[str, Any] | None
+    limit: int
+    cursor: str | None
+
+
+class QueueFilter(DeadLetterFilter, total=False):
+    """Filters of runs in the queue.
+
+    Attributes:
+        thread_id: Only runs of this thread.
+        status: Only `pending` or `running` ones.
+    """
+
+    thread_id: str | None
+    status: str | None
+
+
 class ScheduleSelection(TypedDict, total=False):
     """Filters of schedules that are counted.
 

@@ -77,7 +77,7 @@ _generator: Final[dict[str, Any]] = vars(_ids)
 _lock: Final = threading.Lock()
 # The greatest id that was read, and its time.
 _greatest: tuple[str, int] = ("", 0)
-_was_told = False
+_has_warned = False
 
 # The event loop itself keeps no task alive.
 _unwinding: Final[set[asyncio.Task[Any]]] = set()
@@ -155,13 +155,13 @@ def advance_ids_past(checkpoint_id: str) -> None:
 
 
 def _advance(timestamp: int) -> None:
-    global _was_told  # noqa: PLW0603
+    global _has_warned  # noqa: PLW0603
     with _lock:
         if (_generator.get(_LAST) or 0) < timestamp:
             _generator[_LAST] = timestamp
     ahead = timestamp - (time.time_ns() // 100 + _EPOCH)
-    if ahead > _NOTABLE and not _was_told:
-        _was_told = True
+    if ahead > _NOTABLE and not _has_warned:
+        _has_warned = True
         _logger.warning(
             "a checkpoint was made by a clock that is %d s ahead of this process's: one of the two is wrong. "
             "The ids of this process's checkpoints go on from there",

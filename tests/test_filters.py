@@ -16,6 +16,8 @@ CALLS: dict[str, tuple[Callable[[PGState], Callable[..., Any]], type, tuple[str,
     "threads.interrupted": (lambda state: state.threads.interrupted, filters.InterruptFilter, ()),
     "runs.list": (lambda state: state.runs.list, filters.RunFilter, ()),
     "runs.failed": (lambda state: state.runs.failed, filters.FailedRunFilter, ()),
+    "runs.queued": (lambda state: state.runs.queued, filters.QueueFilter, ()),
+    "runs.dead_letters": (lambda state: state.runs.dead_letters, filters.DeadLetterFilter, ()),
     "spans.list": (lambda state: state.spans.list, filters.SpanFilter, ("t",)),
     "messages.search": (lambda state: state.messages.search, filters.MessageFilter, ("words",)),
 }

@@ -19,7 +19,7 @@ from langgraph_pgstate.errors import ConfigurationError
 
 _log = logging.getLogger("langgraph_pgstate.otlp")
 _PATH: Final = "/v1/traces"
-# Of these spans, not of the collector or the way to it.
+# They refuse the spans themselves. Others are of the collector or of the network.
 _REFUSALS: Final = frozenset({400, 413, 422})
 _MOST_SECONDS: Final = 300.0
 
@@ -79,10 +79,10 @@ class Collector:
         self._exporter = OTLPSpanExporter(endpoint=endpoint, session=self._session, timeout=timeout)  # type: ignore[call-overload, unused-ignore]
 
     def send(self, spans: Sequence[ReadableSpan]) -> Answer:
-        """Send spans, and return what became of them. What the exporter tries again takes as long as the timeout."""
+        """Send spans, and return the outcome. The exporter tries again until the timeout."""
         self._responses.clear()
         result = self._exporter.export(spans)
-        # Of a request that the exporter tried again, the last answer counts; it takes a redirection for success.
+        # The last of several tries counts. The exporter takes a redirection for success.
         last = self._responses[-1] if self._responses else None
         if last is not None and last.history:
             last = last.history[0]

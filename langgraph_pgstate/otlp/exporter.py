@@ -29,14 +29,14 @@ _VERSION: Final = version("langgraph-pgstate")
 _LEASE_SECONDS: Final = 30.0
 _RENEW_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 1.0
-_OTHER_SECONDS: Final = 5.0
+_STANDBY_SECONDS: Final = 5.0
 _MOST_PAUSE_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 5.0
 # With contents a span may have some kilobytes, or what `RecorderSettings.limit` says.
 _BATCH: Final = 512
 _CONTENT_BATCH: Final = 64
 _NEVER: Final = float("-inf")
-# Short, so that an outage is noticed, and one connection.
+# One connection, with a short timeout, so that an outage is noticed.
 _POOL: Final = PoolSettings(min_size=1, max_size=1, timeout=5.0)
 
 
@@ -80,7 +80,7 @@ class SpanExporter:
         self._endpoint = endpoint_of(endpoint)
         self._dsn, self._queries = dsn, queries(check_schema_name(schema))
         self._content, self._since, self._prepare_threshold = content, since, prepare_threshold
-        # Several exporters of one process are several.
+        # Of its own for each exporter, also in one process.
         self._holder_id = f"{holder_id()}:{new_revision():014x}"
         self._collector = Collector(self._endpoint)
         self._resource = resource_of_process()
@@ -155,7 +155,7 @@ class SpanExporter:
         """Export some spans if this is the process that does, and return the seconds until the next turn."""
         is_new = self._hold(database)
         if self._held_until == _NEVER:
-            return _OTHER_SECONDS
+            return _STANDBY_SECONDS
         self._is_behind = self._is_behind or is_new
         if self._is_behind and self._since is not None:
             self._queue(database, self._since)
@@ -186,7 +186,7 @@ class SpanExporter:
         self._failures += 1
         return min(2.0 ** (self._failures - 1), _MOST_PAUSE_SECONDS)
 
-    # Either way
+    # Called by `export` and by the thread
 
     def _connect(self) -> AbstractContextManager[Database]:
         self._held_until = _NEVER
@@ -259,7 +259,7 @@ class SpanExporter:
             return convert(span._replace(input=None, output=None), self._resource, _VERSION)
 
     def _send(self, spans: Sequence[ReadableSpan]) -> None:
-        """Send spans. Of those that the collector refuses, the others are sent without them.
+        """Send spans. Those that the collector refuses are left out and logged.
 
         Raises:
             CollectorError: If it does not take them now, or refuses each of several.

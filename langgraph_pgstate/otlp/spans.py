@@ -44,7 +44,7 @@ def resource_of_process() -> Resource:
 
 
 def is_exported(span: EndedSpan) -> bool:
-    """Return whether a span is exported: not if it belongs to a trace of which the caller exports nothing."""
+    """Return whether a span is exported. It is not if its caller's trace is not sampled."""
     caller = _caller_of(span)
     return caller is None or caller.is_sampled
 
@@ -151,8 +151,8 @@ def _attributes_of(span: EndedSpan) -> dict[str, Any]:
 def _content_of(span: EndedSpan, operation: str | None) -> dict[str, Any]:
     """Return input and output; empty if they were not read."""
     if operation == "execute_tool":
-        said = span.output
-        result = said.get("content") if isinstance(said, Mapping) and said.get("role") == "tool" else said
+        output = span.output
+        result = output.get("content") if isinstance(output, Mapping) and output.get("role") == "tool" else output
         return {"gen_ai.tool.call.arguments": _text(span.input), "gen_ai.tool.call.result": _text(result)}
     if span.kind == "llm":
         return {

@@ -150,7 +150,7 @@ class WriteQueue:
         Args:
             include_recent: Also return recent records that the next put could take, and those of a put in progress.
         """
-        pending = self._rows(self._told(), include_recent=include_recent)
+        pending = self._rows(self._writable_runs(), include_recent=include_recent)
         return pending if pending.journal_entry else None
 
     def acknowledge(self, pending: Pending) -> None:
@@ -181,7 +181,7 @@ class WriteQueue:
     @property
     def has_news(self) -> bool:
         """Whether some records are not in the tables yet."""
-        return bool(self._noted) or any(run.is_changed or run.dirty or run.events for run in self._told())
+        return bool(self._noted) or any(run.is_changed or run.dirty or run.events for run in self._writable_runs())
 
     def own_runs(self) -> list[tuple[str, str]]:
         """Return thread and run id of the runs in progress."""
@@ -195,7 +195,7 @@ class WriteQueue:
         self._renewed_at = now
         return self.own_runs()
 
-    def _told(self) -> list[RunRecord]:
+    def _writable_runs(self) -> list[RunRecord]:
         """Return the runs that may be written now, which are those that have begun or ended."""
         return [run for run in list(self._runs.values()) if run.is_begun or run.ended_at is not None]
 

@@ -22,7 +22,7 @@ from langgraph_pgstate.runs.notifying import EndListener, on_loop
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import StreamPage, ThreadPage, Wanted, WantedRuns
 
-# Seconds between two looks, if no reader is behind, and if one is.
+# Seconds between two reads, if no reader is behind, and if one is.
 _PAUSE: Final = 0.05
 _SHORT_PAUSE: Final = 0.01
 # Batches that one statement returns, unless more readers wait.
@@ -46,7 +46,7 @@ class _Request:
         return self.page is not None or self.error is not None
 
 
-class _Schedule:
+class _ReadTimes:
     """Times of reads: 50 ms apart, or as long as the last one took, a second at most.
 
     Longer pauses would feed themselves: what has gathered meanwhile keeps an event loop from the next answer.
@@ -56,12 +56,12 @@ class _Schedule:
         self._ended_at, self._took = float("-inf"), 0.0
 
     def delay(self, is_urgent: bool) -> float:
-        """Return the seconds until the next look."""
+        """Return the seconds until the next read."""
         pause = max(_SHORT_PAUSE if is_urgent else _PAUSE, self._took)
         return self._ended_at + pause - time.monotonic()
 
     def note(self, began_at: float) -> None:
-        """Note that a look has ended."""
+        """Note that a read has ended."""
         self._ended_at = time.monotonic()
         self._took = min(1.0, self._ended_at - began_at)
 
@@ -106,7 +106,7 @@ class Follower:
 
     def __init__(self, database: Database, queries: Queries, end_listener: EndListener) -> None:
         self._database, self._queries, self._end_listener = database, queries, end_listener
-        self._schedule = _Schedule()
+        self._times = _ReadTimes()
         self._waiters: list[_Waiter] = []
         self._lock, self._reading, self._news = threading.Lock(), threading.Lock(), threading.Event()
 
@@ -121,12 +121,12 @@ class Follower:
             self._waiters.append(mine)
         self._news.set()
         try:
-            with self._end_listener.calling(mine.wanted.run_id, partial(self._hurry, mine)):
+            with self._end_listener.calling(mine.wanted.run_id, partial(self._read_sooner, mine)):
                 while not mine.is_answered:
                     if self._reading.acquire(blocking=False):
                         try:
                             if not mine.is_answered:
-                                self._look()
+                                self._read_for_all()
                         finally:
                             self._reading.release()
                     else:
@@ -143,17 +143,17 @@ class Follower:
         assert mine.page is not None
         return mine.page
 
-    def _hurry(self, request: _Request) -> None:
-        """Look sooner: the run of a reader has ended."""
+    def _read_sooner(self, request: _Request) -> None:
+        """Read sooner: the run of a reader has ended."""
         request.is_urgent = True
         self._news.set()
 
-    def _look(self) -> None:
+    def _read_for_all(self) -> None:
         while True:
             self._news.clear()
             with self._lock:
                 waiters = [one for one in self._waiters if not one.is_answered]
-            delay = self._schedule.delay(any(one.is_urgent for one in waiters))
+            delay = self._times.delay(any(one.is_urgent for one in waiters))
             if delay <= 0:
                 break
             self._news.wait(delay)
@@ -167,7 +167,7 @@ class Follower:
                 one.wake.set()
             return
         finally:
-            self._schedule.note(began_at)
+            self._times.note(began_at)
         _answer(waiters, wanted, pages)
         for one in waiters:
             if one.is_answered:
@@ -187,7 +187,7 @@ class AsyncFollower:
 
     def __init__(self, database: AsyncDatabase, queries: Queries, end_listener: EndListener) -> None:
         self._database, self._queries, self._end_listener = database, queries, end_listener
-        self._schedule = _Schedule()
+        self._times = _ReadTimes()
         self._futures: dict[_Future, None] = {}
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -200,7 +200,7 @@ class AsyncFollower:
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._work(), name="pgstate-follower")
         try:
-            with self._end_listener.calling(mine.wanted.run_id, on_loop(partial(self._hurry, mine))):
+            with self._end_listener.calling(mine.wanted.run_id, on_loop(partial(self._read_sooner, mine))):
                 await mine.done
         finally:
             del self._futures[mine]
@@ -210,14 +210,14 @@ class AsyncFollower:
         assert mine.page is not None
         return mine.page
 
-    def _hurry(self, request: _Request) -> None:
+    def _read_sooner(self, request: _Request) -> None:
         request.is_urgent = True
         self._news.set()
 
     async def _work(self) -> None:
         while futures := [one for one in self._futures if not one.done.done()]:
             self._news.clear()
-            delay = self._schedule.delay(any(one.is_urgent for one in futures))
+            delay = self._times.delay(any(one.is_urgent for one in futures))
             if delay > 0:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._news.wait(), delay)
@@ -231,7 +231,7 @@ class AsyncFollower:
                 for one in futures:
                     one.error = error
             finally:
-                self._schedule.note(began_at)
+                self._times.note(began_at)
             for one in futures:
                 if one.is_answered and not one.done.done():
                     one.done.set_result(None)

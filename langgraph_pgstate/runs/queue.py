@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any
+from typing import Unpack
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.filters import DeadLetterFilter, QueueFilter
 from langgraph_pgstate.operations.checkpoints.addresses import identifier
 from langgraph_pgstate.operations.record import budgets
 from langgraph_pgstate.operations.runs import limits, listing, tending
@@ -30,65 +30,27 @@ class RunQueue(RunHistory):
         self._queue = queue or database
         self._notifier = Notifier(self._queue, queries)
 
-    def dead_letters(
-        self,
-        *,
-        queue: str | None = None,
-        graph: str | None = None,
-        scope: Mapping[str, Any] | None = None,
-        limit: int = 20,
-        cursor: str | None = None,
-    ) -> Page[Run]:
+    def dead_letters(self, **filters: Unpack[DeadLetterFilter]) -> Page[Run]:
         """Return a page of runs that failed for good, newest first; see `retry` and `discard`.
 
         Args:
-            queue: Only runs of this queue.
-            graph: Only runs of this graph.
-            scope: Only runs of threads whose metadata contain this.
-            limit: Page size, 1,000 at most.
-            cursor: `next` of the previous page.
+            **filters: See `DeadLetterFilter`.
 
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        parameters = listing.request_dead_letters(queue=queue, graph=graph, scope=scope, limit=limit, cursor=cursor)
-        return self._database.run(listing.list_dead_letters, self._queries, parameters)
+        return self._database.run(listing.list_dead_letters, self._queries, listing.request_dead_letters(**filters))
 
-    def queued(
-        self,
-        *,
-        thread_id: str | None = None,
-        queue: str | None = None,
-        graph: str | None = None,
-        status: str | None = None,
-        scope: Mapping[str, Any] | None = None,
-        limit: int = 20,
-        cursor: str | None = None,
-    ) -> Page[QueuedRun]:
+    def queued(self, **filters: Unpack[QueueFilter]) -> Page[QueuedRun]:
         """Return a page of the runs in the queue, oldest first. One round trip; reads the whole queue.
 
         Args:
-            thread_id: Only runs of this thread.
-            queue: Only runs of this queue.
-            graph: Only runs of this graph.
-            status: Only `pending` or `running` ones.
-            scope: Only runs of threads whose metadata contain this.
-            limit: Page size, 1,000 at most.
-            cursor: `next` of the previous page.
+            **filters: See `QueueFilter`.
 
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        parameters = listing.request_queue(
-            thread_id=thread_id,
-            queue=queue,
-            graph=graph,
-            status=status,
-            scope=scope,
-            limit=limit,
-            cursor=cursor,
-        )
-        return self._queue.run(listing.list_queue, self._queries, parameters)
+        return self._queue.run(listing.list_queue, self._queries, listing.request_queue(**filters))
 
     def repair(self) -> int:
         """Make runs ready that are due and that nothing has made ready. `PGState.maintain` calls it.
@@ -198,41 +160,15 @@ class AsyncRunQueue(AsyncRunHistory):
         self._queue = queue or database
         self._notifier = AsyncNotifier(self._queue, queries)
 
-    async def dead_letters(
-        self,
-        *,
-        queue: str | None = None,
-        graph: str | None = None,
-        scope: Mapping[str, Any] | None = None,
-        limit: int = 20,
-        cursor: str | None = None,
-    ) -> Page[Run]:
+    async def dead_letters(self, **filters: Unpack[DeadLetterFilter]) -> Page[Run]:
         """Async twin of `Runs.dead_letters`."""
-        parameters = listing.request_dead_letters(queue=queue, graph=graph, scope=scope, limit=limit, cursor=cursor)
-        return await self._database.run(listing.list_dead_letters, self._queries, parameters)
-
-    async def queued(
-        self,
-        *,
-        thread_id: str | None = None,
-        queue: str | None = None,
-        graph: str | None = None,
-        status: str | None = None,
-        scope: Mapping[str, Any] | None = None,
-        limit: int = 20,
-        cursor: str | None = None,
-    ) -> Page[QueuedRun]:
-        """Async twin of `Runs.queued`."""
-        parameters = listing.request_queue(
-            thread_id=thread_id,
-            queue=queue,
-            graph=graph,
-            status=status,
-            scope=scope,
-            limit=limit,
-            cursor=cursor,
+        return await self._database.run(
+            listing.list_dead_letters, self._queries, listing.request_dead_letters(**filters)
         )
-        return await self._queue.run(listing.list_queue, self._queries, parameters)
+
+    async def queued(self, **filters: Unpack[QueueFilter]) -> Page[QueuedRun]:
+        """Async twin of `Runs.queued`."""
+        return await self._queue.run(listing.list_queue, self._queries, listing.request_queue(**filters))
 
     async def repair(self) -> int:
         """Async twin of `Runs.repair`."""

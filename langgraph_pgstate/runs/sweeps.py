@@ -122,8 +122,13 @@ class Sweeps:
     def _delete_deleted(self) -> None:
         """Delete runs that have deleted their threads, until the time is over."""
         until = time.monotonic() + self._turn_seconds
-        while self._database.run(ending.sweep, self._queries, _BACKLOG) == _BACKLOG and time.monotonic() <= until:
-            pass
+        try:
+            while self._database.run(ending.sweep, self._queries, _BACKLOG) == _BACKLOG and time.monotonic() <= until:
+                pass
+        except PGStateError as error:
+            if error.retryable:
+                raise
+            log.warning("runs that have deleted their threads cannot be deleted: %s", error)
 
     def _do_each(self, operation: Any, keys: Sequence[tuple[str, ...]]) -> None:
         """Call an operation for each of some keys, until the time is over. What cannot be done is left out."""

@@ -25,7 +25,7 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class _Worker:
-    """The part of both workers that runs nothing."""
+    """The common part of both workers, which executes no runs."""
 
     _saver: Any
 

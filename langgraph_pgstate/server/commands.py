@@ -30,8 +30,8 @@ _CODES: Final[Mapping[int, str]] = {
     422: "invalid_argument",
     501: "not_supported",
 }
-# Of the ids of runs that go on with answers.
-_ANSWERS: Final = UUID("0f6f6c9e-5d6c-5d0b-9f57-3f6c1a8f9d52")
+# Namespace of the ids of runs that go on with answers.
+_ANSWER_RUNS: Final = UUID("0f6f6c9e-5d6c-5d0b-9f57-3f6c1a8f9d52")
 _STATUSES: Final = {"pending": "started", "running": "running", "success": "completed", "interrupted": "interrupted"}
 
 
@@ -57,7 +57,7 @@ async def command(call: Call) -> Any:
     """Answer a command."""
     given = call.body
     try:
-        found = await _do(call, given.method, given.params)
+        found = await _dispatch(call, given.method, given.params)
     except (CommandError, HTTPException, ValidationError, PGStateError) as error:
         if isinstance(error, UnavailableError):
             raise
@@ -69,7 +69,7 @@ async def command(call: Call) -> Any:
     return {"type": "success", "id": given.id, "result": found.result, "meta": meta}
 
 
-async def _do(call: Call, method: str, params: Mapping[str, Any]) -> _Answer:
+async def _dispatch(call: Call, method: str, params: Mapping[str, Any]) -> _Answer:
     if method not in _COMMANDS:
         known = method.startswith("subscription.")
         code, reason = ("not_supported", "needs a WebSocket") if known else ("unknown_command", "is not known")
@@ -96,7 +96,7 @@ async def _start(call: Call, given: parameters.RunStart) -> _Answer:
     thread_id = call.path("thread_id")
     body: dict[str, Any] = {"input": given.input, "multitask_strategy": given.multitask_strategy}
     is_fork = bool(((given.config or {}).get("configurable") or {}).get("checkpoint_id"))
-    if given.input is not None and not is_fork and await _is_asked(call, thread_id):
+    if given.input is not None and not is_fork and await _has_interrupts(call, thread_id):
         body = {"command": {"resume": given.input}, "multitask_strategy": given.multitask_strategy}
     return await _run(call, given, given.assistant_id, body, if_not_exists="create")
 
@@ -112,7 +112,7 @@ async def _respond(call: Call, given: parameters.InputRespond) -> _Answer:
             raise CommandError("no_such_interrupt", f"thread {thread.thread_id!r} has no interrupt {min(unknown)!r}")
         # A second answer has the id of the first one's run, which may have ended without using its answers.
         names = [thread.thread_id, run_id, *(f"{id} {asked[id]}" for id in sorted(answers))]
-        run_id = str(uuid5(_ANSWERS, "\n".join(names)))
+        run_id = str(uuid5(_ANSWER_RUNS, "\n".join(names)))
         run = await call.state.runs.get(thread.thread_id, run_id)
         if run is None or run.ended_at is None:
             break
@@ -225,7 +225,7 @@ def _children(snapshot: StateSnapshot) -> dict[str, Any]:
     return {"children": found} if found else {}
 
 
-async def _is_asked(call: Call, thread_id: str) -> bool:
+async def _has_interrupts(call: Call, thread_id: str) -> bool:
     thread: Thread | None = await call.state.threads.get(thread_id)
     if thread is None or thread.status != "interrupted":
         return False

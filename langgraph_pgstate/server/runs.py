@@ -21,7 +21,7 @@ from langgraph_pgstate.server.bodies import RunCreate, without_reserved
 from langgraph_pgstate.server.errors import ServerStoppingError, error_of, missing, refuse
 from langgraph_pgstate.server.json import selected, to_json
 from langgraph_pgstate.server.service import Call
-from langgraph_pgstate.server.streams import BrokenOffResponse, kept_modes, location, patiently, with_client
+from langgraph_pgstate.server.streams import ClosingResponse, batches_of, kept_modes, location, with_client
 from langgraph_pgstate.types import Run, Thread
 
 # The thread of a stateless run is deleted with its answer; if nobody waited for that, or the process died, later.
@@ -324,12 +324,12 @@ def _waiting(call: Call, handle: AsyncRunHandle, *, cancels: bool, deletes: bool
         deletes: Whether the thread is deleted then.
     """
     headers = {"Content-Location": location(handle), "Location": f"{location(handle)}/join"}
-    return BrokenOffResponse(_values(call, handle, cancels, deletes), 200, headers, "application/json")
+    return ClosingResponse(_values(call, handle, cancels, deletes), 200, headers, "application/json")
 
 
 async def _values(call: Call, handle: AsyncRunHandle, cancels: bool, deletes: bool) -> AsyncIterator[bytes]:
     async with with_client(call, handle, cancels=cancels, deletes=deletes) as ended:
-        async for values in patiently(call, _outcome(handle)):
+        async for values in batches_of(call, _outcome(handle)):
             if values:
                 ended.set()
             yield b"".join(values) or b"\n"

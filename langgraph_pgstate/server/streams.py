@@ -51,7 +51,7 @@ def kept_modes(modes: Sequence[str]) -> list[str]:
     return [*dict.fromkeys(kept for mode in modes for kept in _KEPT[mode])]
 
 
-class BrokenOffResponse(StreamingResponse):
+class ClosingResponse(StreamingResponse):
     """A response whose source is closed when the client goes, whatever it was waiting for."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,7 +95,7 @@ def stream(
     query = f"?{urlencode({'stream_mode': list(modes)}, doseq=True)}" if modes else ""
     headers = {**HEADERS, "Content-Location": path, "Location": f"{path}/stream{query}"}
     chunks = _chunks(call, handle, events, Conversion(modes), cancels, deletes)
-    return BrokenOffResponse(chunks, 200, headers, "text/event-stream")
+    return ClosingResponse(chunks, 200, headers, "text/event-stream")
 
 
 async def _chunks(
@@ -109,7 +109,7 @@ async def _chunks(
     async with with_client(call, handle, cancels=cancels, deletes=deletes) as ended:
         yield HEARTBEAT
         try:
-            async for batch in patiently(call, events):
+            async for batch in batches_of(call, events):
                 parts = [encoded(event.id, *part) for event in batch for part in conversion.convert(event)]
                 yield b"".join(parts) if batch else HEARTBEAT
                 if batch and batch[-1].event == "end":
@@ -129,14 +129,15 @@ async def with_client(
     Args:
         call: The request.
         handle: The run.
-        cancels: Whether the run is cancelled if the client goes before the end.
+        cancels: Whether the run is cancelled if the client goes before the end, and before the server stops.
         deletes: Whether the thread is deleted after the end.
     """
     ended = asyncio.Event()
     try:
         yield ended
     except (asyncio.CancelledError, GeneratorExit):
-        if cancels and not ended.is_set():
+        # A server that stops breaks connections off itself.
+        if cancels and not ended.is_set() and not call.service.stopping.is_set():
             await surely(lambda: call.state.runs.cancel(handle.thread_id, handle.run_id, "interrupt"))
         raise
     finally:
@@ -144,8 +145,8 @@ async def with_client(
             await surely(lambda: call.state.saver.adelete_thread(handle.thread_id))
 
 
-async def patiently(call: Call, source: AsyncIterator[T]) -> AsyncIterator[list[T]]:
-    """Yield what another iterator does, as much at once as there is, and nothing whenever none has come for a while.
+async def batches_of(call: Call, source: AsyncIterator[T]) -> AsyncIterator[list[T]]:
+    """Yield the items of an iterator in batches: all that have come, or an empty one when a heartbeat is due.
 
     Raises:
         ServerStoppingError: If the server stops.

@@ -26,7 +26,7 @@ class Membership:
 
     Attributes:
         is_first: Whether the others wait for its start.
-        supervisor: File descriptor that ends when the supervisor stops or dies.
+        supervisor: File descriptor that can be read, at its end, when the supervisor stops or dies.
         report: Reports that the process serves.
     """
 
@@ -71,7 +71,7 @@ class Supervisor:
         """
         before = {number: signal.signal(number, self._signalled) for number in _SIGNALS}
         try:
-            failed = self._keep()
+            failed = self._supervise()
             return self._drain() if failed is None else failed
         finally:
             for member in self._members.values():
@@ -85,7 +85,7 @@ class Supervisor:
     def _signalled(self, number: int, _: Any = None) -> None:
         self._signals.append(number)
 
-    def _keep(self) -> int | None:
+    def _supervise(self) -> int | None:
         """Keep processes running until a signal; return the exit code of a first process that did not start."""
         due, serves = {1: 0.0}, False
         while not self._signals:
@@ -100,16 +100,16 @@ class Supervisor:
                     _log.error("server-%d cannot be started yet: %s", number, error)
                     due[number] = now + _PAUSE_SECONDS
             self._wait(() if serves else (self._members[1].ready,))
-            if not serves and (serves := _serves(self._members[1])):
+            if not serves and (serves := _is_serving(self._members[1])):
                 due = dict.fromkeys(range(2, self._count + 1), 0.0)
             for number, member in self._ended():
                 if not serves:
                     if member.process.exitcode < 0:
-                        _log.error("%s %s at its start", member.process.name, _end(member.process))
+                        _log.error("%s %s at its start", member.process.name, _describe_end(member.process))
                     return abs(member.process.exitcode) or 1
                 due[number] = member.started + _PAUSE_SECONDS
                 level = logging.WARNING if member.process.exitcode else logging.INFO
-                _log.log(level, "%s %s; it is started again", member.process.name, _end(member.process))
+                _log.log(level, "%s %s; it is started again", member.process.name, _describe_end(member.process))
         return None
 
     def _drain(self) -> int:
@@ -122,7 +122,7 @@ class Supervisor:
             self._wait()
             for _, member in self._ended():
                 if member.process.exitcode:
-                    _log.error("%s %s while it drained", member.process.name, _end(member.process))
+                    _log.error("%s %s while it drained", member.process.name, _describe_end(member.process))
                     code = 1
         return code
 
@@ -161,13 +161,13 @@ def _report(ready: Connection) -> None:
         ready.send(True)
 
 
-def _serves(member: _Member) -> bool:
+def _is_serving(member: _Member) -> bool:
     with suppress(EOFError):
         return member.ready.poll() and bool(member.ready.recv())
     return False
 
 
-def _end(process: Any) -> str:
+def _describe_end(process: Any) -> str:
     code = process.exitcode
     how = f"ended with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
     return f"(process {process.pid}) {how}"

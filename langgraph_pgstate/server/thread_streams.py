@@ -17,10 +17,10 @@ from langgraph_pgstate.server.streams import (
     HEADERS,
     HEARTBEAT,
     HEARTBEAT_SECONDS,
-    BrokenOffResponse,
+    ClosingResponse,
     Conversion,
+    batches_of,
     encoded,
-    patiently,
 )
 from langgraph_pgstate.server.translation import EventFilter, Translation
 from langgraph_pgstate.types import ThreadEvent
@@ -99,7 +99,7 @@ def _answer(
     convert: Callable[[ThreadEvent], Iterator[bytes]],
     fail: Callable[[PGStateError], bytes],
 ) -> Response:
-    return BrokenOffResponse(_chunks(call, is_allowed, events, convert, fail), 200, HEADERS, "text/event-stream")
+    return ClosingResponse(_chunks(call, is_allowed, events, convert, fail), 200, HEADERS, "text/event-stream")
 
 
 async def _chunks(
@@ -114,7 +114,7 @@ async def _chunks(
     sent_at = checked_at = time.monotonic()
     run_id: str | None = None
     try:
-        async for batch in patiently(call, events):
+        async for batch in batches_of(call, events):
             # The thread may be somebody else's by now: checked after the events were read, before they are sent.
             is_due = time.monotonic() - checked_at >= HEARTBEAT_SECONDS
             if not batch or is_due or any(found.run_id != run_id for found in batch):

@@ -13,9 +13,9 @@ from langgraph_pgstate.server.errors import short_error
 from langgraph_pgstate.types import StreamEvent, ThreadEvent
 
 CHANNELS: Final = ("values", "updates", "messages", "tools", "lifecycle", "input", "checkpoints", "tasks", "custom")
-# An event of a run may become several of the protocol: each has this many sequence numbers for them.
+# Sequence numbers that each event of a run has, for it may become several events of the protocol.
 _SEQS_PER_EVENT: Final = 16
-# Events after which no checkpoint follows for values that are held back.
+# Values that are held back are sent before these events: no checkpoint of theirs follows.
 _BOUNDARIES: Final = ("metadata", "error", "end", "gap")
 _INTERRUPT: Final = "__interrupt__"
 _STATUSES: Final = {"success": "completed", "error": "failed", "timeout": "failed"}
@@ -110,7 +110,7 @@ class _Run:
         # By namespace, whether a subgraph is still running.
         self._subgraphs: dict[tuple[str, ...], bool] = {}
         self._calls: dict[str, str] = {}
-        self._asked: set[str] = set()
+        self._interrupt_ids: set[str] = set()
         # The last values of each namespace, until their checkpoint is known.
         self._held: dict[tuple[str, ...], Any] = {}
         self._error: str | None = None
@@ -137,17 +137,17 @@ class _Run:
             self._error = short_error(data).get("message")
         elif mode == "end":
             yield from self._finish_messages()
-            yield from self._end(data["status"])
+            yield from self._run_end(data["status"])
         elif mode == "messages":
             yield from self._message(namespace, *data)
         elif mode == "values":
-            yield from self._ask(namespace, data)
+            yield from self._interrupts(namespace, data)
             if isinstance(data, Mapping):
                 data = {name: value for name, value in data.items() if name != _INTERRUPT}
             if data or not isinstance(data, Mapping):
                 self._held[namespace] = data
         elif mode == "updates" and isinstance(data, Mapping):
-            yield from self._ask(namespace, data)
+            yield from self._interrupts(namespace, data)
             for node, values in data.items():
                 if node != _INTERRUPT:
                     yield "updates", namespace, {"node": node, "values": values}, node
@@ -171,11 +171,11 @@ class _Run:
             yield "messages", namespace, part, node
         self._places.clear()
 
-    def _ask(self, namespace: Sequence[str], data: Any) -> Iterator[Translated]:
+    def _interrupts(self, namespace: Sequence[str], data: Any) -> Iterator[Translated]:
         asked = data.get(_INTERRUPT, ()) if isinstance(data, Mapping) else ()
         for interrupt in asked if isinstance(asked, Sequence) else ():
-            if isinstance(interrupt, Interrupt) and interrupt.id not in self._asked:
-                self._asked.add(interrupt.id)
+            if isinstance(interrupt, Interrupt) and interrupt.id not in self._interrupt_ids:
+                self._interrupt_ids.add(interrupt.id)
                 asking = {"interrupt_id": interrupt.id, "payload": interrupt.value}
                 # The SDK in Python reads the value by its other name.
                 yield "input", namespace, {**asking, "value": interrupt.value}, None
@@ -187,7 +187,7 @@ class _Run:
                 if is_open and subgraph[:-1] == namespace and subgraph[-1].endswith(f":{data['id']}"):
                     status = "interrupted" if data.get("interrupts") else "failed" if data.get("error") else "completed"
                     error = str(data["error"]) if status == "failed" else None
-                    yield self._ended(subgraph, status, error)
+                    yield self._subgraph_end(subgraph, status, error)
             return
         given = data.get("input")
         call = given.get("tool_call") if isinstance(given, Mapping) else None
@@ -200,16 +200,16 @@ class _Run:
             started = {"event": "started", "namespace": namespace, "graph_name": name, "trigger_call_id": task_id}
             yield "lifecycle", namespace, started | ({} if cause is None else {"cause": cause}), None
 
-    def _ended(self, namespace: tuple[str, ...], status: str, error: str | None) -> Translated:
+    def _subgraph_end(self, namespace: tuple[str, ...], status: str, error: str | None) -> Translated:
         self._subgraphs[namespace] = False
         told = {"event": status, "graph_name": namespace[-1].partition(":")[0]}
         return "lifecycle", namespace, told | ({} if error is None else {"error": error}), None
 
-    def _end(self, status: str) -> Iterator[Translated]:
+    def _run_end(self, status: str) -> Iterator[Translated]:
         told = _STATUSES.get(status, "interrupted")
         for subgraph, is_open in reversed([*self._subgraphs.items()]):
             if is_open:
-                yield self._ended(subgraph, told, self._error)
+                yield self._subgraph_end(subgraph, told, self._error)
         error = self._error or (f"the run ended as {status}" if told == "failed" else None)
         end = {"event": told, "graph_name": self._graph}
         yield "lifecycle", (), end | ({} if error is None else {"error": error}), None

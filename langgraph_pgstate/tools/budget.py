@@ -152,10 +152,10 @@ def _tokens_of(response: LLMResult) -> int:
             message = generation.message if isinstance(generation, ChatGeneration) else None
             if isinstance(message, AIMessage) and message.usage_metadata:
                 used += message.usage_metadata["input_tokens"] + message.usage_metadata["output_tokens"]
-    return used or _told_by_provider(response.llm_output or {})
+    return used or _provider_tokens(response.llm_output or {})
 
 
-def _told_by_provider(output: Mapping[str, Any]) -> int:
+def _provider_tokens(output: Mapping[str, Any]) -> int:
     """Return the tokens reported by models that do not use LangChain's messages."""
     usage = output.get("token_usage") or output.get("usage") or {}
     if not isinstance(usage, Mapping):

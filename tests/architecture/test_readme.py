@@ -164,7 +164,7 @@ def databases(dsn: str) -> Iterator[Callable[[str], str]]:
 
         def create(template: str) -> str:
             name = f"docs_{next(_numbers)}"
-            admin.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
+            admin.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy".encode())
             made.append(name)
             return make_conninfo(dsn, dbname=name)
 
@@ -344,7 +344,10 @@ def test_the_service(databases: Callable[[str], str]) -> None:
                     return answers[-1].status_code == 200
 
                 wait_until(goes_on, "the thread to be free")
-                assert "Offer(hotel='Astoria', euros=90)" in answers[-1].text
+                last = json.loads(answers[-1].text.splitlines()[-1])
+                assert last["offer"] == {"hotel": "Astoria", "euros": 90}
+                assert [message["type"] for message in last["messages"]] == ["human", "ai"]
+                assert client.post(url.replace("desk-1", "desk-2")).status_code == 422
         finally:
             server.should_exit = True
             thread.join(GUARD_SECONDS)

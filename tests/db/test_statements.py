@@ -252,6 +252,8 @@ class StrictPooler:
             server.connect(self._target)
             threading.Thread(target=self._answer, args=(server, client), daemon=True).start()
             self._forward(client, server)
+            # To close it ends no session while another thread reads from it.
+            server.shutdown(socket.SHUT_RDWR)
 
     def _answer(self, server: socket.socket, client: socket.socket) -> None:
         with suppress(OSError):

@@ -25,7 +25,7 @@ from langgraph_pgstate.db.protocol import run_blocking
 from langgraph_pgstate.errors import LeaseHeldError, LeaseLostError, PGStateError, StaleHeadError, ThreadDeletedError
 from langgraph_pgstate.operations.checkpoints import sending, writes
 from langgraph_pgstate.operations.checkpoints.planning import plan_put
-from langgraph_pgstate.operations.checkpoints.requests import request_put
+from langgraph_pgstate.operations.checkpoints.requests import request_put, request_writes
 from langgraph_pgstate.operations.leases import leases
 from langgraph_pgstate.operations.leases.guards import Guard
 from langgraph_pgstate.operations.threads import threads
@@ -176,7 +176,7 @@ def putting(schema: str, config: Any, step: int, guard: Guard) -> tuple[str, Cal
 
 
 def writing(schema: str, config: Any, guard: Guard) -> Callable[[Any], Any]:
-    request = writes.request_writes(ValueCodec(None), config, [("messages", "late")], "task", "")
+    request = request_writes(ValueCodec(None), config, [("messages", "late")], "task", "")
     return lambda db: run_blocking(writes.put_writes(db, queries(schema), request, guard))
 
 

@@ -67,6 +67,8 @@ class Model:
 
     runs: dict[str, list[Modelled]] = field(default_factory=dict)
     ends: dict[str, str | None] = field(default_factory=dict)
+    # By thread, the runs of its checkpoints, oldest first; also those that were deleted.
+    checkpoints: dict[str, list[str]] = field(default_factory=dict)
 
     def line(self, thread_id: str) -> list[Modelled]:
         return [run for run in self.runs.get(thread_id, []) if run.is_in_line]
@@ -77,6 +79,11 @@ class Model:
 
     def find(self, run_id: str) -> Modelled | None:
         return next((run for runs in self.runs.values() for run in runs if run.run_id == run_id), None)
+
+    def can_go_on(self, thread_id: str, run_id: str) -> bool:
+        """Whether a run has stored nothing, or no other run has gone on from it or is about to."""
+        stored = [run for run in self.checkpoints.get(thread_id, []) if self.ends.get(run, "") is not None]
+        return run_id not in stored or (stored[-1] == run_id and not self.runs.get(thread_id))
 
     def end(self, run: Modelled, status: str | None) -> None:
         """End a run; with `None` it is deleted."""
@@ -239,6 +246,7 @@ class QueueMachine(RuleBasedStateMachine):
         one = self.held[index % len(self.held)]
         if run := self.running(one):
             self.queue.put(run.thread_id, run.run_id)
+            self.model.checkpoints.setdefault(run.thread_id, []).append(run.run_id)
             self.checkpointed.add(one.claimed.key)
 
     @property
@@ -294,16 +302,18 @@ class QueueMachine(RuleBasedStateMachine):
         run_id = ended[index % len(ended)]
         ((thread_id,),) = self.queue.execute("SELECT thread_id FROM {}.runs WHERE run_id = %s", run_id)
         is_stored = run_id in self.queue.requests()
-        assert self.queue.retry(thread_id, run_id) == is_stored
+        is_retried = is_stored and self.model.can_go_on(thread_id, run_id)
+        assert self.queue.retry(thread_id, run_id) == is_retried
         # An interrupted run is forgotten once its thread has gone on from it.
         assert is_stored or self.model.ends[run_id] == "interrupted"
-        if is_stored:
+        if is_retried:
             del self.model.ends[run_id]
             self.model.runs.setdefault(thread_id, []).append(Modelled(run_id, thread_id))
 
     @rule(thread_id=THREADS)
     def delete_thread(self, thread_id: str) -> None:
         PGStateSaver(self.queue.connection, schema=self.schema).delete_thread(thread_id)
+        self.model.checkpoints.pop(thread_id, None)
         for run in self.model.runs.pop(thread_id, []):
             self.model.ends[run.run_id] = None
         gone = [run_id for run_id in self.model.ends if not self.queue.execute(_EXISTS, run_id)]

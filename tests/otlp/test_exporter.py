@@ -220,7 +220,7 @@ def test_of_two_followers_one_exports_and_the_other_takes_over(
     connection: psycopg.Connection,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(exporting, "_OTHER_SECONDS", 0.05)
+    monkeypatch.setattr(exporting, "_STANDBY_SECONDS", 0.05)
     with collecting() as other:
         first = SpanExporter(dsn, collector.endpoint, schema=schema)
         first.start()

@@ -17,7 +17,7 @@ from support_queue import STATES, Queue, call, open_state
 from langgraph_pgstate import AsyncPGState, PGState
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, PGStateError
 from langgraph_pgstate.operations.runs import ending, streams
-from langgraph_pgstate.runs.following import _Schedule
+from langgraph_pgstate.runs.following import _ReadTimes
 from langgraph_pgstate.types import ClaimedRun, StreamEvent, ThreadEvent
 from tests.operations.runs.test_streams import batch
 
@@ -377,7 +377,7 @@ def test_the_place_of_a_reader_in_a_thread_names_a_run(dsn: str, schema: str) ->
 
 def test_a_look_that_takes_long_delays_the_next_by_no_more() -> None:
     """500 streams on two cores: with pauses of five times as long, tokens came seconds late."""
-    schedule = _Schedule()
+    schedule = _ReadTimes()
     assert schedule.delay(is_urgent=False) < 0
     for took, pause in ((0.3, 0.3), (0.001, 0.05), (60.0, 1.0)):
         schedule.note(time.monotonic() - took)

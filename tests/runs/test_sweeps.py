@@ -50,3 +50,20 @@ def test_what_cannot_be_done_is_logged_once_and_keeps_nothing_else_from_being_do
     assert len(clock.queue.rows()) == 1
     assert clock.get("lost").last_error is not None
     assert [record.message.partition(":")[0] for record in caplog.records] == ["fire of lost failed"]
+
+
+def test_a_run_that_cannot_be_deleted_keeps_no_worker_from_its_other_work(
+    connection: psycopg.Connection, schema: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = Queue(connection, schema)
+    queue.add("t")
+    queue.finish(queue.claim_one(), deletes_thread=True)
+    queue.execute("UPDATE {}.runs SET delete_at = now()")
+    key = "thread_id text, run_id text, FOREIGN KEY (thread_id, run_id) REFERENCES {0}.runs"
+    queue.execute(f"CREATE TABLE {{0}}.ours ({key})")
+    queue.execute("INSERT INTO {0}.ours SELECT thread_id, run_id FROM {0}.runs")
+    sweeps = Sweeps(queue.database, queue.queries, CODEC, ["graph"], WorkerSettings(), 60.0, adopts=False)
+    for sweep in sweeps.all:
+        sweep()
+    assert "runs that have deleted their threads cannot be deleted" in caplog.text
+    queue.execute("DROP TABLE {}.ours")

@@ -91,7 +91,7 @@ def forget_ids() -> None:
     """Start as a new process does."""
     ids._last_v6_timestamp = None
     langgraph_compat._greatest = ("", 0)
-    langgraph_compat._was_told = False
+    langgraph_compat._has_warned = False
 
 
 Ask = Callable[..., Any]
@@ -272,10 +272,10 @@ def at(timestamp: int) -> str:
 @pytest.fixture
 def ahead() -> Iterator[str]:
     """The id of a checkpoint that was made by a clock an hour ahead; the generator is left as it was."""
-    kept = ids._last_v6_timestamp, langgraph_compat._greatest, langgraph_compat._was_told
+    kept = ids._last_v6_timestamp, langgraph_compat._greatest, langgraph_compat._has_warned
     forget_ids()
     yield at(tick(str(uuid6())) + HOUR * 10_000_000)
-    ids._last_v6_timestamp, langgraph_compat._greatest, langgraph_compat._was_told = kept
+    ids._last_v6_timestamp, langgraph_compat._greatest, langgraph_compat._has_warned = kept
 
 
 def put_with(config: dict[str, Any], id: str) -> tuple[Any, Any, Any, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import psycopg
 import pytest
@@ -73,8 +74,11 @@ async def test_crons_are_searched(client: LangGraphClient) -> None:
     assert await client.crons.search(assistant_id="nothing") == []
 
 
+LATE: dict[str, Any] = {"schedule": DAILY, "end_time": datetime.fromisoformat("9999-12-31T23:59:59-14:00")}
+
+
 async def test_what_is_no_cron_is_refused(client: LangGraphClient) -> None:
-    for options in ({"schedule": "nonsense"}, {"schedule": DAILY, "timezone": "Mars/Olympus"}):
+    for options in ({"schedule": "nonsense"}, {"schedule": DAILY, "timezone": "Mars/Olympus"}, LATE):
         with pytest.raises(UnprocessableEntityError):
             await client.crons.create("chat", **options)
     for call in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -130,6 +131,21 @@ async def test_a_live_stream_begins_at_once_and_has_heartbeats(
     first = lines.index("event: metadata")
     assert lines[:first].count(": heartbeat") >= 3
     assert lines[-3] == "event: end" or "event: end" in lines
+
+
+async def test_a_server_that_stops_cancels_no_run(dsn: str, schema: str) -> None:
+    """Guard: asking whether it stops. It breaks off the connections of clients that read nothing."""
+    async with serving(dsn, schema, worker=False) as server, sdk(server) as client:
+        run = await client.runs.create("t", "slow", input={"count": 1}, if_not_exists="create")
+        assert server.service is not None
+        call: Any = SimpleNamespace(service=server.service, state=server.service.state)
+        handle = call.state.runs.handle("t", run["run_id"])
+        for is_stopping, status in ((True, "pending"), (False, "interrupted")):
+            (server.service.stopping.set if is_stopping else server.service.stopping.clear)()
+            with pytest.raises(asyncio.CancelledError):
+                async with streams.with_client(call, handle, cancels=True, deletes=False):
+                    raise asyncio.CancelledError
+            assert (await client.runs.get("t", run["run_id"]))["status"] == status
 
 
 @pytest.mark.parametrize("on_disconnect", ["continue", "cancel"])

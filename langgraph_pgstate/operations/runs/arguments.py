@@ -13,6 +13,7 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 from langgraph_pgstate.langgraph_compat import TOOLS_MODE
 from langgraph_pgstate.operations.checkpoints.addresses import identifier, several
+from langgraph_pgstate.operations.threads.paging import stored_time_of
 from langgraph_pgstate.settings import Backoff, DefaultAnswer, KeySource
 
 _MODES: Final = (*get_args(StreamMode), TOOLS_MODE)
@@ -94,7 +95,7 @@ def later_of(value: Any) -> datetime | timedelta | None:
             raise ConfigurationError(f"run_after must be less than 1,000 years away, not {value}")
         return value
     if value is None or (isinstance(value, datetime) and value.tzinfo is not None):
-        return value
+        return stored_time_of("run_after", value)
     raise ConfigurationError(f"run_after must be a timedelta, or a datetime with a time zone, not {value!r}")
 
 

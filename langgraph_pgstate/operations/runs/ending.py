@@ -136,8 +136,12 @@ async def sweep(db: Connection, queries: Queries, limit: int = 100) -> int:
 
     Returns:
         The number of runs that were to be deleted, `limit` at most.
+
+    Raises:
+        PGStateError: If one cannot be deleted. The others are.
     """
     rows = await db.fetch(queries.find_outlived, {"page_size": limit})
+    failed: Exception | None = None
     for thread_id, run_id in rows:
         try:
             async with db.transaction():
@@ -148,7 +152,9 @@ async def sweep(db: Connection, queries: Queries, limit: int = 100) -> int:
                     await delete_runs_of(db, queries, thread_id, [run_id])
         except Exception as error:
             if not is_locked(error):
-                raise
+                failed = failed or error
+    if failed is not None:
+        raise failed
     return len(rows)
 
 

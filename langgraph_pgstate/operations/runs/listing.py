@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.filters import DeadLetterFilter, QueueFilter, check_filters
 from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of
-from langgraph_pgstate.operations.threads.paging import FIRST, LAST, decode_cursor, page_of, page_size, text_of
+from langgraph_pgstate.operations.threads.paging import FIRST, LAST, decode_cursor, page_of, page_size, texts_of
 from langgraph_pgstate.operations.threads.search import request_scope
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Page, QueueCount, QueuedRun, Run, WorkerStatus
@@ -17,34 +17,20 @@ _KIND: Final = "queued runs"
 _DEAD_KIND: Final = "dead letters"
 
 
-def request_queue(
-    *,
-    thread_id: str | None = None,
-    queue: str | None = None,
-    graph: str | None = None,
-    status: str | None = None,
-    scope: Mapping[str, Any] | None = None,
-    limit: int = 20,
-    cursor: str | None = None,
-) -> dict[str, Any]:
+def request_queue(**filters: Unpack[QueueFilter]) -> dict[str, Any]:
     """Validate a request for runs in the queue, and return its query parameters.
 
     Raises:
         ConfigurationError: If an argument is invalid.
     """
+    check_filters(filters, QueueFilter)
+    thread_id, status = filters.get("thread_id"), filters.get("status")
     if status not in (None, "pending", "running"):
-        raise ConfigurationError(f"a run in the queue is 'pending' or 'running', not {status!r}")
-    at, cursor_thread, cursor_run = decode_cursor(_KIND, cursor, (FIRST, "", ""))
+        raise ConfigurationError(f"the status of a run in the queue is 'pending' or 'running', not {status!r}")
     return {
         "thread_id": None if thread_id is None else thread_id_of(thread_id),
-        "queue": text_of("queue", queue),
-        "graph": text_of("graph", graph),
         "status": status,
-        "scope": request_scope(scope),
-        "cursor_at": at,
-        "cursor_thread": cursor_thread,
-        "cursor_run": cursor_run,
-        "page_size": page_size(limit) + 1,
+        **_page_of_runs(filters, _KIND, FIRST),
     }
 
 
@@ -65,28 +51,26 @@ async def count_queue(db: Connection, queries: Queries) -> tuple[QueueCount, ...
     return tuple(QueueCount(*row) for row in await db.fetch(queries.count_queue, {}))
 
 
-def request_dead_letters(
-    *,
-    queue: str | None = None,
-    graph: str | None = None,
-    scope: Mapping[str, Any] | None = None,
-    limit: int = 20,
-    cursor: str | None = None,
-) -> dict[str, Any]:
+def request_dead_letters(**filters: Unpack[DeadLetterFilter]) -> dict[str, Any]:
     """Validate a request for dead letters, and return its query parameters.
 
     Raises:
         ConfigurationError: If an argument is invalid.
     """
-    at, cursor_thread, cursor_run = decode_cursor(_DEAD_KIND, cursor, (LAST, "", ""))
+    check_filters(filters, DeadLetterFilter)
+    return _page_of_runs(filters, _DEAD_KIND, LAST)
+
+
+def _page_of_runs(filters: DeadLetterFilter, kind: str, first: str) -> dict[str, Any]:
+    """Return the parameters that both lists have."""
+    at, cursor_thread, cursor_run = decode_cursor(kind, filters.get("cursor"), (first, "", ""))
     return {
-        "queue": text_of("queue", queue),
-        "graph": text_of("graph", graph),
-        "scope": request_scope(scope),
+        **texts_of(filters, "queue", "graph"),
+        "scope": request_scope(filters.get("scope")),
         "cursor_at": at,
         "cursor_thread": cursor_thread,
         "cursor_run": cursor_run,
-        "page_size": page_size(limit) + 1,
+        "page_size": page_size(filters.get("limit", 20)) + 1,
     }
 
 

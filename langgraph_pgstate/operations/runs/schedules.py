@@ -32,9 +32,9 @@ from langgraph_pgstate.operations.threads.paging import (
     page_of,
     page_size,
     sorting_of,
+    stored_time_of,
     text_of,
     texts_of,
-    time_of,
 )
 from langgraph_pgstate.settings import EnqueueOptions, ScheduleChanges, ScheduleOptions, check_ttl
 from langgraph_pgstate.sql import Queries
@@ -166,7 +166,7 @@ def _columns(given: Mapping[str, Any]) -> dict[str, Any]:
         first_tick(given["cron"], zone_of("UTC"), datetime.now(UTC))
         found["cron"] = given["cron"]
     if "end_at" in given:
-        found["end_at"] = time_of("end_at", given["end_at"])
+        found["end_at"] = stored_time_of("end_at", given["end_at"])
     if given.get("paused") is not None:
         if not isinstance(given["paused"], bool):
             raise ArgumentTypeError(f"paused is true or false, not {given['paused']!r}")

@@ -15,6 +15,7 @@ from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 MISSED: Final = ("skip", "once", "all")
 MISSED_AFTER: Final = timedelta(minutes=1)
 MOST_MISSED: Final = 100
+_LONGEST: Final = 1000
 
 
 def zone_of(name: str) -> ZoneInfo:
@@ -43,6 +44,8 @@ def ticks_after(cron: str, zone: ZoneInfo, moment: datetime) -> Iterator[datetim
     if not isinstance(cron, str):
         raise ArgumentTypeError(f"cron must be an expression like '0 9 * * 1-5', not {type(cron).__name__}")
     last = moment
+    if len(cron) > _LONGEST:
+        raise ConfigurationError(f"cron has {len(cron):,} characters, more than {_LONGEST:,}")
     if len(cron.split()) != 5:
         raise _refusal(cron, f"{len(cron.split())} fields, not 5")
     try:

@@ -18,7 +18,7 @@ from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
 from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.operations.record.put_hook import Statement
-from langgraph_pgstate.operations.threads.paging import time_of
+from langgraph_pgstate.operations.threads.paging import stored_time_of
 from langgraph_pgstate.operations.threads.threads import delete_thread
 from langgraph_pgstate.settings import check_ttl
 from langgraph_pgstate.sql import Queries
@@ -95,7 +95,7 @@ def request_expiry(at: datetime | None, after: timedelta | None) -> Expiry:
         raise ConfigurationError("give the time of expiry: at=, a datetime, or after=, a timedelta from now")
     if after is not None and (not isinstance(after, timedelta) or after < timedelta(0)):
         raise ConfigurationError(f"after must be a timedelta that is not negative, not {after!r}")
-    return Expiry(at=time_of("at", at), after=after and check_ttl("after", after))
+    return Expiry(at=stored_time_of("at", at), after=after and check_ttl("after", after))
 
 
 async def set_expiry(db: Connection, queries: Queries, thread_id: str, expiry: Expiry) -> datetime | None:

@@ -153,6 +153,17 @@ def time_of(name: str, value: datetime | None) -> datetime | None:
     return value
 
 
+def stored_time_of(name: str, value: datetime | None) -> datetime | None:
+    """Return a validated time that is stored, or `None`.
+
+    Raises:
+        ConfigurationError: If it has no time zone, or Python cannot read it back in each time zone of a session.
+    """
+    if (found := time_of(name, value)) is not None and not 2 <= found.year <= 9998:
+        raise ConfigurationError(f"{name} must be in the years 2 to 9998, not {found.isoformat()}")
+    return found
+
+
 def times_of(filters: Mapping[str, Any], *names: str) -> dict[str, datetime | None]:
     """Return validated times, by name.
 

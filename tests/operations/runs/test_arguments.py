@@ -24,6 +24,7 @@ BAD: dict[str, dict[str, Any]] = {
     "timedelta": {"superstep_timeout": timedelta(0)},
     "time zone": {"run_after": datetime(2026, 1, 1)},
     "a timedelta, or a datetime": {"run_after": 5},
+    "years 2 to 9998": {"run_after": datetime.fromisoformat("9999-12-31T23:59:59-14:00")},
     "1,000 years": {"run_after": timedelta(days=10**6)},
     "multitask_strategy": {"multitask_strategy": "wait"},
     "durability": {"durability": "never"},

@@ -280,6 +280,21 @@ def outlive(queue: Queue) -> None:
     queue.execute("UPDATE {}.runs SET delete_at = now() WHERE delete_at IS NOT NULL")
 
 
+def test_a_run_that_cannot_be_deleted_keeps_no_other_from_being(queue: Queue) -> None:
+    for thread in "tu":
+        queue.add(thread)
+        assert queue.finish(queue.claim_one(), deletes_thread=True)
+    key = "thread_id text, run_id text, FOREIGN KEY (thread_id, run_id) REFERENCES {0}.runs"
+    queue.execute(f"CREATE TABLE {{0}}.ours ({key})")
+    queue.execute("INSERT INTO {0}.ours SELECT thread_id, run_id FROM {0}.runs WHERE thread_id = 't'")
+    outlive(queue)
+    with pytest.raises(DatabaseError, match="ours"):
+        queue.do(ending.sweep)
+    assert queue.execute("SELECT thread_id FROM {}.runs") == [("t",)]
+    queue.execute("DROP TABLE {}.ours")
+    assert [queue.do(ending.sweep) for _ in range(2)] == [1, 0]
+
+
 def test_runs_that_delete_their_thread_one_after_another_keep_their_events(queue: Queue) -> None:
     for _ in range(2):
         queue.add("t")

@@ -246,6 +246,11 @@ def test_schedules_are_listed_by_name_and_deleted(clock: Clock) -> None:
     [
         ({"name": ""}, "name"),
         ({"cron": "nonsense"}, "not 5"),
+        # It would be parsed for minutes, on the event loop of a server.
+        ({"cron": "0-59," * 300 + "0 * * * *"}, "1,509 characters"),
+        # One that is stored, but cannot be read, would fail whoever lists schedules.
+        ({"end_at": datetime.fromisoformat("9999-12-31T23:59:59-14:00")}, "years 2 to 9998"),
+        ({"end_at": datetime.fromisoformat("0001-01-01T00:00:00+14:00")}, "years 2 to 9998"),
         ({"timezone": "Mars/Olympus"}, "no time zone"),
         ({"missed": "some"}, "'skip', 'once', 'all'"),
         ({"run_id": "r"}, "no run_id"),
