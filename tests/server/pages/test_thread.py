@@ -92,6 +92,7 @@ async def test_any_checkpoint_has_its_state_and_changes(place: Place) -> None:
     assert old["values"]["messages"]["parts"][0]["content"] == "A weekend in **Lisbon**."
     changes = await visitor.data("/threads/t", at=ids[0], view="changes")
     assert [(one["channel"], one["change"]) for one in changes["changes"]] == [("messages", "added")]
+    assert changes["changes"][0]["place"] == "[2]"
     assert changes["to"] == ids[1]
     longer = await visitor.data("/threads/t", at=ids[0], view="changes", to=ids[2])
     assert len(longer["changes"]) == 2
