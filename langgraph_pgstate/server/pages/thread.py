@@ -255,7 +255,9 @@ def _lines(difference: Difference) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for channel in difference.channels:
         for message in channel.messages:
-            found.append(_change(channel.channel, f"[{message.position}]", message.change, message.before, message.after))
+            found.append(
+                _change(channel.channel, f"[{message.position}]", message.change, message.before, message.after)
+            )
         for one in channel.values:
             place = "".join(f".{key}" if isinstance(key, str) else f"[{key!r}]" for key in one.path).lstrip(".")
             found.append(_change(channel.channel, place, one.change, one.before, one.after))
