@@ -7,6 +7,8 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from starlette.responses import RedirectResponse, Response
+
 from langgraph_pgstate.operations.record.runs import STATUSES
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.pages.callers import PERIODS, period_of, scope_of
@@ -23,6 +25,8 @@ _WINDOW: Final = 150
 _TRACEBACK: Final = 16_000
 _INTERRUPTS: Final = 20
 _LATER: Final = 20
+# Forks of forks that are followed to a run.
+_FORKS: Final = 10
 _CONTENTS: Final = ("input", "output", "error_traceback", "metadata")
 # Where a drawing of spans ends.
 _WIDTH: Final = 1000
@@ -55,13 +59,20 @@ async def runs(call: PageCall) -> Page:
     return Page("runs.html", "Runs", data, is_live=call.query("cursor") is None)
 
 
-async def run(call: PageCall) -> Page:
-    """Show a run, a window of its spans, and one of them in full if the address names it."""
+async def run(call: PageCall) -> Page | Response:
+    """Show a run, a window of its spans, and one of them in full if the address names it.
+
+    The checkpoints of a fork name runs of its source: the browser goes on there.
+    """
     thread_id = call.path("thread_id")
     scope = await call.authorize("threads", "read", {"thread_id": thread_id})
     found = await call.state.runs.get(thread_id, call.path("run_id"), scope=scope)
     if found is None:
-        raise missing("run", call.path("run_id"))
+        thread = await call.state.threads.get(thread_id, scope=scope)
+        if thread is None or thread.forked_from_thread_id is None or call.number("forks", 0) >= _FORKS:
+            raise missing("run", call.path("run_id"))
+        query = {**call.request.query_params, "forks": call.number("forks", 0) + 1}
+        return RedirectResponse(call.link("runs", thread.forked_from_thread_id, call.path("run_id"), **query), 307)
     key = (found.thread_id, found.run_id)
     kind, status = call.query("kind"), call.query("status")
     if kind not in (None, *KINDS):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from langchain_core.messages import BaseMessage
@@ -37,6 +38,7 @@ async def thread(call: PageCall) -> Page:
     found = await call.thread("read")
     tree = await call.state.threads.tree(found.thread_id, call.query("at"), limit=_TREE)
     node = _node(call, tree)
+    tree = await _named(call, found, tree)
     data: dict[str, Any] = {
         "thread": found,
         "tree": tree,
@@ -75,6 +77,17 @@ async def value(call: PageCall) -> Response:
     # As a file: whatever is in it, no browser shows it as a page.
     headers = {"Content-Disposition": 'attachment; filename="value.json"'}
     return Response(to_json(value), 200, headers, "application/json")
+
+
+async def _named(call: PageCall, found: Thread, tree: CheckpointTree) -> CheckpointTree:
+    """Return the tree of a fork with the nodes of sent tasks that were copied: their spans are on the source thread."""
+    source_id = found.forked_from_thread_id
+    if source_id is None or all("" not in node.tasks for node in tree.nodes):
+        return tree
+    source = await call.state.threads.tree(source_id, found.forked_from_checkpoint_id, limit=_TREE)
+    names = {node.checkpoint_id: node.tasks for node in source.nodes}
+    nodes = (replace(node, tasks=names.get(node.checkpoint_id, node.tasks)) for node in tree.nodes)
+    return replace(tree, nodes=tuple(nodes))
 
 
 async def _unsettled(call: PageCall, found: Thread) -> dict[str, Any]:

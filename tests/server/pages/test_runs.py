@@ -216,3 +216,17 @@ async def test_an_error_leads_to_the_decision_it_waits_for(place: Place, record:
     await visitor.introduce()
     assert (await visitor.act("/tools/t/k%3F1/settle", decision="done")).status_code == 303
     assert "did pay" not in await visitor.page("/runs/t/bad")
+
+
+async def test_a_run_before_a_fork_is_shown_on_its_thread(place: Place, record: Record) -> None:
+    _, visitor = place
+    record.thread("t")
+    record.run("r")
+    record.thread("forked", forked_from_thread_id="t")
+    record.thread("again", forked_from_thread_id="forked")
+    record.thread("ring", forked_from_thread_id="ring")
+    response = await visitor.client.get("/ui/runs/again/r", follow_redirects=True)
+    assert (response.status_code, response.url.path) == (200, "/ui/runs/t/r")
+    for path in ("/ui/runs/again/none", "/ui/runs/ring/r"):
+        response = await visitor.client.get(path, follow_redirects=True)
+        assert response.status_code == 404

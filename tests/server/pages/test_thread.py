@@ -7,7 +7,8 @@ from typing import Any
 from urllib.parse import quote
 
 from langchain_core.messages import HumanMessage
-from langgraph.types import Interrupt
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Interrupt, Send
 from support_pages import HOSTILE, inspected, state_of, statements, travel
 from support_record import Record
 
@@ -130,6 +131,30 @@ async def test_what_led_to_an_error_leads_to_the_decision_it_waits_for(place: Pl
     record.connection.execute(failed.format(record.schema))
     page = await visitor.page("/threads/t", at=ids[0], view="origin")
     assert '<a class="button" href="/ui/tools/t/k">Settle: did pay take effect?</a>' in page
+
+
+async def test_a_fork_names_copied_nodes_and_counts_costs_since_then(place: Place) -> None:
+    server, visitor = place
+    state = state_of(server)
+    builder = StateGraph(MessagesState)
+    builder.add_node("plan", lambda _: {})
+    builder.add_node("work", lambda _: {"messages": ["done"]})
+    builder.add_edge(START, "plan")
+    builder.add_conditional_edges("plan", lambda _: [Send("work", {})], ["work"])
+    graph = state.record(builder.compile(checkpointer=state.saver))
+    await graph.ainvoke({"messages": ["hello"]}, config_at("t", checkpoint_ns=""))
+    await state.flush()
+    head = (await state.threads.tree("t")).nodes[0].checkpoint_id
+    await state.threads.fork("t", head, "forked")
+    page = await visitor.page("/threads/forked", view="origin")
+    assert '<span class="made">work</span>' in page
+    assert "1 sent" not in page
+    assert "This checkpoint is from before the fork" in page
+    await graph.ainvoke({"messages": ["again"]}, config_at("forked", checkpoint_ns=""))
+    await state.flush()
+    # The runs before the fork are those of the source.
+    assert "Cost of the branch since the fork" in await visitor.page("/threads/forked", view="origin")
+    assert "since the fork" not in await visitor.page("/threads/t", view="origin")
 
 
 async def test_no_page_needs_more_than_five_statements(place: Place) -> None:
