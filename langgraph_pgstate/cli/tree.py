@@ -44,8 +44,8 @@ class Node:
 
 
 def short_id(checkpoint_id: str) -> str:
-    """Return the part of a checkpoint id that differs between neighbours; a UUIDv6 begins with the hour."""
-    return checkpoint_id[9:18]
+    """Return the end of a checkpoint id, as the inspector's pages show it; a UUIDv6 begins with the hour."""
+    return checkpoint_id[-12:]
 
 
 def outline(checkpoints: Iterable[CheckpointTuple]) -> list[Node]:

@@ -141,7 +141,8 @@ async def test_nothing_acknowledged_is_lost_in_a_storm_of_terminations(
 
 @pytest.mark.parametrize("api", APIS)
 async def test_a_pool_of_the_caller_recovers(api: type, dsn: str, schema: str, connection: psycopg.Connection) -> None:
-    async with owned_pool(api, named(dsn, schema), schema, min_size=3, max_size=3) as (_, saver):
+    async with owned_pool(api, named(dsn, schema), schema, min_size=3, max_size=3) as (pool, saver):
+        await maybe(pool.wait())
         configs = await put_chain(saver, "t", 2)
         assert terminate(connection, schema) == 3
         configs.append(await saver.aput(*put_arguments(configs[-1], 2)))
