@@ -41,3 +41,5 @@ async def test_effects_of_all_threads_are_paged_and_those_in_doubt_apart(
             assert await keys(unknown=True, tool="pay") == ["k6", "k4", "k2", "k1"]
             assert await keys(unknown=True, scope={"owner": "a"}) == ["other tool", "k1"]
             assert await keys(scope={"owner": "b"}) == []
+            own = await bench.do(bench.ledger.list, "other", unknown=True)
+            assert [one.idempotency_key for one in own] == ["k6", "k4", "k2"]

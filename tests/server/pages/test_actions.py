@@ -192,6 +192,7 @@ async def test_forms_name_effects_that_may_happen_twice(dsn: str, schema: str, r
             assert "1 effect of thread t has an unknown outcome" in page
             assert page.count(way) == forms
             assert "<script>alert" not in page
+        assert way in await visitor.page("/threads/t/edit", at=ids[0])
         forked = await visitor.act("/threads/t/fork", at=ids[1], to="forked", run="1")
         page = (await visitor.client.get(forked.headers["location"])).text
         assert page.count(way) == 1
