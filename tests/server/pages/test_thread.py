@@ -110,7 +110,7 @@ async def test_what_led_to_a_checkpoint_and_who_did_what(place: Place, record: R
     assert origin["run_status"] == "interrupted"
     assert len(origin["run_ids"]) == 1
     assert "interrupted run" not in await visitor.page("/threads/t", at=ids[0])
-    record.connection.execute(f"UPDATE {record.schema}.writes SET run_id = 'asks' WHERE idx = -3")
+    record.connection.execute(f"UPDATE {record.schema}.events SET run_id = 'asks' WHERE kind = 'interrupt'")
     page = await visitor.page("/threads/t", at=ids[0], view="origin")
     assert page.count('href="/ui/runs/t/asks"') == 2
     assert "asks" not in await visitor.page("/threads/t", at=ids[1], view="origin")

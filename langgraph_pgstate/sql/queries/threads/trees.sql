@@ -27,6 +27,11 @@ WITH shown AS MATERIALIZED (
             AND p.kind = 'node' AND p.task_id IS NOT NULL
         LIMIT 5000
     ) AS n
+), asked AS MATERIALIZED (
+    SELECT v.event_id, v.checkpoint_id, v.run_id FROM /*schema*/events v
+    WHERE v.thread_id = :thread_id AND v.kind = 'interrupt' AND v.run_id IS NOT NULL
+        AND coalesce(v.checkpoint_ns, '') = :checkpoint_ns
+    ORDER BY v.event_id DESC LIMIT 200
 )
 SELECT s.checkpoint_id, s.parent_checkpoint_id, s.step, s.source, s.created_at, s.run_id, l.label,
     ARRAY(
@@ -56,12 +61,11 @@ SELECT s.checkpoint_id, s.parent_checkpoint_id, s.step, s.source, s.created_at, 
         WHERE a.thread_id = :thread_id AND a.checkpoint_ns = :checkpoint_ns AND a.checkpoint_id = s.checkpoint_id
         ORDER BY a.interrupt_id
     ),
-    (
-        SELECT w.run_id FROM /*schema*/writes w
+    CASE WHEN EXISTS (
+        SELECT 1 FROM /*schema*/writes w
         WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns AND w.checkpoint_id = s.checkpoint_id
-            AND w.idx = -3 AND w.run_id IS NOT NULL
-        ORDER BY w.created_at DESC LIMIT 1
-    )
+            AND w.idx = -3
+    ) THEN (SELECT a.run_id FROM asked a WHERE a.checkpoint_id = s.checkpoint_id ORDER BY a.event_id DESC LIMIT 1) END
 FROM shown s LEFT JOIN /*schema*/labels l
     ON l.thread_id = :thread_id AND l.checkpoint_ns = :checkpoint_ns AND l.checkpoint_id = s.checkpoint_id
 ORDER BY s.checkpoint_id DESC;
