@@ -120,8 +120,9 @@ def _trip_tools(listener: Listener, hotel_seconds: float) -> list[BaseTool]:
 
     def search_flights(origin: str, destination: str) -> str:
         """Find flights between two cities."""
-        base = 60 + _number(origin, destination) % 80
-        carriers = ("TP 533", "LH 1172", "FR 2918")
+        number = _number(origin, destination)
+        base, line = 60 + number % 80, number % 40
+        carriers = (f"TP {528 + line}", f"LH {1167 + line}", f"FR {2913 + line}")
         return "; ".join(f"{name} at {base + 35 * place} EUR" for place, name in enumerate(carriers))
 
     def book_flight(flight: str) -> str:

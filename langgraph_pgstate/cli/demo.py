@@ -220,6 +220,8 @@ class Demo:
                         raise DemoError("the model printed no voucher; run the demo again")
                     if event["what"] == "effect":
                         break
+                # The recorder stores the start of a tool within a second.
+                time.sleep(1)
                 self._show_ledger(f"print_voucher has appended its line to a file; {_lines(file)}.")
                 ending = child.kill()
             console.print(f"   [bold red]kill -9 {child.pid}[/]   p4 is gone before the receipt, by [bold]{ending}[/].")

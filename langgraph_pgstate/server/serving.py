@@ -49,7 +49,9 @@ def listen(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
     try:
         listener = socket.create_server((host, port), family=family, backlog=_BACKLOG, reuse_port=is_shared)
     except OSError as error:
-        raise UnavailableError(f"{host}:{port} cannot be listened on: {error.strerror or error}") from error
+        raise UnavailableError(
+            f"{host}:{port} cannot be listened on: {error.strerror or error}; choose another --port"
+        ) from error
     # Its connections inherit it. asyncio sets it only on sockets it has made itself; without it, the body of an answer
     # waits for the client to acknowledge its head: 40 ms.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

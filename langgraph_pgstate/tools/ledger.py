@@ -288,19 +288,28 @@ class ToolLedger(_Ledger):
         return run_blocking(self._get(thread_id, key))
 
     def list(
-        self, thread_id: str, *, run_id: str | None = None, limit: int = _PAGE, after: ToolExecution | None = None
+        self,
+        thread_id: str,
+        *,
+        run_id: str | None = None,
+        unknown: bool = False,
+        limit: int = _PAGE,
+        after: ToolExecution | None = None,
     ) -> Sequence[ToolExecution]:
         """Return a thread's actions, newest first.
 
         Args:
             thread_id: The thread.
             run_id: Only actions whose last attempt belongs to this run.
+            unknown: Only actions whose outcome is unknown: they took too long, or their process died; see `settle`.
             limit: Maximum number of actions.
             after: The last action of the previous page.
         """
         operation = listing.list_executions
         return run_blocking(
-            self._executor.run(operation, self._queries, thread_id_of(thread_id), run_id, limit, _cursor(after))
+            self._executor.run(
+                operation, self._queries, thread_id_of(thread_id), run_id, limit, _cursor(after), unknown=unknown
+            )
         )
 
     def recent(
@@ -438,12 +447,18 @@ class AsyncToolLedger(_Ledger):
         return await self._get(thread_id, key)
 
     async def list(
-        self, thread_id: str, *, run_id: str | None = None, limit: int = _PAGE, after: ToolExecution | None = None
+        self,
+        thread_id: str,
+        *,
+        run_id: str | None = None,
+        unknown: bool = False,
+        limit: int = _PAGE,
+        after: ToolExecution | None = None,
     ) -> Sequence[ToolExecution]:
         """Async twin of `ToolLedger.list`."""
         operation = listing.list_executions
         return await self._executor.run(
-            operation, self._queries, thread_id_of(thread_id), run_id, limit, _cursor(after)
+            operation, self._queries, thread_id_of(thread_id), run_id, limit, _cursor(after), unknown=unknown
         )
 
     async def recent(

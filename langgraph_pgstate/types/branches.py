@@ -124,6 +124,7 @@ class TreeNode:
         interrupts: Number of tasks that were interrupted after this checkpoint.
         pending: Number of those that have not gone on.
         answered: Ids of the interrupts of this checkpoint that were answered.
+        interrupted_run_id: The run that was interrupted last after this checkpoint; `None` if it has no id.
     """
 
     checkpoint_id: str
@@ -137,6 +138,7 @@ class TreeNode:
     interrupts: int
     pending: int
     answered: tuple[str, ...]
+    interrupted_run_id: str | None
 
 
 @dataclass(frozen=True, slots=True)

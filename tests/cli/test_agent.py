@@ -7,7 +7,16 @@ import sys
 import pytest
 from support_cli import Run, words
 
+from langgraph_pgstate.cli.agent import _trip_tools
+
 pytestmark = pytest.mark.smoke
+
+
+def test_each_city_has_flights_of_its_own() -> None:
+    (search,) = (tool for tool in _trip_tools(lambda *_: None, 0) if tool.name == "search_flights")
+    lisbon, porto = (search.invoke({"origin": "Berlin", "destination": city}) for city in ("Lisbon", "Porto"))
+    assert lisbon.startswith("TP 533 at")
+    assert porto.startswith("TP 531 at")
 
 
 def test_a_real_model_without_its_package_is_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support import GUARD_SECONDS
 
-from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate import PGState, PGStateSaver
 from tests.acceptance.test_examples import demo, pgstate
 
 pytestmark = pytest.mark.once
@@ -109,6 +109,9 @@ def test_kills_resumes_forks_and_weighs(runs: tuple[str, ...], directory: Path) 
     numbers = [int(thread.removeprefix("demo-")) for thread in threads]
     assert numbers == list(range(numbers[0], numbers[0] + len(runs)))
 
+    # Also the calls of tools that were killed are recorded.
+    with PGState.embedded(directory / ".pgstate") as state:
+        assert {"print_voucher", "pay_hotel"} <= {one.tool for one in state.spans.tools()}
     with PGStateSaver.embedded(directory / ".pgstate") as saver:
         history = list(saver.list({"configurable": {"thread_id": threads[0]}}))
         leaves = {item.config["configurable"]["checkpoint_id"] for item in history} - {

@@ -44,8 +44,10 @@ async def list_tree(db: Connection, queries: Queries, parameters: dict[str, Any]
     first = newer - min(newer, max(limit // 2, limit - older))
     shown = rows[first : first + limit]
     nodes = tuple(
-        TreeNode(id, parent, step, source, created_at, run_id, label, tuple(tasks), asked, pending, tuple(answered))
-        for id, parent, step, source, created_at, run_id, label, tasks, asked, pending, answered in shown
+        TreeNode(
+            id, parent, step, source, at, run_id, label, tuple(tasks), asked, pending, tuple(answered), interrupted
+        )
+        for id, parent, step, source, at, run_id, label, tasks, asked, pending, answered, interrupted in shown
     )
     return CheckpointTree(nodes, first > 0, first + limit < len(rows))
 

@@ -23,14 +23,17 @@ async def list_executions(
     run_id: str | None,
     limit: int,
     after: tuple[datetime, str] | None = None,
+    *,
+    unknown: bool = False,
 ) -> list[ToolExecution]:
-    """Return a page of a thread's executions, newest first."""
+    """Return a page of a thread's executions, newest first, or only of those whose outcome is unknown."""
     started_at, key = after or (None, None)
     rows = await db.fetch(
         queries.list_tool_executions,
         {
             "thread_id": thread_id,
             "run_id": run_id,
+            "unknown": unknown,
             "cursor_started_at": started_at,
             "cursor_key": key,
             "page_size": limit,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -84,7 +85,8 @@ def _ended(route: PageRoute, request: Request, done: Done) -> Response:
         response = answer({"location": done.location, **done.data})
     else:
         separator = "&" if "?" in done.location else "?"
-        location = f"{done.location}{separator}notice={route.name}" if route.notice else done.location
+        query = {"notice": route.name} | ({} if done.thread_id is None else {"of": done.thread_id})
+        location = f"{done.location}{separator}{urlencode(query)}" if route.notice else done.location
         response = RedirectResponse(location, 303)
     for name, value in done.cookies.items():
         set_cookie(response, request, name, value)

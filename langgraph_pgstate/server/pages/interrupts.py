@@ -51,7 +51,7 @@ async def answer(call: PageCall) -> Done:
     except ValueError:
         raise refuse(422, "the answer of the button is no JSON") from None
     await call.state.threads.answer(thread.thread_id, value, by=call.actor, interrupt_id=call.path("interrupt_id"))
-    return Done(call.link("interrupts"), {"thread_id": thread.thread_id})
+    return Done(call.link("interrupts"), {"thread_id": thread.thread_id}, thread_id=thread.thread_id)
 
 
 def parsed(text: str) -> Any:
@@ -84,7 +84,7 @@ def choices_of(interrupt: PendingInterrupt) -> list[tuple[str, str]]:
         known = (("accept", "allow_accept"), ("ignore", "allow_ignore"))
         offered = [name for name, key in known if not isinstance(config, Mapping) or config.get(key)]
         return [(name.capitalize(), json.dumps([{"type": name, "args": None}])) for name in offered]
-    if isinstance(value, Mapping) and value.get("type") == "tool_outcome_unknown":
+    if key_of(value) is not None:
         titles = {"done": "It took effect", "retry": "It did not: run it", "fail": "Do not run it"}
         return [(titles[name], json.dumps(name)) for name in titles]
     if isinstance(schema, Mapping):
@@ -124,6 +124,13 @@ def _shown(found: InterruptedThread, most: int) -> dict[str, Any]:
             for one in fitting
         ],
     }
+
+
+def key_of(value: Any) -> str | None:
+    """Return the key of the action whose outcome a value asks for; `None` for another question."""
+    if not isinstance(value, Mapping) or value.get("type") != "tool_outcome_unknown":
+        return None
+    return str(value.get("key") or "")
 
 
 def question_of(value: Any) -> str | None:

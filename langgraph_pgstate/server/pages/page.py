@@ -100,11 +100,13 @@ class Done:
         location: Address of the page that shows its result; see `PageCall.link`.
         data: Data about the result, for callers that want JSON.
         cookies: Cookies to set, by name.
+        thread_id: Thread that may go on now; the notice links to it.
     """
 
     location: str
     data: Mapping[str, Any] = field(default_factory=dict)
     cookies: Mapping[str, str] = field(default_factory=dict)
+    thread_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ def render(call: PageCall, page: Page, navigation: tuple[Link, ...], notice: str
         return answer(page.data)
     now = datetime.now(UTC)
     query = dict(call.request.query_params)
-    for left_out in ("notice", "format"):
+    for left_out in ("notice", "of", "format"):
         query.pop(left_out, None)
 
     def here(**changes: Any) -> str:
@@ -92,6 +92,7 @@ def render(call: PageCall, page: Page, navigation: tuple[Link, ...], notice: str
         "call": call,
         "navigation": navigation,
         "notice": notice,
+        "goes_on": call.query("of"),
         "now": now,
         "ago": partial(_ago, now),
         "link": partial(address, call.base),

@@ -7,6 +7,8 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from starlette.responses import RedirectResponse, Response
+
 from langgraph_pgstate.operations.record.runs import STATUSES
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.pages.callers import PERIODS, period_of, scope_of
@@ -22,6 +24,9 @@ _PAGE: Final = 50
 _WINDOW: Final = 150
 _TRACEBACK: Final = 16_000
 _INTERRUPTS: Final = 20
+_LATER: Final = 20
+# Forks of forks that are followed to a run.
+_FORKS: Final = 10
 _CONTENTS: Final = ("input", "output", "error_traceback", "metadata")
 # Where a drawing of spans ends.
 _WIDTH: Final = 1000
@@ -54,13 +59,20 @@ async def runs(call: PageCall) -> Page:
     return Page("runs.html", "Runs", data, is_live=call.query("cursor") is None)
 
 
-async def run(call: PageCall) -> Page:
-    """Show a run, a window of its spans, and one of them in full if the address names it."""
+async def run(call: PageCall) -> Page | Response:
+    """Show a run, a window of its spans, and one of them in full if the address names it.
+
+    The checkpoints of a fork name runs of its source: the browser goes on there.
+    """
     thread_id = call.path("thread_id")
     scope = await call.authorize("threads", "read", {"thread_id": thread_id})
     found = await call.state.runs.get(thread_id, call.path("run_id"), scope=scope)
     if found is None:
-        raise missing("run", call.path("run_id"))
+        thread = await call.state.threads.get(thread_id, scope=scope)
+        if thread is None or thread.forked_from_thread_id is None or call.number("forks", 0) >= _FORKS:
+            raise missing("run", call.path("run_id"))
+        query = {**call.request.query_params, "forks": call.number("forks", 0) + 1}
+        return RedirectResponse(call.link("runs", thread.forked_from_thread_id, call.path("run_id"), **query), 307)
     key = (found.thread_id, found.run_id)
     kind, status = call.query("kind"), call.query("status")
     if kind not in (None, *KINDS):
@@ -78,6 +90,8 @@ async def run(call: PageCall) -> Page:
     first, last = extent(timeline) if timeline.total > len(timeline.spans) else (begun, ended)
     seconds = max(0.0, (last - first).total_seconds())
     offset = (first - begun).total_seconds()
+    asked = await _asked(call, found) if found.status == "interrupted" else []
+    is_answered = any(one["is_answered"] for one in asked)
     data: dict[str, Any] = {
         "run": brief(found),
         "traceback": None if found.error_traceback is None else found.error_traceback[-_TRACEBACK:],
@@ -92,7 +106,8 @@ async def run(call: PageCall) -> Page:
         "span": None if span is None else shown_span(span),
         "kinds": KINDS,
         "doubts": await doubts_of(call, found, waits=True),
-        "asked": await _asked(call, found) if found.status == "interrupted" else [],
+        "asked": asked,
+        "next_run_id": await _next_run(call, found) if is_answered else None,
         "before": checkpoint_before(found, timeline),
         "can_cancel": found.enqueued_at is not None and found.status in ("pending", "running"),
         "can_retry": found.enqueued_at is not None and found.status in ("error", "timeout", "cancelled"),
@@ -176,9 +191,34 @@ async def _asked(call: PageCall, run: Run) -> list[dict[str, Any]]:
     events = await call.state.events.list(
         run.thread_id, kind="interrupt", run_id=run.run_id, newest_first=True, limit=1
     )
-    asked = events.items[0].payload.get("interrupts") if events.items else None
-    values = [one.get("value") for one in asked if isinstance(one, Mapping)] if isinstance(asked, list) else []
-    return [{"question": question_of(value), "value": view(value, 300)} for value in values[:_INTERRUPTS]]
+    found = events.items[0].payload.get("interrupts") if events.items else None
+    asked = [one for one in found if isinstance(one, Mapping)][:_INTERRUPTS] if isinstance(found, list) else []
+    if not asked:
+        return []
+    answers = await call.state.events.list(run.thread_id, kind="answer", newest_first=True, limit=_INTERRUPTS)
+    # The same interrupt may be raised again, and answered again: the oldest answer is to this run.
+    answered_by = {
+        one.payload.get("interrupt_id"): one.payload.get("by")
+        for one in answers.items
+        if one.created_at >= events.items[0].created_at
+    }
+    return [
+        {
+            "question": question_of(one.get("value")),
+            "value": view(one.get("value"), 300),
+            "is_answered": one.get("id") in answered_by,
+            "answered_by": answered_by.get(one.get("id")),
+        }
+        for one in asked
+    ]
+
+
+async def _next_run(call: PageCall, run: Run) -> str | None:
+    """Return the run of the thread that started first after another one has ended, if it is one of the next few."""
+    later = await call.state.runs.list(thread_id=run.thread_id, since=run.ended_at, limit=_LATER)
+    if later.next is not None:
+        return None
+    return next((one.run_id for one in reversed(later.items) if one.run_id != run.run_id), None)
 
 
 def _since(call: PageCall) -> datetime | None:

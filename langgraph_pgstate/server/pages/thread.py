@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from langchain_core.messages import BaseMessage
@@ -11,10 +12,10 @@ from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.graphs import config_at
 from langgraph_pgstate.server.json import to_json
 from langgraph_pgstate.server.pages.drawing import waits
-from langgraph_pgstate.server.pages.interrupts import question_of
+from langgraph_pgstate.server.pages.interrupts import key_of, question_of
 from langgraph_pgstate.server.pages.messages import conversation
 from langgraph_pgstate.server.pages.page import Page, PageCall
-from langgraph_pgstate.server.pages.tools import doubts_of
+from langgraph_pgstate.server.pages.tools import doubts_in, doubts_of, is_in_doubt
 from langgraph_pgstate.server.pages.values import view, views
 from langgraph_pgstate.types import CheckpointState, CheckpointTree, Difference, Thread, TreeNode
 
@@ -26,6 +27,7 @@ _MOST_STATE: Final = 48_000
 _MOST_CHANGES: Final = 100
 _MOST_CHANGE: Final = 600
 _MOST_SPANS: Final = 200
+_MOST_KEYS: Final = 5
 
 
 async def thread(call: PageCall) -> Page:
@@ -36,6 +38,7 @@ async def thread(call: PageCall) -> Page:
     found = await call.thread("read")
     tree = await call.state.threads.tree(found.thread_id, call.query("at"), limit=_TREE)
     node = _node(call, tree)
+    tree = await _named(call, found, tree)
     data: dict[str, Any] = {
         "thread": found,
         "tree": tree,
@@ -47,9 +50,13 @@ async def thread(call: PageCall) -> Page:
         "graph": call.service.graphs.of_thread(found),
         "graphs": call.service.graphs.names,
         "nodes": (),
+        **await _unsettled(call, found),
     }
     if node is not None:
         data |= await _SHOWN[shown](call, found, node)
+        asked = data.get("interrupts", []) if data["waits"] else []
+        data["answers"] = await _answers(call, found) if asked and node.answered else {}
+        data["settled"] = await _settled(call, found, asked)
     is_live = call.query("at") is None and call.query("before") is None and shown != "changes"
     return Page("thread.html", found.title or found.thread_id, data, is_live=is_live)
 
@@ -70,6 +77,47 @@ async def value(call: PageCall) -> Response:
     # As a file: whatever is in it, no browser shows it as a page.
     headers = {"Content-Disposition": 'attachment; filename="value.json"'}
     return Response(to_json(value), 200, headers, "application/json")
+
+
+async def _named(call: PageCall, found: Thread, tree: CheckpointTree) -> CheckpointTree:
+    """Return the tree of a fork with the nodes of sent tasks that were copied: their spans are on the source thread."""
+    source_id = found.forked_from_thread_id
+    if source_id is None or all("" not in node.tasks for node in tree.nodes):
+        return tree
+    source = await call.state.threads.tree(source_id, found.forked_from_checkpoint_id, limit=_TREE)
+    names = {node.checkpoint_id: node.tasks for node in source.nodes}
+    nodes = (replace(node, tasks=names.get(node.checkpoint_id, node.tasks)) for node in tree.nodes)
+    return replace(tree, nodes=tuple(nodes))
+
+
+async def _unsettled(call: PageCall, found: Thread) -> dict[str, Any]:
+    """Return the effects in doubt of the thread, and of the source of a fork that was just made.
+
+    Only for those who may act: a run that starts before such an effect has it again, and does not ask.
+    """
+    if not call.may_act or call.person is None:
+        return {"unsettled": [], "source_unsettled": []}
+    source_id, of_source = found.forked_from_thread_id, []
+    if call.query("notice") == "thread.fork" and source_id is not None:
+        scope = await call.authorize("threads", "read", {"thread_id": source_id})
+        if await call.state.threads.get(source_id, scope=scope) is not None:
+            of_source = await doubts_in(call, source_id)
+    return {"unsettled": await doubts_in(call, found.thread_id), "source_unsettled": of_source}
+
+
+async def _answers(call: PageCall, found: Thread) -> dict[str, dict[str, Any]]:
+    """Return the answers that the thread has not gone on with, by the id of the interrupt."""
+    return {
+        one.interrupt_id: {"by": one.answered_by, "value": _said(one.value), "run_id": one.run_id}
+        for one in await call.state.threads.answers(found.thread_id)
+    }
+
+
+async def _settled(call: PageCall, found: Thread, asked: list[dict[str, Any]]) -> dict[str, str]:
+    """Return the outcomes of the actions that are asked about and were decided meanwhile, by their key."""
+    keys = [one["key"] for one in asked if one["key"] is not None][:_MOST_KEYS]
+    decided = [await call.state.tools.get(found.thread_id, key) for key in keys]
+    return {one.idempotency_key: one.status for one in decided if one is not None and not is_in_doubt(one)}
 
 
 async def _conversation(call: PageCall, found: Thread, node: TreeNode) -> dict[str, Any]:
@@ -133,7 +181,7 @@ async def _origin(call: PageCall, found: Thread, node: TreeNode) -> dict[str, An
             "cost": origin.cost,
             "depth": origin.depth,
             "forked_from": origin.forked_from,
-            "run_ids": origin.run_ids[-_EVENTS:],
+            "run_ids": [*dict.fromkeys(filter(None, (*origin.run_ids[-_EVENTS:], node.interrupted_run_id)))],
             "branch_cost": origin.branch_cost,
             "spans": spans,
             "effects": effects,
@@ -175,6 +223,10 @@ async def _state(call: PageCall, found: Thread, node: TreeNode) -> CheckpointSta
     return await call.state.threads.state_at(_config(found, node.checkpoint_id))
 
 
+def _said(answer: Any) -> str:
+    return answer if isinstance(answer, str) else view(answer, 200).text
+
+
 def _config(found: Thread, checkpoint_id: str | None) -> Any:
     named = {} if checkpoint_id is None else {"checkpoint_id": checkpoint_id}
     return config_at(found.thread_id, checkpoint_ns="", **named)
@@ -198,7 +250,15 @@ def _node(call: PageCall, tree: CheckpointTree) -> TreeNode | None:
 def _outcome(state: CheckpointState) -> dict[str, Any]:
     """Return the interrupts and errors of the tasks that ran after a checkpoint."""
     values = [(getattr(one, "id", None), getattr(one, "value", one)) for one in state.interrupts]
-    asked = [{"id": id, "question": question_of(value), "value": view(value, _MOST_CHANGE)} for id, value in values]
+    asked = [
+        {
+            "id": id,
+            "question": question_of(value),
+            "value": view(value, _MOST_CHANGE),
+            "key": key_of(value),
+        }
+        for id, value in values
+    ]
     errors = [one if isinstance(one, str) else repr(one) for one in state.errors]
     return {"interrupts": asked[:20], "errors": [text[:_MOST_CHANGE] for text in errors[:20]]}
 
@@ -208,7 +268,9 @@ def _lines(difference: Difference) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for channel in difference.channels:
         for message in channel.messages:
-            found.append(_change(channel.channel, f"{message.position}", message.change, message.before, message.after))
+            found.append(
+                _change(channel.channel, f"[{message.position}]", message.change, message.before, message.after)
+            )
         for one in channel.values:
             place = "".join(f".{key}" if isinstance(key, str) else f"[{key!r}]" for key in one.path).lstrip(".")
             found.append(_change(channel.channel, place, one.change, one.before, one.after))

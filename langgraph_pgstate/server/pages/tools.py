@@ -69,7 +69,7 @@ async def settle(call: PageCall) -> Done:
         raise refuse(422, f"the decision is one of {', '.join(_DECISIONS)}")
     given: dict[str, Any] = {} if result is None or decision != "done" else {"result": parsed(result)}
     await call.state.tools.settle(thread.thread_id, key, decision, by=call.actor, **given)
-    return Done(call.link("tools", thread.thread_id, key), {"decision": decision})
+    return Done(call.link("tools", thread.thread_id, key), {"decision": decision}, thread_id=thread.thread_id)
 
 
 async def doubts_of(call: PageCall, run: Run | None, *, waits: bool = False) -> list[dict[str, str]]:
@@ -83,10 +83,13 @@ async def doubts_of(call: PageCall, run: Run | None, *, waits: bool = False) -> 
     is_in_question = run is not None and (
         run.is_crashed or (run.error_type or "").endswith(_IN_DOUBT) or (waits and run.status == "interrupted")
     )
-    if run is None or not is_in_question:
-        return []
-    found = await call.state.tools.list(run.thread_id, limit=_PAGE)
-    return [{"tool": one.tool, "key": one.idempotency_key} for one in found if is_in_doubt(one)]
+    return await doubts_in(call, run.thread_id) if run is not None and is_in_question else []
+
+
+async def doubts_in(call: PageCall, thread_id: str) -> list[dict[str, str]]:
+    """Return the newest actions in doubt of a thread."""
+    found = await call.state.tools.list(thread_id, unknown=True, limit=_PAGE)
+    return [{"tool": one.tool, "key": one.idempotency_key, "arguments": view(one.arguments, 120).text} for one in found]
 
 
 def brief(found: ToolExecution) -> dict[str, Any]:

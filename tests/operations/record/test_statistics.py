@@ -43,6 +43,16 @@ async def test_how_long_a_call_took_whose_process_died_is_not_known(parts: Parts
     assert (pay.calls, pay.errors, pay.mean, pay.p50) == (4, 3, 47, 47)
 
 
+async def test_a_call_that_took_effect_as_was_found_out_is_no_error(parts: Parts, record: Record) -> None:
+    for number, (status, alive) in enumerate([("success", None), ("error", None), ("success", at(9)), (None, None)]):
+        died = {"status": "error", "error_type": "ProcessDied", "tool_call_id": f"call {number}"}
+        record.span(f"s{number}", "tool", number, name="pay", **died)
+        if status is not None:
+            record.execution(f"k{number}", number, status=status, alive_until=alive, tool_call_id=f"call {number}")
+    (pay,) = await ask(parts.spans.tools(since=at(0)))
+    assert (pay.calls, pay.errors, pay.unknown, pay.error_rate) == (4, 3, 0, 0.75)
+
+
 async def test_a_call_that_timed_out_is_unknown_and_no_error(parts: Parts, record: Record) -> None:
     """Whatever its span says: when its run ends it is cut off, or fails with an error of the ledger's."""
     for number, (status, outcome) in enumerate(
@@ -70,6 +80,7 @@ async def test_tool_executions_are_measured(parts: Parts, record: Record) -> Non
         record.execution(f"k{number}", number, None if status == "running" else 2, status=status)
     record.execution("other", tool="mail", status="pending", took=None)
     record.execution("found by a person", 0, 900, alive_until=None)
+    record.execution("k0", thread_id="forked", is_copy=True)
     pay, mail = await ask(parts.spans.executions(since=at(0)))
     assert (pay.tool, pay.calls, pay.running, pay.errors, pay.unknown) == ("pay", 7, 1, 1, 2)
     assert (pay.error_rate, pay.p50, pay.p95) == (pytest.approx(1 / 4), 2, 2)

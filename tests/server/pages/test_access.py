@@ -6,6 +6,7 @@ from typing import Any
 
 from langgraph_sdk import Auth
 from support_pages import inspected, state_of, travel, visiting
+from support_record import Record
 
 from langgraph_pgstate.server.pages.access import HEADERS, name_of
 from langgraph_pgstate.server.pages.routes import PAGES
@@ -176,3 +177,17 @@ async def test_permissions_decide_and_nobody_has_them_by_default(dsn: str, schem
 def test_names() -> None:
     assert name_of("  Eve   Adams ") == "Eve Adams"
     assert [name_of(text) for text in ("", "   ", "a\x07b", "x" * 81)] == [None] * 4
+
+
+async def test_pages_that_only_show_offer_no_answer_and_no_decision(dsn: str, schema: str, record: Record) -> None:
+    async with inspected(dsn, schema, read_only=True) as (server, visitor):
+        await travel(state_of(server))
+        record.execution("k", status="unknown", tool="pay")
+        record.run("bad", status="error", error_type="app.ToolOutcomeUnknownError")
+        for path, action in (("/threads/t", "an answer"), ("/interrupts", "an answer"), ("/tools/t/k", "a decision")):
+            page = await visitor.page(path)
+            assert f"This server is read-only: {action} needs <code>pgstate serve</code>" in page
+            assert 'data-does="Answer"' not in page
+        page = await visitor.page("/runs/t/bad")
+        assert "Outcome unknown: pay" in page
+        assert "Settle" not in page

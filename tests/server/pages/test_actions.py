@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from support_http import serving
-from support_pages import inspected, state_of, travel, trip
+from support_pages import HOSTILE, inspected, state_of, travel, trip
+from support_record import Record
 
 from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.types import Event
@@ -174,3 +175,27 @@ async def test_actions_are_of_a_mount_too(dsn: str, schema: str) -> None:
             assert "/app/agents/ui/static/pages.css" in page
             first = await visitor.client.get("/app/agents/ui")
             assert first.headers["location"].endswith("/app/agents/ui/")
+
+
+async def test_forms_name_effects_that_may_happen_twice(dsn: str, schema: str, record: Record) -> None:
+    async with inspected(dsn, schema) as (server, visitor):
+        ids = await travel(state_of(server))
+        for number in range(60):
+            record.execution(f"good{number}", 5, tool="mail")
+        record.execution("k", status="unknown", tool="pay", arguments={"card": HOSTILE})
+        way = '<a href="/ui/tools/t/k">Settle pay</a>'
+        assert way not in await visitor.page("/threads/t")
+        await visitor.introduce()
+        # Where the thread waits, the ledger asks before it runs the tool again.
+        for at, forms in ((ids[0], 1), (ids[1], 2)):
+            page = await visitor.page("/threads/t", at=at)
+            assert "1 effect of thread t has an unknown outcome" in page
+            assert page.count(way) == forms
+            assert "<script>alert" not in page
+        forked = await visitor.act("/threads/t/fork", at=ids[1], to="forked", run="1")
+        page = (await visitor.client.get(forked.headers["location"])).text
+        assert page.count(way) == 1
+        assert "A run of this new thread does not ask about that" in page
+        assert way not in await visitor.page("/threads/forked")
+        await visitor.act("/tools/t/k/settle", decision="done")
+        assert way not in await visitor.page("/threads/t", at=ids[1])

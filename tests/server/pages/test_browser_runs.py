@@ -38,6 +38,11 @@ async def furnish(state: AsyncPGState, record: Record) -> None:
     await state.threads.update_metadata("failed", {"graph_id": "failing"})
     await state.schedules.put("nightly", "trip", {"messages": []}, cron="0 3 * * *")
     record.execution("k1", status="unknown", tool="pay", arguments={"amount": 180})
+    record.span("call", "tool", name="pay", status="error", error_type="TimeoutError", run_id="tools")
+    for table in ("tool_executions", "spans"):
+        record.connection.execute(
+            f"UPDATE {record.schema}.{table} SET started_at = now(), ended_at = now() + interval '12.5 s'"
+        )
     record.run("wide", 0, 100)
     for number in range(200):
         record.span(f"s{number}", "node" if number else "graph", number, parent_span_id="s0" if number else None)
@@ -91,6 +96,12 @@ async def test_screens_fit_and_people_act(dsn: str, schema: str, record: Record)
                 overflow = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
                 assert overflow <= 0, (screen, width)
             assert complaints == []
+
+        # Statistics of tools fit a phone; other tables scroll in their own box.
+        page, _ = await open_page(browser, url, 360)
+        await page.goto(f"{url}/ui/tools")
+        widths = "[...document.querySelectorAll('.table')].map((one) => one.scrollWidth - one.clientWidth)"
+        assert await page.evaluate(widths) == [0, 0, 0, 0]
 
         page, complaints = await open_page(browser, url)
         # From a failed run to the checkpoint before it, forked and run again: four clicks.

@@ -11,7 +11,7 @@ from langgraph_pgstate.types import CheckpointTree, TreeNode
 
 def node(id: str, parent: str | None, **fields: Any) -> TreeNode:
     given: dict[str, Any] = {"step": 1, "source": "loop", "run_id": None, "label": None}
-    given |= {"tasks": (), "interrupts": 0, "pending": 0, "answered": ()}
+    given |= {"tasks": (), "interrupts": 0, "pending": 0, "answered": (), "interrupted_run_id": None}
     return TreeNode(id, parent, created_at=datetime.now(UTC), **{**given, **fields})
 
 

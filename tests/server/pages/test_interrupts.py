@@ -73,7 +73,9 @@ async def test_a_named_person_answers(dsn: str, schema: str) -> None:
             assert (await visitor.act(path, **fields)).status_code == 422
         assert (await visitor.act("/interrupts/t/none/answer", answer="yes")).status_code == 404
         answered = await visitor.act(path, answer='{"ok": true}')
-        assert answered.headers["location"] == "/ui/interrupts?notice=interrupt.answer"
+        assert answered.headers["location"] == "/ui/interrupts?notice=interrupt.answer&of=t"
+        notice = (await visitor.client.get(answered.headers["location"])).text
+        assert '<a href="/ui/threads/t#act-run">Run on</a>' in notice
         assert (await visitor.act(path, answer="no")).status_code == 409
         (answer,) = await state.threads.answers("t")
         assert (answer.value, answer.answered_by) == ({"ok": True}, "Eve")

@@ -100,12 +100,33 @@ async def test_a_run_that_is_interrupted_shows_what_it_waits_for(place: Place, r
         record.event(f"e{number}", "interrupt", 10 + number, run_id="waits", payload=payload)
     with statements() as sent:
         html = await visitor.page("/runs/t/waits")
-    assert len(sent) <= 5, sent
+    assert len(sent) <= 6, sent
     assert "<script>alert" not in html
     assert "Did it take effect?" in html
     assert "Before?" not in html
     assert "Settle: did pay take effect?" in html
     assert 'href="/ui/threads/t?at=c2"' in html
+
+
+async def test_an_answered_run_tells_who_answered_and_which_run_went_on(place: Place, record: Record) -> None:
+    _, visitor = place
+    record.thread("t")
+    record.run("waits", 10, 1, status="interrupted")
+    payload = Jsonb({"interrupts": [{"id": "i", "value": {"question": "Book it?"}}]})
+    record.event("e0", "answer", 5, payload=Jsonb({"interrupt_id": "i", "by": "before"}))
+    record.event("e1", "interrupt", 11, run_id="waits", payload=payload)
+    html = await visitor.page("/runs/t/waits")
+    assert "Answered" not in html
+    assert "Interrupts that wait" in html
+    record.event("e2", "answer", 20, payload=Jsonb({"interrupt_id": "i", "by": HOSTILE}))
+    record.event("e3", "answer", 40, payload=Jsonb({"interrupt_id": "i", "by": "later"}))
+    record.run("went on", 21, 1)
+    record.run("later", 50, 1)
+    html = await visitor.page("/runs/t/waits")
+    assert "Answered by &lt;script" in html
+    assert "<script>alert" not in html
+    assert 'href="/ui/runs/t/went%20on"' in html
+    assert "Interrupts that wait" not in html
 
 
 async def test_a_run_of_many_spans_is_shown_a_window_at_a_time(place: Place, record: Record) -> None:
@@ -195,3 +216,17 @@ async def test_an_error_leads_to_the_decision_it_waits_for(place: Place, record:
     await visitor.introduce()
     assert (await visitor.act("/tools/t/k%3F1/settle", decision="done")).status_code == 303
     assert "did pay" not in await visitor.page("/runs/t/bad")
+
+
+async def test_a_run_before_a_fork_is_shown_on_its_thread(place: Place, record: Record) -> None:
+    _, visitor = place
+    record.thread("t")
+    record.run("r")
+    record.thread("forked", forked_from_thread_id="t")
+    record.thread("again", forked_from_thread_id="forked")
+    record.thread("ring", forked_from_thread_id="ring")
+    response = await visitor.client.get("/ui/runs/again/r", follow_redirects=True)
+    assert (response.status_code, response.url.path) == (200, "/ui/runs/t/r")
+    for path in ("/ui/runs/again/none", "/ui/runs/ring/r"):
+        response = await visitor.client.get(path, follow_redirects=True)
+        assert response.status_code == 404

@@ -7,6 +7,8 @@ from typing import Any
 from urllib.parse import quote
 
 from langchain_core.messages import HumanMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Interrupt, Send
 from support_pages import HOSTILE, inspected, state_of, statements, travel
 from support_record import Record
 
@@ -50,7 +52,38 @@ async def test_the_conversation_and_what_waits(place: Place) -> None:
     assert data["tree"]["nodes"][0]["pending"] == 1
     await state_of(server).threads.answer("t", "yes", by="Adam")
     page = await visitor.page("/threads/t")
-    assert ("Waits for an answer" in page, "The answer is stored" in page) == (False, True)
+    assert ("Waits for an answer" in page, "Answered by Adam: yes" in page) == (False, True)
+
+
+async def test_what_was_answered_waits_no_more_and_can_run_on(place: Place) -> None:
+    server, visitor = place
+    ids = await travel(state_of(server))
+    await state_of(server).threads.answer("t", HOSTILE, by="Adam")
+    page = await visitor.page("/threads/t")
+    assert "Answered by Adam: &lt;script&gt;" in page
+    assert '<span class="tag waits">answered</span>' in page
+    assert "Waits for an answer" not in page
+    assert "<script>alert" not in page
+    assert 'data-does="Answer"' not in page
+    form = f'name="at" value="{ids[0]}"><button class="button primary">Run on</button>'
+    assert form not in page
+    await visitor.introduce()
+    assert form in await visitor.page("/threads/t")
+
+
+async def test_what_was_settled_is_asked_no_more(place: Place, record: Record) -> None:
+    server, visitor = place
+    state = state_of(server)
+    at = await put(state, "t")
+    asked = Interrupt({"type": "tool_outcome_unknown", "question": "Did it?", "key": "k"}, id="i")
+    config = config_at("t", checkpoint_ns="", checkpoint_id=at)
+    await state.saver.aput_writes(config, [("__interrupt__", (asked,))], "task")
+    record.execution("k", status="unknown", tool="pay")
+    assert "Waits for an answer" in await visitor.page("/threads/t")
+    await state.tools.settle("t", "k", "done", by="Adam")
+    page = await visitor.page("/threads/t")
+    assert "Settled: success" in page
+    assert "Waits for an answer" not in page
 
 
 async def test_any_checkpoint_has_its_state_and_changes(place: Place) -> None:
@@ -60,6 +93,7 @@ async def test_any_checkpoint_has_its_state_and_changes(place: Place) -> None:
     assert old["values"]["messages"]["parts"][0]["content"] == "A weekend in **Lisbon**."
     changes = await visitor.data("/threads/t", at=ids[0], view="changes")
     assert [(one["channel"], one["change"]) for one in changes["changes"]] == [("messages", "added")]
+    assert changes["changes"][0]["place"] == "[2]"
     assert changes["to"] == ids[1]
     longer = await visitor.data("/threads/t", at=ids[0], view="changes", to=ids[2])
     assert len(longer["changes"]) == 2
@@ -69,11 +103,17 @@ async def test_any_checkpoint_has_its_state_and_changes(place: Place) -> None:
     assert "The first checkpoint has nothing before it" in first
 
 
-async def test_what_led_to_a_checkpoint_and_who_did_what(place: Place) -> None:
+async def test_what_led_to_a_checkpoint_and_who_did_what(place: Place, record: Record) -> None:
     server, visitor = place
     ids = await travel(state_of(server))
     origin = (await visitor.data("/threads/t", at=ids[0], view="origin"))["origin"]
     assert origin["run_status"] == "interrupted"
+    assert len(origin["run_ids"]) == 1
+    assert "interrupted run" not in await visitor.page("/threads/t", at=ids[0])
+    record.connection.execute(f"UPDATE {record.schema}.writes SET run_id = 'asks' WHERE idx = -3")
+    page = await visitor.page("/threads/t", at=ids[0], view="origin")
+    assert page.count('href="/ui/runs/t/asks"') == 2
+    assert "asks" not in await visitor.page("/threads/t", at=ids[1], view="origin")
     assert {span["name"] for span in origin["spans"]} >= {"tools"}
     events = (await visitor.data("/threads/t", view="events"))["events"]
     assert [one["kind"] for one in events][-1] == "status"
@@ -91,6 +131,30 @@ async def test_what_led_to_an_error_leads_to_the_decision_it_waits_for(place: Pl
     record.connection.execute(failed.format(record.schema))
     page = await visitor.page("/threads/t", at=ids[0], view="origin")
     assert '<a class="button" href="/ui/tools/t/k">Settle: did pay take effect?</a>' in page
+
+
+async def test_a_fork_names_copied_nodes_and_counts_costs_since_then(place: Place) -> None:
+    server, visitor = place
+    state = state_of(server)
+    builder = StateGraph(MessagesState)
+    builder.add_node("plan", lambda _: {})
+    builder.add_node("work", lambda _: {"messages": ["done"]})
+    builder.add_edge(START, "plan")
+    builder.add_conditional_edges("plan", lambda _: [Send("work", {})], ["work"])
+    graph = state.record(builder.compile(checkpointer=state.saver))
+    await graph.ainvoke({"messages": ["hello"]}, config_at("t", checkpoint_ns=""))
+    await state.flush()
+    head = (await state.threads.tree("t")).nodes[0].checkpoint_id
+    await state.threads.fork("t", head, "forked")
+    page = await visitor.page("/threads/forked", view="origin")
+    assert '<span class="made">work</span>' in page
+    assert "1 sent" not in page
+    assert "This checkpoint is from before the fork" in page
+    await graph.ainvoke({"messages": ["again"]}, config_at("forked", checkpoint_ns=""))
+    await state.flush()
+    # The runs before the fork are those of the source.
+    assert "Cost of the branch since the fork" in await visitor.page("/threads/forked", view="origin")
+    assert "since the fork" not in await visitor.page("/threads/t", view="origin")
 
 
 async def test_no_page_needs_more_than_five_statements(place: Place) -> None:

@@ -33,6 +33,14 @@ async def test_tools_show_effects_in_doubt_and_statistics(place: Place, record: 
     assert (await visitor.client.get("/ui/tools", params={"since": "x"})).status_code == 422
 
 
+async def test_the_wait_for_a_person_is_no_duration(place: Place, record: Record) -> None:
+    _, visitor = place
+    record.execution("k1", 0, 900, tool="pay", alive_until=None)
+    assert "15 min" not in await visitor.page("/tools")
+    record.execution("k2", 0, 900, tool="mail")
+    assert "15 min" in await visitor.page("/tools")
+
+
 async def test_statistics_of_too_many_calls_say_so(place: Place, record: Record, monkeypatch: object) -> None:
     _, visitor = place
     record.execution("k1", status="success")
@@ -56,7 +64,7 @@ async def test_a_named_person_settles_an_effect(dsn: str, schema: str, record: R
         await visitor.introduce("Eve")
         assert (await visitor.act(f"{path}/settle", decision="maybe")).status_code == 422
         settled = await visitor.act(f"{path}/settle", decision="done", result='{"paid": true}')
-        assert settled.headers["location"] == f"/ui{path}?notice=tool.settle"
+        assert settled.headers["location"] == f"/ui{path}?notice=tool.settle&of=t"
         html = await visitor.page(path)
         assert "Did it take effect?" not in html
         assert "paid" in html

@@ -1,16 +1,23 @@
 -- name: measure_tools
 -- Return calls, errors, unknown outcomes and seconds of each tool, by its spans, with outcomes from the ledger where it
--- has them; most called first. How long a call took whose process died is not known.
+-- has them; most called first. How long a call took whose process died is not known; if it was found out later that it
+-- took effect, it is no error.
 SELECT s.name, count(*), count(*) FILTER (WHERE s.ended_at IS NULL AND NOT s.is_unknown),
-    count(*) FILTER (WHERE s.status = 'error' AND NOT s.is_unknown), count(*) FILTER (WHERE s.is_unknown),
-    count(*) FILTER (WHERE s.status = 'error' AND NOT s.is_unknown)::double precision
+    count(*) FILTER (WHERE s.status = 'error' AND NOT s.is_unknown AND NOT s.is_found),
+    count(*) FILTER (WHERE s.is_unknown),
+    count(*) FILTER (WHERE s.status = 'error' AND NOT s.is_unknown AND NOT s.is_found)::double precision
         / nullif(count(s.ended_at) FILTER (WHERE NOT s.is_unknown), 0),
     avg(s.seconds), percentile_cont(0.5) WITHIN GROUP (ORDER BY s.seconds),
     percentile_cont(0.95) WITHIN GROUP (ORDER BY s.seconds), max(s.started_at)
 FROM (
     SELECT n.name, n.status, n.started_at, n.ended_at,
         CASE WHEN n.error_type IS NULL OR n.error_type NOT IN ('ProcessDied', 'WorkerDied')
-            THEN extract(epoch FROM n.ended_at - n.started_at)::double precision END AS seconds, ((n.thread_id, n.tool_call_id) IN (
+            THEN extract(epoch FROM n.ended_at - n.started_at)::double precision END AS seconds,
+        CASE WHEN n.error_type IN ('ProcessDied', 'WorkerDied') THEN coalesce((
+            SELECT e.status FROM /*schema*/tool_executions e
+            WHERE e.thread_id = n.thread_id AND e.tool_call_id = n.tool_call_id AND e.alive_until IS NULL
+            LIMIT 1
+        ) = 'success', false) ELSE false END AS is_found, ((n.thread_id, n.tool_call_id) IN (
         SELECT e.thread_id, e.tool_call_id FROM /*schema*/tool_executions e
         WHERE e.status <> 'success' AND e.status IN ('timeout', 'unknown')
     )) IS TRUE AS is_unknown
@@ -25,8 +32,8 @@ ORDER BY count(*) DESC, s.name
 LIMIT :page_size;
 
 -- name: measure_executions
--- Return actions, errors, unknown outcomes and seconds of each tool, by the ledger; most called first. How long an action
--- took whose outcome was found by another process, or a person, is not known.
+-- Return actions, errors, unknown outcomes and seconds of each tool, by the ledger, without copies that forks have made; most
+-- called first. How long an action took whose outcome was found by another process, or a person, is not known.
 SELECT e.tool, count(*), count(*) FILTER (WHERE e.status IN ('pending', 'running')),
     count(*) FILTER (WHERE e.status = 'error'), count(*) FILTER (WHERE e.status IN ('unknown', 'timeout')),
     count(*) FILTER (WHERE e.status = 'error')::double precision
@@ -39,7 +46,7 @@ FROM (
         CASE WHEN n.alive_until IS NOT NULL THEN extract(epoch FROM n.ended_at - n.started_at)::double precision END
             AS seconds
     FROM /*schema*/tool_executions n
-    WHERE n.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
+    WHERE NOT n.is_copy AND n.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
         AND (:until::timestamptz IS NULL OR n.started_at < :until)
         AND (:agent::text IS NULL OR n.agent = :agent)
     ORDER BY n.started_at DESC LIMIT :newest::bigint

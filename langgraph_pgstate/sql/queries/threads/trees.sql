@@ -1,7 +1,7 @@
 -- name: list_tree
 -- Return the checkpoints of a namespace around one, or the newest, without their states, newest first: with labels, the
 -- nodes of the tasks of the next superstep that have written, numbers of interrupts, and of those whose task has not gone
--- on, and the answered ones. The path of a task that was sent names no node: its span does, which began about then.
+-- on, the answered ones, and the run that was interrupted. The path of a task that was sent names no node: its span does, which began about then.
 WITH shown AS MATERIALIZED (
     (
         SELECT c.checkpoint_id, c.parent_checkpoint_id, c.step, c.source, c.created_at, c.run_id
@@ -55,6 +55,12 @@ SELECT s.checkpoint_id, s.parent_checkpoint_id, s.step, s.source, s.created_at, 
         SELECT a.interrupt_id FROM /*schema*/answers a
         WHERE a.thread_id = :thread_id AND a.checkpoint_ns = :checkpoint_ns AND a.checkpoint_id = s.checkpoint_id
         ORDER BY a.interrupt_id
+    ),
+    (
+        SELECT w.run_id FROM /*schema*/writes w
+        WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns AND w.checkpoint_id = s.checkpoint_id
+            AND w.idx = -3 AND w.run_id IS NOT NULL
+        ORDER BY w.created_at DESC LIMIT 1
     )
 FROM shown s LEFT JOIN /*schema*/labels l
     ON l.thread_id = :thread_id AND l.checkpoint_ns = :checkpoint_ns AND l.checkpoint_id = s.checkpoint_id

@@ -1,11 +1,13 @@
 -- name: list_tool_executions
--- Return a page of a thread's tool executions, newest first, without their results.
+-- Return a page of a thread's tool executions, newest first, without their results; or only those whose outcome is
+-- unknown.
 SELECT thread_id, idempotency_key, tool, status, attempt, agent, tool_call_id, run_id, task_id, checkpoint_ns,
     checkpoint_id, step, holder_id, alive_until, started_at, ended_at, arguments::text, preview, error_type,
     error_message, compensates, compensated_at
 FROM /*schema*/tool_executions
 WHERE thread_id = :thread_id
     AND (:run_id::text IS NULL OR run_id = :run_id)
+    AND (NOT :unknown::boolean OR status IN ('unknown', 'timeout') OR (status = 'running' AND alive_until < now()))
     AND (:cursor_key::text IS NULL
         OR (started_at, idempotency_key) < (:cursor_started_at::timestamptz, :cursor_key))
 ORDER BY started_at DESC, idempotency_key DESC
