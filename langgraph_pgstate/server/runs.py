@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -51,8 +52,9 @@ async def create(call: Call) -> Response:
 
 async def create_batch(call: Call) -> Response:
     """Create several runs: all or none."""
-    requests = [await _request(call, body, body.thread_id) for body in call.body.runs]
-    handles = await call.state.runs.enqueue_batch(requests)
+    async with _making(call) as made:
+        requests = [await _request(call, body, body.thread_id, made=made) for body in call.body.runs]
+        handles = await call.state.runs.enqueue_batch(requests)
     return _json([run_of(await found_run(call, one.thread_id, one.run_id)) for one in handles])
 
 
@@ -204,12 +206,32 @@ def config_of(call: Call, given: Mapping[str, Any]) -> dict[str, Any]:
 
 async def enqueue(call: Call, body: RunCreate, thread_id: str | None, run_id: str | None = None) -> AsyncRunHandle:
     """Enqueue a run for the caller; one of a given id once."""
-    options = await _request(call, body, thread_id, run_id)
-    graph, input, command = options.pop("graph"), options.pop("input"), options.pop("command")
-    return await call.state.runs.enqueue(graph, input, command=command, **options)
+    async with _making(call) as made:
+        options = await _request(call, body, thread_id, run_id, made=made)
+        graph, input, command = options.pop("graph"), options.pop("input"), options.pop("command")
+        return await call.state.runs.enqueue(graph, input, command=command, **options)
 
 
-async def _request(call: Call, body: RunCreate, thread_id: str | None, run_id: str | None = None) -> Any:
+@asynccontextmanager
+async def _making(call: Call) -> AsyncIterator[list[str]]:
+    """Delete the threads that were made for runs without one, if these are refused.
+
+    The block adds their ids to the list that it gets.
+    """
+    made: list[str] = []
+    try:
+        yield made
+    except Exception as error:
+        # After a lost connection the runs may have been enqueued.
+        if not getattr(error, "retryable", False):
+            for thread_id in made:
+                await streams.surely(partial(call.state.saver.adelete_thread, thread_id))
+        raise
+
+
+async def _request(
+    call: Call, body: RunCreate, thread_id: str | None, run_id: str | None = None, *, made: list[str]
+) -> Any:
     """Return a run to enqueue. Its thread is made if it does not exist, and knows its graph from then on."""
     check_webhook(call, body.webhook)
     modes = kept_modes(body.stream_mode)
@@ -229,8 +251,11 @@ async def _request(call: Call, body: RunCreate, thread_id: str | None, run_id: s
     }
     scope = await call.authorize("threads", "create_run", value)
     metadata = value.get("metadata") or {}
-    thread = await _thread(call, body, thread_id, {**metadata, **graph}, scope)
     checkpoint = {} if body.checkpoint is None else body.checkpoint.configurable()
+    checkpoint_id = body.checkpoint_id or checkpoint.get("checkpoint_id")
+    thread = await _thread(call, body, thread_id, checkpoint_id, {**metadata, **graph}, scope)
+    if thread_id is None:
+        made.append(thread.thread_id)
     given = {} if body.config is None else body.config.model_dump(exclude_none=True)
     config = config_of(call, assistant.config_of(given))
     if checkpoint.get("checkpoint_map"):
@@ -241,7 +266,7 @@ async def _request(call: Call, body: RunCreate, thread_id: str | None, run_id: s
         "command": None if body.command is None else body.command.command(),
         "thread_id": thread.thread_id,
         "run_id": value["run_id"],
-        "checkpoint_id": body.checkpoint_id or checkpoint.get("checkpoint_id"),
+        "checkpoint_id": checkpoint_id,
         "config": config,
         "context": assistant.context_of(body.context),
         "metadata": {**call.metadata({**assistant.metadata, **thread.metadata}), **metadata, **graph},
@@ -258,9 +283,18 @@ async def _request(call: Call, body: RunCreate, thread_id: str | None, run_id: s
 
 
 async def _thread(
-    call: Call, body: RunCreate, thread_id: str | None, metadata: Mapping[str, Any], scope: Mapping[str, Any] | None
+    call: Call,
+    body: RunCreate,
+    thread_id: str | None,
+    checkpoint_id: str | None,
+    metadata: Mapping[str, Any],
+    scope: Mapping[str, Any] | None,
 ) -> Thread:
-    """Return the thread of a run, which is made if it does not exist and may be made."""
+    """Return the thread of a run, which is made if it does not exist and may be made.
+
+    Raises:
+        HTTPException: 404 if it may not be made, or the run is to start from a checkpoint: a new thread has none.
+    """
     user_id = None if call.user is None else call.user.identity
     if thread_id is not None:
         thread = await call.state.threads.get(thread_id, scope=scope)
@@ -268,6 +302,8 @@ async def _thread(
             return await labelled(call, thread, {name: metadata[name] for name in ("graph_id", "assistant_id")})
         if body.if_not_exists == "reject":
             raise missing("thread", thread_id)
+    if checkpoint_id is not None:
+        raise missing("checkpoint", checkpoint_id)
     is_temporary = thread_id is None and body.on_completion != "keep"
     return await call.state.threads.create(
         thread_id,

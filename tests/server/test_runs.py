@@ -121,6 +121,15 @@ async def test_runs_are_created_all_or_none(client: LangGraphClient) -> None:
         await client.runs.create_batch([*payloads, {"assistant_id": "nothing"}])
 
 
+@pytest.mark.parametrize("thread_id", [None, "new"])
+async def test_a_run_that_is_refused_leaves_no_thread(client: LangGraphClient, thread_id: Any) -> None:
+    with pytest.raises(NotFoundError, match="checkpoint"):
+        await client.runs.create(thread_id, "chat", checkpoint_id="none", if_not_exists="create")
+    with pytest.raises(NotFoundError, match="nothing"):
+        await client.runs.create_batch([{"assistant_id": "chat", "input": HELLO}, {"assistant_id": "nothing"}])
+    assert await client.threads.count() == 0
+
+
 @pytest.mark.parametrize(
     ("strategy", "statuses"),
     [
