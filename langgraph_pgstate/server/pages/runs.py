@@ -105,7 +105,8 @@ async def run(call: PageCall) -> Page | Response:
         "window": _WINDOW,
         "span": None if span is None else shown_span(span),
         "kinds": KINDS,
-        "doubts": await doubts_of(call, found, waits=True),
+        # What was answered is in doubt no longer.
+        "doubts": [] if is_answered else await doubts_of(call, found, waits=True),
         "asked": asked,
         "next_run_id": await _next_run(call, found) if is_answered else None,
         "before": checkpoint_before(found, timeline),

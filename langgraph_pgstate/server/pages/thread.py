@@ -50,13 +50,14 @@ async def thread(call: PageCall) -> Page:
         "graph": call.service.graphs.of_thread(found),
         "graphs": call.service.graphs.names,
         "nodes": (),
-        **await _unsettled(call, found),
     }
     if node is not None:
         data |= await _SHOWN[shown](call, found, node)
         asked = data.get("interrupts", []) if data["waits"] else []
         data["answers"] = await _answers(call, found) if asked and node.answered else {}
-        data["settled"] = await _settled(call, found, asked)
+    data |= await _unsettled(call, found, data.get("doubts"))
+    if node is not None:
+        data["settled"] = await _settled(call, found, asked, data["unsettled"])
     is_live = call.query("at") is None and call.query("before") is None and shown != "changes"
     return Page("thread.html", found.title or found.thread_id, data, is_live=is_live)
 
@@ -90,8 +91,8 @@ async def _named(call: PageCall, found: Thread, tree: CheckpointTree) -> Checkpo
     return replace(tree, nodes=tuple(nodes))
 
 
-async def _unsettled(call: PageCall, found: Thread) -> dict[str, Any]:
-    """Return the effects in doubt of the thread, and of the source of a fork that was just made.
+async def _unsettled(call: PageCall, found: Thread, known: list[dict[str, str]] | None) -> dict[str, Any]:
+    """Return the effects in doubt of the thread, unless they are known, and of the source of a fork that was just made.
 
     Only for those who may act: a run that starts before such an effect has it again, and does not ask.
     """
@@ -102,7 +103,7 @@ async def _unsettled(call: PageCall, found: Thread) -> dict[str, Any]:
         scope = await call.authorize("threads", "read", {"thread_id": source_id})
         if await call.state.threads.get(source_id, scope=scope) is not None:
             of_source = await doubts_in(call, source_id)
-    return {"unsettled": await doubts_in(call, found.thread_id), "source_unsettled": of_source}
+    return {"unsettled": known or await doubts_in(call, found.thread_id), "source_unsettled": of_source}
 
 
 async def _answers(call: PageCall, found: Thread) -> dict[str, dict[str, Any]]:
@@ -113,9 +114,12 @@ async def _answers(call: PageCall, found: Thread) -> dict[str, dict[str, Any]]:
     }
 
 
-async def _settled(call: PageCall, found: Thread, asked: list[dict[str, Any]]) -> dict[str, str]:
+async def _settled(
+    call: PageCall, found: Thread, asked: list[dict[str, Any]], unsettled: list[dict[str, str]]
+) -> dict[str, str]:
     """Return the outcomes of the actions that are asked about and were decided meanwhile, by their key."""
-    keys = [one["key"] for one in asked if one["key"] is not None][:_MOST_KEYS]
+    open_keys = {None, *(one["key"] for one in unsettled)}
+    keys = [one["key"] for one in asked if one["key"] not in open_keys][:_MOST_KEYS]
     decided = [await call.state.tools.get(found.thread_id, key) for key in keys]
     return {one.idempotency_key: one.status for one in decided if one is not None and not is_in_doubt(one)}
 
