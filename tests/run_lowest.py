@@ -26,6 +26,7 @@ TOOLS = (
     "langgraph-checkpoint-conformance>=0.0.2",
     "langchain>=1.0",
     "numpy>=1.26",
+    "fastapi>=0.115",
 )
 # An answer of the resolver, and so of pyproject.toml; anything else is of the network or the machine.
 _NO_SOLUTION = "No solution found"

@@ -9,16 +9,20 @@ import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from playwright.async_api import Browser, Page, async_playwright, expect
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 from support_http import graphs, listening, serving
 
 from langgraph_pgstate.runs.graphs import load_value
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, Page
+
+async_api = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = shutil.which("chromium")
@@ -89,7 +93,7 @@ async def opened(dsn: str, schema: str, directory: Path) -> AsyncIterator[tuple[
         serving(dsn, schema, graphs={"travel": made}, cors=cors) as server,
         listening(server) as url,
         listening(files) as pages,
-        async_playwright() as playwright,
+        async_api.async_playwright() as playwright,
     ):
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser, f"{pages}/?server={url}"
@@ -113,35 +117,39 @@ async def test_a_chat_is_reloaded_in_the_middle_and_approved(
         await page.goto(address)
         await say(page, "What is there in Prague?")
         answer = page.locator(".ai > p")
-        await expect(answer).to_contain_text("Astoria at", timeout=30_000)
+        await async_api.expect(answer).to_contain_text("Astoria at", timeout=30_000)
         told = await answer.inner_text()
         assert "do for you" not in told
         await page.reload()
         # It goes on where it was, word by word, and is not told twice.
-        await expect(page.get_by_role("status")).to_have_text("working", timeout=30_000)
-        await expect(answer).to_contain_text("Pension", timeout=30_000)
-        await expect(page.get_by_role("status")).to_have_text("ready", timeout=30_000)
+        await async_api.expect(page.get_by_role("status")).to_have_text("working", timeout=30_000)
+        await async_api.expect(answer).to_contain_text("Pension", timeout=30_000)
+        await async_api.expect(page.get_by_role("status")).to_have_text("ready", timeout=30_000)
         whole = "Astoria at 180 euros, Pension Vltava at 75 euros. What else can I do for you?"
         assert await answer.all_inner_texts() == [whole]
         assert await page.locator(".human").count() == 1
         await say(page, "Book the Astoria")
-        await expect(page.locator(".question")).to_contain_text("Book the Astoria for 180 euros?", timeout=30_000)
-        await expect(page.get_by_role("status")).to_have_text("waiting for you", timeout=30_000)
+        await async_api.expect(page.locator(".question")).to_contain_text(
+            "Book the Astoria for 180 euros?", timeout=30_000
+        )
+        await async_api.expect(page.get_by_role("status")).to_have_text("waiting for you", timeout=30_000)
         other = await browser.new_page()
         await other.goto(page.url)
-        await expect(other.locator(".question")).to_be_visible(timeout=30_000)
+        await async_api.expect(other.locator(".question")).to_be_visible(timeout=30_000)
         await other.get_by_role("button", name="Approve").click()
         # Both pages have streams of the thread, which go on.
         for one in (other, page):
-            await expect(one.locator(".ai > p").last).to_have_text(
+            await async_api.expect(one.locator(".ai > p").last).to_have_text(
                 "The Astoria is booked. What else can I do for you?", timeout=30_000
             )
         # The protocol has no event for an answer that another client gave: the first page asks on until it is reloaded.
         await page.reload()
-        await expect(page.get_by_role("status")).to_have_text("ready", timeout=30_000)
+        await async_api.expect(page.get_by_role("status")).to_have_text("ready", timeout=30_000)
         await say(page, "Book the Fjord")
         await page.get_by_role("button", name="Deny").click()
-        await expect(page.locator(".ai > p").last).to_contain_text("The Fjord was not booked.", timeout=30_000)
+        await async_api.expect(page.locator(".ai > p").last).to_contain_text(
+            "The Fjord was not booked.", timeout=30_000
+        )
         assert errors == []
 
 
